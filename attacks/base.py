@@ -1,0 +1,130 @@
+"""What an attack is: it sees observations of the wire and returns guesses; it never sees the truth.
+
+Scoring is a separate step (``attacks.metrics``), done by whoever holds the truth. Nothing in this package takes a private image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from defenses.base import Update, call_text
+
+
+class AttackError(ValueError):
+    """An observation that cannot be attacked: keys, shapes or values that do not fit the model."""
+
+
+@dataclass(frozen=True)
+class ClientUpdate:
+    """One client's update as it crossed the wire, with what an honest-but-curious server knows besides.
+
+    Attributes:
+        model: The global model that the client started from (not to be modified). Its BatchNorm buffers are those sent.
+        update: Parameter name -> (local - global), after all defences.
+        input_shape: (C, H, W) of one image.
+        mean: Per-channel mean of the normalisation, C values for images in [0, 1].
+        std: Per-channel standard deviation of the normalisation.
+        num_examples: Examples that the update was computed on.
+        batch_size: Examples per local step.
+        local_steps: Optimizer steps between the global model and the update.
+        learning_rate: Of plain local SGD.
+        weight_decay: L2 coefficient added to the gradient by the client's optimizer.
+        labels: Classes (num_examples,), int64, when the server knows them; else None.
+        train_mode: The client computed its gradients with the model in train mode.
+    """
+
+    model: nn.Module
+    update: Update
+    input_shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    num_examples: int
+    batch_size: int
+    local_steps: int
+    learning_rate: float
+    weight_decay: float = 0.0
+    labels: Tensor | None = None
+    train_mode: bool = True
+
+    def gradient(self) -> Update:
+        """The mean gradient that plain SGD would have needed: -update / (learning_rate * local_steps) - weight_decay * w.
+
+        Exact for one step of SGD without a defence; over several steps it is their mean.
+
+        Raises:
+            AttackError: When names, shapes or values of the update do not fit the model's parameters.
+        """
+        parameters = dict(self.model.named_parameters())
+        if missing := sorted(set(parameters) - set(self.update)):
+            raise AttackError(f"the update lacks {missing[:3]} ({len(missing)} of {len(parameters)} parameters)")
+        scale = -1.0 / (self.learning_rate * self.local_steps)
+        gradient = {}
+        for name, weight in parameters.items():
+            delta = self.update[name]
+            if delta.shape != weight.shape:
+                raise AttackError(f"update {name!r} has shape {tuple(delta.shape)}, the model {tuple(weight.shape)}")
+            if not torch.isfinite(delta).all():
+                raise AttackError(f"update {name!r} holds NaN or infinite values")
+            gradient[name] = scale * delta.detach() - self.weight_decay * weight.detach()
+        return gradient
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """Guessed images.
+
+    Attributes:
+        images: (B, C, H, W) in [0, 1]; uniform grey where the attack failed.
+        labels: (B,) int64, the classes that the attack worked with.
+        diagnostics: Numbers that say how the attack went (final cost, chosen restart, gradient norm).
+        failure: Why the attack failed, or "".
+    """
+
+    images: Tensor
+    labels: Tensor
+    diagnostics: dict[str, float] = field(default_factory=dict)
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Guessed classes of a batch, as a multiset: (B,) int64, sorted.
+
+    ``failure`` says why the attack failed, or is "".
+    """
+
+    classes: Tensor
+    diagnostics: dict[str, float] = field(default_factory=dict)
+    failure: str = ""
+
+
+Observation = TypeVar("Observation")
+Guess = TypeVar("Guess")
+
+
+class Attack(Generic[Observation, Guess]):
+    """Base of all attacks: a frozen dataclass whose ``repr`` is its configuration text.
+
+    Attributes:
+        source: The paper, with the number of the algorithm or equation.
+        threat: What the server is assumed to know, in one line.
+    """
+
+    source: ClassVar[str] = ""
+    threat: ClassVar[str] = ""
+
+    def __call__(self, observation: Observation, generator: torch.Generator) -> Guess:
+        """Attacks one observation."""
+        return self.attack_many([observation], [generator])[0]
+
+    def attack_many(self, observations: Sequence[Observation], generators: Sequence[torch.Generator]) -> list[Guess]:
+        """Attacks independent observations of the same model, one generator each; a guess depends on its own pair only."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return call_text(self)

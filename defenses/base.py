@@ -1,0 +1,229 @@
+"""What a defence is: four one-method interfaces, and the pipeline that chains them.
+
+A defence maps one thing that a client holds to the same kind of thing. "No defence" is the empty pipeline, not a class.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+Update = dict[str, Tensor]
+"""Parameter name -> (local weight - global weight); floating-point tensors only."""
+
+Key = tuple[int | str, ...]
+"""What a random stream is for, such as (seed, "train", round, client, step)."""
+
+Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
+"""(model, normalised images (B, C, H, W), soft targets (B, K)) -> scalar."""
+
+
+class DefenseError(ValueError):
+    """A defence or a chain of defences that cannot do, or would misstate, what it says."""
+
+
+def generator_for(*key: int | str) -> torch.Generator:
+    """A CPU generator whose stream depends on ``key`` alone, so that runs repeat whatever order clients run in."""
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
+    # manual_seed takes a signed 64-bit integer; one bit less keeps it positive.
+    return torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Examples as a client holds them before normalisation.
+
+    Attributes:
+        images: (B, C, H, W), floating point, in [0, 1].
+        targets: (B, K), class probabilities; rows sum to 1 (one-hot unless a defence mixed examples).
+    """
+
+    images: Tensor
+    targets: Tensor
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
+@dataclass(frozen=True)
+class Training:
+    """Everything one round of local training is made of; a training defence replaces parts of it.
+
+    Attributes:
+        model: The network that is trained, in train mode.
+        optimizer: Steps ``model``'s parameters.
+        loader: Yields (images in [0, 1], soft targets); input defences that resample and the normalisation come later.
+        loss: See ``Loss``.
+        epochs: Local epochs of this round.
+        total_epochs: Local epochs of all rounds together, which a privacy budget must cover.
+        state: What must survive until the client's next round (a privacy accountant); JSON-serialisable values only.
+    """
+
+    model: nn.Module
+    optimizer: Optimizer
+    loader: DataLoader[tuple[Tensor, ...]]
+    loss: Loss
+    epochs: int
+    total_epochs: int
+    state: dict[str, Any] = field(default_factory=dict)
+
+
+class Defense:
+    """Base of all defences: a frozen dataclass whose ``repr`` is its configuration text.
+
+    Class variables tell an evaluator what it must know:
+
+    Attributes:
+        source: The paper, with the number of the algorithm or equation.
+        mixes_examples: One protected example depends on several people's examples.
+        at_inference: Test images must be protected too.
+        resamples: Fresh randomness at every use; otherwise an image is protected once and kept.
+        adaptive_attacks: Names of the attacks that know this algorithm; empty means untested against an adaptive attacker.
+    """
+
+    source: ClassVar[str] = ""
+    mixes_examples: ClassVar[bool] = False
+    at_inference: ClassVar[bool] = False
+    resamples: ClassVar[bool] = True
+    adaptive_attacks: ClassVar[tuple[str, ...]] = ()
+
+    def __repr__(self) -> str:
+        return call_text(self)
+
+
+def call_text(instance: Any) -> str:
+    """``Name(field=value)`` with only the fields that differ from their defaults, for any dataclass instance."""
+    shown = []
+    for spec in fields(instance):
+        value = getattr(instance, spec.name)
+        default = spec.default_factory() if spec.default_factory is not MISSING else spec.default
+        if spec.init and spec.repr and value != default:
+            shown.append(f"{spec.name}={value!r}")
+    return f"{type(instance).__name__}({', '.join(shown)})"
+
+
+class InputDefense(Defense):
+    """Protects images before they are normalised and enter the model."""
+
+    def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
+        """Maps a batch to a protected batch of the same shape, with images in [0, 1]; the argument stays unchanged."""
+        raise NotImplementedError
+
+
+class TrainingDefense(Defense):
+    """Changes how a client trains: its model, optimizer, loader or loss."""
+
+    needs_group_norm: ClassVar[bool] = False
+    """BatchNorm layers must be replaced, because they mix examples inside the model."""
+    replaces_optimizer: ClassVar[bool] = False
+
+    def protect_training(self, training: Training, generator: torch.Generator) -> Training:
+        """Maps a training set-up to a protected one."""
+        raise NotImplementedError
+
+
+class SmashedDefense(Defense):
+    """Protects what the client half of a split model sends; autograd passes through."""
+
+    def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
+        """Maps (B, N, D) tokens to protected tokens of the same shape."""
+        raise NotImplementedError
+
+
+class UpdateDefense(Defense):
+    """Protects the update before it is sent."""
+
+    def protect_update(self, update: Update, generator: torch.Generator) -> Update:
+        """Maps an update to a protected update with the same names, shapes and dtypes; the argument stays unchanged."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Defences applied in order, each at its stage of the client's work.
+
+    Every method takes a ``Key`` and gives stage ``i`` the stream ``(*key, i)``: a stage's randomness depends on neither the
+    other stages nor the order in which clients run.
+
+    Raises:
+        DefenseError: On combinations that would lie, with the reason.
+    """
+
+    defenses: tuple[Defense, ...] = ()
+
+    def __post_init__(self) -> None:
+        private = [i for i, d in enumerate(self.defenses) if isinstance(d, TrainingDefense) and d.needs_group_norm]
+        mixing = [d for d in self.defenses if d.mixes_examples]
+        if private and mixing:
+            raise DefenseError(
+                f"{self}: {mixing[0]} mixes examples of different people, so the per-example bound of "
+                f"{self.defenses[private[0]]} no longer holds; drop one of the two"
+            )
+        optimizers = [d for d in self.defenses if isinstance(d, TrainingDefense) and d.replaces_optimizer]
+        if len(optimizers) > 1:
+            raise DefenseError(f"{self}: {optimizers[0]} and {optimizers[1]} both replace the optimizer; keep one")
+
+    def __str__(self) -> str:
+        return " | ".join(map(repr, self.defenses))
+
+    def _stages(self, kind: type[Defense]) -> Iterator[tuple[int, Any]]:
+        return ((i, d) for i, d in enumerate(self.defenses) if isinstance(d, kind))
+
+    def _input_stages(self) -> tuple[list[tuple[int, InputDefense]], list[tuple[int, InputDefense]]]:
+        """Input stages up to the first that resamples, and the rest: what follows fresh randomness is fresh as well."""
+        stages: list[tuple[int, InputDefense]] = list(self._stages(InputDefense))
+        first = next((at for at, (_, defense) in enumerate(stages) if defense.resamples), len(stages))
+        return stages[:first], stages[first:]
+
+    def protect_once(self, batch: Batch, key: Key) -> Batch:
+        """Input stages that protect an image once and keep the result; call it on a client's whole data set."""
+        return _fold(self._input_stages()[0], "protect_batch", batch, key)
+
+    def protect_batch(self, batch: Batch, key: Key) -> Batch:
+        """The remaining input stages, fresh for every batch; its argument has been through ``protect_once``."""
+        return _fold(self._input_stages()[1], "protect_batch", batch, key)
+
+    def protect_test(self, batch: Batch, key: Key) -> Batch:
+        """Input stages that test images must pass too (``at_inference``)."""
+        stages = [(i, d) for i, d in self._stages(InputDefense) if d.at_inference]
+        return _fold(stages, "protect_batch", batch, key)
+
+    def protect_training(self, training: Training, key: Key) -> Training:
+        """All training stages."""
+        return _fold(self._stages(TrainingDefense), "protect_training", training, key)
+
+    def protect_features(self, features: Tensor, key: Key) -> Tensor:
+        """All stages on smashed data."""
+        return _fold(self._stages(SmashedDefense), "protect_features", features, key)
+
+    def protect_update(self, update: Update, key: Key) -> Update:
+        """All stages on the update."""
+        return _fold(self._stages(UpdateDefense), "protect_update", update, key)
+
+    @property
+    def at_inference(self) -> bool:
+        """Whether test images must be protected too."""
+        return any(d.at_inference for d in self.defenses)
+
+    @property
+    def needs_group_norm(self) -> bool:
+        """Whether BatchNorm layers must be replaced."""
+        return any(isinstance(d, TrainingDefense) and d.needs_group_norm for d in self.defenses)
+
+    @property
+    def adaptive_attacks(self) -> tuple[str, ...]:
+        """Names of the adaptive attacks of all stages, in order, without repeats."""
+        return tuple(dict.fromkeys(name for d in self.defenses for name in d.adaptive_attacks))
+
+
+def _fold(stages: Any, method: str, value: Any, key: Key) -> Any:
+    for index, defense in stages:
+        value = getattr(defense, method)(value, generator_for(*key, index))
+    return value

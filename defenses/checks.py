@@ -1,0 +1,22 @@
+"""Range checks for hyper-parameters, so that every defence and attack refuses bad values in the same words."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+
+def require(condition: bool, owner: Any, name: str, allowed: str) -> None:
+    """Raises ``ValueError`` naming the field, its value and what is allowed, unless ``condition`` holds."""
+    if not condition:
+        raise ValueError(f"{name} is {getattr(owner, name)!r}; allowed: {allowed}")
+
+
+def is_whole(value: Any) -> bool:
+    """Whether ``value`` is an integer (bool is not)."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    """Whether ``value`` is a number other than NaN (bool is not)."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)

@@ -1,0 +1,121 @@
+"""Text <-> objects: ``VisualMixer(window_upper=8) | GaussianNoise(std=0.01)``, read with ``ast`` and literals only.
+
+Statements are separated by ``;`` or newlines, stages by ``|``. ``repr`` of a dataclass writes what ``parse`` reads.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from defenses.base import Defense, Pipeline
+
+Registry = Mapping[str, Callable[..., Any]]
+
+
+class SpecError(ValueError):
+    """Text that names nothing we know, or gives an argument that is not allowed."""
+
+
+def registry_of(package: Any, base: type) -> dict[str, Callable[..., Any]]:
+    """Concrete subclasses of ``base`` among the names in ``package.__all__``."""
+    found = {name: getattr(package, name) for name in package.__all__}
+    return {name: c for name, c in found.items() if inspect.isclass(c) and issubclass(c, base) and "__init__" in vars(c)}
+
+
+def parse_statements(text: str, registry: Registry, what: str) -> list[list[Any]]:
+    """Reads ``A() | B(x=1); C()`` as ``[[A(), B(x=1)], [C()]]``.
+
+    Args:
+        text: The configuration text. Empty statements are skipped.
+        registry: Allowed names and what they call.
+        what: Kind of thing, for messages ("defence", "attack").
+
+    Raises:
+        SpecError: Naming the text, what came and what is allowed.
+    """
+    clean = "\n".join(part.strip() for part in text.replace("\n", ";").split(";") if part.strip())
+    try:
+        tree = ast.parse(clean)
+    except SyntaxError as error:
+        raise SpecError(f"{what} text {text!r} cannot be read: {error.msg}; write Name(argument=value) | Name()") from None
+    statements = []
+    for statement in tree.body:
+        if not isinstance(statement, ast.Expr):
+            raise SpecError(f"{what} text {ast.unparse(statement)!r}: expected Name(argument=value), not a statement")
+        statements.append([_build(node, registry, what) for node in _flatten(statement.value)])
+    return statements
+
+
+def parse(text: str, registry: Registry | None = None) -> Pipeline:
+    """Reads one pipeline; the empty text is the empty pipeline.
+
+    Raises:
+        SpecError: See ``parse_statements``; also when the text holds several pipelines.
+        DefenseError: When the chain is refused.
+    """
+    statements = parse_statements(text, registry or _defenses(), "defence")
+    if len(statements) > 1:
+        raise SpecError(f"{text!r} holds {len(statements)} pipelines where one is expected")
+    return Pipeline(tuple(statements[0])) if statements else Pipeline()
+
+
+def parse_pipelines(text: str, registry: Registry | None = None) -> list[Pipeline]:
+    """Reads pipelines separated by ``;``, the empty one first whether written or not, repeats dropped."""
+    statements = parse_statements(text, registry or _defenses(), "defence")
+    return list(dict.fromkeys([Pipeline(), *(Pipeline(tuple(stages)) for stages in statements)]))
+
+
+def _defenses() -> Registry:
+    import defenses
+
+    return registry_of(defenses, Defense)
+
+
+def _flatten(node: ast.expr) -> list[ast.expr]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        return [*_flatten(node.left), *_flatten(node.right)]
+    return [node]
+
+
+def _build(node: ast.expr, registry: Registry, what: str) -> Any:
+    call = node if isinstance(node, ast.Call) else ast.Call(func=node, args=[], keywords=[])
+    if not isinstance(call.func, ast.Name):
+        raise SpecError(f"{what} {ast.unparse(node)!r}: expected Name(argument=value)")
+    name = call.func.id
+    if name not in registry:
+        raise SpecError(f"unknown {what} {name!r}{_suggest(name, registry)}; known: {', '.join(sorted(registry))}")
+    parameters = list(inspect.signature(registry[name]).parameters)
+    if len(call.args) > len(parameters):
+        raise SpecError(f"{what} {name} takes at most {len(parameters)} arguments, got {len(call.args)}")
+    given = dict(zip(parameters, (_literal(a, name) for a in call.args), strict=False))
+    for keyword in call.keywords:
+        if keyword.arg is None or keyword.arg not in parameters:
+            shown = keyword.arg or "**"
+            raise SpecError(f"{what} {name} has no argument {shown!r}{_suggest(shown, parameters)}; known: {', '.join(parameters)}")
+        if keyword.arg in given:
+            raise SpecError(f"{what} {name}: argument {keyword.arg!r} is given twice")
+        given[keyword.arg] = _literal(keyword.value, name)
+    try:
+        return registry[name](**given)
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"{what} {name}: {error}") from error
+
+
+def _literal(node: ast.expr, name: str) -> Any:
+    sign, inner = (-1, node.operand) if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) else (1, node)
+    if isinstance(inner, ast.Name) and inner.id in {"inf", "nan"}:
+        return sign * getattr(math, inner.id)
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        raise SpecError(f"{name}: {ast.unparse(node)!r} is not a number, text, True, False, None or a tuple of these") from None
+
+
+def _suggest(name: str, known: Any) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f", did you mean {close[0]!r}?" if close else ""
