@@ -2,4 +2,19 @@
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from attacks.base import Attack, AttackError, ClientUpdate, Labels, Reconstruction
+from attacks.gradient_inversion import GradientInversion
+from attacks.labels import LabelInference
+from attacks.presets import DLG, InvertingGradients
+
+__all__ = [
+    "DLG",
+    "Attack",
+    "AttackError",
+    "ClientUpdate",
+    "GradientInversion",
+    "InvertingGradients",
+    "LabelInference",
+    "Labels",
+    "Reconstruction",
+]

@@ -1,1 +1,18 @@
-"""fedveil."""
+"""The client side: Flower messages (``app``), local training, data and models."""
+
+import os
+import sys
+from pathlib import Path
+
+if Path(sys.argv[0]).stem == "flwr-simulation":
+    # Ray puts the driver's working directory first on every worker's path, and a Flower simulation inherits that directory
+    # from whoever first started the local runtime: workers would import the `clients` package of another checkout, without
+    # an error. The ClientApp is imported in the driver before Ray starts, so moving there makes them find this very bundle.
+    os.chdir(Path(__file__).resolve().parents[1])
+
+    # Flower puts a dead worker back into its pool, where it fails every message that it is given. Ray can restart it, but
+    # Flower offers no setting for that; this default is private to Ray, so it is set only where it exists.
+    from flwr.simulation.ray_transport.ray_actor import ClientAppActor
+
+    if isinstance(options := getattr(ClientAppActor, "_default_options", None), dict):
+        options["max_restarts"] = -1

@@ -1,5 +1,54 @@
-"""Defences of images, training, smashed data and updates; importable without Flower, Ray or Opacus."""
+"""Defences of images, training, smashed data and updates; importable without Flower, Ray or Opacus.
+
+Every concrete class here is a name of the configuration language: ``parse("ATS() | Clip(max_norm=2)")``.
+"""
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from defenses.ats import ATS
+from defenses.base import (
+    Batch,
+    Defense,
+    DefenseError,
+    InputDefense,
+    Pipeline,
+    SmashedDefense,
+    Training,
+    TrainingDefense,
+    UpdateDefense,
+)
+from defenses.blur import Blur
+from defenses.clipping import Clip
+from defenses.dp_sgd import DPSGD
+from defenses.instahide import InstaHide
+from defenses.noise import GaussianNoise, ImageNoise, LaplaceNoise
+from defenses.pruning import Pruning
+from defenses.spec import SpecError, parse, parse_pipelines
+from defenses.st_adam import STAdam
+from defenses.visual_mixer import VisualMixer
+
+__all__ = [
+    "ATS",
+    "DPSGD",
+    "Batch",
+    "Blur",
+    "Clip",
+    "Defense",
+    "DefenseError",
+    "GaussianNoise",
+    "ImageNoise",
+    "InputDefense",
+    "InstaHide",
+    "LaplaceNoise",
+    "Pipeline",
+    "Pruning",
+    "STAdam",
+    "SmashedDefense",
+    "SpecError",
+    "Training",
+    "TrainingDefense",
+    "UpdateDefense",
+    "VisualMixer",
+    "parse",
+    "parse_pipelines",
+]

@@ -6,14 +6,16 @@ A defence maps one thing that a client holds to the same kind of thing. "No defe
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
+
+T = TypeVar("T")
 
 Update = dict[str, Tensor]
 """Parameter name -> (local weight - global weight); floating-point tensors only."""
@@ -85,7 +87,8 @@ class Defense:
         mixes_examples: One protected example depends on several people's examples.
         at_inference: Test images must be protected too.
         resamples: Fresh randomness at every use; otherwise an image is protected once and kept.
-        adaptive_attacks: Names of the attacks that know this algorithm; empty means untested against an adaptive attacker.
+        adaptive_attacks: Names of the attacks that know this algorithm; empty means untested against an adaptive
+            attacker.
     """
 
     source: ClassVar[str] = ""
@@ -103,6 +106,7 @@ def call_text(instance: Any) -> str:
     shown = []
     for spec in fields(instance):
         value = getattr(instance, spec.name)
+        value = value.item() if hasattr(value, "item") else value  # NumPy's repr of a number is not a literal
         default = spec.default_factory() if spec.default_factory is not MISSING else spec.default
         if spec.init and spec.repr and value != default:
             shown.append(f"{spec.name}={value!r}")
@@ -128,6 +132,10 @@ class TrainingDefense(Defense):
         """Maps a training set-up to a protected one."""
         raise NotImplementedError
 
+    def privacy(self, *states: Mapping[str, Any]) -> dict[str, float]:
+        """What the steps recorded in training states spent together ("epsilon", "delta"); empty without a guarantee."""
+        return {}
+
 
 class SmashedDefense(Defense):
     """Protects what the client half of a split model sends; autograd passes through."""
@@ -149,8 +157,8 @@ class UpdateDefense(Defense):
 class Pipeline:
     """Defences applied in order, each at its stage of the client's work.
 
-    Every method takes a ``Key`` and gives stage ``i`` the stream ``(*key, i)``: a stage's randomness depends on neither the
-    other stages nor the order in which clients run.
+    Every method takes a ``Key`` and gives stage ``i`` the stream ``(*key, i)``: a stage's randomness depends on
+    neither the other stages nor the order in which clients run.
 
     Raises:
         DefenseError: On combinations that would lie, with the reason.
@@ -169,6 +177,12 @@ class Pipeline:
         optimizers = [d for d in self.defenses if isinstance(d, TrainingDefense) and d.replaces_optimizer]
         if len(optimizers) > 1:
             raise DefenseError(f"{self}: {optimizers[0]} and {optimizers[1]} both replace the optimizer; keep one")
+        later = [d for d in self.defenses[private[0] + 1 :] if isinstance(d, TrainingDefense)] if private else []
+        if later:
+            raise DefenseError(
+                f"{self}: {later[0]} comes after {self.defenses[private[0]]} and could undo its sampling or noise; "
+                "put the private one last"
+            )
 
     def __str__(self) -> str:
         return " | ".join(map(repr, self.defenses))
@@ -223,7 +237,7 @@ class Pipeline:
         return tuple(dict.fromkeys(name for d in self.defenses for name in d.adaptive_attacks))
 
 
-def _fold(stages: Any, method: str, value: Any, key: Key) -> Any:
+def _fold(stages: Iterable[tuple[int, Defense]], method: str, value: T, key: Key) -> T:
     for index, defense in stages:
         value = getattr(defense, method)(value, generator_for(*key, index))
     return value

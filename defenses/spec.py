@@ -24,7 +24,9 @@ class SpecError(ValueError):
 def registry_of(package: Any, base: type) -> dict[str, Callable[..., Any]]:
     """Concrete subclasses of ``base`` among the names in ``package.__all__``."""
     found = {name: getattr(package, name) for name in package.__all__}
-    return {name: c for name, c in found.items() if inspect.isclass(c) and issubclass(c, base) and "__init__" in vars(c)}
+    return {
+        name: c for name, c in found.items() if inspect.isclass(c) and issubclass(c, base) and "__init__" in vars(c)
+    }
 
 
 def parse_statements(text: str, registry: Registry, what: str) -> list[list[Any]]:
@@ -41,8 +43,9 @@ def parse_statements(text: str, registry: Registry, what: str) -> list[list[Any]
     clean = "\n".join(part.strip() for part in text.replace("\n", ";").split(";") if part.strip())
     try:
         tree = ast.parse(clean)
-    except SyntaxError as error:
-        raise SpecError(f"{what} text {text!r} cannot be read: {error.msg}; write Name(argument=value) | Name()") from None
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # all of which some text provokes
+        reason = error.msg if isinstance(error, SyntaxError) else error
+        raise SpecError(f"{what} text {text!r} cannot be read: {reason}; write Name(argument=value) | Name()") from None
     statements = []
     for statement in tree.body:
         if not isinstance(statement, ast.Expr):
@@ -96,7 +99,9 @@ def _build(node: ast.expr, registry: Registry, what: str) -> Any:
     for keyword in call.keywords:
         if keyword.arg is None or keyword.arg not in parameters:
             shown = keyword.arg or "**"
-            raise SpecError(f"{what} {name} has no argument {shown!r}{_suggest(shown, parameters)}; known: {', '.join(parameters)}")
+            raise SpecError(
+                f"{what} {name} has no argument {shown!r}{_suggest(shown, parameters)}; known: {', '.join(parameters)}"
+            )
         if keyword.arg in given:
             raise SpecError(f"{what} {name}: argument {keyword.arg!r} is given twice")
         given[keyword.arg] = _literal(keyword.value, name)
@@ -112,8 +117,10 @@ def _literal(node: ast.expr, name: str) -> Any:
         return sign * getattr(math, inner.id)
     try:
         return ast.literal_eval(node)
-    except ValueError:
-        raise SpecError(f"{name}: {ast.unparse(node)!r} is not a number, text, True, False, None or a tuple of these") from None
+    except (ValueError, TypeError, RecursionError, MemoryError):
+        raise SpecError(
+            f"{name}: {ast.unparse(node)!r} is not a number, text, True, False, None or a tuple of these"
+        ) from None
 
 
 def _suggest(name: str, known: Any) -> str:

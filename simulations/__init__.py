@@ -1,1 +1,1 @@
-"""fedveil."""
+"""Experiments: what to run, the ServerApp that runs it, what it leaves behind, and the command line."""

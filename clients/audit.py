@@ -1,0 +1,106 @@
+"""The client's side of the audit: guesses come in, scores go out, private images stay.
+
+The client re-creates the batch of a round from its seeds and scores a guess against the *original* images (what the person
+loses) and against the *transformed* ones that entered the model (what the gradient leaks).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from attacks.base import Labels, Reconstruction
+from attacks.metrics import null_baselines, score
+from clients.training import LocalClient, Probed
+from defenses.base import Batch
+
+MAX_PSNR = 100.0
+"""dB; an exact recovery would be infinite, and an average must not drop it. float32 images end near 140 dB."""
+
+
+@dataclass(frozen=True)
+class Audited:
+    """Scores by name, one value per image (or per batch for labels), and the pictures that the client shares."""
+
+    scores: dict[str, list[float]]
+    pictures: dict[str, Tensor] = field(default_factory=dict)
+
+
+def truths(client: LocalClient, observation: str) -> list[Probed]:
+    """What the server observed, as the client knows it: one entry per probe target, or one for the whole local round."""
+    if observation == "probe":
+        return [client.probed(target) for target in range(client.task.probe_targets)]
+    seen = client.pipeline.protect_batch(client.protected(), client.key("audit", client.task.round))
+    return [Probed(client.originals(), seen)]
+
+
+def audit_guesses(client: LocalClient, observation: str, guesses: Sequence[Reconstruction | Labels]) -> Audited:
+    """Scores one guess per observed update.
+
+    Returns:
+        For reconstructions "psnr-original", "psnr-transformed" and the like, and "label-accuracy"; for labels only the last.
+
+    Raises:
+        ValueError: When the number of guesses is not the number of observed updates, or their image shape is not the data's.
+    """
+    known = truths(client, observation)
+    if len(guesses) != len(known):
+        raise ValueError(f"{len(guesses)} guesses for {len(known)} observed updates")
+    scores: dict[str, list[float]] = defaultdict(list)
+    for guess, truth in zip(guesses, known, strict=True):
+        _add(scores, "", score_both(guess, truth))
+    return Audited(dict(scores))
+
+
+def audit_baselines(client: LocalClient, observation: str, *, pictures: bool) -> Audited:
+    """Scores of guesses that used no observation at all, under "grey:psnr-original" and the like; shares pictures if asked.
+
+    The mean image is the mean of this client's own images, which no attacker has: a stricter bar than a public mean.
+    """
+    known = truths(client, observation)
+    mean = client.originals().images.mean(0)
+    scores: dict[str, list[float]] = defaultdict(list)
+    shared: dict[str, Tensor] = {}
+    for target, truth in enumerate(known):
+        for name, guess in null_baselines(truth.original.images, mean).items():
+            _add(scores, f"{name}:", _image_scores(guess, truth))
+        scores["uniform:label-accuracy"].append(uniform_label_accuracy(truth.original))
+        if pictures and observation == "probe":
+            shared |= {f"original-{target}": truth.original.images, f"protected-{target}": truth.seen.images}
+    return Audited(dict(scores), shared)
+
+
+def score_both(guess: Reconstruction | Labels, truth: Probed) -> dict[str, list[float]]:
+    """Every metric of a guess, image metrics against both references."""
+    classes = truth.original.targets.argmax(1)
+    if isinstance(guess, Labels):
+        return {name: [value] for name, value in score(guess, classes).items()}
+    return _image_scores(guess, truth) | score_both(Labels(guess.labels.sort().values), truth)
+
+
+def uniform_label_accuracy(batch: Batch) -> float:
+    """Expected multiset accuracy of guessing classes evenly without looking: round-robin, over all starting classes."""
+    count, num_classes = batch.targets.shape
+    classes = batch.targets.argmax(1)
+    hits = [
+        score(Labels((torch.arange(count) + at) % num_classes), classes)["label-accuracy"]
+        for at in range(num_classes)
+    ]
+    return sum(hits) / num_classes
+
+
+def _image_scores(guess: Reconstruction, truth: Probed) -> dict[str, list[float]]:
+    found = {}
+    for reference, batch in (("original", truth.original), ("transformed", truth.seen)):
+        for metric, values in score(guess, batch.images).items():
+            found[f"{metric}-{reference}"] = [min(value, MAX_PSNR) if metric == "psnr" else value for value in values]
+    return found
+
+
+def _add(scores: dict[str, list[float]], prefix: str, more: dict[str, list[float]]) -> None:
+    for name, values in more.items():
+        scores[prefix + name].extend(values)

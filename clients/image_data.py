@@ -1,0 +1,183 @@
+"""What a data set of images is, in memory and before its images are read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+Labels = NDArray[np.int64]
+"""Classes (N,), from 0."""
+
+MAX_BYTES = 4 << 30
+"""Largest set of decoded images that a process may hold: several workers of a simulation share one machine."""
+
+
+class DataError(ValueError):
+    """Data that is missing, broken, or not what its name says."""
+
+
+def to_float(images: Tensor) -> Tensor:
+    """Maps uint8 images in [0, 255] to float32 images in [0, 1], of the same shape."""
+    return images.float() / 255
+
+
+@dataclass(frozen=True, eq=False)
+class ImageData:
+    """Labelled images.
+
+    Attributes:
+        images: (N, C, H, W), uint8, C is 1 or 3.
+        labels: (N,), int64.
+
+    Raises:
+        DataError: When shapes or types do not fit together, or there are no images.
+    """
+
+    images: Tensor
+    labels: Tensor
+
+    def __post_init__(self) -> None:
+        shape = tuple(self.images.shape)
+        if self.images.dtype != torch.uint8 or len(shape) != 4 or shape[1] not in (1, 3):
+            raise DataError(f"images are {self.images.dtype} {shape}; expected uint8 (N, 1 or 3, H, W)")
+        if self.labels.dtype != torch.int64 or tuple(self.labels.shape) != shape[:1]:
+            raise DataError(f"labels are {self.labels.dtype} {tuple(self.labels.shape)}; expected int64 {shape[:1]}")
+        if 0 in shape:
+            raise DataError("there are no images")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class ImageDataset:
+    """A data set for classification; its tensors are shared by everyone who loads it and must not be written to.
+
+    Attributes:
+        name: What it was loaded as.
+        train: Training images.
+        test: Test images, of the same shape.
+        num_classes: Labels are 0 to num_classes - 1.
+        class_names: One per class.
+        mean: Per channel, of images in [0, 1], for the normalisation: constants that every client shares.
+        std: Likewise.
+    """
+
+    name: str
+    train: ImageData
+    test: ImageData
+    num_classes: int
+    class_names: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of one image."""
+        _, channels, height, width = self.train.images.shape
+        return channels, height, width
+
+
+@dataclass(frozen=True)
+class Part:
+    """Training or test part of a source: the labels at once, the images when asked for.
+
+    Attributes:
+        labels: (N,).
+        read: (indices, image size or 0) -> uint8 images (n, C, H, W).
+    """
+
+    labels: Labels
+    read: Callable[[NDArray[np.intp], int], Tensor]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set whose images have not been read yet.
+
+    Attributes:
+        train: Training part.
+        test: Test part.
+        class_names: One per class.
+        mean: Per channel, or one value for all.
+        std: Per channel, or one value for all.
+    """
+
+    train: Part
+    test: Part
+    class_names: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+def array_part(images: NDArray[np.uint8], labels: NDArray[np.integer]) -> Part:
+    """A part whose images (N, C, H, W) are in memory already."""
+    tensor = torch.from_numpy(np.ascontiguousarray(images))
+    if len(images) != len(labels):
+        raise DataError(f"there are {len(images)} images but {len(labels)} labels")
+
+    def read(indices: NDArray[np.intp], size: int) -> Tensor:
+        if size:
+            check_memory(len(indices), tensor.shape[1], size, size)
+        chosen = tensor if len(indices) == len(tensor) else tensor[torch.from_numpy(indices)]
+        return resize(chosen, size)
+
+    return Part(labels.astype(np.int64), read)
+
+
+def resize(images: Tensor, size: int) -> Tensor:
+    """Cuts uint8 images (N, C, H, W) to their central square and scales it to size x size; 0 leaves them as they are.
+
+    Bilinear with antialiasing (a triangle filter as wide as the scale when shrinking), rounded to the nearest level.
+    """
+    height, width = images.shape[-2:]
+    if size == 0 or (height, width) == (size, size):
+        return images
+    side = min(height, width)
+    top, left = (height - side) // 2, (width - side) // 2
+    square = images[..., top : top + side, left : left + side]
+    # In chunks: the float copy is four times as large as the images.
+    chunks = [
+        F.interpolate(chunk.float(), (size, size), mode="bilinear", antialias=True).round().clamp(0, 255).byte()
+        for chunk in torch.split(square, 4096)
+    ]
+    return torch.cat(chunks)
+
+
+def stratified_prefix(labels: Labels, limit: int) -> NDArray[np.intp]:
+    """Indices, sorted, of ``limit`` examples with the class proportions of the whole; all of them when ``limit`` is 0.
+
+    The r-th of the n examples of a class has the key (r + 1/2) / n, and the smallest keys are taken: no randomness, and
+    a smaller selection is part of a larger one.
+    """
+    if limit == 0 or limit >= len(labels):
+        return np.arange(len(labels))
+    rank, count = ranks_in_class(labels)
+    return np.sort(np.lexsort((labels, (rank + 0.5) / count))[:limit])
+
+
+def ranks_in_class(labels: Labels) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """For every example, how many of its class come before it, and how many there are in its class."""
+    counts = np.bincount(labels)
+    order = np.argsort(labels, kind="stable")
+    rank = np.empty(len(labels), dtype=np.intp)
+    rank[order] = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return rank, counts[labels]
+
+
+def check_memory(num_images: int, channels: int, height: int, width: int) -> None:
+    """Raises ``DataError`` when so many decoded images would not fit, with the image size that would."""
+    size = num_images * channels * height * width
+    if size > MAX_BYTES:
+        fits = math.isqrt(MAX_BYTES // (num_images * channels))
+        raise DataError(
+            f"{num_images} images of {height}x{width} are {size / 2**30:.1f} GiB, more than the "
+            f"{MAX_BYTES / 2**30:.0f} GiB allowed; set image-size to at most {fits}, or train-limit and test-limit"
+        )

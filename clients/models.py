@@ -1,0 +1,221 @@
+"""Classifiers by name: the papers' own small networks, and any torchvision or timm classifier, never pretrained.
+
+Every network is initialised from a seed alone, holds no in-place layer (Opacus hooks forbid it), and either keeps
+BatchNorm or has GroupNorm in its place, which DP-SGD needs because BatchNorm mixes examples.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from clients.library_models import (
+    LIBRARIES,
+    ModelError,
+    build_library_model,
+    group_norm,
+    library_of,
+    names_in,
+    replace_batch_norm,
+)
+
+__all__ = ["ModelError", "build_model", "model_names", "replace_batch_norm"]
+
+Norm = Callable[[int], nn.Module]
+"""Channels -> a normalisation layer."""
+_NORMS: dict[str, Norm] = {"batch": nn.BatchNorm2d, "group": group_norm}
+
+
+def build_model(
+    name: str,
+    *,
+    num_classes: int,
+    input_shape: tuple[int, int, int],
+    width: int = 0,
+    norm: str = "group",
+    seed: int = 0,
+) -> nn.Module:
+    """A randomly initialised classifier (B, C, H, W) -> logits (B, num_classes), in train mode, on the CPU.
+
+    Args:
+        name: ``lenet``, ``convnet``, ``resnet20``, ``torchvision:NAME``, ``timm:NAME``, or a bare NAME, which is looked
+            up in torchvision first and then in timm. Nothing is ever downloaded.
+        num_classes: Number of logits, at least 2.
+        input_shape: (C, H, W) of one image; the first convolution is made for C channels.
+        width: ``convnet``: channels of the first layer, 1 to 1024 (0: 64). ``resnet20``: factor on 16, 32 and 64
+            channels, 1 to 16 (0: 1). The other models have none and take 0 only.
+        norm: "batch" or "group"; ``lenet`` has no normalisation layer.
+        seed: The weights depend on it alone. The caller's random state is left as it was.
+
+    Raises:
+        ModelError: When the name is unknown (with the closest names), or the classes, norm, width or input size do not
+            fit (with what does).
+    """
+    channels, height, side = _checked_shape(input_shape)
+    if num_classes < 2:
+        raise ModelError(f"num_classes is {num_classes}; a classifier needs at least 2")
+    if norm not in _NORMS:
+        raise ModelError(f"norm is {norm!r}; allowed: {', '.join(map(repr, _NORMS))}")
+    with torch.random.fork_rng(devices=[]):
+        # Seeding the CPU generator alone: torch.manual_seed would also reset the caller's accelerator streams.
+        torch.default_generator.manual_seed(seed)
+        if name in _OWN:
+            return _OWN[name](num_classes, (channels, height, side), width, _NORMS[norm])
+        library, short = _locate(name)
+        if width:
+            raise ModelError(f"width is {width}, but {library}:{short} comes in one width; leave it 0")
+        model = build_library_model(library, short, num_classes, (channels, height, side))
+    return replace_batch_norm(model) if norm == "group" else model
+
+
+def model_names() -> dict[str, str]:
+    """Name -> one line with its source, for listings; libraries appear as a pattern."""
+    return {
+        "lenet": "sigmoid network of three convolutions of DLG (Zhu et al. 2019), weights uniform in [-0.5, 0.5]",
+        "convnet": "8 convolutions, width 64 (Geiping et al. 2020; ATS, Gao et al. 2021, section 5.1)",
+        "resnet20": "CIFAR ResNet-20, width 1 (He et al. 2016); width 4 is the ResNet20-4 of ATS (Gao et al. 2021)",
+        "torchvision:NAME": "any torchvision classifier, such as torchvision:resnet18, without pretrained weights",
+        "timm:NAME": "any timm classifier, such as timm:vit_tiny_patch16_224, without pretrained weights",
+    }
+
+
+def lenet(
+    num_classes: int, input_shape: tuple[int, int, int], width: int = 0, norm: Norm = group_norm
+) -> nn.Sequential:
+    """The network that gradient inversion was first shown on: smooth activations, so that its gradient can be matched.
+
+    Three 5x5 convolutions of 12 channels (strides 2, 2, 1), a sigmoid after each, and one linear layer. All weights and
+    biases are uniform in [-0.5, 0.5].
+
+    Source: Zhu et al. 2019, Deep Leakage from Gradients, section 4.1 and its released code.
+    """
+    del norm  # The network has no normalisation layer.
+    if width:
+        raise ModelError(f"width is {width}, but lenet comes in one width; leave it 0")
+    channels, height, side = input_shape
+    layers: list[nn.Module] = []
+    for into, stride in ((channels, 2), (12, 2), (12, 1)):
+        layers += [nn.Conv2d(into, 12, 5, stride, padding=2), nn.Sigmoid()]
+    # A 5x5 convolution with padding 2 and stride 2 maps H to ceil(H / 2).
+    positions = -(-height // 4) * -(-side // 4)
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(12 * positions, num_classes))
+    for parameter in model.parameters():
+        nn.init.uniform_(parameter, -0.5, 0.5)
+    return model
+
+
+def convnet(
+    num_classes: int, input_shape: tuple[int, int, int], width: int = 0, norm: Norm = group_norm
+) -> nn.Sequential:
+    """Eight 3x3 convolutions of w, 2w, 2w, 4w, 4w, 4w | 4w, 4w channels, each group followed by 3x3 max pooling.
+
+    Each convolution is followed by a normalisation and a ReLU. The linear layer on top sees 36w features at 32x32, as
+    in the paper, and as many as there are at other sizes.
+
+    Source: Gao et al. 2021, Privacy-preserving Collaborative Learning with Automatic Transformation Search, section 5.1
+    ("ConvNet"), after Geiping et al. 2020. GroupNorm in place of BatchNorm is ours.
+    """
+    channels, height, side = input_shape
+    width = _checked_width("convnet", width or 64, 1024)
+    if min(height, side) < 9:
+        raise ModelError(
+            f"convnet pools by 3 twice, so images of {height}x{side} vanish; the smallest size that fits is 9x9"
+        )
+    layers: list[nn.Module] = []
+    for into, out in _pairs(channels, *(factor * width for factor in (1, 2, 2, 4, 4, 4))):
+        layers += [nn.Conv2d(into, out, 3, padding=1), norm(out), nn.ReLU()]
+    layers.append(nn.MaxPool2d(3))
+    for into, out in _pairs(*[4 * width] * 3):
+        layers += [nn.Conv2d(into, out, 3, padding=1), norm(out), nn.ReLU()]
+    layers += [nn.MaxPool2d(3), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(4 * width * (height // 9) * (side // 9), num_classes))
+
+
+class ResidualBlock(nn.Module):
+    """Two 3x3 convolutions beside a shortcut: a 1x1 convolution where the shape changes (He et al. 2016, option B)."""
+
+    def __init__(self, into: int, out: int, stride: int, norm: Norm) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(into, out, 3, stride, padding=1, bias=False),
+            norm(out),
+            nn.ReLU(),
+            nn.Conv2d(out, out, 3, padding=1, bias=False),
+            norm(out),
+        )
+        changes = stride != 1 or into != out
+        self.shortcut = (
+            nn.Sequential(nn.Conv2d(into, out, 1, stride, bias=False), norm(out)) if changes else nn.Identity()
+        )
+        self.activation = nn.ReLU()
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Maps (B, into, H, W) to (B, out, H / stride, W / stride)."""
+        result: Tensor = self.activation(self.body(features) + self.shortcut(features))
+        return result
+
+
+def resnet20(
+    num_classes: int, input_shape: tuple[int, int, int], width: int = 0, norm: Norm = group_norm
+) -> nn.Sequential:
+    """The CIFAR ResNet with three stages of three blocks of 16w, 32w and 64w channels, and a 3x3 stem.
+
+    Convolutions are drawn normal with variance 2 / fan-out.
+
+    Source: He et al. 2016, Deep Residual Learning, section 4.2, with projection shortcuts (option B) where the shape
+    changes; width 4 is the ResNet20-4 of Gao et al. 2021.
+    """
+    base = 16 * _checked_width("resnet20", width or 1, 16)
+    layers: list[nn.Module] = [nn.Conv2d(input_shape[0], base, 3, padding=1, bias=False), norm(base), nn.ReLU()]
+    for into, out in _pairs(base, base, 2 * base, 4 * base):
+        stride = 1 if into == out else 2
+        layers += [
+            ResidualBlock(into, out, stride, norm),
+            ResidualBlock(out, out, 1, norm),
+            ResidualBlock(out, out, 1, norm),
+        ]
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * base, num_classes))
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+    return model
+
+
+_OWN: dict[str, Callable[[int, tuple[int, int, int], int, Norm], nn.Module]] = {
+    "lenet": lenet,
+    "convnet": convnet,
+    "resnet20": resnet20,
+}
+
+
+def _pairs(*channels: int) -> list[tuple[int, int]]:
+    return list(itertools.pairwise(channels))
+
+
+def _checked_width(name: str, width: int, most: int) -> int:
+    if not 1 <= width <= most:
+        raise ModelError(f"width is {width}; {name} takes 1 to {most}, or 0 for its default")
+    return width
+
+
+def _checked_shape(shape: tuple[int, int, int]) -> tuple[int, int, int]:
+    if len(shape) != 3 or min(shape) < 1:
+        raise ModelError(f"input_shape is {tuple(shape)}; expected (channels, height, width), each at least 1")
+    return shape
+
+
+def _locate(name: str) -> tuple[str, str]:
+    """Splits a name into its library and its name there."""
+    prefix, _, short = name.rpartition(":")
+    found = library_of(short, [prefix] if prefix else list(LIBRARIES)) if not prefix or prefix in LIBRARIES else ""
+    if found:
+        return found, short
+    known = [*_OWN, *(f"{library}:{model}" for library in LIBRARIES for model in names_in(library))]
+    shown = {k.rpartition(":")[2]: k for k in reversed(known)}
+    close = [shown[match] for match in difflib.get_close_matches(short, list(shown), n=3, cutoff=0.6)]
+    hint = f", did you mean {' or '.join(map(repr, close))}?" if close else ""
+    raise ModelError(f"unknown model {name!r}{hint}; known: {', '.join(model_names())}")

@@ -1,0 +1,176 @@
+"""Who holds which example: partitions of a data set's indices, drawn with the partitioners of Flower Datasets.
+
+Only indices and labels enter the partitioners. Importing them takes seconds and hundreds of megabytes, so that the
+launcher does it once and sends every client its indices.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.image_data import DataError, Labels
+from defenses.base import call_text
+from defenses.checks import is_number, is_whole, require
+from defenses.spec import parse_statements
+
+Indices = NDArray[np.int64]
+
+
+class Partition:
+    """Base of all partitions: a frozen dataclass that deals out the examples."""
+
+    def deal(self, labels: Labels, num_partitions: int, seed: int) -> list[Indices]:
+        """Disjoint index sets that cover all examples; some may be empty."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return call_text(self).lower()
+
+
+@dataclass(frozen=True, repr=False)
+class Iid(Partition):
+    """Every client gets a random share of the same size, up to one example."""
+
+    def deal(self, labels: Labels, num_partitions: int, seed: int) -> list[Indices]:
+        """See ``Partition.deal``."""
+        from flwr_datasets.partitioner import IidPartitioner  # type: ignore[import-untyped]
+
+        # The partitioner cuts contiguous pieces: without a shuffle, data sorted by class would be anything but i.i.d.
+        order = np.random.default_rng(seed).permutation(len(labels))
+        return [order[rows] for rows in _rows(IidPartitioner(num_partitions), labels[order], num_partitions)]
+
+
+@dataclass(frozen=True, repr=False)
+class Dirichlet(Partition):
+    """For each class, the clients' shares are drawn from a Dirichlet distribution with all parameters ``alpha``.
+
+    A draw that leaves a client without examples is repeated, at most ten times: the result follows the distribution
+    under the condition that no client is empty. Shares are not balanced afterwards.
+
+    Attributes:
+        alpha: Positive. Below 1, most clients miss most classes; large values come close to equal shares.
+
+    Source: Hsu et al. 2019 (the idea); Yurochkin et al. 2019, section 4 (per class, as here).
+    """
+
+    alpha: float = 0.5
+
+    def __post_init__(self) -> None:
+        require(is_number(self.alpha) and 0 < self.alpha < math.inf, self, "alpha", "a number above 0")
+
+    def deal(self, labels: Labels, num_partitions: int, seed: int) -> list[Indices]:
+        """See ``Partition.deal``."""
+        from flwr_datasets.partitioner import DirichletPartitioner
+
+        def draw(min_size: int) -> list[Indices]:
+            arguments: dict[str, Any] = {"min_partition_size": min_size, "self_balancing": False, "shuffle": False}
+            partitioner = DirichletPartitioner(num_partitions, "label", float(self.alpha), seed=seed, **arguments)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # One for every repetition, which is documented above.
+                return _rows(partitioner, labels, num_partitions)
+
+        try:
+            return draw(min_size=1)
+        except ValueError:
+            # Every draw left someone without examples: the first one shows the caller whom.
+            return draw(min_size=0)
+
+
+@dataclass(frozen=True, repr=False)
+class Shards(Partition):
+    """The examples, sorted by class, are cut into equal shards (up to one example); each client gets some at random.
+
+    Attributes:
+        num_shards_per_partition: At least 1. A client sees about so many classes.
+
+    Source: McMahan et al. 2017, Communication-Efficient Learning, section 3 ("pathological non-IID", two shards).
+    """
+
+    num_shards_per_partition: int = 2
+
+    def __post_init__(self) -> None:
+        shards = self.num_shards_per_partition
+        require(is_whole(shards) and shards >= 1, self, "num_shards_per_partition", "a whole number from 1")
+
+    def deal(self, labels: Labels, num_partitions: int, seed: int) -> list[Indices]:
+        """See ``Partition.deal``."""
+        from flwr_datasets.partitioner import ShardPartitioner
+
+        num_shards = num_partitions * self.num_shards_per_partition
+        if num_shards > len(labels):
+            raise DataError(
+                f"{num_partitions} partitions of {self.num_shards_per_partition} shards need {num_shards} examples, there "
+                f"are {len(labels)}; choose fewer partitions or shards"
+            )
+        # Rows are whole shards: cutting the examples itself, the partitioner would drop the remainder of the division.
+        shards = np.array_split(np.argsort(labels, kind="stable"), num_shards)
+        partitioner = ShardPartitioner(
+            num_partitions, "label", num_shards_per_partition=self.num_shards_per_partition, shuffle=False, seed=seed
+        )
+        dealt = _rows(partitioner, np.arange(num_shards), num_partitions)
+        return [np.concatenate([shards[row] for row in rows]) for rows in dealt]
+
+
+_PARTITIONS: dict[str, Callable[..., Partition]] = {"iid": Iid, "dirichlet": Dirichlet, "shards": Shards}
+
+
+def parse_partition(text: str) -> Partition:
+    """Reads ``iid``, ``dirichlet(alpha=0.5)`` or ``shards(num_shards_per_partition=2)``; arguments may be left out.
+
+    Raises:
+        SpecError: When the text names something else (with the closest name) or an argument that is not allowed.
+        DataError: When it is not exactly one partition.
+    """
+    statements = parse_statements(text, _PARTITIONS, "partition")
+    if len(statements) != 1 or len(statements[0]) != 1:
+        raise DataError(f"partition {text!r}: expected exactly one of {', '.join(_PARTITIONS)}")
+    partition: Partition = statements[0][0]
+    return partition
+
+
+def partition_indices(labels: Labels, partition: str, num_partitions: int, seed: int) -> list[Indices]:
+    """Deals the examples out to the clients.
+
+    Args:
+        labels: Classes (N,).
+        partition: See ``parse_partition``.
+        num_partitions: Number of clients, 1 to N.
+        seed: The result depends on it, the labels and the two arguments alone; at least 0.
+
+    Returns:
+        Per client, its sorted indices. They are disjoint, none is empty, and together they are 0 to N - 1.
+
+    Raises:
+        SpecError: See ``parse_partition``.
+        DataError: When there are more clients than examples, or a client stays empty (with what to change).
+    """
+    rule = parse_partition(partition)
+    labels = np.asarray(labels)
+    if num_partitions < 1 or num_partitions > len(labels):
+        raise DataError(f"num-partitions is {num_partitions}; allowed: 1 to {len(labels)}, the number of examples")
+    if seed < 0:
+        raise DataError(f"seed is {seed}; allowed: 0 or more")
+    dealt = [np.sort(indices).astype(np.int64) for indices in rule.deal(labels, num_partitions, seed)]
+    if empty := [number for number, indices in enumerate(dealt) if not len(indices)]:
+        raise DataError(
+            f"{partition} with seed {seed} leaves {len(empty)} of {num_partitions} partitions empty (first: partition "
+            f"{empty[0]}); choose a larger alpha, fewer partitions, more examples or another seed"
+        )
+    return dealt
+
+
+def _rows(partitioner: Any, labels: NDArray[Any], num_partitions: int) -> list[Indices]:
+    """Runs a partitioner of Flower Datasets on a table of labels and row numbers."""
+    import datasets  # type: ignore[import-untyped]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # Of pyarrow, about how the shards are sorted.
+        partitioner.dataset = datasets.Dataset.from_dict({"label": labels, "row": np.arange(len(labels))})
+        return [np.asarray(partitioner.load_partition(i)["row"], dtype=np.int64) for i in range(num_partitions)]

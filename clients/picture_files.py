@@ -1,0 +1,192 @@
+"""Data sets that come as pictures in folders: a folder per class, CelebA, and Labeled Faces in the Wild."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clients.image_data import DataError, Labels, Part, Source, check_memory, resize
+
+TEST_SHARE = 0.2
+HALF = (0.5,)
+"""Mean and standard deviation where the data set has no constants of its own: images then enter the model in [-1, 1].
+Statistics of the pictures would differ from client to client, and tell the others something about them."""
+
+
+def folder(root: Path) -> Source:
+    """A folder per class, or such folders inside ``train`` and ``test``; grey when every picture is, else RGB.
+
+    Without ``train`` and ``test``, a fifth of each class (rounded) tests: those whose file names have the smallest
+    hash, so that few pictures change sides when others come or go. Class names are the sorted folder names; an empty
+    folder counts, so that clients who lack a class can agree with the others.
+
+    Raises:
+        DataError: When there are no class folders or no pictures.
+    """
+    subfolders = {path.name: path for path in _folders(root)}
+    if subfolders.keys() == {"train", "test"}:
+        parts = [_pictures(subfolders[name], None) for name in ("train", "test")]
+        names = sorted({name for part in parts for name in part})
+        split = [{name: part.get(name, []) for name in names} for part in parts]
+    else:
+        found = _pictures(root, None)
+        names, split = sorted(found), [{name: cut_by_hash(found[name])[side] for name in found} for side in (0, 1)]
+    if not names:
+        raise DataError(f"{root} has no folders; expected one folder per class with pictures in it")
+    return _source(root, split[0], split[1], names)
+
+
+def cut_by_hash(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Training and test pictures of one class, each sorted by name."""
+    order = sorted(paths, key=lambda path: hashlib.blake2b(path.name.encode()).digest())
+    count = round(TEST_SHARE * len(order))
+    return sorted(order[count:]), sorted(order[:count])
+
+
+def lfw(root: Path, min_pictures: int) -> Source:
+    """Faces of the people who have at least ``min_pictures``; the class is the person.
+
+    The official lists split by person, for verification; here every person's pictures are split as ``folder`` does.
+
+    Raises:
+        DataError: When nobody has so many.
+
+    Source: Huang et al. 2007, Labeled Faces in the Wild.
+    """
+    people = {name: paths for name, paths in _pictures(root, {".jpg"}).items() if len(paths) >= min_pictures}
+    if len(people) < 2:
+        raise DataError(
+            f"{root}: {len(people)} people have {min_pictures} pictures or more, need at least 2; choose fewer pictures"
+        )
+    split = [{name: cut_by_hash(people[name])[side] for name in people} for side in (0, 1)]
+    return _source(root, split[0], split[1], sorted(people))
+
+
+def celeba(root: Path, attribute: str) -> Source:
+    """Aligned faces of celebrities; class 1 has the attribute and class 0 has not.
+
+    Reads ``list_attr_celeba.txt``, ``list_eval_partition.txt`` and ``img_align_celeba/``, with the official training
+    (0) and test (2) parts.
+
+    Raises:
+        DataError: When a list is damaged, or the attribute is unknown (with those that exist).
+
+    Source: Liu et al. 2015, Deep Learning Face Attributes in the Wild.
+    """
+    lists = [root / "list_attr_celeba.txt", root / "list_eval_partition.txt"]
+    _, header, *lines = [*_lines(lists[0]), "", ""]
+    attributes = header.split()
+    if attribute not in attributes:
+        raise DataError(f"CelebA has no attribute {attribute!r}; {lists[0]} has: {', '.join(attributes) or 'none'}")
+    column = 1 + attributes.index(attribute)
+    values = _columns(lists[0], lines, column, {"-1": 0, "1": 1})
+    sides = _columns(lists[1], _lines(lists[1]), 1, {"0": 0, "1": 1, "2": 2})
+    if values.keys() != sides.keys():
+        raise DataError(f"{lists[0]} and {lists[1]} list different pictures ({len(values)} and {len(sides)})")
+    parts = []
+    for side in (0, 2):
+        names = [name for name in values if sides[name] == side]
+        labels = np.array([values[name] for name in names], dtype=np.int64)
+        parts.append(picture_part([root / "img_align_celeba" / name for name in names], labels))
+    return Source(parts[0], parts[1], (f"not {attribute}", attribute), HALF, HALF)
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(errors="replace").splitlines()
+
+
+def _columns(path: Path, lines: Sequence[str], column: int, meaning: dict[str, int]) -> dict[str, int]:
+    found = {}
+    for line in filter(str.strip, lines):
+        words = line.split()
+        if len(words) <= column or words[column] not in meaning:
+            raise DataError(f"{path}: cannot read {line[:60]!r}")
+        found[words[0]] = meaning[words[column]]
+    return found
+
+
+def _source(root: Path, train: dict[str, list[Path]], test: dict[str, list[Path]], names: Sequence[str]) -> Source:
+    parts = []
+    for side in (train, test):
+        labels = np.repeat(np.arange(len(names)), [len(side[name]) for name in names])
+        parts.append(picture_part([path for name in names for path in side[name]], labels))
+    if not len(parts[0].labels) or not len(parts[1].labels):
+        counts = f"{len(parts[0].labels)} training and {len(parts[1].labels)} test pictures"
+        raise DataError(f"{root} has {counts} in {len(names)} class folders; both parts need at least one")
+    return Source(parts[0], parts[1], tuple(names), HALF, HALF)
+
+
+def _folders(root: Path) -> list[Path]:
+    return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def _pictures(root: Path, suffixes: set[str] | None) -> dict[str, list[Path]]:
+    """Folder name -> its pictures, at any depth; files without the ending of a picture are skipped."""
+    if suffixes is None:
+        from PIL import Image
+
+        suffixes = {suffix for suffix, kind in Image.registered_extensions().items() if kind in Image.OPEN}
+    return {
+        each.name: sorted(
+            p for p in each.rglob("*") if p.suffix.lower() in suffixes and not p.name.startswith(".") and p.is_file()
+        )
+        for each in _folders(root)
+    }
+
+
+def picture_part(paths: Sequence[Path], labels: Labels) -> Part:
+    """A part whose pictures are decoded one by one when they are read, so that only the scaled ones are held."""
+
+    def read(indices: NDArray[np.intp], size: int) -> Tensor:
+        images, coloured = torch.empty(0), False
+        for row, index in enumerate(indices):
+            image = resize(decode(paths[index]), size)
+            height, width = image.shape[-2:]
+            if row == 0:
+                check_memory(len(indices), 3, height, width)
+                images = torch.empty(len(indices), 3, height, width, dtype=torch.uint8)
+            elif image.shape[-2:] != images.shape[-2:]:
+                first = "x".join(map(str, images.shape[-2:]))
+                raise DataError(
+                    f"{paths[indices[0]]} is {first} but {paths[index]} is {height}x{width} pixels; "
+                    "set image-size to scale all pictures to one size"
+                )
+            images[row] = image[0]
+            coloured |= len(image[0]) == 3
+        return images if coloured else images[:, :1].clone()
+
+    return Part(labels, read)
+
+
+def decode(path: Path) -> Tensor:
+    """Reads any picture that Pillow can: uint8 (1, C, H, W) with C = 1 when its channels are equal, else 3.
+
+    A rotation noted by the camera is applied, transparency is dropped, and 16-bit grey is scaled to 8 bits.
+
+    Raises:
+        DataError: When the file is missing, damaged, or holds no grey or colour levels.
+    """
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(path) as file:
+            picture = ImageOps.exif_transpose(file)
+            if picture.mode.startswith("I"):
+                levels = np.asarray(picture).astype(np.float64)
+                pixels = np.clip(np.round(levels / 257), 0, 255).astype(np.uint8)[..., None]
+            elif picture.mode == "F":
+                raise DataError(f"{path} holds floating-point values of unknown range; convert it to 8-bit levels")
+            else:
+                pixels = np.asarray(picture.convert("L" if picture.mode in {"1", "L", "LA"} else "RGB"))
+                pixels = pixels.reshape(*pixels.shape[:2], -1)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise error if isinstance(error, DataError) else DataError(f"{path} cannot be read: {error}") from None
+    if (pixels == pixels[..., :1]).all():
+        pixels = pixels[..., :1]
+    return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))[None]

@@ -1,0 +1,146 @@
+"""What the server asks of a client: one task, sent with every message as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor, nn
+
+from clients.data import ImageDataset, load_dataset
+from clients.models import build_model
+from defenses.base import Pipeline
+from defenses.spec import parse
+
+
+@dataclass(frozen=True)
+class DataCard:
+    """What the server must know of the clients' data to build the model; no example is needed for that.
+
+    Attributes:
+        num_classes: Number of classes.
+        input_shape: (C, H, W).
+        mean: Per channel, of images in [0, 1].
+        std: Per channel.
+    """
+
+    num_classes: int
+    input_shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @classmethod
+    def of(cls, data: ImageDataset) -> DataCard:
+        """The card of a data set."""
+        return cls(data.num_classes, data.input_shape, tuple(data.mean), tuple(data.std))
+
+
+@dataclass(frozen=True)
+class Task:
+    """A client's orders for one round of one pipeline; ranges are checked where the experiment is read.
+
+    Attributes:
+        dataset: Name of the data set (see ``clients.data``), with ``data_dir``, ``download``, ``image_size`` and limits.
+        model: Name of the model (see ``clients.models``), with ``width`` and ``norm``.
+        pipeline: The defences' text; "" for none.
+        seed: Of the whole experiment.
+        round: The server round, from 1.
+        rounds: Rounds in which this client will train, for the privacy budget.
+        local_epochs: Passes over the local data in a round.
+        batch_size: Examples of a local step.
+        learning_rate: Of local SGD.
+        momentum: Of local SGD.
+        weight_decay: L2 coefficient of local SGD.
+        probe_targets: One-step updates that a probe asks for.
+        probe_images: Images that each of them is computed on.
+        owns_data: Everything in the client's data directory is its own; else the server names its examples.
+        card: Shape and normalisation that all clients share; None only until the set-up is done.
+    """
+
+    dataset: str
+    data_dir: str
+    download: bool
+    image_size: int
+    train_limit: int
+    test_limit: int
+    model: str
+    width: int
+    norm: str
+    pipeline: str
+    seed: int
+    round: int
+    rounds: int
+    local_epochs: int
+    batch_size: int
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+    probe_targets: int
+    probe_images: int
+    owns_data: bool = False
+    card: DataCard | None = None
+
+    def to_json(self) -> str:
+        """The task as JSON text."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Task:
+        """Reads what ``to_json`` wrote."""
+        values = json.loads(text)
+        if (card := values.pop("card")) is not None:
+            values["card"] = DataCard(**{k: tuple(v) if isinstance(v, list) else v for k, v in card.items()})
+        return cls(**values)
+
+    def load_data(self) -> ImageDataset:
+        """The data set, cached per process."""
+        return load_dataset(
+            self.dataset,
+            data_dir=self.data_dir,
+            download=self.download,
+            image_size=self.image_size,
+            train_limit=self.train_limit,
+            test_limit=self.test_limit,
+        )
+
+    def defenses(self) -> Pipeline:
+        """The pipeline."""
+        return parse(self.pipeline)
+
+    def data_card(self) -> DataCard:
+        """The shared card, or that of the data set at hand."""
+        return self.card or DataCard.of(self.load_data())
+
+    def build_model(self) -> nn.Module:
+        """The model as client and server both build it: same initial weights for the same seed.
+
+        BatchNorm is replaced by GroupNorm when a defence needs per-example gradients.
+        """
+        card = self.data_card()
+        return build_model(
+            self.model,
+            num_classes=card.num_classes,
+            input_shape=card.input_shape,
+            width=self.width,
+            norm="group" if self.defenses().needs_group_norm else self.norm,
+            seed=self.seed,
+        )
+
+
+def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
+    """Copies exchanged tensors into a model, in place; returns the model."""
+    with torch.no_grad():
+        for name, tensor in shared_tensors(model).items():
+            tensor.copy_(weights[name])
+    return model
+
+
+def shared_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """What clients and server exchange: parameters and floating-point buffers, by name, detached.
+
+    Integer buffers (BatchNorm's batch counter) stay at home: they carry nothing that a model needs and cannot be averaged.
+    """
+    named = [*model.named_parameters(), *model.named_buffers()]
+    return {name: tensor.detach() for name, tensor in named if tensor.is_floating_point()}

@@ -1,0 +1,282 @@
+"""Local training, probing and evaluation of one client; no Flower here.
+
+Data flow: images -> once-only protection -> fresh protection per batch -> normalise -> model -> loss -> step (under the training
+defences) -> update -> update defences.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+from clients.data import ImageData, to_float
+from clients.task import DataCard, Task, load_weights, shared_tensors
+from defenses.base import Batch, Key, Training, TrainingDefense, Update, generator_for
+
+Ledger = dict[str, dict[str, Any]]
+"""What training defences must remember: their state under "train", and under "probe" that of the server's probes."""
+
+
+class TrainingError(RuntimeError):
+    """Local training that produced nothing worth sending."""
+
+
+@dataclass(frozen=True)
+class LocalResult:
+    """What one local round yields.
+
+    Attributes:
+        updates: Name -> (local - global), protected; one, or one per probe.
+        num_examples: Examples behind each.
+        local_steps: Optimizer steps behind each.
+        metrics: Numbers about the round ("train-loss", "train-seconds", a privacy budget).
+        ledger: To be kept until the next round; see ``Ledger``.
+    """
+
+    updates: list[Update]
+    num_examples: int
+    local_steps: int
+    metrics: dict[str, float]
+    ledger: Ledger
+
+
+def device() -> torch.device:
+    """The GPU when this process may use one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def normalise(images: Tensor, card: DataCard) -> Tensor:
+    """(images - mean) / std per channel, for (B, C, H, W) images in [0, 1]."""
+    mean = images.new_tensor(card.mean).view(-1, 1, 1)
+    std = images.new_tensor(card.std).view(-1, 1, 1)
+    return (images - mean) / std
+
+
+def soft_cross_entropy(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy between the model's logits and soft targets (B, K)."""
+    return F.cross_entropy(model(images), targets)
+
+
+def local_batch(part: ImageData, indices: Tensor, num_classes: int) -> Batch:
+    """The examples at ``indices`` as floats in [0, 1] with one-hot targets."""
+    targets = F.one_hot(part.labels[indices], num_classes).float()
+    return Batch(to_float(part.images[indices]), targets)
+
+
+class LocalClient:
+    """One client's data and its work on one task.
+
+    Args:
+        task: The server's orders.
+        partition: Number of this client, which seeds its randomness.
+        train: Indices of its training examples.
+        test: Indices of its share of the test examples.
+    """
+
+    def __init__(self, task: Task, partition: int, train: Sequence[int], test: Sequence[int]) -> None:
+        self.task = task
+        self.partition = partition
+        self.data = task.load_data()
+        self.card = task.data_card()
+        self.pipeline = task.defenses()
+        self._train, self._test = tuple(train), tuple(test)
+
+    @property
+    def num_train(self) -> int:
+        """Number of training examples."""
+        return len(self._train)
+
+    @property
+    def num_test(self) -> int:
+        """Number of test examples."""
+        return len(self._test)
+
+    def key(self, *what: int | str) -> Key:
+        """A random stream of this client."""
+        return (self.task.seed, *what, self.partition)
+
+    def originals(self) -> Batch:
+        """All local training examples, unprotected."""
+        return local_batch(self.data.train, torch.tensor(self._train, dtype=torch.long), self.card.num_classes)
+
+    def protected(self) -> Batch:
+        """All local training examples after the defences that protect an image once and keep the result."""
+        return _protect_once(replace(self.task, round=0), self._train, self.key("once"))
+
+    def train(self, weights: Mapping[str, Tensor], ledger: Ledger) -> LocalResult:
+        """One local round from the global weights.
+
+        Args:
+            weights: The global weights.
+            ledger: What the training defences recorded before; see ``Ledger``.
+
+        Raises:
+            TrainingError: When the update is not finite.
+        """
+        start = time.perf_counter()
+        model = self._model(weights)
+        batch = self.protected()
+        key = self.key("train", self.task.round)
+        training = self._training(model, batch, ledger.get("train", {}), key, epochs=self.task.local_epochs)
+        loss, steps = self._run(training, key)
+        update = self._update(model, weights, key)
+        metrics = {"train-loss": loss, **self._privacy(training.state), "train-seconds": time.perf_counter() - start}
+        return LocalResult([update], len(batch), steps, metrics, _without_empty(ledger | {"train": training.state}))
+
+    def probe(self, weights: Mapping[str, Tensor], ledger: Ledger) -> LocalResult:
+        """One-step updates on a few images each, through the same defences: the strongest setting of the papers.
+
+        Noise is calibrated for the real training, never for the probe. What probes spend is booked apart: the training's
+        own budget does not cover a question that a curious server adds.
+        """
+        real = ledger.get("train", {}) or self._calibrated(weights)
+        booked = {**real, **ledger.get("probe", {})} if "probe" in ledger else {**real, "accountant": {}}
+        updates, steps = [], 0
+        for target in range(self.task.probe_targets):
+            key = self.key("probe", self.task.round, target)
+            model, seen = self._model(weights), self.probed(target).seen
+            training = self._training(model, seen, booked, key, epochs=1, batch_size=len(seen))
+            _, steps = self._run(training, key, protect=False)
+            booked = training.state
+            updates.append(self._update(model, weights, key))
+        spent = self._privacy(ledger.get("train", {}), booked)
+        metrics = {f"{name}-with-probes": value for name, value in spent.items() if name != "delta"}
+        return LocalResult(updates, self.task.probe_images, steps, metrics, _without_empty(ledger | {"probe": booked}))
+
+    def _calibrated(self, weights: Mapping[str, Tensor]) -> dict[str, Any]:
+        """What training defences work out from the real training (such as a noise multiplier), before its first round."""
+        if not any(isinstance(defense, TrainingDefense) for defense in self.pipeline.defenses):
+            return {}
+        key = self.key("calibrate")
+        return self._training(self._model(weights), self.protected(), {}, key, epochs=self.task.local_epochs).state
+
+    def _privacy(self, *states: Mapping[str, Any]) -> dict[str, float]:
+        spent: dict[str, float] = {}
+        for defense in self.pipeline.defenses:
+            if isinstance(defense, TrainingDefense):
+                spent |= defense.privacy(*states)
+        return spent
+
+    def probed(self, target: int) -> Probed:
+        """The images of a probe: the same in every round and pipeline, so that curves compare the same people."""
+        count = self.task.probe_images
+        order = torch.randperm(len(self._train), generator=generator_for(*self.key("probed", target)))
+        # Defences that mix examples need company: the probe is the first `count` examples of a batch of the usual size.
+        chosen = order[: max(count, self.task.batch_size)]
+        whole, plain = self.protected(), self.originals()
+        batch = Batch(whole.images[chosen], whole.targets[chosen])
+        seen = self.pipeline.protect_batch(batch, self.key("probe-batch", self.task.round, target))
+        return Probed(
+            Batch(plain.images[chosen[:count]], plain.targets[chosen[:count]]),
+            Batch(seen.images[:count], seen.targets[:count]),
+        )
+
+    def evaluate(self, weights: Mapping[str, Tensor]) -> dict[str, float]:
+        """Accuracy and mean loss of the global model on the local test share, on clean images and as deployed.
+
+        Returns:
+            "test-accuracy-original", "test-loss-original" and the same for "transformed" (test images protected where
+            the pipeline asks for it at inference; else equal), and "num-examples".
+        """
+        model = self._model(weights).eval()
+        clean = local_batch(self.data.test, torch.tensor(self._test, dtype=torch.long), self.card.num_classes)
+        shown = {"original": clean}
+        if self.pipeline.at_inference:
+            shown["transformed"] = self.pipeline.protect_test(clean, self.key("test"))
+        metrics: dict[str, float] = {"num-examples": float(len(clean))}
+        for name, batch in shown.items():
+            accuracy, loss = self._judge(model, batch)
+            metrics |= {f"test-accuracy-{name}": accuracy, f"test-loss-{name}": loss}
+        for what in ("accuracy", "loss"):
+            metrics.setdefault(f"test-{what}-transformed", metrics[f"test-{what}-original"])
+        return metrics
+
+    @torch.no_grad()
+    def _judge(self, model: nn.Module, batch: Batch) -> tuple[float, float]:
+        correct, loss = 0.0, 0.0
+        classes = batch.targets.argmax(1)
+        for at in range(0, len(batch), 256):
+            images = normalise(batch.images[at : at + 256].to(device()), self.card)
+            truth = classes[at : at + 256].to(device())
+            logits = model(images)
+            correct += float((logits.argmax(1) == truth).sum())
+            loss += float(F.cross_entropy(logits, truth, reduction="sum"))
+        return correct / len(batch), loss / len(batch)
+
+    def _model(self, weights: Mapping[str, Tensor]) -> nn.Module:
+        return load_weights(self.task.build_model(), weights).to(device())
+
+    def _training(
+        self, model: nn.Module, batch: Batch, state: dict[str, Any], key: Key, *, epochs: int, batch_size: int = 0
+    ) -> Training:
+        task = self.task
+        training = Training(
+            model=model.train(),
+            optimizer=torch.optim.SGD(
+                model.parameters(), lr=task.learning_rate, momentum=task.momentum, weight_decay=task.weight_decay
+            ),
+            loader=DataLoader(
+                TensorDataset(batch.images, batch.targets),
+                batch_size=batch_size or task.batch_size,
+                shuffle=True,
+                generator=generator_for(*key, "order"),
+            ),
+            loss=soft_cross_entropy,
+            epochs=epochs,
+            total_epochs=task.rounds * task.local_epochs,
+            state=dict(state),
+        )
+        return self.pipeline.protect_training(training, (*key, "training"))
+
+    def _run(self, training: Training, key: Key, *, protect: bool = True) -> tuple[float, int]:
+        """Trains; returns the mean loss per example and the number of steps."""
+        total, seen, step = 0.0, 0, 0
+        for _ in range(training.epochs):
+            for images, targets in training.loader:
+                batch = Batch(images, targets)
+                if protect and len(batch):
+                    batch = self.pipeline.protect_batch(batch, (*key, "batch", step))
+                inputs = normalise(batch.images.to(device()), self.card)
+                loss = training.loss(training.model, inputs, batch.targets.to(device()))
+                training.optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                training.optimizer.step()
+                total, seen, step = total + float(loss.detach()) * len(batch), seen + len(batch), step + 1
+        return total / max(seen, 1), step
+
+    def _update(self, model: nn.Module, weights: Mapping[str, Tensor], key: Key) -> Update:
+        update = {name: local.cpu() - weights[name] for name, local in shared_tensors(model).items()}
+        if bad := [name for name, delta in update.items() if not torch.isfinite(delta).all()]:
+            raise TrainingError(
+                f"client {self.partition}, round {self.task.round}: training diverged, {bad[0]!r} is not finite; "
+                f"lower learning-rate (now {self.task.learning_rate})"
+            )
+        return self.pipeline.protect_update(update, (*key, "update"))
+
+
+@dataclass(frozen=True)
+class Probed:
+    """The images of one probe: as the person holds them, and as they entered the model."""
+
+    original: Batch
+    seen: Batch
+
+
+def _without_empty(ledger: Ledger) -> Ledger:
+    return {name: state for name, state in ledger.items() if any(state.values())}
+
+
+@functools.lru_cache(maxsize=32)
+def _protect_once(task: Task, indices: tuple[int, ...], key: Key) -> Batch:
+    """Cached per process: protection that is drawn once needs computing once, and every process computes the same."""
+    data = task.load_data()
+    batch = local_batch(data.train, torch.tensor(indices, dtype=torch.long), task.data_card().num_classes)
+    return task.defenses().protect_once(batch, key)

@@ -1,0 +1,43 @@
+"""Clipping of an update to a largest L2 norm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from defenses.base import Update, UpdateDefense
+from defenses.checks import is_number, require
+from defenses.functional import clip_factor, global_norm, map_update
+
+
+def clip_update(update: Update, max_norm: float) -> Update:
+    """Returns u * min(1, max_norm / ||u||_2), with one norm over the whole update; an all-zero update stays zero."""
+    factor = clip_factor(global_norm(update), max_norm)
+    return map_update(lambda tensor: tensor * factor, update)
+
+
+@dataclass(frozen=True, repr=False)
+class Clip(UpdateDefense):
+    """Scales an update down so that its L2 norm over all parameters is at most ``max_norm``.
+
+    The clipping step of user-level DP-FedAvg. On its own it bounds what one client can change and hides nothing: the
+    direction of the update, which reconstruction attacks match, is unchanged.
+
+    Args:
+        max_norm: Largest norm, in the unit of the update (weights, not gradients); ``inf`` changes nothing.
+    """
+
+    max_norm: float = 1.0
+
+    source: ClassVar[str] = (
+        "McMahan et al., Learning Differentially Private Recurrent Language Models, ICLR 2018, Alg. 1"
+    )
+
+    def __post_init__(self) -> None:
+        require(is_number(self.max_norm) and self.max_norm > 0, self, "max_norm", "a number above 0, or inf")
+
+    def protect_update(self, update: Update, generator: torch.Generator) -> Update:  # noqa: ARG002
+        """Clips the update; deterministic."""
+        return clip_update(update, self.max_norm)

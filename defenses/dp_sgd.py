@@ -1,0 +1,272 @@
+"""DP-SGD: per-example clipping and Gaussian noise, with an accountant that lives as long as the client.
+
+Opacus computes per-example gradients and the privacy bound. It is imported when training starts (four seconds), not
+before.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.data import DataLoader
+
+from defenses.base import DefenseError, Loss, Training, TrainingDefense
+from defenses.checks import is_number, require
+
+# Orders of Renyi divergence: those of Opacus, and larger ones, where small budgets are decided. Each gives a valid
+# bound.
+ORDERS = (*(1 + x / 10 for x in range(1, 100)), *range(12, 64), 72, 96, 128, 192, 256, 384, 512)
+
+
+def epsilon_spent(state: Mapping[str, Any], delta: float) -> float:
+    """The epsilon at ``delta`` of all steps recorded in a training state, over all rounds; 0.0 when there are none.
+
+    Example-level (epsilon, delta)-differential privacy of everything the client sent, for adding or removing one
+    example, by Renyi accounting of the subsampled Gaussian mechanism; ``inf`` when a step had no noise.
+    """
+    if not 0 < delta < 1:
+        raise ValueError(f"delta is {delta!r}; allowed: a number in (0, 1)")
+    history = [tuple(entry) for entry in state.get("accountant", {}).get("history", [])]
+    if not history:
+        return 0.0
+    if any(noise_multiplier == 0 for noise_multiplier, _, _ in history):
+        return math.inf
+    from opacus.accountants import RDPAccountant  # type: ignore[import-untyped]
+
+    accountant = RDPAccountant()
+    accountant.load_state_dict({**state["accountant"], "history": history})
+    return float(accountant.get_epsilon(delta=delta, alphas=list(ORDERS)))
+
+
+@functools.lru_cache(maxsize=64)
+def noise_for_budget(epsilon: float, delta: float, sample_rate: float, steps: int) -> float:
+    """The noise multiplier with which ``steps`` steps spend at most ``epsilon``, and at least 99.9 % of it.
+
+    Raises:
+        DefenseError: When no noise multiplier up to a million is enough.
+    """
+    from opacus.accountants.utils import get_noise_multiplier  # type: ignore[import-untyped]
+
+    with warnings.catch_warnings():
+        # The search passes through extreme values, for which Opacus warns that the best order is at the edge.
+        warnings.simplefilter("ignore")
+        try:
+            noise_multiplier = get_noise_multiplier(
+                target_epsilon=epsilon,
+                target_delta=delta,
+                sample_rate=sample_rate,
+                steps=steps,
+                accountant="rdp",
+                epsilon_tolerance=1e-3 * epsilon,
+                alphas=list(ORDERS),
+            )
+        except ValueError as error:
+            raise DefenseError(
+                f"no noise keeps {steps} steps at sample rate {sample_rate:.4g} within epsilon {epsilon} "
+                f"at delta {delta}: {error}"
+            ) from None
+    return float(noise_multiplier)
+
+
+def remove_hooks(model: nn.Module) -> None:
+    """Takes off what an earlier ``DPSGD`` attached to a model, so that it can be used without or protected again."""
+    for hook in getattr(model, "autograd_grad_sample_hooks", []):
+        hook.remove()
+    if hasattr(model, "autograd_grad_sample_hooks"):
+        del model.autograd_grad_sample_hooks
+    for parameter in model.parameters():
+        for name in ("grad_sample", "summed_grad", "_forward_counter", "_current_grad_sample"):
+            if hasattr(parameter, name):
+                delattr(parameter, name)
+
+
+@dataclass(frozen=True, repr=False)
+class DPSGD(TrainingDefense):
+    """Clips every example's gradient, adds Gaussian noise to their sum, and accounts for what that reveals.
+
+        g~ = (sum_i g_i min(1, C / ||g_i||_2) + N(0, (z C)^2 I)) / (q n)
+
+    over a Poisson sample, in which each of the client's n examples is with probability q = 1 / (steps per epoch). C is
+    ``max_grad_norm`` and z the noise multiplier. The client's optimizer makes its step with g~.
+
+    What a caller sees of the returned ``Training``:
+
+    - ``model`` is the same object with the same parameter names. Hooks collect per-example gradients in train mode.
+    - ``loader`` yields Poisson samples, which may be empty, (0, C, H, W). Such a step counts and adds noise: pass it to
+      ``loss`` like any other, which returns a zero with a gradient and does not run the model.
+    - ``loss`` must be called, differentiated and stepped exactly once per batch, with ``zero_grad`` before
+      ``backward``.
+    - ``state`` is a copy of the given state and is updated within each step: ``state["accountant"]`` holds every step
+      of every round (JSON-serialisable; see ``epsilon_spent``), ``state["noise_multiplier"]`` the z that a target
+      epsilon needs. The latter is computed once, when the state has none, from this training's sample rate and
+      ``total_epochs``: hand in the real training first, and its state to one-step probes, whose sample rate differs.
+
+    Randomness is drawn from generators seeded by the one passed in: for replaying experiments, not a secure source.
+
+    Args:
+        target_epsilon: What all epochs together may spend. 8 when neither this nor ``noise_multiplier`` is given.
+        noise_multiplier: z; the standard deviation of the noise in units of ``max_grad_norm``.
+        target_delta: Of the (epsilon, delta) that ``target_epsilon`` means.
+        max_grad_norm: C, the largest L2 norm of one example's gradient.
+    """
+
+    target_epsilon: float | None = None
+    noise_multiplier: float | None = None
+    target_delta: float = 1e-5
+    max_grad_norm: float = 1.0
+
+    source: ClassVar[str] = (
+        "Abadi et al., Deep Learning with Differential Privacy, CCS 2016, Alg. 1; Opacus, arXiv 2109.12298"
+    )
+    needs_group_norm: ClassVar[bool] = True
+    replaces_optimizer: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.noise_multiplier is None and self.target_epsilon is None:
+            object.__setattr__(self, "target_epsilon", 8.0)
+        if self.noise_multiplier is not None:
+            fixed = is_number(self.noise_multiplier) and 0 <= self.noise_multiplier < math.inf
+            require(fixed, self, "noise_multiplier", "a finite number >= 0, or None with a target_epsilon")
+            require(self.target_epsilon is None, self, "target_epsilon", "None when noise_multiplier is given")
+        else:
+            budget = (
+                is_number(self.target_epsilon) and self.target_epsilon is not None and 0 < self.target_epsilon <= 1e6
+            )
+            require(budget, self, "target_epsilon", "a number above 0 and up to 1e6, or None with a noise_multiplier")
+        require(is_number(self.target_delta) and 0 < self.target_delta < 1, self, "target_delta", "a number in (0, 1)")
+        norm = is_number(self.max_grad_norm) and 0 < self.max_grad_norm < math.inf
+        require(norm, self, "max_grad_norm", "a finite number above 0")
+
+    def protect_training(self, training: Training, generator: torch.Generator) -> Training:
+        """Makes the set-up private; see the class.
+
+        Raises:
+            DefenseError: When the model has BatchNorm or another layer without per-example gradients, when there are no
+                examples, or when the budget cannot be met.
+        """
+        num_examples = len(training.loader.dataset)  # type: ignore[arg-type]
+        if num_examples == 0:
+            raise DefenseError(f"{self}: the client has no examples")
+        steps = max(1, len(training.loader))
+        state = copy.deepcopy(training.state)
+        noise_multiplier = self._noise_multiplier(state, 1 / steps, steps * training.total_epochs)
+        noise_seed, sample_seed = torch.randint(2**63 - 1, (2,), generator=generator).tolist()
+        _attach_hooks(training.model, self)
+        optimizer = self._private_optimizer(training, noise_multiplier, num_examples / steps, noise_seed)
+        optimizer.attach_step_hook(lambda _: _record(state, noise_multiplier, 1 / steps))
+        return replace(
+            training,
+            optimizer=optimizer,
+            loader=_poisson_loader(training.loader, steps, sample_seed),
+            loss=_safe_for_empty_batches(training.loss),
+            state=state,
+        )
+
+    def _noise_multiplier(self, state: dict[str, Any], sample_rate: float, steps: int) -> float:
+        if self.noise_multiplier is not None:
+            return float(self.noise_multiplier)
+        if "noise_multiplier" not in state:
+            epsilon = self.target_epsilon
+            assert epsilon is not None  # __post_init__ sets it
+            state["noise_multiplier"] = noise_for_budget(epsilon, self.target_delta, sample_rate, steps)
+        return float(state["noise_multiplier"])
+
+    def _private_optimizer(self, training: Training, noise_multiplier: float, batch_size: float, seed: int) -> Any:
+        from opacus.optimizers import DPOptimizer  # type: ignore[import-untyped]
+
+        device = next(training.model.parameters()).device
+        # Not through PrivacyEngine: it truncates n q to a whole number (0 for 49 batches of 1) and loses a step of 93
+        # per epoch to the rounding of 1 / (1 / 93).
+        return DPOptimizer(
+            training.optimizer,
+            noise_multiplier=noise_multiplier,
+            max_grad_norm=self.max_grad_norm,
+            expected_batch_size=batch_size,
+            loss_reduction="mean",
+            generator=torch.Generator(device).manual_seed(seed),
+        )
+
+
+def _attach_hooks(model: nn.Module, owner: DPSGD) -> None:
+    from opacus.grad_sample import GradSampleModule  # type: ignore[import-untyped]
+    from opacus.validators import ModuleValidator  # type: ignore[import-untyped]
+
+    if layers := [name for name, module in model.named_modules() if isinstance(module, _BatchNorm)]:
+        raise DefenseError(
+            f"{owner}: BatchNorm ({', '.join(layers[:3])}) mixes examples, so that no bound per example holds; "
+            "use GroupNorm"
+        )
+    remove_hooks(model)
+    for module in model.modules():
+        # Backward hooks cannot watch a layer that overwrites its input; the function computed is the same.
+        if getattr(module, "inplace", False):
+            module.inplace = False  # type: ignore[assignment]
+    try:
+        ModuleValidator.validate(model, strict=True)
+        GradSampleModule(model, batch_first=True, loss_reduction="mean").forbid_grad_accumulation()
+    except (NotImplementedError, ValueError) as error:
+        raise DefenseError(f"{owner}: the model has no gradients per example: {error}") from error
+
+
+def _record(state: dict[str, Any], noise_multiplier: float, sample_rate: float) -> None:
+    """Adds one step to the history [[noise multiplier, sample rate, number of steps], ...]."""
+    history = state.setdefault("accountant", {"mechanism": "rdp", "history": []})["history"]
+    if history and history[-1][:2] == [noise_multiplier, sample_rate]:
+        history[-1][2] += 1
+    else:
+        history.append([noise_multiplier, sample_rate, 1])
+
+
+def _poisson_loader(loader: DataLoader[Any], steps: int, seed: int) -> DataLoader[Any]:
+    """``steps`` batches per epoch, each example in each batch with probability 1 / steps."""
+    from opacus.utils.uniform_sampler import UniformWithReplacementSampler  # type: ignore[import-untyped]
+
+    generator = torch.Generator().manual_seed(seed)
+    dataset = loader.dataset
+    sampler = UniformWithReplacementSampler(
+        num_samples=len(dataset),  # type: ignore[arg-type]
+        sample_rate=1 / steps,
+        generator=generator,
+        steps=steps,
+    )
+    return DataLoader(
+        dataset,
+        batch_sampler=sampler,
+        collate_fn=functools.partial(_collate_or_empty, loader.collate_fn, dataset[0]),
+        num_workers=loader.num_workers,
+        pin_memory=loader.pin_memory,
+        generator=generator,
+    )
+
+
+def _collate_or_empty(collate: Callable[[list[Any]], Any], example: Any, examples: list[Any]) -> Any:
+    return collate(examples) if examples else [part[:0] for part in collate([example])]
+
+
+def _safe_for_empty_batches(loss: Loss) -> Loss:
+    """The same loss, and zero for no examples, whose mean is NaN; its gradient has no per-example parts to add."""
+
+    def safe(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+        if len(images):
+            return loss(model, images, targets)
+        zero = torch.zeros((), device=images.device, requires_grad=True)
+        # At the time of backward, because zero_grad may come between the loss and it.
+        zero.register_hook(lambda _: _set_no_examples(model))  # type: ignore[no-untyped-call]
+        return zero
+
+    return safe
+
+
+def _set_no_examples(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.grad_sample = parameter.new_zeros((0, *parameter.shape))  # type: ignore[attr-defined]

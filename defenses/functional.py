@@ -1,0 +1,68 @@
+"""Pure tensor arithmetic that several defences share: norms of updates, and noise from a CPU generator."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from defenses.base import DefenseError, Update
+
+
+def map_update(function: Callable[[Tensor], Tensor], update: Update) -> Update:
+    """Applies ``function`` to every tensor of an update and keeps the update's order of names.
+
+    Tensors are visited in sorted order of their names, so that what a random stream gives to a parameter does not
+    depend on the order in which a client happens to build its dictionary.
+
+    Raises:
+        DefenseError: When a tensor is not floating-point; counters of steps or batches are no part of an update.
+    """
+    require_floats(update)
+    protected = {name: function(update[name]) for name in sorted(update)}
+    return {name: protected[name] for name in update}
+
+
+def require_floats(update: Update) -> None:
+    """Raises ``DefenseError`` unless all tensors of an update are floating-point."""
+    if wrong := [f"{name!r} ({tensor.dtype})" for name, tensor in update.items() if not tensor.is_floating_point()]:
+        raise DefenseError(
+            f"an update holds floating-point tensors only, got {', '.join(wrong)}; leave these out of it"
+        )
+
+
+def global_norm(update: Update) -> float:
+    """L2 norm over all entries of all tensors, sqrt(sum_n ||u_n||^2), accumulated in float64; 0.0 for no tensors."""
+    return math.sqrt(sum(update[name].detach().double().square().sum().item() for name in sorted(update)))
+
+
+def clip_factor(norm: float, max_norm: float) -> float:
+    """min(1, max_norm / norm): what to multiply with so that the norm is at most ``max_norm``; 1 at norm zero."""
+    return 1.0 if norm <= max_norm else max_norm / norm
+
+
+def gaussian_like(tensor: Tensor, std: float, generator: torch.Generator) -> Tensor:
+    """Independent N(0, std^2) entries with the shape, dtype and device of ``tensor``, drawn on the CPU."""
+    noise = torch.randn(tensor.shape, generator=generator, dtype=_draw_dtype(tensor))
+    return (std * noise).to(tensor.device, tensor.dtype)
+
+
+def laplace_like(tensor: Tensor, scale: float, generator: torch.Generator) -> Tensor:
+    """Independent Laplace(0, scale) entries (standard deviation sqrt(2) * scale), else as ``gaussian_like``."""
+    # The difference of two exponentials is Laplace, and unlike -sign(u) log(1 - 2|u|) it is finite for every draw.
+    first, second = (
+        torch.empty(tensor.shape, dtype=_draw_dtype(tensor)).exponential_(generator=generator) for _ in "ab"
+    )
+    return (scale * (first - second)).to(tensor.device, tensor.dtype)
+
+
+def random_signs(shape: torch.Size | tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Independent fair signs -1.0 or 1.0, float32 on the CPU."""
+    return torch.randint(0, 2, shape, generator=generator).float() * 2 - 1
+
+
+def _draw_dtype(tensor: Tensor) -> torch.dtype:
+    # Half precision cannot hold the tails of the draw; it is rounded after scaling instead.
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32

@@ -1,0 +1,90 @@
+"""InstaHide: mixing of several images and random sign flips."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from defenses.base import Batch, InputDefense
+from defenses.checks import is_number, is_whole, require
+from defenses.functional import random_signs
+
+
+def bounded_convex_weights(count: int, num_mixed: int, max_weight: float, generator: torch.Generator) -> Tensor:
+    """Rows uniform on {w : w_i >= 0, sum_i w_i = 1, w_i <= max_weight}, as (count, num_mixed) float64.
+
+    Uniform points of a simplex that contains the set are redrawn until they lie in it. When the bound is tight the
+    reflected simplex, max_weight - w, is the smaller of the two, so that redrawing stays cheap for every bound.
+    """
+    excess = max(num_mixed * max_weight - 1, 0)  # the sum of all max_weight - w_i
+    reflected = excess < 1
+    weights = torch.full((count, num_mixed), -1.0, dtype=torch.float64)
+    while len(todo := ((weights < 0) | (weights > max_weight)).any(1).nonzero().flatten()):
+        # Exponential variables over their sum are uniform on the simplex.
+        draws = torch.empty(len(todo), num_mixed, dtype=torch.float64).exponential_(generator=generator)
+        points = draws / draws.sum(1, keepdim=True)
+        weights[todo] = max_weight - excess * points if reflected else points
+    return weights
+
+
+def mix_batch(batch: Batch, weights: Tensor, partners: Tensor) -> Batch:
+    """Weighted means over each example's partners, of images and targets alike.
+
+    Args:
+        batch: B examples.
+        weights: (B, k), rows sum to 1.
+        partners: (B, k), int64; the examples that are mixed into each place.
+    """
+    share = weights.to(batch.images)
+    images = torch.einsum("bk,bkchw->bchw", share, batch.images[partners])
+    targets = torch.einsum("bk,bkc->bc", weights.to(batch.targets), batch.targets[partners])
+    return Batch(images, targets)
+
+
+def flip_signs(images: Tensor, signs: Tensor) -> Tensor:
+    """Multiplies images, taken from [0, 1] to [-1, 1], by signs, and maps the result back to [0, 1]."""
+    return ((2 * images - 1) * signs + 1) / 2
+
+
+@dataclass(frozen=True, repr=False)
+class InstaHide(InputDefense):
+    """Mixes each image with others of its batch under random weights, then flips the signs of random pixel values.
+
+        x~_i = s_i * sum_j w_ij x_{p_j(i)},   y~_i = sum_j w_ij y_{p_j(i)},   s_i in {-1, 1}^(C, H, W)
+
+    with p_1 the identity and p_2 .. p_k random permutations of the batch. Fresh weights, partners and signs every time.
+    Broken by Carlini et al. (IEEE S&P 2021), who recover the images from their encryptions; kept as a baseline.
+
+    Two differences from the authors: images are centred at 1/2 and not at the data set's mean, since normalisation
+    comes later here; and the weights are uniform on the allowed set, where their code normalises half-normal draws.
+    This is the "inside-dataset" variant. Test images stay plain, as in the authors' code: a mixture has no class of
+    its own.
+
+    Args:
+        num_mixed: Images per mixture, the paper's k; the batch should be larger, or an image meets itself again.
+        max_weight: Largest weight of one image, the paper's c_1.
+    """
+
+    num_mixed: int = 4
+    max_weight: float = 0.65
+
+    source: ClassVar[str] = "Huang et al., InstaHide, ICML 2020, arXiv 2010.02772, Alg. 1 and 2"
+    mixes_examples: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require(is_whole(self.num_mixed) and self.num_mixed >= 1, self, "num_mixed", "a whole number >= 1")
+        allowed = is_number(self.max_weight) and 1 / self.num_mixed <= self.max_weight <= 1
+        require(allowed, self, "max_weight", f"a number from 1/num_mixed = {1 / self.num_mixed:.4g} to 1")
+
+    def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
+        """Mixes images and targets, then flips signs."""
+        count = len(batch)
+        weights = bounded_convex_weights(count, self.num_mixed, self.max_weight, generator)
+        others = [torch.randperm(count, generator=generator) for _ in range(self.num_mixed - 1)]
+        partners = torch.stack([torch.arange(count), *others], dim=1)
+        mixed = mix_batch(batch, weights, partners.to(batch.images.device))
+        signs = random_signs(mixed.images.shape, generator).to(mixed.images)
+        return Batch(flip_signs(mixed.images, signs).clamp(0, 1), mixed.targets)

@@ -1,0 +1,90 @@
+"""Additive noise: on images (the "DP" baseline of the image-obfuscation papers) and on updates."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+
+from defenses.base import Batch, InputDefense, Update, UpdateDefense
+from defenses.checks import is_number, require
+from defenses.functional import gaussian_like, laplace_like, map_update
+
+
+@dataclass(frozen=True, repr=False)
+class ImageNoise(InputDefense):
+    """Adds N(0, std^2) to every pixel and channel, once per image.
+
+    The "DP (sigma = 50)" baseline of VisualMixer. No privacy budget follows from it: the paper neither bounds an
+    image's sensitivity nor accounts for anything, so it is noise, not differential privacy (for that see ``DPSGD``).
+
+    Args:
+        std: Standard deviation on the [0, 1] scale; 50/255 is the paper's sigma = 50 on 0 to 255. 0 changes nothing.
+        clamp: Clamp to [0, 1], as saving an image does. Without it later stages see values outside of [0, 1].
+    """
+
+    std: float = 50 / 255
+    clamp: bool = True
+
+    source: ClassVar[str] = (
+        "Li et al., You Can Use But Cannot Recognize (VisualMixer), NDSS 2024, V (baseline DP, sigma = 50)"
+    )
+    # The data set is published noisy, so a model meets noisy images in use as well.
+    at_inference: ClassVar[bool] = True
+    resamples: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        require(is_number(self.std) and 0 <= self.std < math.inf, self, "std", "a finite number >= 0")
+        require(isinstance(self.clamp, bool), self, "clamp", "True or False")
+
+    def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
+        """Adds the noise; targets are unchanged."""
+        noisy = batch.images + gaussian_like(batch.images, self.std, generator)
+        return replace(batch, images=noisy.clamp(0, 1) if self.clamp else noisy)
+
+
+@dataclass(frozen=True, repr=False)
+class GaussianNoise(UpdateDefense):
+    """Adds N(0, std^2) to every entry of the update, 0-d parameters included.
+
+    The baseline of the ATS paper (1e-3 and 1e-2 on gradients; its text writes N(0, 1e-3), its code uses the number as
+    standard deviation, as here). Without clipping and accounting it carries no privacy budget.
+
+    Args:
+        std: Standard deviation in the unit of the update, which after one step of SGD is the learning rate times that
+            of the gradient. 0 changes nothing.
+    """
+
+    std: float = 1e-2
+
+    source: ClassVar[str] = "Zhu et al., Deep Leakage from Gradients, NeurIPS 2019, 5.1; Gao et al., CVPR 2021, Table 3"
+
+    def __post_init__(self) -> None:
+        require(is_number(self.std) and 0 <= self.std < math.inf, self, "std", "a finite number >= 0")
+
+    def protect_update(self, update: Update, generator: torch.Generator) -> Update:
+        """Adds the noise."""
+        return map_update(lambda tensor: tensor + gaussian_like(tensor, self.std, generator), update)
+
+
+@dataclass(frozen=True, repr=False)
+class LaplaceNoise(UpdateDefense):
+    """Adds Laplace(0, scale) to every entry of the update; as ``GaussianNoise`` otherwise.
+
+    Args:
+        scale: Mean absolute value of the noise (its standard deviation is sqrt(2) times that), in the unit of the
+            update. 0 changes nothing.
+    """
+
+    scale: float = 1e-2
+
+    source: ClassVar[str] = "Zhu et al., Deep Leakage from Gradients, NeurIPS 2019, 5.1; Gao et al., CVPR 2021, Table 3"
+
+    def __post_init__(self) -> None:
+        require(is_number(self.scale) and 0 <= self.scale < math.inf, self, "scale", "a finite number >= 0")
+
+    def protect_update(self, update: Update, generator: torch.Generator) -> Update:
+        """Adds the noise."""
+        return map_update(lambda tensor: tensor + laplace_like(tensor, self.scale, generator), update)

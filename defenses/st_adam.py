@@ -1,0 +1,134 @@
+"""ST-Adam: Adam without bias correction, as an optimizer and as the training defence that puts it in place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, overload
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT
+
+from defenses.base import Training, TrainingDefense
+from defenses.checks import is_number, require
+
+
+class STAdamOptimizer(Optimizer):
+    """Stable adaptive moment estimation.
+
+        m <- beta m + (1 - beta) g,   v <- gamma v + (1 - gamma) g^2,   w <- w - lr m / (sqrt(v) + eps)
+
+    A step is (1 - beta^t) / sqrt(1 - gamma^t) times Adam's (for small eps): 3.16 times at t = 1, at most 6.57 times, at
+    t = 12, and equal in the limit. Early steps are larger, not more stable, than Adam's.
+
+    Args:
+        params: Parameters or parameter groups.
+        lr: Step size.
+        betas: (beta, gamma), each in [0, 1).
+        eps: Added to the root of the second moment.
+        weight_decay: Decoupled, w <- (1 - lr * weight_decay) w before the step. The paper says "we added weight decay"
+            and no more; 0 is our default.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        for group in self.param_groups:
+            _check_group(group)
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One step on every parameter that has a gradient; returns the closure's loss."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._step_parameter(parameter, group)
+        return loss
+
+    def _step_parameter(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
+        state, gradient = self.state[parameter], parameter.grad
+        if gradient is None or gradient.is_sparse:
+            raise RuntimeError("STAdamOptimizer does not support sparse gradients")
+        if not state:
+            state["momentum"] = torch.zeros_like(parameter)
+            state["second_moment"] = torch.zeros_like(parameter)
+        beta, gamma = group["betas"]
+        momentum = state["momentum"].lerp_(gradient, 1 - beta)
+        second_moment = state["second_moment"].mul_(gamma).addcmul_(gradient, gradient, value=1 - gamma)
+        parameter.mul_(1 - group["lr"] * group["weight_decay"])
+        parameter.addcdiv_(momentum, second_moment.sqrt().add_(group["eps"]), value=-group["lr"])
+
+
+def _check_group(group: dict[str, Any]) -> None:
+    allowed = {
+        "lr": is_number(group["lr"]) and 0 <= group["lr"] < math.inf,
+        "betas": all(is_number(beta) and 0 <= beta < 1 for beta in group["betas"]) and len(group["betas"]) == 2,
+        "eps": is_number(group["eps"]) and 0 <= group["eps"] < math.inf,
+        "weight_decay": is_number(group["weight_decay"]) and 0 <= group["weight_decay"] < math.inf,
+    }
+    if wrong := [name for name, holds in allowed.items() if not holds]:
+        raise ValueError(f"{wrong[0]} is {group[wrong[0]]!r}; allowed: finite numbers >= 0, betas in [0, 1)")
+
+
+@dataclass(frozen=True, repr=False)
+class STAdam(TrainingDefense):
+    """Trains with ST-Adam instead of the client's optimizer.
+
+    Part of VisualMixer, whose shuffled images make gradients fluctuate; on its own it protects nothing. Its moments
+    start at zero in every round, because clients keep no optimizer between rounds.
+
+    Args:
+        learning_rate: Step size; the paper gives none, and the client's own, made for SGD, would be far too large.
+        beta: Decay of the first moment.
+        gamma: Decay of the second moment.
+        epsilon: Added to the root of the second moment.
+        weight_decay: Decoupled weight decay.
+    """
+
+    learning_rate: float = 1e-3
+    beta: float = 0.9
+    gamma: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+
+    source: ClassVar[str] = "Li et al., You Can Use But Cannot Recognize (VisualMixer), NDSS 2024, IV-E"
+    replaces_optimizer: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "epsilon"):
+            value = getattr(self, name)
+            require(is_number(value) and 0 < value < math.inf, self, name, "a finite number above 0")
+        for name in ("beta", "gamma"):
+            value = getattr(self, name)
+            require(is_number(value) and 0 <= value < 1, self, name, "a number in [0, 1)")
+        decays = is_number(self.weight_decay) and 0 <= self.weight_decay < math.inf
+        require(decays, self, "weight_decay", "a finite number >= 0")
+
+    def protect_training(self, training: Training, generator: torch.Generator) -> Training:  # noqa: ARG002
+        """Replaces the optimizer by one over the same parameters in the same groups."""
+        optimizer = STAdamOptimizer(
+            [{"params": group["params"]} for group in training.optimizer.param_groups],
+            lr=self.learning_rate,
+            betas=(self.beta, self.gamma),
+            eps=self.epsilon,
+            weight_decay=self.weight_decay,
+        )
+        return replace(training, optimizer=optimizer)

@@ -1,0 +1,159 @@
+"""Visual feature entropy (VFE): how much neighbouring pixels differ, and its exact law under pixel shuffling.
+
+Source: Li, Zhang, Ren, Li, Zhang, "You Can Use But Cannot Recognize: Preserving Visual Privacy in Deep Neural Networks"
+(NDSS 2024), equations 1-12.
+
+The paper's sums run over pixels whose right or lower neighbour does not exist, but its own count of WS * (WS - 1) pairs
+per direction says that only pairs inside the region are meant. That is what we compute; the released code pads with
+zeros instead, which adds the squares of the border pixels.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def pair_count(height: int, width: int) -> int:
+    """Neighbouring pixel pairs inside a height x width rectangle: h(w-1) + w(h-1); 2 WS (WS-1) for a square window."""
+    return height * (width - 1) + width * (height - 1)
+
+
+def vfe_region(region: Tensor) -> Tensor:
+    """Sum of squared differences between neighbours inside a region (equation 2).
+
+    Args:
+        region: (..., h, w), any range; low precision is widened to float32.
+
+    Returns:
+        (...), in squared pixel units; 0 for a constant region or a single pixel.
+    """
+    pixels = widened(region)
+    across, down = pixels.diff(dim=-1), pixels.diff(dim=-2)
+    return across.square().sum((-2, -1)) + down.square().sum((-2, -1))
+
+
+def vfe_normalised(region: Tensor) -> Tensor:
+    """VFE_R / (2 sigma^2), sigma^2 with n - 1 (equations 5 and 10); its mean over random shuffles is ``pair_count``.
+
+    Args:
+        region: (..., h, w).
+
+    Returns:
+        (...), dimensionless; 0 where the region is constant.
+    """
+    variance = _variance(region)
+    return torch.where(variance > 0, vfe_region(region) / (2 * variance), torch.zeros_like(variance))
+
+
+def shuffled_vfe_mean(region: Tensor) -> Tensor:
+    """Exact mean of ``vfe_region`` over all permutations of the pixels: 4 sigma^2 WS (WS-1) for a square.
+
+    Two pixels drawn without replacement differ by 2 sigma^2 in mean square, whatever the pixels are; so in general the
+    mean is 2 sigma^2 times ``pair_count``. The paper derives it for independent normal pixels.
+
+    Args:
+        region: (..., h, w).
+
+    Returns:
+        (...), in squared pixel units.
+    """
+    return 2 * _variance(region) * pair_count(*region.shape[-2:])
+
+
+def vfe_image(images: Tensor, window: int, norm: str = "window") -> Tensor:
+    """VFE of images cut into windows, mean over channels (equations 3 and 4).
+
+    Args:
+        images: (..., C, H, W).
+        window: Side of a window in pixels; windows at the right and bottom edge may be smaller.
+        norm: "window" is the mean over windows, the scale of equation 12; "eq3" divides the sum by H * W (equation 3
+            with F = 1). They differ by the factor WS^2, to which equation 12 silently sets F.
+
+    Returns:
+        (...), in squared pixel units.
+
+    Raises:
+        ValueError: On an unknown ``norm`` or a window below 1.
+    """
+    if norm not in ("window", "eq3"):
+        raise ValueError(f"norm is {norm!r}; allowed: 'window', 'eq3'")
+    per_window = vfe_map(images, window)
+    count = per_window.shape[-2] * per_window.shape[-1] if norm == "window" else images.shape[-2] * images.shape[-1]
+    return per_window.sum((-2, -1)).mean(-1) / count
+
+
+def vfe_map(images: Tensor, window: int) -> Tensor:
+    """VFE_R of every window: (..., H, W) -> (..., ceil(H / window), ceil(W / window)), in squared pixel units."""
+    return window_vfe(*squared_differences(images), window)
+
+
+def squared_differences(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Squared forward differences (equation 1) of (..., H, W): across (..., H, W - 1) and down (..., H - 1, W)."""
+    pixels = widened(images)
+    return pixels.diff(dim=-1).square_(), pixels.diff(dim=-2).square_()
+
+
+def window_vfe(across: Tensor, down: Tensor, window: int) -> Tensor:
+    """Adds ``squared_differences`` up per window, without the pairs that cross a window's border.
+
+    Args:
+        across: (..., H, W - 1).
+        down: (..., H - 1, W).
+        window: Side of a window in pixels.
+
+    Returns:
+        (..., ceil(H / window), ceil(W / window)).
+
+    Raises:
+        ValueError: When ``window`` is below 1.
+    """
+    if window < 1:
+        raise ValueError(f"window is {window}; allowed: 1 or more pixels")
+    inner_x, inner_y = (
+        torch.arange(1, n + 1, device=across.device) % window != 0 for n in (across.shape[-1], down.shape[-2])
+    )
+    return window_sum(F.pad(across * inner_x, (0, 1)) + F.pad(down * inner_y[:, None], (0, 0, 0, 1)), window)
+
+
+def window_sum(values: Tensor, window: int) -> Tensor:
+    """Sums over windows, smaller ones at the edges: (..., H, W) -> (..., ceil(H / window), ceil(W / window))."""
+    height, width = values.shape[-2:]
+    rows, columns = -(-height // window), -(-width // window)
+    padded = F.pad(values, (0, columns * window - width, 0, rows * window - height))
+    return padded.reshape(*values.shape[:-2], rows, window, columns, window).sum(-1).sum(-2)
+
+
+def window_fill(values: Tensor, window: int, height: int, width: int) -> Tensor:
+    """Gives each pixel its window's value: (..., ceil(H / window), ceil(W / window)) -> (..., H, W)."""
+    rows, columns = values.shape[-2:]
+    filled = values[..., :, None, :, None].expand(*values.shape[:-2], rows, window, columns, window)
+    return filled.reshape(*values.shape[:-2], rows * window, columns * window)[..., :height, :width]
+
+
+def window_pairs(height: int, width: int, window: int) -> Tensor:
+    """``pair_count`` of every window of an image: (ceil(height / window), ceil(width / window)), float32."""
+    return window_vfe(torch.ones(height, width - 1), torch.ones(height - 1, width), window)
+
+
+def window_variance(images: Tensor, window: int) -> Tensor:
+    """Variance with n - 1 of every window, 0 for single pixels; shapes as in ``vfe_map``."""
+    pixels = widened(images)
+    height, width = pixels.shape[-2:]
+    count = window_sum(torch.ones(height, width, dtype=pixels.dtype, device=pixels.device), window)
+    mean = window_sum(pixels, window) / count
+    # Subtracting the mean first keeps precision where the squares of the pixels dwarf the variance.
+    centred = pixels - window_fill(mean, window, height, width)
+    return window_sum(centred.square_(), window) / (count - 1).clamp(min=1)
+
+
+def widened(images: Tensor) -> Tensor:
+    """The same values in float32, or unchanged if float64: 16-bit sums of squares overflow or round away."""
+    return images if images.dtype == torch.float64 else images.float()
+
+
+def _variance(region: Tensor) -> Tensor:
+    pixels = widened(region).flatten(-2)
+    centred = pixels - pixels.mean(-1, keepdim=True)
+    return centred.square().sum(-1) / max(pixels.shape[-1] - 1, 1)

@@ -1,0 +1,304 @@
+"""VisualMixer: shuffle pixels inside windows that are larger where the image has little structure.
+
+Source: Li, Zhang, Ren, Li, Zhang, "You Can Use But Cannot Recognize: Preserving Visual Privacy in Deep Neural Networks"
+(NDSS 2024), Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from defenses.base import Batch, InputDefense
+from defenses.checks import is_whole, require
+from defenses.vfe import squared_differences, vfe_map, window_fill, window_pairs, window_variance, window_vfe
+
+DENSITIES = ("normalised", "sum", "sigma")
+CHANNELS = ("per-channel", "spatial")
+
+Level = tuple[int, Tensor]
+"""A window size and which windows of that size are shuffled: (B, ceil(H / size), ceil(W / size)), bool."""
+
+
+@dataclass(frozen=True, repr=False)
+class VisualMixer(InputDefense):
+    """Shuffles the pixels of every window; windows are larger where visual feature entropy (VFE) is low.
+
+    An image is cut into regions of a power of two at most ``window_upper``. A region whose VFE is at most the median is
+    shuffled in windows of half its size; another is split into such windows, which are judged again, down to
+    ``window_lower``. So no window is larger than half the first regions: the defaults give windows of 4 (low VFE) and 2
+    (high VFE), the bounds (2, 16) give 8, 4 and 2, and the bounds (4, 15) give 4 everywhere. Each window keeps its
+    values, channel by channel; no key is kept, and test images must be shuffled as well.
+
+    Attributes:
+        window_lower: WS_l, 1 or more pixels; see ``visual_mixer_bounds.window_lower_bound``.
+        window_upper: WS_u, at least ``window_lower``; see ``visual_mixer_bounds.window_upper_bound``.
+        density: How regions of different size are compared: "normalised" is VFE_R per neighbouring pair, "sum" is
+            VFE_R, and "sigma" is VFE_R / sigma^2. With the last two nearly all parts of a region fall under the median.
+        strict_lower: Round ``window_lower`` up to a power of two; the paper rounds down, and so breaks its own bound.
+        channels: "per-channel" shuffles each channel on its own, "spatial" moves whole pixels.
+
+    The paper's text contradicts itself on which regions get larger windows; we follow Algorithm 1. It shuffles space
+    and then each channel, which has exactly the law of shuffling each channel alone, "per-channel".
+    """
+
+    source: ClassVar[str] = "Li et al., You Can Use But Cannot Recognize (VisualMixer), NDSS 2024, Algorithm 1"
+    at_inference: ClassVar[bool] = True
+    resamples: ClassVar[bool] = False
+
+    window_lower: int = 2
+    window_upper: int = 15
+    density: str = "normalised"
+    strict_lower: bool = False
+    channels: str = "per-channel"
+
+    def __post_init__(self) -> None:
+        require(
+            is_whole(self.window_lower) and self.window_lower >= 1, self, "window_lower", "a whole number of 1 or more"
+        )
+        require(is_whole(self.window_upper), self, "window_upper", "a whole number")
+        smallest = power_of_two(self.window_lower, up=self.strict_lower)
+        least = max(self.window_lower, smallest)
+        require(
+            self.window_upper >= least, self, "window_upper", f"{least} or more, so that a window of {smallest} fits"
+        )
+        require(self.density in DENSITIES, self, "density", ", ".join(DENSITIES))
+        require(self.channels in CHANNELS, self, "channels", ", ".join(CHANNELS))
+
+    def partition(self, images: Tensor) -> list[Level]:
+        """The windows that (B, C, H, W) images are shuffled in; see ``partition``."""
+        height, width = images.shape[-2:]
+        sizes = window_sizes(height, width, self.window_lower, self.window_upper, self.strict_lower)
+        return partition(images, sizes, self.density)
+
+    def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
+        """Shuffles the images; targets are unchanged."""
+        levels = self.partition(batch.images)
+        return Batch(shuffle_windows(batch.images, levels, generator, self.channels), batch.targets)
+
+
+@dataclass(frozen=True, repr=False)
+class BlockShuffle(InputDefense):
+    """Permutes square blocks inside fixed windows: what the released VisualMixer data-set generator does.
+
+    It differs from Algorithm 1 in all that matters: the window does not depend on VFE (both of its branches permute
+    2 x 2 blocks), and the pixels inside a block stay together. The published accuracies may come from it.
+
+    Attributes:
+        window: Side of a window in pixels, a multiple of ``blocks``.
+        blocks: Blocks per side of a window.
+    """
+
+    source: ClassVar[str] = "Released code of Li et al., VisualMixer, NDSS 2024 (data-set generator)"
+    at_inference: ClassVar[bool] = True
+    resamples: ClassVar[bool] = False
+
+    window: int = 8
+    blocks: int = 2
+
+    def __post_init__(self) -> None:
+        require(is_whole(self.blocks) and self.blocks >= 1, self, "blocks", "a whole number of 1 or more")
+        fits = is_whole(self.window) and self.window >= 1 and self.window % self.blocks == 0
+        require(fits, self, "window", f"a positive multiple of blocks, {self.blocks}")
+
+    def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
+        """Permutes the blocks; targets are unchanged."""
+        return Batch(block_shuffle(batch.images, self.window, self.blocks, generator), batch.targets)
+
+
+def power_of_two(value: int, up: bool = False) -> int:
+    """The largest power of two at most ``value`` (1 or more); with ``up``, the smallest at least ``value``."""
+    return 1 << ((value - 1).bit_length() if up else value.bit_length() - 1)
+
+
+def window_sizes(height: int, width: int, lower: int, upper: int, strict_lower: bool = False) -> list[int]:
+    """Sides of the first regions and of the windows that they are halved to (Algorithm 1, lines 3-6, 11 and 16).
+
+    The size of an image is its longer side. Where the paper would fall below its own lower bound, we stop at it: line 5
+    can undershoot (17 becomes 8 although 16 would do), and so can half of an image no larger than ``upper``.
+
+    Args:
+        height: H in pixels.
+        width: W in pixels.
+        lower: WS_l in pixels.
+        upper: WS_u in pixels.
+        strict_lower: Round ``lower`` up to a power of two, not down.
+
+    Returns:
+        Decreasing sizes: regions first. One entry alone means that the regions themselves are shuffled whole.
+    """
+    smallest = power_of_two(lower, up=strict_lower)
+    size = max(height, width)
+    if size <= upper:  # One region, whose VFE is the median: it is shuffled at half its size and never split further.
+        return [size] if size <= smallest else [size, max(-(-size // 2), smallest)]
+    while size > upper:
+        size = power_of_two(size) // 2
+    size = max(size, smallest)
+    return [size >> halvings for halvings in range((size // smallest).bit_length())]
+
+
+def region_density(images: Tensor, sizes: list[int], density: str) -> Iterator[Tensor]:
+    """What Algorithm 1 compares with its median, mean over channels (equation 4), for regions of each size in turn.
+
+    Args:
+        images: (B, C, H, W).
+        sizes: Region sizes in pixels.
+        density: See ``VisualMixer``.
+
+    Yields:
+        (B, ceil(H / size), ceil(W / size)).
+    """
+    if density == "sigma":
+        for size in sizes:
+            variance = window_variance(images, size)
+            yield torch.where(variance > 0, vfe_map(images, size) / variance, 0.0).mean(1)
+        return
+    height, width = images.shape[-2:]
+    across, down = (squared.mean(1) for squared in squared_differences(images))
+    for size in sizes:
+        pairs = window_pairs(height, width, size).clamp(min=1) if density == "normalised" else torch.ones(())
+        yield window_vfe(across, down, size) / pairs.to(across.device)
+
+
+def partition(images: Tensor, sizes: list[int], density: str = "normalised") -> list[Level]:
+    """Which windows each image is shuffled in (Algorithm 1, lines 7-21); every pixel lies in exactly one.
+
+    A window is at most one of ``sizes`` high and wide, and smaller at the right and bottom edge.
+
+    Args:
+        images: (B, C, H, W), any range.
+        sizes: See ``window_sizes``.
+        density: See ``VisualMixer``.
+
+    Returns:
+        One level per size, largest first, on the device of the images.
+    """
+    height, width = images.shape[-2:]
+    pending = torch.ones(
+        len(images), -(-height // sizes[0]), -(-width // sizes[0]), dtype=torch.bool, device=images.device
+    )
+    levels: list[Level] = []
+    shuffled = torch.zeros_like(pending)
+    median: Tensor | None = None
+    for size, half, value in zip(sizes, sizes[1:], region_density(images, sizes[:-1], density), strict=False):
+        median = _median(value) if median is None else median
+        low = value <= median
+        levels.append((size, shuffled))
+        rows, columns = -(-height // half), -(-width // half)
+        shuffled, pending = (window_fill(regions, 2, rows, columns) for regions in (pending & low, pending & ~low))
+    return [*levels, (sizes[-1], shuffled | pending)]
+
+
+def window_ids(levels: list[Level], height: int, width: int) -> Tensor:
+    """Numbers the windows: (B, H, W) int64, equal where two pixels of an image are shuffled together."""
+    ids = torch.zeros(len(levels[0][1]), height, width, dtype=torch.int64)
+    first = 0
+    for size, active in levels:
+        rows, columns = active.shape[1:]
+        numbers = active.cpu() * torch.arange(first, first + rows * columns).view(rows, columns)
+        ids += window_fill(numbers, size, height, width)
+        first += rows * columns
+    return ids
+
+
+def shuffle_windows(
+    images: Tensor, levels: list[Level], generator: torch.Generator, channels: str = "per-channel"
+) -> Tensor:
+    """Shuffles the pixels of every window uniformly at random; windows must not overlap.
+
+    Args:
+        images: (B, C, H, W), any dtype.
+        levels: Windows, as ``partition`` returns them.
+        generator: CPU generator.
+        channels: See ``VisualMixer``.
+
+    Returns:
+        (B, C, H, W), a new tensor.
+    """
+    batch, depth, height, width = images.shape
+    planes, area = depth if channels == "per-channel" else 1, height * width
+    source = torch.arange(area).expand(batch, planes, -1).contiguous()
+    plane = torch.arange(planes).unsqueeze(1) * area
+    for size, active in levels:
+        for rows, columns, pixels in _tilings(height, width, size):
+            image, window = active[:, rows, columns].flatten(1).nonzero().cpu().unbind(1)
+            inside = pixels[window]  # (M, n): the n pixels of each of M windows
+            target = (inside + image.unsqueeze(1) * (planes * area)).flatten() + plane
+            source.view(-1).scatter_(0, target.flatten(), _shuffled(inside, planes, area, generator).flatten())
+    return images.flatten(2).gather(2, source.to(images.device).expand(-1, depth, -1)).view_as(images)
+
+
+def block_shuffle(images: Tensor, window: int, n: int, generator: torch.Generator) -> Tensor:
+    """Permutes the n x n blocks of every window, channel by channel; pixels inside a block keep their places.
+
+    Args:
+        images: (B, C, H, W), any dtype.
+        window: Side of a window in pixels, a multiple of ``n``. Edge windows hold fewer blocks; a block cut by the edge
+            stays as it is.
+        n: Blocks per side of a window.
+        generator: CPU generator.
+
+    Returns:
+        (B, C, H, W), a new tensor.
+
+    Raises:
+        ValueError: When ``n`` does not divide ``window``.
+    """
+    if n < 1 or window < 1 or window % n:
+        raise ValueError(f"window is {window} and n is {n}; allowed: a positive window that n divides")
+    side = window // n
+    rows, columns = (length // side for length in images.shape[-2:])
+    if rows * columns == 0:
+        return images.clone()
+    every = torch.ones(len(images), -(-rows // n), -(-columns // n), dtype=torch.bool)
+    numbers = torch.arange(rows * columns).view(rows, columns).expand(*images.shape[:2], -1, -1)
+    source = shuffle_windows(numbers, [(n, every)], generator).flatten(2)[..., None, None].to(images.device)
+    out = images.clone()
+    tiles = out.unfold(2, side, side).unfold(3, side, side)
+    blocks = tiles.flatten(2, 3)
+    tiles.copy_(blocks.gather(2, source.expand_as(blocks)).view_as(tiles))
+    return out
+
+
+def _median(value: Tensor) -> Tensor:
+    """Median over regions, the mean of the two middle ones for an even number: (B, h, w) -> (B, 1, 1)."""
+    ordered = value.flatten(1).sort(1).values
+    count = ordered.shape[1]
+    return ((ordered[:, (count - 1) // 2] + ordered[:, count // 2]) / 2).view(-1, 1, 1)
+
+
+def _spans(length: int, window: int) -> list[tuple[int, int, int]]:
+    """Start, stop and window side of the whole windows along one axis, then of the remainder."""
+    whole = length - length % window
+    return [span for span in ((0, whole, window), (whole, length, length - whole)) if span[1] > span[0]]
+
+
+def _tilings(height: int, width: int, window: int) -> Iterator[tuple[slice, slice, Tensor]]:
+    """The grid of windows as at most four blocks of equal rectangles: inside, right edge, bottom edge, corner.
+
+    Yields:
+        Rows and columns of the block in the grid, and the pixels of each of its windows: (windows, pixels), int64.
+    """
+    position = torch.arange(height * width).view(height, width)
+    for (top, bottom, h), (left, right, w) in product(_spans(height, window), _spans(width, window)):
+        tiles = position[top:bottom, left:right].unfold(0, h, h).unfold(1, w, w)
+        rows, columns = (slice(start // window, -(-stop // window)) for start, stop in ((top, bottom), (left, right)))
+        yield rows, columns, tiles.reshape(-1, h * w)
+
+
+def _shuffled(rows: Tensor, copies: int, limit: int, generator: torch.Generator) -> Tensor:
+    """Shuffles every row of several copies of ``rows`` on its own: (M, n) int64 in [0, limit) -> (copies, M, n).
+
+    Sorting random numbers whose low bits carry the entries needs no second array of indices. Equal random bits put the
+    smaller entry first; with b bits for the entries, a row has such a tie with probability below n^2 / 2^(64 - b).
+    """
+    bits = (limit - 1).bit_length()
+    keys = torch.empty(copies, *rows.shape, dtype=torch.int64).random_(generator=generator)
+    keys.bitwise_and_(-1 << bits).bitwise_or_(rows)
+    keys.numpy().sort(axis=-1)  # In place, and several times faster than torch on many short rows.
+    return keys.bitwise_and_((1 << bits) - 1)

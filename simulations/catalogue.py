@@ -1,0 +1,85 @@
+"""What `fedveil list` prints: names, parameters with defaults, what they assume, and sources."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
+from typing import Any
+
+from clients.data import dataset_names
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+import attacks
+import defenses
+from attacks.base import Attack
+from clients.models import model_names
+from defenses.base import Defense, InputDefense, SmashedDefense, TrainingDefense, UpdateDefense
+from defenses.spec import registry_of
+from simulations.experiment import Experiment, key_of
+
+SECTIONS = ("defenses", "attacks", "datasets", "models", "settings")
+_STAGES = {InputDefense: "images", TrainingDefense: "training", SmashedDefense: "smashed data", UpdateDefense: "update"}
+
+
+def print_section(console: Console, section: str) -> None:
+    """Prints one of ``SECTIONS``."""
+    rows = {"defenses": _defenses, "attacks": _attacks, "datasets": _datasets, "models": _models, "settings": _settings}
+    console.print(f"\n[bold]{section}[/bold]")
+    if not console.is_terminal:
+        # Tables are for eyes; a pipe gets every line whole.
+        for name, *details in rows[section]():
+            console.print("\n    ".join([name, *details]), markup=False, soft_wrap=True)
+        return
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 1, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    for name, *details in rows[section]():
+        table.add_row(escape(name), escape("\n".join(details)))
+    console.print(table)
+
+
+def _defenses() -> Iterator[tuple[str, ...]]:
+    for name, cls in registry_of(defenses, Defense).items():
+        stage = next(label for base, label in _STAGES.items() if issubclass(cls, base))  # type: ignore[arg-type]
+        adaptive = ", ".join(cls.adaptive_attacks) or "none yet: untested against an adaptive attacker"  # type: ignore[attr-defined]
+        yield (
+            name,
+            f"{_first_line(cls)} Protects: {stage}.",
+            _signature(name, cls),
+            f"adaptive attacks: {adaptive}",
+            f"source: {cls.source}",  # type: ignore[attr-defined]
+        )
+
+
+def _attacks() -> Iterator[tuple[str, ...]]:
+    for name, cls in registry_of(attacks, Attack).items():
+        yield name, _first_line(cls), _signature(name, cls), f"the server knows: {cls.threat}", f"source: {cls.source}"  # type: ignore[attr-defined]
+
+
+def _datasets() -> Iterator[tuple[str, ...]]:
+    yield from dataset_names().items()
+
+
+def _models() -> Iterator[tuple[str, ...]]:
+    yield from model_names().items()
+
+
+def _settings() -> Iterator[tuple[str, ...]]:
+    for spec in fields(Experiment):
+        allowed = f" ({spec.metadata['allowed']})" if spec.metadata["allowed"] else ""
+        yield key_of(spec.name), spec.metadata["about"] + allowed, f"default: {spec.default!r}"
+
+
+def _signature(name: str, cls: Any) -> str:
+    shown = []
+    for spec in fields(cls):
+        default = spec.default_factory() if spec.default_factory is not MISSING else spec.default
+        shown.append(spec.name if default is MISSING else f"{spec.name}={default!r}")
+    return f"{name}({', '.join(shown)})"
+
+
+def _first_line(cls: Any) -> str:
+    return (inspect.getdoc(cls) or "").splitlines()[0]

@@ -1,0 +1,196 @@
+"""The command ``fedveil``: run an experiment, rebuild a report, list what there is."""
+
+from __future__ import annotations
+
+import ast
+import json
+import time
+import tomllib
+from dataclasses import fields, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from simulations.experiment import ConfigError, Experiment, key_of
+from simulations.progress import follow, read_progress
+
+app = typer.Typer(
+    help="What a curious federated-learning server can see: train, attack, report.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+console = Console(highlight=False)
+errors = Console(stderr=True, highlight=False)
+DEFAULT_CLIENTS = 4
+
+
+@app.command()
+def run(
+    config: Annotated[Path | None, typer.Argument(help="TOML file of settings; without it, the default audit.")] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", "-s", metavar="KEY=VALUE", help="One setting, over the file; `fedveil list settings` shows all."
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="New folder for the results.", show_default="runs/DATE-TIME")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Continue the killed run in DIR, with the settings it had.")
+    ] = None,
+    clients: Annotated[
+        int | None, typer.Option(min=2, help="Simulated clients.", show_default=str(DEFAULT_CLIENTS))
+    ] = None,
+    cpus_per_client: Annotated[int, typer.Option(min=1, help="CPUs of each client worker.")] = 1,
+    gpus_per_client: Annotated[float, typer.Option(min=0.0, help="Share of a GPU of each client worker.")] = 0.0,
+) -> None:
+    """Runs an experiment in a private local Flower runtime, shows its progress, and prints where the report is."""
+    from simulations.launch import Resources
+
+    try:
+        experiment = _experiment(config, setting or [], out, resume, clients)
+        _preflight(experiment)
+    except ConfigError as error:
+        _fail(str(error))
+    resources = Resources(experiment.num_clients, cpus_per_client, gpus_per_client)
+    raise typer.Exit(_run(experiment, resources))
+
+
+@app.command()
+def report(directory: Annotated[Path, typer.Argument(help="Folder of a run.")]) -> None:
+    """Rebuilds report.html and rows.csv from a run's rows and pictures."""
+    from simulations.report import write_report
+
+    if not (directory / "rows.jsonl").is_file():
+        _fail(f"{directory} holds no run (no rows.jsonl)")
+    console.print(f"report: {write_report(directory.resolve())}", soft_wrap=True)
+
+
+@app.command("list")
+def list_(
+    what: Annotated[str, typer.Argument(help="defenses, attacks, datasets, models or settings; all without.")] = "",
+) -> None:
+    """Lists defences, attacks, data sets, models and settings, with parameters, defaults and sources."""
+    from simulations.catalogue import SECTIONS, print_section
+
+    if what and what not in SECTIONS:
+        _fail(f"nothing is called {what!r} here; known: {', '.join(SECTIONS)}")
+    for section in [what] if what else SECTIONS:
+        print_section(console, section)
+
+
+def main() -> None:
+    """Entry point of the command."""
+    app()
+
+
+def _experiment(
+    config: Path | None, settings: list[str], out: Path | None, resume: Path | None, clients: int | None
+) -> Experiment:
+    """The experiment that the command line asks for.
+
+    Raises:
+        ConfigError: Naming the file or the key, what came and what is allowed.
+    """
+    if resume is not None:
+        if config or out or clients:
+            raise ConfigError("--resume takes the settings of the run itself: leave out CONFIG, --out and --clients")
+        values = _stored(resume)
+        values |= {"resume": True, "output-dir": str(resume.resolve())}
+    else:
+        values = _read_toml(config) if config else {}
+        folder = out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
+        values |= {"output-dir": str(folder.resolve())} if out or "output-dir" not in values else {}
+        values |= {"num-clients": clients} if clients else {}
+    values |= dict(_pair(text) for text in settings)
+    experiment = Experiment.from_mapping(values)
+    return experiment if experiment.num_clients else replace(experiment, num_clients=DEFAULT_CLIENTS)
+
+
+def _stored(directory: Path) -> dict[str, Any]:
+    path = directory / "config.json"
+    if not path.is_file():
+        raise ConfigError(f"--resume: {directory} holds no run (no config.json)")
+    stored: dict[str, Any] = json.loads(path.read_text())["config"]
+    return stored
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    """``key=value`` with the value read as the setting's type: text needs no quotes."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"-s {text!r}: expected key=value")
+    kinds = {key_of(spec.name): type(spec.default) for spec in fields(Experiment)}
+    kind = kinds.get(key.strip(), str)
+    if kind is str:
+        return key.strip(), value
+    try:
+        words = {"true": True, "false": False}
+        return key.strip(), words[value.lower()] if kind is bool and value.lower() in words else ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return key.strip(), value
+
+
+def _preflight(experiment: Experiment) -> None:
+    """Refuses before any process starts what could only fail later: unreadable data, a model that does not fit."""
+    out = Path(experiment.output_dir)
+    if not experiment.resume and ((out / "config.json").exists() or (out / "rows.jsonl").exists()):
+        raise ConfigError(f"{out} already holds a run; go on with --resume {out}, or name another folder with --out")
+    for pipeline in experiment.pipelines():
+        task = experiment.task(pipeline)
+        try:
+            data = task.load_data()
+            task.build_model()
+        except (ValueError, OSError) as error:
+            raise ConfigError(str(error)) from error
+    share = len(data.train) // experiment.num_clients
+    if experiment.probe_images > share:
+        raise ConfigError(f"probe-images is {experiment.probe_images}; a client holds about {share} images")
+
+
+def _run(experiment: Experiment, resources: Any) -> int:
+    from simulations.launch import LocalRuntime
+
+    out = Path(experiment.output_dir)
+    out.mkdir(parents=True, exist_ok=True)
+    started = time.monotonic()
+    with LocalRuntime(out / "flower.log") as runtime:
+        process = runtime.start(experiment.to_mapping(), resources)
+        try:
+            follow(console, process, experiment)
+            status = runtime.status()
+        except KeyboardInterrupt:
+            errors.print(f"\nstopped; continue with: fedveil run --resume {out}", soft_wrap=True)
+            return 130
+    if status != "finished:completed" or not read_progress(out).get("finished"):
+        errors.print(f"[red]the run failed[/red] ({status or 'no status'}): {_reason(out)}", soft_wrap=True)
+        errors.print(f"log: {out / 'flower.log'}\ncontinue with: fedveil run --resume {out}", soft_wrap=True)
+        return 1
+    console.print(f"finished in {time.monotonic() - started:.0f} s")
+    console.print(f"report: {out / 'report.html'}\nrows:   {out / 'rows.jsonl'}", soft_wrap=True)
+    return 0
+
+
+def _reason(out: Path) -> str:
+    if failed := read_progress(out).get("failed"):
+        return str(failed)
+    lines = [line for line in (out / "flower.log").read_text(errors="replace").splitlines() if "Error" in line]
+    return lines[-1].strip() if lines else "see the log"
+
+
+def _fail(message: str) -> None:
+    errors.print(f"[red]error:[/red] {message}", markup=True, soft_wrap=True)
+    raise typer.Exit(2)

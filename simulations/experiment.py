@@ -1,0 +1,198 @@
+"""The experiment: every setting with its default, its meaning and its range, read from a Flower run config."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from clients.data import dataset_names
+from clients.partition import parse_partition
+
+from clients.models import model_names
+from clients.task import Task
+from defenses.base import DefenseError, Pipeline
+from defenses.spec import SpecError, parse_pipelines
+from strategies.attack_pool import parse_attacks
+
+Value = bool | int | float | str
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be run, named as the user writes it, with what came and what is allowed."""
+
+
+def _setting(default: Any, about: str, allowed: str = "", check: Callable[[Any], bool] | None = None) -> Any:
+    return field(default=default, metadata={"about": about, "allowed": allowed, "check": check})
+
+
+def _at_least(minimum: float) -> dict[str, Any]:
+    return {"allowed": f"at least {minimum:g}", "check": lambda value: value >= minimum}
+
+
+def _above(minimum: float) -> dict[str, Any]:
+    return {"allowed": f"above {minimum:g}", "check": lambda value: minimum < value < float("inf")}
+
+
+def _one_of(*values: str) -> dict[str, Any]:
+    return {"allowed": " or ".join(map(repr, values)), "check": lambda value: value in values}
+
+
+_SHARE = {"allowed": "above 0, at most 1", "check": lambda value: 0 < value <= 1}
+
+DEFAULT_DEFENSES = "VisualMixer(); ATS(policies='3-1-7+43-18-18'); GaussianNoise(std=0.001); DPSGD(target_epsilon=8.0); DPSGD(target_epsilon=1.0)"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """All settings. In TOML files and on the command line names are written with hyphens, as ``batch-size``.
+
+    Raises:
+        ConfigError: On any value that cannot be run.
+    """
+
+    experiment: str = _setting("default", "name of the experiment, written into every row")
+    output_dir: str = _setting(
+        "", "absolute folder for rows.jsonl, pictures and report.html; empty: a new one in ~/fedveil-runs"
+    )
+    resume: bool = _setting(False, "continue the run in output-dir from its last complete round")
+    seed: int = _setting(0, "every random stream of the run starts from it", **_at_least(0))
+
+    dataset: str = _setting("mnist-5k", "data set; `fedveil list` describes them")
+    data_dir: str = _setting("", "folder of data sets that are read from files")
+    download: bool = _setting(False, "let torchvision download a missing data set")
+    image_size: int = _setting(0, "side to resize images to; 0: as they are", **_at_least(0))
+    train_limit: int = _setting(0, "use at most so many training examples; 0: all", **_at_least(0))
+    test_limit: int = _setting(0, "use at most so many test examples; 0: all", **_at_least(0))
+    partition: str = _setting(
+        "iid", "iid, dirichlet(alpha=0.5), shards(num_shards_per_partition=2), or node: each node's own data"
+    )
+    num_clients: int = _setting(0, "clients to wait for; 0: those that are connected, at least two", **_at_least(0))
+
+    model: str = _setting("lenet", "model; `fedveil list` describes them")
+    width: int = _setting(0, "width of the model; 0: its usual width", **_at_least(0))
+    norm: str = _setting("group", "normalisation layers", **_one_of("group", "batch"))
+
+    defenses: str = _setting(
+        DEFAULT_DEFENSES, "pipelines: stages joined by |, pipelines separated by ; (no defence always runs first)"
+    )
+    rounds: int = _setting(8, "federated rounds of each pipeline", **_at_least(1))
+    local_epochs: int = _setting(2, "passes over the local data in a round", **_at_least(1))
+    batch_size: int = _setting(32, "examples of a local step", **_at_least(1))
+    learning_rate: float = _setting(0.1, "of local SGD", **_above(0))
+    momentum: float = _setting(0.5, "of local SGD", allowed="from 0, below 1", check=lambda value: 0 <= value < 1)
+    weight_decay: float = _setting(0.0, "L2 coefficient of local SGD", **_at_least(0))
+    fraction_train: float = _setting(1.0, "share of the clients that train in a round", **_SHARE)
+    min_usable: float = _setting(0.5, "share of the asked clients that must answer usably, or the run stops", **_SHARE)
+    client_timeout: float = _setting(300.0, "seconds a client may take for one message", **_above(0))
+
+    attack_rounds: str = _setting(
+        "first,last", "attacked rounds: numbers, first, last or all, separated by commas; empty: none"
+    )
+    probe_attacks: str = _setting(
+        "InvertingGradients(); DLG(); LabelInference()", "attacks on one-step probes, separated by ;"
+    )
+    update_attacks: str = _setting("LabelInference()", "attacks on real training updates, separated by ;")
+    probe_targets: int = _setting(2, "one-step updates that each client is probed for", **_at_least(1))
+    probe_images: int = _setting(1, "images in each of them", **_at_least(1))
+    labels: str = _setting(
+        "unknown", "whether clients publish the classes of probed images", **_one_of("unknown", "known")
+    )
+    attack_workers: int = _setting(
+        2, "attacks that run at the same time, beside training; 0: between rounds", **_at_least(0)
+    )
+    attack_gpus: float = _setting(0.0, "share of a GPU for each of them", **_at_least(0))
+    share_images: bool = _setting(True, "clients send pictures of probed images for the report")
+
+    def __post_init__(self) -> None:
+        for spec in fields(self):
+            value, key, check = getattr(self, spec.name), key_of(spec.name), spec.metadata["check"]
+            kind = type(spec.default)
+            if kind is float and type(value) is int:
+                object.__setattr__(self, spec.name, float(value))
+            elif type(value) is not kind:
+                raise ConfigError(
+                    f"{key} is {value!r} ({type(value).__name__}); expected {kind.__name__}, such as {spec.default!r}"
+                )
+            if check and not check(value):
+                raise ConfigError(f"{key} is {value!r}; allowed: {spec.metadata['allowed']}")
+        _known("dataset", self.dataset, dataset_names())
+        if ":" not in self.model:
+            _known(
+                "model",
+                self.model,
+                model_names(),
+                also="or a torchvision or timm classifier, such as torchvision:resnet18",
+            )
+        if self.output_dir and not Path(self.output_dir).is_absolute():
+            raise ConfigError(
+                f"output-dir is {self.output_dir!r}; expected an absolute path, because the server's folder is not yours"
+            )
+        if self.resume and not self.output_dir:
+            raise ConfigError("resume needs output-dir, the folder of the run to continue")
+        for key, read in (
+            ("partition", lambda: self.partition == "node" or parse_partition(self.partition)),
+            ("defenses", self.pipelines),
+            ("probe-attacks", lambda: parse_attacks(self.probe_attacks)),
+            ("update-attacks", lambda: parse_attacks(self.update_attacks)),
+        ):
+            try:
+                read()
+            except (SpecError, DefenseError, ValueError) as error:
+                raise ConfigError(f"{key}: {error}") from error
+        self.attacked_rounds()
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Experiment:
+        """Reads hyphenated keys.
+
+        Raises:
+            ConfigError: On unknown keys, with the nearest known one, and on bad values.
+        """
+        known = {key_of(spec.name): spec.name for spec in fields(cls)}
+        for key in values:
+            _known("setting", key, known)
+        return cls(**{known[key]: value for key, value in values.items()})
+
+    def to_mapping(self) -> dict[str, Value]:
+        """Hyphenated key -> value, all settings."""
+        return {key_of(spec.name): getattr(self, spec.name) for spec in fields(self)}
+
+    def pipelines(self) -> list[Pipeline]:
+        """The pipelines, no defence first."""
+        return parse_pipelines(self.defenses)
+
+    def attacked_rounds(self) -> list[int]:
+        """Numbers of the attacked rounds, in order."""
+        words = [word.strip() for word in self.attack_rounds.split(",") if word.strip()]
+        names = {"first": [1], "last": [self.rounds], "all": list(range(1, self.rounds + 1))}
+        chosen: set[int] = set()
+        for word in words:
+            numbers = names.get(word) or ([int(word)] if word.isdecimal() else [])
+            if not numbers or not 1 <= numbers[0] <= self.rounds:
+                raise ConfigError(
+                    f"attack-rounds: {word!r}; allowed: first, last, all and numbers from 1 to rounds = {self.rounds}"
+                )
+            chosen.update(numbers)
+        return sorted(chosen)
+
+    def task(self, pipeline: Pipeline) -> Task:
+        """Orders for the clients, before the first round."""
+        names = {spec.name for spec in fields(Task)} & {spec.name for spec in fields(self)}
+        values = {name: getattr(self, name) for name in names}
+        return Task(**values, pipeline=str(pipeline), round=0, owns_data=self.partition == "node")
+
+
+def key_of(name: str) -> str:
+    """The field's name as users write it."""
+    return name.replace("_", "-")
+
+
+def _known(what: str, name: str, known: Any, also: str = "") -> None:
+    if name in known:
+        return
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    hint = f", did you mean {close[0]!r}?" if close else ""
+    raise ConfigError(f"unknown {what} {name!r}{hint}; known: {', '.join(sorted(known))}{' ' + also if also else ''}")

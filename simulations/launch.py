@@ -1,0 +1,181 @@
+"""A private local Flower runtime for one run: started on a free port, followed, judged and stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("clients", "strategies", "defenses", "attacks", "simulations")
+PORT_VARIABLE = "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a simulation may use.
+
+    Attributes:
+        clients: Number of simulated clients.
+        cpus_per_client: Whole CPUs of each client worker; the pool holds as many workers as fit.
+        gpus_per_client: Share of a GPU of each client worker.
+    """
+
+    clients: int
+    cpus_per_client: int = 1
+    gpus_per_client: float = 0.0
+
+    def federation_config(self) -> str:
+        """As ``flwr run --federation-config`` reads it."""
+        pairs: dict[str, Any] = {
+            "num-supernodes": self.clients,
+            "client-resources-num-cpus": self.cpus_per_client,
+            "client-resources-num-gpus": self.gpus_per_client,
+            "init-args-num-cpus": max(os.cpu_count() or 1, self.cpus_per_client),
+            "init-args-logging-level": "'ERROR'",
+        }
+        return " ".join(f"{key}={value}" for key, value in pairs.items())
+
+
+class LaunchError(RuntimeError):
+    """Flower's runtime could not be started or did not run the app."""
+
+
+class LocalRuntime:
+    """Flower's local runtime with a home, a port and processes of its own; use it as a context manager.
+
+    Flower reuses whatever runtime answers on its usual port, with that runtime's environment, code and user. A free port and
+    a temporary home keep runs, checkouts and users apart. On leaving, every process that carries this home is stopped.
+    """
+
+    def __init__(self, log_path: Path) -> None:
+        self.log_path = log_path
+        self.home = Path(tempfile.mkdtemp(prefix="fedveil-flwr-"))
+        binaries = Path(sys.executable).parent
+        self.env = {
+            **os.environ,
+            "FLWR_HOME": str(self.home),
+            PORT_VARIABLE: str(free_port()),
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+            "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', '')}",
+        }
+        self._flwr = str(binaries / "flwr")
+        (self.home / "config.toml").write_text(
+            '[superlink]\ndefault = "local"\n\n[superlink.local]\naddress = ":local-in-memory:"\n'
+        )
+
+    def __enter__(self) -> LocalRuntime:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(
+        self, config: Mapping[str, Any], resources: Resources, app: Path | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Submits the app (this one by default), streaming its log to ``log_path``; the process ends when the run does."""
+        settings = self.home / "run.toml"
+        # JSON's strings, numbers and booleans are valid TOML values.
+        settings.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in config.items()))
+        command = [
+            self._flwr, "run", str(app or app_folder(self.home)), "local", "--stream", "--run-config", str(settings),
+            "--federation-config", resources.federation_config(),
+        ]  # fmt: skip
+        with self.log_path.open("ab") as log:
+            return subprocess.Popen(
+                command, env=self.env, cwd=self.home, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def status(self) -> str:
+        """The run's status as Flower tells it, such as "finished:completed"; "" when it knows no run."""
+        command = [self._flwr, "list", "local", "--format", "json"]
+        done = subprocess.run(
+            command, env=self.env, cwd=self.home, capture_output=True, text=True, timeout=60, check=False
+        )
+        start = done.stdout.find("{")
+        try:
+            runs = json.loads(done.stdout[start:])["runs"] if start >= 0 else []
+        except (json.JSONDecodeError, KeyError):
+            runs = []
+        return str(runs[0]["status"]) if runs else ""
+
+    def stop(self) -> None:
+        """Ends every process of this runtime, the simulation first, and removes its home."""
+        for patience in (6.0, 3.0):
+            mine = self.processes()
+            # A simulation orphaned by its daemon would run on, so it goes first.
+            mine.sort(key=lambda p: "flwr-simulation" not in " ".join(_command(p)))
+            for process in mine:
+                _signal(process, kill=patience < 6.0)
+            psutil.wait_procs(mine, timeout=patience)
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def processes(self) -> list[psutil.Process]:
+        """Processes that were started with this runtime's home in their environment."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.pid != os.getpid() and process.environ().get("FLWR_HOME") == str(self.home):
+                    found.append(process)
+            except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess, OSError):
+                continue
+        return found
+
+
+def free_port() -> int:
+    """A TCP port of the loopback address that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def app_folder(scratch: Path) -> Path:
+    """The Flower app: the checkout, or a copy made in ``scratch`` when fedveil was installed from a wheel."""
+    if (ROOT / "pyproject.toml").is_file() and (ROOT / "clients" / "app.py").is_file():
+        return ROOT
+    app = scratch / "fedveil"
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, app / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "simulations" / "app_pyproject.toml", app / "pyproject.toml")
+    return app
+
+
+def wait_for(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Whether the process ended within ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return list(process.cmdline())
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return []
+
+
+def _signal(process: psutil.Process, *, kill: bool) -> None:
+    try:
+        process.kill() if kill else process.terminate()
+    except psutil.NoSuchProcess:
+        return

@@ -1,0 +1,42 @@
+"""The report: one self-contained HTML page and a CSV, made from ``rows.jsonl``, pictures and the configuration only."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from simulations.report.control import validate
+from simulations.report.rows import Row, read_rows, to_csv
+
+__all__ = ["Row", "read_rows", "validate", "write_report"]
+
+
+def write_report(directory: Path) -> Path:
+    """Writes ``report.html`` and ``rows.csv`` into a run directory, whatever part of the run exists.
+
+    Reads ``rows.jsonl``, ``config.json`` and ``pictures/`` only, so that a report can be rebuilt, and made of merged
+    rows. Both files appear whole or not at all. The same directory gives the same bytes.
+
+    Args:
+        directory: The run directory; it must exist.
+
+    Returns:
+        Path of ``report.html``.
+    """
+    from simulations.report.page import build
+
+    page, rows = build(directory)
+    _replace(directory / "rows.csv", to_csv(rows))
+    _replace(directory / "report.html", page)
+    return directory / "report.html"
+
+
+def _replace(path: Path, text: str) -> None:
+    # The process id keeps two writers apart; the last one to finish wins with a whole file.
+    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        # Surrogates come from damaged bytes in a row; they must not cost the whole report.
+        partial.write_text(text, encoding="utf-8", errors="replace", newline="\n")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,155 @@
+"""The positive control: an attack counts only where it breaks the undefended run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from simulations.report.rows import Row
+
+IMAGE_METRICS = frozenset({"psnr", "ssim", "mse"})
+MEMBERSHIP_METRICS = frozenset({"membership-auc", "membership-tpr"})
+"""Area under the ROC curve, and true positive rate at 1 % false positive rate."""
+
+Audit = tuple[Any, ...]
+"""(experiment, scenario, dataset, model, seed, round, observation): what a score and its null baselines share."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Control:
+    """Whether one attack broke the undefended run in one round.
+
+    Attributes:
+        row: The undefended row that decides: PSNR against the original, label accuracy or membership AUC.
+        null: The best null baseline as (name, mean), or None where there is none.
+        passed: The lower end of the row's interval is above the null baseline's mean.
+        reason: Why the control failed, or "".
+    """
+
+    row: Row
+    null: tuple[str, float] | None
+    passed: bool
+    reason: str = ""
+
+
+def family(metric: str) -> str:
+    """The kind of score that a metric belongs to; one control decides for all of a kind. "" needs no control."""
+    if metric in IMAGE_METRICS:
+        return "images"
+    if metric == "label-accuracy":
+        return "labels"
+    return "membership" if metric in MEMBERSHIP_METRICS else ""
+
+
+def decides(row: Row) -> bool:
+    """Whether the row is the one by which its kind of score is judged."""
+    return (row.metric, row.reference) in {("psnr", "original"), ("label-accuracy", ""), ("membership-auc", "")}
+
+
+def audit_of(row: Row) -> Audit:
+    """The audited round and observation of a row."""
+    return (*row.study, row.seed, row.round, str(row.setting.get("observation")))
+
+
+def closest(row: Row, candidates: Sequence[T], row_of: Callable[[T], Row]) -> list[T]:
+    """Candidates with the same number of images and local steps, or all when none has."""
+    wanted = _size(row)
+    return [one for one in candidates if _size(row_of(one)) == wanted] or list(candidates)
+
+
+def _size(row: Row) -> tuple[Any, Any]:
+    return row.setting.get("images"), row.setting.get("local_steps")
+
+
+class Nulls:
+    """Looks up the null baselines of a row: same round and observation, same defence if it has its own."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._found: dict[Audit, list[Row]] = defaultdict(list)
+        for row in rows:
+            if row.is_null and row.value is not None:
+                self._found[audit_of(row)].append(row)
+
+    def of(self, row: Row) -> dict[str, float]:
+        """Name -> mean of every null baseline with the row's metric and reference."""
+        same = [r for r in self._found[audit_of(row)] if (r.metric, r.reference) == (row.metric, row.reference)]
+        # Clients hold the same images whatever the defence, so the undefended run's baselines serve for all.
+        own = [r for r in same if r.defense == row.defense] or [r for r in same if r.defense == ""]
+        return {r.attack: r.value for r in closest(row, own, lambda r: r) if r.value is not None}
+
+    def best(self, row: Row) -> tuple[str, float] | None:
+        """The highest of ``of(row)``; a membership score without a baseline is compared with chance, 0.5."""
+        found = self.of(row)
+        if not found and row.metric == "membership-auc":
+            return "chance", 0.5
+        return max(found.items(), key=lambda item: item[1]) if found else None
+
+
+def beats(row: Row, null: tuple[str, float] | None) -> bool:
+    """Whether the whole interval of a score lies above the null baseline."""
+    return null is not None and row.status != "failed" and row.ci_low is not None and row.ci_low > null[1]
+
+
+def controls(rows: Sequence[Row]) -> list[Control]:
+    """The verdict on every attack on the undefended run.
+
+    A label attack without a chance baseline gets no verdict; an image attack without a null baseline fails.
+    """
+    nulls = Nulls(rows)
+    found = []
+    for row in rows:
+        if row.attack and not row.is_null and row.defense == "" and decides(row):
+            null = nulls.best(row)
+            if null is not None or row.metric == "psnr":
+                reason = _reason(row, null)
+                found.append(Control(row, null, passed=not reason, reason=reason))
+    return found
+
+
+def _reason(row: Row, null: tuple[str, float] | None) -> str:
+    if row.status == "failed" or row.value is None:
+        return "the attack failed on the undefended run"
+    if null is None:
+        return "there is no null baseline to compare with"
+    if row.value <= null[1]:
+        return f"the undefended run scores no better than {null[0]}"
+    if row.ci_low is None:
+        return f"n = {row.n} gives no interval; attack more images"
+    return "" if beats(row, null) else f"the interval of the undefended run reaches down to {null[0]}"
+
+
+def validate(rows: Sequence[Row]) -> list[Row]:
+    """Marks scores of attacks that did not break the undefended run as "not-validated".
+
+    An attack that cannot recover undefended images says nothing about a defence. It counts, for a round and an
+    observation, if the 95 % interval of its mean PSNR against the original, without a defence, lies above the mean of
+    the best null baseline. If not, or if there is no undefended run, its "ok" image rows of that round and observation
+    get the status "not-validated" under every defence. Label accuracy is judged in the same way against
+    ``baseline:uniform`` where there is one, and membership against ``baseline:*`` or an AUC of 0.5.
+
+    Args:
+        rows: All rows of one or more runs; left unchanged.
+
+    Returns:
+        The same rows in the same order, with new statuses. Failed rows stay failed.
+    """
+    verdicts: dict[tuple[Audit, str, str], list[Control]] = defaultdict(list)
+    for control in controls(rows):
+        verdicts[audit_of(control.row), control.row.attack, family(control.row.metric)].append(control)
+    has_chance = {audit_of(row) for row in rows if row.is_null and row.metric == "label-accuracy"}
+
+    def judged(row: Row) -> Row:
+        kind = family(row.metric)
+        if not kind or not row.attack or row.is_null or row.status != "ok":
+            return row
+        if kind == "labels" and audit_of(row) not in has_chance:
+            return row
+        deciding = closest(row, verdicts[audit_of(row), row.attack, kind], lambda control: control.row)
+        passed = bool(deciding) and all(control.passed for control in deciding)
+        return row if passed else replace(row, status="not-validated")
+
+    return [judged(row) for row in rows]

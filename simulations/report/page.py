@@ -1,0 +1,156 @@
+"""From rows, pictures and configuration to one HTML page."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from simulations.report import plots, text
+from simulations.report.charts import marker, svg
+from simulations.report.control import validate
+from simulations.report.looks import Look, looks
+from simulations.report.pictures import Embedder, Picture, grids, read_index
+from simulations.report.rows import Row, read_rows
+from simulations.report.study import Study, null_name, split
+from simulations.report.style import CSS
+from simulations.report.summary import Line, sentence, summarise
+from simulations.report.tables import cards, control_table, failures, others
+from simulations.report.template import PAGE
+
+CONFIG_KEYS = ("config", "pipelines", "defenses", "versions", "progress", "command")
+"""What ``config.json`` may hold; anything else is shown as it is."""
+
+
+def read_config(path: Path) -> tuple[dict[str, Any], list[str]]:
+    """The configuration, and a note when it is missing or cannot be read."""
+    if not path.is_file():
+        return {}, [f"{path.name} is missing"]
+    try:
+        data = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+    except (ValueError, RecursionError):
+        return {}, [f"{path.name} is not JSON"]
+    return (data, []) if isinstance(data, dict) else ({}, [f"{path.name} is not an object"])
+
+
+def build(directory: Path) -> tuple[str, list[Row]]:
+    """The page and the validated rows of a run directory, as far as its parts exist."""
+    rows, row_notes = read_rows(directory / "rows.jsonl")
+    config, config_notes = read_config(directory / "config.json")
+    pictures, picture_notes = read_index(directory)
+    rows = validate(rows)
+    order = config.get("pipelines")
+    order = [str(one) for one in order] if isinstance(order, list) else []
+    # One look per pipeline for the whole page, including pipelines that have not started.
+    every = dict.fromkeys([*order, *(row.defense for row in rows), *(picture.defense for picture in pictures)])
+    faces = looks(sorted(every, key=lambda one: one != ""))
+    embed = Embedder(directory / "pictures")
+    studies = split(rows, order)
+    alone = len(studies) == 1
+    views = [_view(study, config, _own(study, pictures, alone), faces, embed) for study in studies]
+    claimed = {id(picture) for study in studies for picture in _own(study, pictures, alone)}
+    loose = [picture for picture in pictures if id(picture) not in claimed]
+    context = {
+        "css": Markup(CSS),
+        "faces": faces,
+        "attack_names": text.short_names(list(dict.fromkeys(row.attack for row in rows if row.attack))),
+        "alone": alone,
+        "studies": views,
+        "loose": grids(loose, order, embed),
+        "progress": progress(config.get("progress")),
+        "config": config,
+        "unknown": {key: value for key, value in config.items() if key not in CONFIG_KEYS},
+        "command": f"fedveil report {shlex.quote(directory.resolve().name)}",
+        # Last: embedding pictures adds notes.
+        "notes": [*row_notes, *config_notes, *picture_notes, *embed.notes()],
+    }
+    return _environment().from_string(PAGE).render(context), rows
+
+
+def progress(state: Any) -> str:
+    """What an unfinished run has done, or "" for a finished one."""
+    if not isinstance(state, Mapping) or state.get("finished"):
+        return ""
+    at, last, pipeline, pipelines = (state.get(key, "?") for key in ("round", "rounds", "pipeline", "of"))
+    return f"run in progress: round {at} of {last} of pipeline {pipeline} of {pipelines}"
+
+
+def _own(study: Study, pictures: Sequence[Picture], alone: bool) -> list[Picture]:
+    """Pictures of one study: all when there is only one, else those that name its experiment."""
+    return [one for one in pictures if alone or (one.target[0] and one.target[0] == study.name[0])]
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    shown: tuple[Callable[..., object], ...] = (
+        *(text.decibel, text.signed, text.percent, text.percentage, text.points, text.times, text.two, text.plain),
+        *(
+            text.seconds,
+            text.size,
+            text.setting,
+            text.listing,
+            text.breakable,
+            text.within,
+            text.count,
+            null_name,
+            sentence,
+        ),
+    )
+    named = {function.__name__: function for function in shown}
+    environment.filters.update(named | {"swatch": _swatch})
+    environment.globals.update(named | {"nothing": text.NOTHING})
+    return environment
+
+
+def _swatch(look: Look) -> Markup:
+    return svg(14, 14, "", [marker(7, 7, look.shape, look.color, size=5.0)], "swatch")
+
+
+def _view(
+    study: Study, config: Mapping[str, Any], pictures: Sequence[Picture], faces: Mapping[str, Look], embed: Embedder
+) -> dict[str, Any]:
+    """Everything that the sections of one study show."""
+    defenses = config.get("defenses")
+    lines = summarise(study, defenses if isinstance(defenses, Mapping) else {})
+    columns, control = control_table(study)
+    images = [verdict for row in control if row.metric == "psnr" for verdict in row.verdicts if verdict]
+    nulls = study.mean_nulls()
+    return {
+        "study": study,
+        "lines": lines,
+        "has": _columns(lines),
+        "strips": plots.strips(lines, faces),
+        "planes": plots.planes(study, lines, faces),
+        "accuracy": plots.accuracy(study, faces),
+        "panels": plots.panels(study, faces),
+        "grids": grids(pictures, study.pipelines, embed),
+        "control_columns": columns,
+        "control": control,
+        "unbroken": bool(images) and not any(verdict.passed for verdict in images),
+        "null_names": sorted(nulls, key=lambda name: nulls[name]),
+        "cards": cards(study.cells),
+        "failures": failures(study.rows),
+        "others": others(study),
+        "rounds": sorted({row.round for row in study.rows}),
+    }
+
+
+def _columns(lines: Sequence[Line]) -> dict[str, bool]:
+    """Which optional columns of the summary have anything to show."""
+    return {
+        "protected": any(line.protected for line in lines),
+        "labels": any(line.labels for line in lines),
+        "membership": any(line.membership for line in lines),
+        "epsilon": any(line.epsilon is not None for line in lines),
+        "probes": any(line.epsilon_with_probes is not None for line in lines),
+        "seconds": any(line.seconds is not None for line in lines),
+        "bytes": any(line.bytes is not None for line in lines),
+        "failed": any(line.failed_clients for line in lines),
+    }

@@ -1,0 +1,196 @@
+"""One result row, one number: reading ``rows.jsonl`` without ever failing on it, and writing ``rows.csv``."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+NULL_PREFIX = "baseline:"
+"""Attack texts of the null baselines, such as ``baseline:grey``: guesses that need no attack."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One measured number and everything needed to judge it.
+
+    Attributes:
+        experiment: Name of the experiment.
+        scenario: How the model is trained, such as "federated".
+        dataset: Name of the data set.
+        model: Name of the model.
+        seed: Seed of the run.
+        defense: Pipeline text; "" is no defence.
+        attack: Attack text, ``baseline:NAME`` for a null baseline, "" for a number about training.
+        setting: The threat card: what the attacker observed, knew and spent. JSON values.
+        round: Round that the number belongs to.
+        metric: What was measured.
+        reference: What images were compared with: "original", "transformed" or "".
+        value: The number, a mean over ``n``; None when there is none; infinite for the PSNR of an exact copy.
+        n: Examples (or clients) behind the mean.
+        status: "ok", "failed" or "not-validated" (the attack did not break the undefended run either).
+        seconds: Time that the number cost.
+        ci_low: Lower end of the 95 % interval of the mean.
+        ci_high: Upper end of the 95 % interval of the mean.
+        worst: The worst single example for privacy.
+        failures: Trials that failed; they are part of ``value`` as the grey image.
+        message: Why the row failed.
+        client: Client that the row is about, if it is about one.
+        extra: Fields that this version does not know, kept for the CSV.
+    """
+
+    metric: str
+    experiment: str = ""
+    scenario: str = ""
+    dataset: str = ""
+    model: str = ""
+    seed: int = 0
+    defense: str = ""
+    attack: str = ""
+    setting: Mapping[str, Any] = field(default_factory=dict)
+    round: int = 0
+    reference: str = ""
+    value: float | None = None
+    n: int = 0
+    status: str = "ok"
+    seconds: float | None = None
+    ci_low: float | None = None
+    ci_high: float | None = None
+    worst: float | None = None
+    failures: int = 0
+    message: str = ""
+    client: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_null(self) -> bool:
+        """Whether the row is a null baseline."""
+        return self.attack.startswith(NULL_PREFIX)
+
+    @property
+    def study(self) -> tuple[str, str, str, str]:
+        """What must agree before numbers may be averaged over seeds."""
+        return (self.experiment, self.scenario, self.dataset, self.model)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Row:
+        """Reads one decoded line; a value that is not a number (NaN) makes the row a failed one.
+
+        Raises:
+            ValueError: When the line names no metric.
+        """
+        if not isinstance(data, Mapping) or not isinstance(data.get("metric"), str):
+            raise ValueError("expected an object with a metric")
+        known: dict[str, Any] = {}
+        for spec in fields(cls):
+            if spec.name in data and spec.name != "extra":
+                known[spec.name] = _READ[str(spec.type)](data[spec.name])
+        extra = {key: value for key, value in data.items() if key not in _NAMES}
+        row = cls(**known, extra=extra)
+        if isinstance(data.get("value"), float | str) and row.value is None and row.status == "ok":
+            return replace(row, status="failed", message=row.message or f"value is {data['value']!r}, not a number")
+        return row
+
+    def to_json(self) -> str:
+        """One line of strict JSON: NaN becomes null, infinities become text (``from_json`` reads both)."""
+        data = {spec.name: _strict(getattr(self, spec.name)) for spec in fields(self) if spec.name != "extra"}
+        return json.dumps(data | {key: _strict(value) for key, value in self.extra.items()}, ensure_ascii=False)
+
+
+def _number(value: Any) -> float | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return None if math.isnan(number) else number
+
+
+def _whole(value: Any) -> int | None:
+    number = _number(value)
+    return int(number) if number is not None and math.isfinite(number) else None
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    if isinstance(value, Mapping):
+        return {key: _strict(inner) for key, inner in value.items()}
+    return value
+
+
+_READ: dict[str, Callable[[Any], Any]] = {
+    "str": _text,
+    "int": lambda value: _whole(value) or 0,
+    "int | None": _whole,
+    "float | None": _number,
+    "Mapping[str, Any]": lambda value: dict(value) if isinstance(value, Mapping) else {},
+}
+_NAMES = {spec.name for spec in fields(Row)}
+
+
+def read_lines(path: Path) -> tuple[list[tuple[int, Any]], list[str]]:
+    """Decoded lines of a JSON-lines file with their numbers, and notes on what could not be read.
+
+    A missing file is an empty one. A last line that was cut off (the writer was killed) is left out with a note.
+    """
+    if not path.is_file():
+        return [], [f"{path.name} is missing"]
+    found, notes = [], []
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    last = max((number for number, line in enumerate(lines, 1) if line.strip()), default=0)
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            found.append((number, json.loads(line)))
+        except (ValueError, RecursionError):
+            cut = "the last line is cut off and was left out" if number == last else f"line {number} is not JSON"
+            notes.append(f"{path.name}: {cut}")
+    return found, notes
+
+
+def read_rows(path: Path) -> tuple[list[Row], list[str]]:
+    """Rows of ``path`` in file order, and notes on lines that could not be read or that repeat another."""
+    lines, notes = read_lines(path)
+    rows: dict[str, Row] = {}
+    read = 0
+    for number, data in lines:
+        try:
+            row = Row.from_json(data)
+        except ValueError as error:
+            notes.append(f"{path.name}: line {number} is not a row: {error}")
+            continue
+        read += 1
+        rows[_identity(row)] = row
+    if read > len(rows):
+        notes.append(f"{path.name}: {read - len(rows)} rows repeat another row; the last one counts")
+    return list(rows.values()), notes
+
+
+def _identity(row: Row) -> str:
+    what = (row.study, row.seed, row.defense, row.attack, row.round, row.metric, row.reference, row.client)
+    return repr(what) + json.dumps(row.setting, sort_keys=True, default=str)
+
+
+def to_csv(rows: Sequence[Row]) -> str:
+    """All rows as one table: the settings as columns ``setting.NAME``, unknown fields last."""
+    names = [spec.name for spec in fields(Row) if spec.name not in {"setting", "extra"}]
+    settings = sorted({key for row in rows for key in row.setting})
+    extras = sorted({key for row in rows for key in row.extra})
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*names, *(f"setting.{key}" for key in settings), *extras])
+    for row in rows:
+        cells = [getattr(row, name) for name in names]
+        cells += [row.setting.get(key) for key in settings] + [row.extra.get(key) for key in extras]
+        writer.writerow(["" if cell is None else cell for cell in cells])
+    return text.getvalue()

@@ -1,0 +1,152 @@
+"""The report's style sheet; a Python string, because a Flower app bundle leaves other files out.
+
+Hues after Okabe and Ito (Color Universal Design), darkened or lightened until text in them can be read on the page.
+"""
+
+from __future__ import annotations
+
+CSS = """
+:root {
+  color-scheme: light dark;
+  --page: #fbfaf8; --card: #ffffff; --ink: #1c1e22; --soft: #5c6069; --rule: #dedbd4; --faint: #efede8;
+  --null: #b9b4a855; --alarm: #a3341f; --alarm-bg: #fbeeea; --calm: #0b6b4e;
+  --none: #1c1e22;
+  --d0: #c14f0a; --d1: #087a58; --d2: #a5437c; --d3: #8f6800; --d4: #5d4bb0; --d5: #7c4a2d; --d6: #5f6f00;
+  --dp0: #123f8c; --dp1: #2a6bc4; --dp2: #5590dc; --dp3: #79a8e0;
+  --sans: ui-sans-serif, system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, "Liberation Sans",
+    sans-serif;
+  --mono: ui-monospace, "SF Mono", "Cascadia Mono", Menlo, Consolas, "Liberation Mono", monospace;
+}
+@media (prefers-color-scheme: dark) {
+  :root {
+    --page: #131518; --card: #1a1d21; --ink: #e9e6df; --soft: #a2a5ab; --rule: #33373d; --faint: #22262b;
+    --null: #6b6f7866; --alarm: #ff9c85; --alarm-bg: #33201c; --calm: #5ccfa6;
+    --none: #e9e6df;
+    --d0: #ff9450; --d1: #45c99d; --d2: #ea93c4; --d3: #e2b344; --d4: #ada2f5; --d5: #cda488; --d6: #bccb55;
+    --dp0: #cfe0ff; --dp1: #9cc1ff; --dp2: #6ba3f7; --dp3: #4a86de;
+  }
+}
+* { box-sizing: border-box; }
+html { -webkit-text-size-adjust: 100%; text-size-adjust: 100%; }
+body { margin: 0; background: var(--page); color: var(--ink); font: 16px/1.5 var(--sans); }
+main { max-width: 1180px; margin: 0 auto; padding: 40px 24px 80px; }
+h1 { font-size: clamp(1.7rem, 4vw, 2.5rem); line-height: 1.12; letter-spacing: -.022em; margin: 6px 0 10px;
+  font-weight: 700; text-wrap: balance; }
+h2 { font-size: 1.3rem; line-height: 1.2; letter-spacing: -.012em; margin: 0; font-weight: 680; }
+h3 { font-size: 1rem; margin: 28px 0 10px; font-weight: 650; }
+p { margin: 0 0 10px; }
+code, pre, .code { font-family: var(--mono); font-size: .86em; }
+code { overflow-wrap: break-word; }
+pre { background: var(--faint); padding: 12px 14px; border-radius: 6px; overflow-x: auto; }
+a { color: inherit; text-decoration-color: var(--soft); text-underline-offset: 3px; }
+.kicker { color: var(--soft); font-size: .8rem; letter-spacing: .08em; text-transform: uppercase; font-weight: 600;
+  margin: 0; }
+.facts { color: var(--soft); margin: 0; max-width: 75ch; }
+nav { display: flex; flex-wrap: wrap; gap: 4px 18px; margin-top: 18px; padding-top: 12px; border-top: 1px solid
+  var(--rule); font-size: .88rem; }
+nav a { color: var(--soft); text-decoration: none; } nav a:hover { color: var(--ink); text-decoration: underline; }
+section { margin-top: 56px; scroll-margin-top: 16px; }
+section > header { display: grid; grid-template-columns: 250px 1fr; gap: 6px 28px; border-top: 2px solid var(--ink);
+  padding-top: 12px; margin-bottom: 18px; }
+section > header p { color: var(--soft); font-size: .92rem; max-width: 78ch; margin: 0; }
+.study { margin-top: 64px; font-size: 1.6rem; }
+.banner { border-left: 4px solid var(--soft); background: var(--faint); padding: 10px 16px; border-radius: 0 6px 6px
+  0; margin: 18px 0 0; font-size: .95rem; }
+.banner.alarm { border-color: var(--alarm); background: var(--alarm-bg); }
+.banner ul { margin: 4px 0 0; padding-left: 18px; }
+.swatch { fill: var(--ink); width: 13px; height: 13px; flex: none; display: inline-block; vertical-align: -1px;
+  margin-right: 7px; overflow: visible; }
+.soft { color: var(--soft); } .small { font-size: .84rem; } .after { margin-top: 10px; }
+.fact { display: inline-block; margin-right: 16px; }
+
+.lines { list-style: none; margin: 0; padding: 0; }
+.lines > li { display: grid; grid-template-columns: minmax(0, 1fr) 300px 132px; gap: 8px 28px; align-items: center;
+  padding: 15px 0; border-bottom: 1px solid var(--rule); }
+.lines > li:first-child { padding-top: 2px; }
+.lines .who { font-weight: 650; }
+.lines .who code { font-size: .92em; font-weight: 600; }
+.lines p { margin: 0; text-wrap: pretty; }
+.lines .caveat { color: var(--soft); font-size: .86rem; margin-top: 3px; }
+.lines .caveat.alarm { color: var(--alarm); }
+.lines .figure { text-align: right; font-variant-numeric: tabular-nums; line-height: 1.15; white-space: nowrap; }
+.lines .figure b { font-size: 1.7rem; font-weight: 680; letter-spacing: -.02em; }
+.lines .figure small { color: var(--soft); display: block; font-size: .78rem; }
+
+.scroll { overflow-x: auto; border: 1px solid var(--rule); border-radius: 8px; background: var(--card); max-width:
+  100%; -webkit-overflow-scrolling: touch; }
+.scroll.tall { max-height: 620px; overflow-y: auto; }
+table { border-collapse: collapse; width: 100%; font-size: .84rem; font-variant-numeric: tabular-nums; line-height:
+  1.35; }
+th, td { padding: 8px 9px; text-align: left; vertical-align: top; border-bottom: 1px solid var(--rule); }
+tbody tr:last-child > * { border-bottom: 0; }
+thead th { font-weight: 600; color: var(--soft); font-size: .76rem; vertical-align: bottom; background: var(--card); }
+.tall thead { position: sticky; top: 0; z-index: 1; } .tall thead th { box-shadow: inset 0 -1px var(--rule); }
+thead tr.group th { border-bottom: 0; padding-bottom: 0; color: var(--ink); }
+th.edge, td.edge { border-left: 1px solid var(--rule); }
+.num { text-align: right; white-space: nowrap; }
+td small { display: block; color: var(--soft); font-size: .92em; }
+td.num small { white-space: nowrap; }
+tbody th { font-weight: 600; min-width: 130px; }
+tbody th code { font-weight: 500; }
+tbody th small { display: block; color: var(--soft); font-weight: 400; margin: 0; }
+td.tight code { overflow-wrap: normal; white-space: nowrap; }
+.wide { min-width: 120px; } .text { max-width: 60ch; overflow-wrap: anywhere; }
+td.status { white-space: nowrap; } .status.bad { color: var(--alarm); } .status.good { color: var(--calm); }
+tr.doubt td:not(.status) { color: var(--soft); }
+
+.chart { display: block; width: 100%; height: auto; font-family: var(--sans); font-size: 12px; fill: var(--ink);
+  overflow: visible; }
+.chart text.tick { fill: var(--soft); font-size: 11px; font-variant-numeric: tabular-nums; }
+.chart text.title { fill: var(--soft); font-size: 12px; }
+.chart text.note { fill: var(--soft); font-size: 11.5px; }
+.chart text.name { fill: var(--c); font-weight: 600; paint-order: stroke; stroke: var(--card); stroke-width: 3px;
+  stroke-linejoin: round; }
+.chart .grid { stroke: var(--rule); stroke-width: 1; } .chart .axis { stroke: var(--soft); stroke-width: 1; }
+.chart .null { fill: var(--null); }
+.chart .whisker { stroke: var(--c); stroke-width: 1.5; opacity: .55; } .chart .bar { stroke: var(--c); stroke-width:
+  3; opacity: .45; }
+.chart .series { fill: none; stroke: var(--c); stroke-width: 2; stroke-linejoin: round; }
+.chart .curve { fill: none; stroke: var(--c); stroke-width: 1.5; stroke-dasharray: 5 4; opacity: .8; }
+.chart .nullline { fill: none; stroke: var(--soft); stroke-width: 1.5; stroke-dasharray: 2 3; }
+.mark { fill: var(--c); stroke: var(--card); stroke-width: 1; } .mark.hollow { fill: var(--card); stroke: var(--c);
+  stroke-width: 1.6; }
+.panel { background: var(--card); border: 1px solid var(--rule); border-radius: 8px; padding: 18px 18px 12px; margin:
+  0; }
+.panel figcaption { font-size: .88rem; font-weight: 600; margin-bottom: 8px; overflow-wrap: anywhere; }
+.panels { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(340px, 100%), 1fr)); gap: 16px;
+  margin-top: 16px; }
+.narrow { display: none; }
+
+.strips { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(var(--strip), 100%), 1fr)); gap: 14px; }
+.target { margin: 0; padding: 12px 12px 10px; background: var(--card); border: 1px solid var(--rule); border-radius:
+  8px; }
+.target > figcaption { color: var(--soft); font-size: .76rem; margin-bottom: 8px; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(104px, 1fr)); gap: 10px; }
+.tile { margin: 0; }
+.tile img, .tile .empty { width: 100%; aspect-ratio: 1; display: block; border-radius: 3px; background: var(--faint);
+  object-fit: contain; image-rendering: pixelated; }
+.tile .empty { display: grid; place-items: center; color: var(--soft); font-size: .76rem; }
+.tile figcaption { font-size: .76rem; line-height: 1.3; margin-top: 5px; font-variant-numeric: tabular-nums;
+  overflow-wrap: anywhere; }
+.tile figcaption b { display: block; font-weight: 650; }
+details { margin-top: 12px; } summary { cursor: pointer; color: var(--soft); font-size: .9rem; padding: 4px 0; }
+details[open] > summary { margin-bottom: 10px; }
+
+@media (max-width: 860px) {
+  main { padding: 26px 16px 60px; }
+  section { margin-top: 44px; }
+  section > header { grid-template-columns: 1fr; }
+  .lines > li { grid-template-columns: minmax(0, 1fr) auto; gap: 8px 16px; }
+  .lines > li > div:first-child { grid-column: 1 / -1; }
+  .panel { padding: 14px 12px 10px; }
+}
+@media (max-width: 620px) {
+  .broad { display: none; } .narrow { display: block; }
+  .tiles { grid-template-columns: repeat(auto-fill, minmax(92px, 1fr)); }
+  .lines .figure b { font-size: 1.4rem; }
+}
+@media print {
+  body { background: #fff; } .scroll.tall { max-height: none; } section { break-inside: auto; } .target, .panel {
+    break-inside: avoid; }
+}
+"""

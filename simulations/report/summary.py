@@ -1,0 +1,238 @@
+"""One line per defence: what it costs, what the strongest attack recovered, and one careful sentence about it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simulations.report.study import Cell, Score, Study, null_name
+from simulations.report.text import count, decibel
+
+UNTESTED = "untested against an adaptive attacker"
+
+
+@dataclass(frozen=True)
+class Line:
+    """What the report says about one defence.
+
+    Attributes:
+        defense: Pipeline text.
+        round: Last round that every seed has finished; utility numbers are of this round.
+        clean: Test accuracy on clean images.
+        protected: Test accuracy on images protected as in deployment, where the defence protects them.
+        drop: Accuracy lost against no defence in the same round and seeds, as deployed; in [-1, 1].
+        strongest: Cell of the strongest attack; None when no attack has a score.
+        labels: Cell that recovered most labels, among attacks that did not know them.
+        membership: Cell with the highest membership AUC.
+        epsilon: Budget spent by training messages so far; None or infinite where there is no guarantee.
+        epsilon_with_probes: Budget with the audit's probe messages.
+        delta: The delta of both.
+        seconds: Training seconds per client and round, mean over rounds.
+        seconds_ratio: The same over no defence.
+        bytes: Bytes of an update, mean over rounds.
+        bytes_ratio: The same over no defence.
+        failed_clients: Failed client replies, all rounds and seeds.
+        attacks: Number of cells.
+        caveats: What a reader must know besides, each a short clause.
+    """
+
+    defense: str
+    round: int | None
+    clean: Score | None
+    protected: Score | None
+    drop: float | None
+    strongest: Cell | None
+    labels: Cell | None
+    membership: Cell | None
+    epsilon: float | None
+    epsilon_with_probes: float | None
+    delta: float | None
+    seconds: float | None
+    seconds_ratio: float | None
+    bytes: float | None
+    bytes_ratio: float | None
+    failed_clients: int
+    attacks: int
+    caveats: tuple[str, ...]
+
+    @property
+    def deployed(self) -> Score | None:
+        """Test accuracy as deployed: on protected images where test images are protected too."""
+        return self.protected or self.clean
+
+    @property
+    def label_score(self) -> Score | None:
+        """Label accuracy of ``labels``."""
+        return self.labels.scores["label-accuracy", ""] if self.labels else None
+
+
+def strongest(cells: Sequence[Cell]) -> Cell | None:
+    """The attack of the headline: highest mean PSNR against the original.
+
+    An attack whose interval lies above its null baselines comes before one that does not reach them (another round's
+    images may have easier baselines). Such a leak counts whether validated or not: the control guards against attacks
+    that are too weak. Among attacks that do not reach their baselines, validated ones come first.
+    """
+    scored = [cell for cell in cells if cell.psnr and cell.psnr.mean is not None]
+    return max(scored, key=_strength) if scored else None
+
+
+def _strength(cell: Cell) -> tuple[bool, bool, float]:
+    score = cell.psnr
+    assert score is not None
+    assert score.mean is not None
+    return cell.beats, cell.beats or cell.status == "ok", score.mean
+
+
+def summarise(study: Study, defenses: Mapping[str, Any]) -> list[Line]:
+    """One line per pipeline, in order.
+
+    Args:
+        study: The rows.
+        defenses: Pipeline text -> {"adaptive_attacks": [...], "sources": [...]} of the configuration.
+    """
+    return [_line(study, defense, defenses.get(defense)) for defense in study.pipelines]
+
+
+def _line(study: Study, defense: str, known: Any) -> Line:
+    at = study.complete_round(defense)
+    clean, protected = (_at(study, defense, "test-accuracy", of, at) for of in ("original", "transformed"))
+    cells = study.cells_of(defense)
+    best = strongest(cells)
+    seconds, seconds_ratio = _cost(study, defense, "train-seconds")
+    size, size_ratio = _cost(study, defense, "update-bytes")
+    failed = sum(row.metric == "client" for row in study.rows if row.defense == defense and row.status == "failed")
+    counted = sum(row.value or 0 for row in study.rows if (row.defense, row.metric) == (defense, "clients-failed"))
+    return Line(
+        defense=defense,
+        round=at,
+        clean=clean,
+        protected=protected,
+        drop=_drop(study, defense, at) if defense else None,
+        strongest=best,
+        labels=_top(cells, "label-accuracy", lambda cell: '"labels": "known"' not in cell.card),
+        membership=_top(cells, "membership-auc"),
+        epsilon=_last(study, defense, "epsilon"),
+        epsilon_with_probes=_last(study, defense, "epsilon-with-probes"),
+        delta=_last(study, defense, "delta"),
+        seconds=seconds,
+        seconds_ratio=seconds_ratio if defense else None,
+        bytes=size,
+        bytes_ratio=size_ratio if defense else None,
+        failed_clients=max(failed, int(counted)),
+        attacks=len(cells),
+        caveats=tuple(_caveats(defense, best, cells, known)),
+    )
+
+
+def _at(study: Study, defense: str, metric: str, reference: str, at: int | None) -> Score | None:
+    score = study.series(defense, metric, reference).get(at) if at is not None else None
+    return score if score and score.mean is not None else None
+
+
+def _last(study: Study, defense: str, metric: str) -> float | None:
+    scores = [score.mean for score in study.series(defense, metric).values()]
+    return scores[-1] if scores else None
+
+
+def _top(cells: Sequence[Cell], metric: str, allowed: Callable[[Cell], bool] = lambda _: True) -> Cell | None:
+    scored = [(cell.scores[metric, ""].mean, cell) for cell in cells if (metric, "") in cell.scores and allowed(cell)]
+    known = [(mean, cell) for mean, cell in scored if mean is not None]
+    return max(known, key=lambda item: item[0])[1] if known else None
+
+
+def _drop(study: Study, defense: str, at: int | None) -> float | None:
+    """Mean over the seeds that both have: accuracy without a defence - accuracy as deployed."""
+    plain = _by_seed(study, "", at)
+    deployed = _by_seed(study, defense, at)
+    lost = [plain[seed] - deployed[seed] for seed in sorted(plain.keys() & deployed.keys())]
+    return sum(lost) / len(lost) if lost else None
+
+
+def _by_seed(study: Study, defense: str, at: int | None) -> dict[int, float]:
+    rows = [r for r in study.rows if (r.defense, r.attack, r.metric, r.round) == (defense, "", "test-accuracy", at)]
+    found = {row.seed: row.value for row in rows if row.reference == "original" and row.value is not None}
+    return found | {row.seed: row.value for row in rows if row.reference == "transformed" and row.value is not None}
+
+
+def _cost(study: Study, defense: str, metric: str) -> tuple[float | None, float | None]:
+    """Mean over rounds, and its ratio to no defence."""
+
+    def mean(of: str) -> float | None:
+        values = [score.mean for score in study.series(of, metric).values() if score.mean is not None]
+        return sum(values) / len(values) if values else None
+
+    own, plain = mean(defense), mean("")
+    return own, own / plain if own is not None and plain else None
+
+
+def _caveats(defense: str, best: Cell | None, cells: Sequence[Cell], known: Any) -> list[str]:
+    found = []
+    if best and best.status == "not-validated":
+        if defense == "":
+            found.append("positive control failed: this attack does not break the undefended run")
+        elif best.beats:
+            found.append("not validated: this attack did not break the undefended run in that round")
+        else:
+            found.append(
+                "not validated: this attack did not break the undefended run either, so its failure shows nothing"
+            )
+    if defense:
+        found += _adaptive(cells, known)
+    return found
+
+
+def _adaptive(cells: Sequence[Cell], known: Any) -> list[str]:
+    names = known.get("adaptive_attacks") if isinstance(known, Mapping) else None
+    if not isinstance(names, list | tuple) or not names:
+        return [UNTESTED]
+    ran = {str(name) for name in names for cell in cells if _runs(str(name), cell) and cell.status != "failed"}
+    if not ran:
+        return [f"{UNTESTED}: {', '.join(map(str, names))} did not run"]
+    missing = [str(name) for name in names if str(name) not in ran]
+    return [f"adaptive attacks that did not run: {', '.join(missing)}"] if missing else []
+
+
+def _runs(name: str, cell: Cell) -> bool:
+    return re.search(rf"\b{re.escape(name)}\b", cell.attack) is not None
+
+
+def sentence(line: Line, seeds: int = 1) -> str:
+    """The headline of one defence, without its name: what the strongest attack recovered, and against what.
+
+    Never says that something is private: an attack that fails shows only that this attack fails.
+    """
+    best = line.strongest
+    if best is None or best.psnr is None or best.psnr.mean is None:
+        if not line.attacks:
+            return "not attacked yet."
+        return "no attack on the images has a score, so nothing is known about them."
+    score = best.psnr
+    details = [f"n = {score.n}" + (f" over {seeds} seeds" if seeds > 1 else "")]
+    details += [f"worst {decibel(score.worst)}"] if score.worst is not None else []
+    details += [f"{count(score.failures, 'failure')} scored as a grey image"] if score.failures else []
+    shown = f"{decibel(score.mean)} dB ({', '.join(details)})"
+    if best.best_null is None:
+        return f"the strongest attack scored {shown}; there is no null baseline to compare with."
+    if best.beats:
+        return f"the strongest attack recovered the images at {shown}."
+    return f"the strongest attack scored {shown}, {_failed(best, score)}."
+
+
+def _failed(cell: Cell, score: Score) -> str:
+    """How an attack that does not clear its null baselines compares with them."""
+    null = cell.best_null
+    assert null is not None
+    assert score.mean is not None
+    grey = cell.nulls.get("baseline:grey")
+    if grey is not None and score.mean <= grey:
+        text = "no better than a grey image"
+    elif score.mean <= null[1]:
+        text = f"no better than the {null_name(null[0])} image ({decibel(null[1])} dB)"
+    else:
+        text = f"not clearly better than the {null_name(null[0])} image ({decibel(null[1])} dB)"
+    if score.worst is not None and score.worst > null[1] and score.n > 1:
+        text += "; its worst image is above that baseline"
+    return text

@@ -1,0 +1,201 @@
+"""Sections for those who check: positive control, all attacks, failures, threat cards, configuration, as Jinja text."""
+
+from __future__ import annotations
+
+CONTROL = """
+<section id="control{{ s }}">
+<header><h2>Positive control</h2><p>An attack that cannot recover undefended images says nothing about a defence. It
+  counts
+in a round only if the whole 95&nbsp;% interval of its score without a defence lies above the best null baseline.
+  Otherwise it
+is printed as not validated under every defence.</p></header>
+{% if view.control %}
+<div class="scroll"><table>
+<thead><tr><th scope="col">Attack on the undefended run</th><th scope="col">Score</th>
+{% for at, observation in view.control_columns %}
+<th scope="col">round {{ at }}{% if observation %}, {{ observation }}{% endif %}</th>
+{% endfor %}</tr></thead>
+<tbody>
+{% for row in view.control %}{% set show = decibel if row.metric == 'psnr' else two %}
+<tr><th scope="row"><code>{{ row.attack }}</code></th>
+<td>{{ {'psnr': 'PSNR, dB', 'label-accuracy': 'label accuracy', 'membership-auc': 'AUC'}.get(row.metric, row.metric)
+  }}</td>
+{% for verdict in row.verdicts %}
+{% if verdict %}
+<td><span class="status {{ 'good' if verdict.passed == verdict.seeds else 'bad' }}">
+  {{- '✓' if verdict.passed == verdict.seeds else '✗' }} {{ show(verdict.value) }}</span>
+  {% if verdict.null %}<span class="soft">against {{ verdict.null[0] }} {{ show(verdict.null[1]) }}</span>{% endif %}
+  {% if verdict.seeds > 1 %}<small>{{ verdict.passed }} of {{ verdict.seeds }} seeds</small>{% endif %}
+  {% for reason in verdict.reasons %}<small>{{ reason }}</small>{% endfor %}</td>
+{% else %}<td>{{ nothing }}</td>{% endif %}
+{% endfor %}</tr>
+{% endfor %}
+</tbody></table></div>
+{% else %}<p class="soft">No attack on the undefended run has a score, so no attack is validated.</p>{% endif %}
+</section>
+"""
+
+ATTACK_TABLE = """
+{% macro both(cell, metric, show, edge=false) %}
+{% set original = cell.scores.get((metric, 'original')) %}{% set transformed = cell.scores.get((metric,
+  'transformed')) %}
+{% set nulls = cell.null_scores.get((metric, 'original'), {}).values() | list %}
+{{ number(show(original.mean if original else none) ~ ' / ' ~ show(transformed.mean if transformed else none),
+  'null ' ~ show(nulls | min if metric == 'mse' else nulls | max) if nulls else '', edge) }}
+{% endmacro %}
+
+{% macro labels(cell) %}
+{% set found = cell.scores.get(('label-accuracy', '')) %}
+<td class="num edge">{{ (found.mean if found else none) | percent }}
+  {% if found %}<small>{{ within(found.low, found.high, percent) }}</small>
+  {% for name, value in cell.null_scores.get(('label-accuracy', ''), {}).items() %}
+  <small>{{ name | null_name }} {{ value | percent }}</small>
+  {% endfor %}{% endif %}</td>
+{% endmacro %}
+
+{% macro attack_head(null_names) %}
+<thead>
+<tr class="group"><th colspan="4"></th>
+<th class="edge" colspan="{{ 2 + null_names | length }}">PSNR against the original, dB</th>
+<th class="edge" colspan="3">Original / transformed</th><th class="edge" colspan="7"></th></tr>
+<tr><th scope="col">Defence</th><th scope="col">Attack</th><th scope="col" class="num">Round</th><th
+  scope="col">Status</th>
+<th scope="col" class="num edge">mean</th><th scope="col" class="num">worst</th>
+{% for name in null_names %}<th scope="col" class="num">{{ name | null_name }}</th>{% endfor %}
+<th scope="col" class="num edge">SSIM</th><th scope="col" class="num">MSE</th><th scope="col" class="num">PSNR
+  transformed</th>
+<th scope="col" class="num edge">labels</th>
+{% for name in ('cost', 'time', 'n', 'failures', 'model acc.', 'card') %}<th scope="col" class="num">{{ name
+  }}</th>{% endfor %}
+</tr></thead>
+{% endmacro %}
+
+{% macro attack_table(cells, null_names, card_numbers) %}
+<div class="scroll tall"><table>
+{{ attack_head(null_names) }}
+<tbody>
+{% for cell in cells %}{% set first = cell.psnr or (cell.scores.values() | first) %}
+<tr{% if cell.status == 'not-validated' %} class="doubt"{% endif %}>
+<td class="tight">{{ who(cell.defense) }}</td><td><code>{{ cell.attack | null_name }}</code></td>{{
+  number(cell.round) }}
+{{ status(cell.status) }}{{ score(cell.psnr, decibel, true) }}
+{{ number((cell.psnr.worst if cell.psnr else none) | decibel) }}
+{% for name in null_names %}{{ number(cell.nulls.get(name) | decibel) }}{% endfor %}
+{{ both(cell, 'ssim', two, true) }}{{ both(cell, 'mse', plain) }}{{ score(cell.scores.get(('psnr', 'transformed')),
+  decibel) }}
+{{ labels(cell) }}
+{{ number((cell.scores[('matching-cost', '')].mean if ('matching-cost', '') in cell.scores else none) | plain) }}
+{{ number((cell.scores[('attack-seconds', '')].mean if ('attack-seconds', '') in cell.scores else none) | seconds) }}
+{{ number(first.n) }}{{ number(first.failures) }}{{ number(cell.model_accuracy | percent) }}
+{{ number(card_numbers.get(cell.card, nothing)) }}</tr>
+{% endfor %}
+</tbody></table></div>
+{% endmacro %}
+"""
+
+ATTACKS = """
+<section id="attacks{{ s }}">
+<header><h2>All attacks</h2><p>Every attack on every defence in every attacked round, with the null baselines beside
+  it. Failed
+trials are counted and scored as a grey image, never dropped. Cost is the attack's own matching loss; the card says
+  what the
+attacker knew.</p></header>
+{% if study.cells %}{{ attack_table(study.cells, view.null_names, view.cards.numbers) }}
+{% else %}<p class="soft">No attack has finished yet.</p>{% endif %}
+{% if study.null_cells %}
+<details><summary>The null baselines themselves</summary>{{ attack_table(study.null_cells, [], {}) }}</details>
+{% endif %}
+{% if view.others %}
+<h3>Other numbers</h3>
+<div class="scroll tall"><table>
+{{ head(['Defence', 'Attack', '#Round', 'Metric', 'Status', '#Value', '#Worst', '#n', '#Failures']) }}
+<tbody>
+{% for one in view.others %}
+<tr><td class="tight">{{ who(one.defense) }}</td><td><code>{{ one.attack or nothing }}</code></td>{{
+  number(one.round) }}
+<td>{{ one.metric }}{% if one.reference %} ({{ one.reference }}){% endif %}</td>{{ status(one.score.status) }}
+{{ score(one.score, plain) }}{{ number(one.score.worst | plain) }}{{ number(one.score.n) }}{{
+  number(one.score.failures) }}</tr>
+{% endfor %}
+</tbody></table></div>
+{% endif %}
+</section>
+"""
+
+FAILURES = """
+<section id="failures{{ s }}">
+<header><h2>Failures</h2><p>Clients that could not answer and attacks that did not finish. They are listed because a
+  number
+that leaves them out would look better than it is.</p></header>
+{% if view.failures %}
+<div class="scroll tall"><table>
+{{ head(['Defence', 'What failed', '#Round', '#Seed', '#Trials', 'Numbers concerned', 'Message']) }}
+<tbody>
+{% for one in view.failures %}
+<tr><td class="tight">{{ who(one.defense) }}</td><td><code>{{ one.what or 'training' }}</code></td>
+{{ number(one.round) }}{{ number(one.seed) }}{{ number(one.trials or nothing) }}
+<td>{{ one.metrics | join(', ') }}</td><td class="text">{{ one.message or 'no message' }}</td></tr>
+{% endfor %}
+</tbody></table></div>
+{% else %}<p class="soft">Nothing failed.</p>{% endif %}
+</section>
+"""
+
+CARDS = """
+<section id="cards{{ s }}">
+<header><h2>Threat cards</h2><p>What the attacker observed, knew and spent. Scores with different cards answer
+  different
+questions.</p></header>
+{% if view.cards.shared %}
+<p>The same for every attack:
+{% for key, value in view.cards.shared.items() %}
+<span class="fact"><span class="soft">{{ key | replace('_', ' ') }}</span> {{ value }}</span>
+{% endfor %}</p>
+{% endif %}
+{% if view.cards.rows %}
+<div class="scroll"><table>
+{{ head(['#Card', 'Attacks'] + view.cards['keys'] | map('replace', '_', ' ') | list) }}
+<tbody>
+{% for card, attacks, values in view.cards.rows %}
+<tr>{{ number(card) }}
+<td>{% for attack in attacks %}<code>{{ attack }}</code>{{ ', ' if not loop.last }}{% endfor %}</td>
+{% for value in values %}<td>{{ value or nothing }}</td>{% endfor %}</tr>
+{% endfor %}
+</tbody></table></div>
+{% else %}<p class="soft">No attack has finished yet.</p>{% endif %}
+</section>
+"""
+
+CONFIGURATION = """
+<section id="configuration">
+<header><h2>Configuration</h2><p>Everything that was set, resolved, so that the run can be repeated.</p></header>
+{% if config.get('config') is mapping and config['config'] %}{{ pairs(config['config']) }}
+{% else %}<p class="soft">No configuration was found.</p>{% endif %}
+{% if config.get('defenses') is mapping and config['defenses'] %}
+<h3>Defences</h3>
+<div class="scroll"><table>
+{{ head(['Pipeline', 'Adaptive attacks', 'Sources']) }}
+<tbody>
+{% for key, value in config['defenses'].items() %}
+<tr><th scope="row">{{ label(key) }}</th>
+{% if value is mapping %}
+<td class="text">{{ value.get('adaptive_attacks') | listing }}</td><td class="text">{{ value.get('sources') | listing
+  }}</td>
+{% else %}<td class="text" colspan="2">{{ value | setting }}</td>{% endif %}</tr>
+{% endfor %}
+</tbody></table></div>
+{% endif %}
+{% for title, found in [('Versions', config.get('versions')), ('Also in the configuration file', unknown)] if found %}
+<h3>{{ title }}</h3>
+{% if found is mapping %}{{ pairs(found) }}{% else %}<pre>{{ found | setting }}</pre>{% endif %}
+{% endfor %}
+<h3>Run again, and rebuild this page</h3>
+{% if config.get('command') %}<pre>{{ config['command'] | setting }}</pre>{% endif %}
+<pre>{{ command }}</pre>
+<p class="soft small">The page is made from <code>rows.jsonl</code>, <code>config.json</code> and
+  <code>pictures/</code> only;
+the same numbers, one a line, are in <code>rows.csv</code>.</p>
+</section>
+"""
+
+DETAILS = CONTROL + ATTACK_TABLE + ATTACKS + FAILURES + CARDS

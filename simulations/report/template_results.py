@@ -1,0 +1,185 @@
+"""Sections of one study that most readers want: headline, summary, plane, pictures and curves, as Jinja text."""
+
+from __future__ import annotations
+
+HEADLINE = """
+<section id="headline{{ s }}">
+<header><h2>Headline</h2><p>The strongest attack on each defence, scored against the original images. PSNR in dB: higher
+means that more was recovered. Mark and bar: mean and its 95&nbsp;% interval; ring: the worst image; grey band: null
+baselines, guesses that need no attack. An attack that fails shows only that this attack fails.</p></header>
+<ul class="lines">
+{% for line in view.lines %}{% set best = line.strongest %}
+<li>
+  <div>
+    <p><span class="who">{{ who(line.defense) }}</span>: {{ sentence(line, best.psnr.seeds | length if best else 1) }}
+    {% if best %}<span class="soft">{{ best.attack | breakable }}, round {{ best.round }}.</span>{% endif %}</p>
+    {% for caveat in line.caveats %}
+    <p class="caveat{{ ' alarm' if not caveat.startswith('adaptive') }}">{{ caveat }}</p>
+    {% endfor %}
+  </div>
+  <div>{{ view.strips.get(line.defense, '') }}</div>
+  <div class="figure"><b>{{ (best.psnr.mean if best else none) | decibel }}</b>{{ ' dB' if best }}
+    {% if best and best.gap is not none %}
+    <small>{{ best.gap | signed }} over {{ best.best_null[0] | null_name }}</small>
+    {% endif %}
+  </div>
+</li>
+{% endfor %}
+</ul>
+</section>
+"""
+
+SUMMARY_HEAD = """
+<thead>
+{% set more = has.labels + 2 * has.membership + has.epsilon + has.seconds + has.bytes %}
+<tr class="group"><th></th>
+<th class="edge" colspan="{{ 2 + has.protected }}">Test accuracy, %</th>
+<th class="edge" colspan="6">Strongest attack, PSNR in dB</th>
+{% if more %}<th class="edge" colspan="{{ more }}"></th>{% endif %}</tr>
+<tr><th scope="col">Defence</th>
+<th scope="col" class="num edge">clean</th>
+{% if has.protected %}<th scope="col" class="num">protected</th>{% endif %}
+<th scope="col" class="num">drop</th>
+<th scope="col" class="edge">attack</th>
+<th scope="col" class="num">original</th>
+<th scope="col" class="num">worst</th>
+<th scope="col" class="num">over null</th>
+<th scope="col" class="num">transf.</th>
+<th scope="col" class="num">SSIM</th>
+{% if has.labels %}<th scope="col" class="num edge">labels found</th>{% endif %}
+{% if has.membership %}
+<th scope="col" class="num">member AUC</th>
+<th scope="col" class="num">TPR at 1&nbsp;% FPR</th>
+{% endif %}
+{% if has.epsilon %}<th scope="col" class="num">ε (δ)</th>{% endif %}
+{% if has.seconds %}<th scope="col" class="num">time</th>{% endif %}
+{% if has.bytes %}<th scope="col" class="num">bytes</th>{% endif %}</tr>
+</thead>
+"""
+
+SUMMARY_ROW = """
+<tr><th scope="row">{{ who(line.defense) }}
+  {% if line.round is not none %}<small>after round {{ line.round }}</small>{% endif %}
+  {% if line.failed_clients %}<small>{{ count(line.failed_clients, 'failed client reply') }}</small>{% endif %}</th>
+{{ score(line.clean, percentage, true) }}
+{% if has.protected %}{{ score(line.protected, percentage) }}{% endif %}
+{{ number(line.drop | points) }}
+{% if best %}
+<td class="edge wide">{{ attack_names[best.attack] | breakable }}{{ ' †' if best.status == 'not-validated' }}
+  <small>round {{ best.round }}, n = {{ best.psnr.n }}
+  {%- if best.psnr.failures %}, {{ count(best.psnr.failures, 'failure') }}{% endif %}</small></td>
+{{ score(best.psnr, decibel) }}
+{{ number(best.psnr.worst | decibel) }}
+{% set null = best.best_null %}
+{{ number(best.gap | signed, (null[0] | null_name) ~ ' ' ~ (null[1] | decibel) if null else '') }}
+{{ number((best.scores[('psnr', 'transformed')].mean if ('psnr', 'transformed') in best.scores else none) | decibel) }}
+{{ number((best.scores[('ssim', 'original')].mean if ('ssim', 'original') in best.scores else none) | two) }}
+{% else %}
+<td class="edge wide soft">no score yet</td>{% for _ in range(5) %}{{ number(nothing) }}{% endfor %}
+{% endif %}
+{% if has.labels %}{{ labels_found(line) }}{% endif %}
+{% if has.membership %}
+{{ score(line.membership.scores.get(('membership-auc', '')) if line.membership else none, two) }}
+{{ score(line.membership.scores.get(('membership-tpr', '')) if line.membership else none, percent) }}
+{% endif %}
+{% if has.epsilon %}
+<td class="num">{{ line.epsilon | two }}
+  {% if line.epsilon is not none and line.delta is not none %}<small>δ = {{ line.delta | plain }}</small>{% endif %}
+  {% if line.epsilon_with_probes is not none %}
+  <small>{{ line.epsilon_with_probes | two }} with probes</small>
+  {% endif %}
+</td>
+{% endif %}
+{% if has.seconds %}{{ cost(line.seconds_ratio, line.seconds | seconds) }}{% endif %}
+{% if has.bytes %}{{ cost(line.bytes_ratio, line.bytes | size) }}{% endif %}
+</tr>
+"""
+
+SUMMARY_MACROS = """
+{% macro cost(ratio, absolute) %}
+{{ number(ratio | times, absolute) if ratio is not none else number(absolute) }}
+{% endmacro %}
+
+{% macro labels_found(line) %}
+{% if line.labels %}
+<td class="num edge">{{ line.label_score.mean | percent }}{{ ' †' if line.label_score.status == 'not-validated' }}
+  <small>{{ attack_names[line.labels.attack] }}</small><small>round {{ line.labels.round }}</small></td>
+{% else %}{{ number(nothing, '', true) }}{% endif %}
+{% endmacro %}
+{% set has = view.has %}
+"""
+
+SUMMARY_TEXT = """
+<header><h2>Summary</h2><p>One row per defence. The drop, in percentage points, is against no defence in the same round,
+as deployed: on protected test images where the defence protects them. <i>Original</i> compares the guess with the
+person's image, <i>transf.</i> with what the model saw. Small print is the 95&nbsp;% interval of the mean
+{%- if study.seeds | length > 1 %}, over {{ study.seeds | length }} seeds{% endif %}.
+† marks an attack that did not break the undefended run.</p></header>
+"""
+
+SUMMARY_NOTES = """
+<p class="soft small after">
+{% if has.epsilon %}
+ε is the budget that the training messages have spent so far, at the given δ
+{%- if has.probes %}; the probe messages that only the audit asks for spend more: “with probes”{% endif %}.
+ε is proven, the PSNR beside it is measured.
+{% endif %}
+{% if has.seconds %}Time is training per client and round, and × is relative to no defence. {% endif %}
+{% if has.labels %}Labels found leaves out attacks that were told the labels.{% endif %}
+</p>
+"""
+
+SUMMARY = f"""
+{SUMMARY_MACROS}
+<section id="summary{{{{ s }}}}">
+{SUMMARY_TEXT}
+<div class="scroll"><table>
+{SUMMARY_HEAD}
+<tbody>
+{{% for line in view.lines %}}{{% set best = line.strongest %}}
+{SUMMARY_ROW}
+{{% endfor %}}
+</tbody></table></div>
+{SUMMARY_NOTES}
+</section>
+"""
+
+PLANE = """
+{% if view.planes %}
+<section id="plane{{ s }}">
+<header><h2>Privacy against accuracy</h2><p>A better defence lies further right (more accurate) and lower (less
+recovered). The grey band spans the null baselines: a point inside it recovered no more than a guess that needs no
+attack. DP-SGD, the baseline with a proof, is joined by a dashed line in order of ε. Bars are 95&nbsp;% intervals; hollow
+points are not validated.</p></header>
+<figure class="panel">{{ chart(view.planes) }}</figure>
+</section>
+{% endif %}
+"""
+
+PICTURES = """
+{% if view.grids %}
+<section id="pictures{{ s }}">
+<header><h2>Pictures</h2><p>What the attacker reconstructed beside the truth, worst case first: the target with the
+highest PSNR leads. <i>Protected</i> is what the model was trained on. Judge with your eyes: PSNR agrees only roughly
+with what people recognise.</p></header>
+{{ gallery(view.grids) }}
+</section>
+{% endif %}
+"""
+
+CURVES = """
+<section id="curves{{ s }}">
+<header><h2>Over the rounds</h2><p>First what each defence costs, then what each attack recovers when it is run early and
+late. The dotted line is the best null baseline; charts in dB share one axis. Bars are 95&nbsp;% intervals, hollow points
+are not validated.</p></header>
+{% if view.accuracy %}<figure class="panel">{{ chart(view.accuracy) }}</figure>{% endif %}
+<div class="panels">
+{% for caption, drawing in view.panels %}
+<figure class="panel"><figcaption>{{ caption | breakable }}</figcaption>{{ drawing }}</figure>
+{% endfor %}
+</div>
+{% if not view.accuracy and not view.panels %}<p class="soft">Nothing was measured yet.</p>{% endif %}
+</section>
+"""
+
+RESULTS = HEADLINE + SUMMARY + PLANE + PICTURES + CURVES

@@ -1,0 +1,135 @@
+"""Numbers as a reader sees them; a dash stands for a number that is not there."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+NOTHING = "\N{EN DASH}"
+MINUS = "\N{MINUS SIGN}"
+
+
+def fixed(value: float | None, digits: int) -> str:
+    """``digits`` decimals, a real minus sign, "∞" for infinity."""
+    if value is None or math.isnan(value):
+        return NOTHING
+    if math.isinf(value):
+        return "∞" if value > 0 else MINUS + "∞"
+    text = f"{value:.{digits}f}"
+    return text.replace("-", MINUS) if float(text) else f"{0:.{digits}f}"
+
+
+def decibel(value: float | None) -> str:
+    """One decimal."""
+    return fixed(value, 1)
+
+
+def signed(value: float | None) -> str:
+    """``decibel`` with the sign of a difference."""
+    return ("+" if value is not None and round(value, 1) > 0 else "") + decibel(value)
+
+
+def percent(value: float | None) -> str:
+    """A share in [0, 1] as per cent with one decimal."""
+    return NOTHING if value is None else f"{fixed(100 * value, 1)} %"
+
+
+def percentage(value: float | None) -> str:
+    """``percent`` without its sign, for columns that carry it in their heading."""
+    return percent(value).removesuffix(" %")
+
+
+def two(value: float | None) -> str:
+    """Two decimals."""
+    return fixed(value, 2)
+
+
+def points(value: float | None) -> str:
+    """A difference of shares in percentage points, with its sign."""
+    if value is None:
+        return NOTHING
+    return ("+" if round(100 * value, 1) > 0 else "") + fixed(100 * value, 1)
+
+
+def times(value: float | None) -> str:
+    """A ratio."""
+    return NOTHING if value is None else "\N{MULTIPLICATION SIGN}" + fixed(value, 2)
+
+
+def plain(value: float | None) -> str:
+    """Four significant digits, for numbers whose unit is not known."""
+    if value is None or not math.isfinite(value):
+        return fixed(value, 0)
+    if value == int(value) and abs(value) < 1e6:
+        return str(int(value)).replace("-", MINUS)
+    return f"{value:.4g}".replace("-", MINUS)
+
+
+def seconds(value: float | None) -> str:
+    """Seconds, or minutes from two minutes on."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    return f"{value / 60:.1f} min" if value >= 120 else f"{value:.3g} s" if value < 10 else f"{value:.0f} s"
+
+
+def size(value: float | None) -> str:
+    """Bytes with a decimal prefix."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    for unit in ("B", "kB", "MB"):
+        if abs(value) < 999.5:  # three digits would round it up to 1e+03
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} GB"
+
+
+def count(number: int, noun: str) -> str:
+    """``1 failure``, ``2 failures``."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def within(low: float | None, high: float | None, show: Callable[[float | None], str]) -> str:
+    """An interval, or "" where there is none."""
+    return "" if low is None or high is None else f"{show(low)} to {show(high)}"
+
+
+def setting(value: Any) -> str:
+    """A configuration value: text as it is, everything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def listing(value: Any) -> str:
+    """A list from the configuration, or a dash."""
+    return "; ".join(map(setting, value)) if isinstance(value, list | tuple) and value else NOTHING
+
+
+def breakable(value: str) -> Markup:
+    """Text that may break after brackets and signs and between the words of a CamelCase name."""
+    parts = re.split(r"(?<=[(=,|])(?=\S)|(?<=[a-z])(?=[A-Z])", value)
+    return Markup("<wbr>").join(parts)
+
+
+def short_names(texts: Sequence[str], limit: int = 24) -> dict[str, str]:
+    """Names for charts: ``VisualMixer(window_upper=8)`` -> "VisualMixer", with values where names alone are not unique.
+
+    "" is "No defence". Names are unique: a number is added where nothing else tells two texts apart.
+    """
+    bare = {text: re.sub(r"\([^()]*\)", "", text).replace(" | ", " + ") for text in texts}
+    names: dict[str, str] = {}
+    for text in texts:
+        alone = list(bare.values()).count(bare[text]) == 1
+        name = bare[text] if alone else re.sub(r"\b\w+=", "", text).replace(" | ", " + ").replace("()", "")
+        name = (name or "No defence") if len(name) <= limit else name[: limit - 1] + "…"
+        same = sum(re.sub(r" #\d+$", "", other) == name for other in names.values())
+        names[text] = f"{name} #{same + 1}" if same else name
+    return names
+
+
+def whole_percent(value: float) -> str:
+    """A share as whole per cent, for axes."""
+    return f"{fixed(100 * value, 0)} %"

@@ -1,0 +1,312 @@
+"""What a run leaves on disk, written so that a killed run keeps what it had and can go on.
+
+    rows.jsonl          one number a line
+    pictures/           PNG files and index.jsonl, which says what each shows
+    config.json         the resolved experiment, versions and progress
+    checkpoints/        the global model and the clients' ledgers of each pipeline, after its last complete round
+    jobs/               attacks that have no rows yet, with the updates they attack
+    report.html, rows.csv
+
+Every file is written beside its place and then moved there, so a reader never meets half of one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from clients.task import Task
+from defenses.base import Pipeline
+from simulations.experiment import ConfigError, Experiment
+from strategies.attack_pool import AttackJob
+
+PACKAGES = ("fedveil", "flwr", "ray", "torch", "torchvision", "opacus", "numpy")
+FREE_ON_RESUME = {"resume", "output-dir", "attack-workers", "attack-gpus", "client-timeout", "min-usable"}
+"""Settings that change no number, so a resumed run may differ in them."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a pipeline stands.
+
+    Attributes:
+        round: The last complete round; 0 is the evaluation of the initial model.
+        weights: The global model after it.
+        ledgers: Partition -> the training defences' state.
+        accuracy: Of that model on clean test images.
+    """
+
+    round: int
+    weights: dict[str, Tensor]
+    ledgers: dict[int, str]
+    accuracy: float | None
+
+
+@dataclass
+class RunDirectory:
+    """Rows, pictures, checkpoints and open jobs of one run (the ``Recorder`` of ``strategies.auditor``).
+
+    Attributes:
+        path: The folder.
+        experiment: Its settings.
+    """
+
+    path: Path
+    experiment: Experiment
+    _rows: list[dict[str, Any]] = field(default_factory=list)
+    _pictures: list[dict[str, Any]] = field(default_factory=list)
+    _lock: IO[str] | None = None
+    _progress: dict[str, Any] = field(default_factory=dict)
+    _round_started: float = field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        self._order = {str(pipeline): at for at, pipeline in enumerate(self.experiment.pipelines())}
+
+    # Opening ----------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def open(cls, path: Path, experiment: Experiment) -> RunDirectory:
+        """Starts a new run in ``path``, or takes up the one that is there when ``experiment.resume`` is set.
+
+        Raises:
+            ConfigError: When there is a run already and resume is off, none and it is on, or its settings were others.
+        """
+        run = cls(path, experiment)
+        run._take_lock()
+        config = path / "config.json"
+        if experiment.resume:
+            if not config.is_file():
+                raise ConfigError(f"resume: {path} holds no run (no config.json)")
+            run._check_same(json.loads(config.read_text())["config"])
+            run._load()
+        elif config.exists() or (path / "rows.jsonl").exists():
+            raise ConfigError(f"output-dir: {path} already holds a run; resume it, or name another folder")
+        for folder in ("pictures", "checkpoints", "jobs"):
+            (path / folder).mkdir(parents=True, exist_ok=True)
+        return run
+
+    def close(self) -> None:
+        """Lets another process write to this folder."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _take_lock(self) -> None:
+        """Two writers would undo each other's rows: a killed command may leave its simulation running for a while."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = (self.path / ".lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"output-dir: another run is still writing to {self.path}; wait for it, or end it"
+            ) from None
+
+    def _check_same(self, before: Mapping[str, Any]) -> None:
+        now = self.experiment.to_mapping()
+        odd = [key for key in now if key not in FREE_ON_RESUME and before.get(key) != now[key]]
+        if odd:
+            raise ConfigError(
+                f"resume: {odd[0]} was {before.get(odd[0])!r} and is now {now[odd[0]]!r}; resume with the settings of the run"
+            )
+
+    def _load(self) -> None:
+        """Reads rows and pictures, without those of rounds that were not complete and of jobs that were not closed."""
+        complete = {text: self._checkpoint_round(at) for text, at in self._order.items()}
+        for path in (self.path / "jobs").glob("*.safetensors"):
+            job = AttackJob.load(path)
+            if job.task.round > complete[job.task.pipeline]:
+                path.unlink()
+        open_jobs = {
+            (job.task.pipeline, job.task.round, job.attack, _observed(job.setting)) for job in self.open_jobs()
+        }
+
+        def keep(entry: dict[str, Any]) -> bool:
+            observed = entry.get("observation") or _observed(entry.get("setting") or {})
+            done = entry["round"] <= complete.get(entry["defense"], -1)
+            return done and (entry["defense"], entry["round"], entry["attack"], observed) not in open_jobs
+
+        self._rows = [row for row in read_lines(self.path / "rows.jsonl") if keep(row)]
+        self._pictures = [picture for picture in read_lines(self.path / "pictures" / "index.jsonl") if keep(picture)]
+
+    # Recording --------------------------------------------------------------------------------------------------------
+
+    def row(self, task: Task, *, metric: str, value: float | None, **fields: Any) -> None:
+        """Adds one number. ``fields`` are further columns; those not given have neutral values."""
+        experiment = self.experiment
+        self._rows.append(
+            {
+                "experiment": experiment.experiment,
+                "scenario": "federated",
+                "dataset": experiment.dataset,
+                "model": experiment.model,
+                "seed": experiment.seed,
+                "defense": task.pipeline,
+                "attack": "",
+                "setting": {},
+                "round": task.round,
+                "metric": metric,
+                "reference": "",
+                "value": value,
+                "n": 1,
+                "status": "ok",
+                "seconds": round(time.perf_counter() - self._round_started, 3),
+                **fields,
+            }
+        )
+
+    def picture(self, task: Task, image: Tensor, *, image_number: int, **fields: Any) -> None:
+        """Adds one image (C, H, W) in [0, 1] as a PNG file."""
+        from PIL import Image
+
+        entry = {"defense": task.pipeline, "round": task.round, "image": image_number, **fields}
+        kind = fields["kind"] if not fields["attack"] else f"attack{self._attack_number(fields['attack'])}"
+        name = f"{self.label(task.pipeline)}-r{task.round:04d}-c{fields['client']}-t{fields['target']}-i{image_number}-{kind}.png"
+        pixels = (image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy()
+        pixels = pixels[:, :, 0] if pixels.shape[2] == 1 else np.ascontiguousarray(pixels)
+        partial = self.path / "pictures" / f"{name}.tmp"
+        Image.fromarray(pixels).save(partial, format="PNG", optimize=True)
+        partial.replace(partial.with_suffix(""))
+        self._pictures.append({**entry, "observation": "one-step probe", "psnr": fields.get("psnr"), "file": name})
+
+    def _attack_number(self, attack: str) -> int:
+        from strategies.attack_pool import parse_attacks
+
+        texts = [repr(a) for a in parse_attacks(self.experiment.probe_attacks)]
+        return texts.index(attack)
+
+    def label(self, pipeline: str) -> str:
+        """Short name of a pipeline in file names."""
+        return f"p{self._order[pipeline]:02d}"
+
+    # Attack jobs ------------------------------------------------------------------------------------------------------
+
+    def open_job(self, job: AttackJob) -> None:
+        """Keeps a job until its rows are written."""
+        job.save(self.path / "jobs")
+
+    def close_job(self, job: AttackJob) -> None:
+        """Writes the rows, then forgets the job: killed in between, a resumed run does it again."""
+        self.flush()
+        (self.path / "jobs" / f"{job.name}.safetensors").unlink(missing_ok=True)
+
+    def open_jobs(self) -> list[AttackJob]:
+        """Jobs without rows, in order of name."""
+        return [AttackJob.load(path) for path in sorted((self.path / "jobs").glob("*.safetensors"))]
+
+    # Rounds -----------------------------------------------------------------------------------------------------------
+
+    def begin_round(self) -> None:
+        """Starts the clock that utility rows carry."""
+        self._round_started = time.perf_counter()
+
+    def complete_round(self, pipeline: Pipeline, checkpoint: Checkpoint) -> None:
+        """Makes a round final: rows first, then the checkpoint that counts them as complete."""
+        self.flush()
+        path = self._checkpoint_path(self._order[str(pipeline)])
+        about = {"round": checkpoint.round, "accuracy": checkpoint.accuracy, "ledgers": checkpoint.ledgers}
+        partial = path.with_suffix(".tmp")
+        save_file(dict(checkpoint.weights), partial, metadata={"about": json.dumps(about)})
+        partial.replace(path)
+
+    def checkpoint(self, pipeline: Pipeline) -> Checkpoint | None:
+        """The pipeline's last complete round, or None."""
+        path = self._checkpoint_path(self._order[str(pipeline)])
+        if not path.is_file():
+            return None
+        with safe_open(path, framework="pt") as file:
+            about = json.loads(file.metadata()["about"])
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+        ledgers = {int(partition): text for partition, text in about["ledgers"].items()}
+        return Checkpoint(about["round"], weights, ledgers, about["accuracy"])
+
+    def _checkpoint_path(self, at: int) -> Path:
+        return self.path / "checkpoints" / f"p{at:02d}.safetensors"
+
+    def _checkpoint_round(self, at: int) -> int:
+        path = self._checkpoint_path(at)
+        if not path.is_file():
+            return -1
+        with safe_open(path, framework="pt") as file:
+            return int(json.loads(file.metadata()["about"])["round"])
+
+    def flush(self) -> None:
+        """Writes rows and the pictures' index, in an order that does not depend on which attack ended first."""
+        self._rows.sort(key=self._sort_key)
+        self._pictures.sort(key=lambda p: p["file"])
+        write_atomically(self.path / "rows.jsonl", _lines(self._rows))
+        write_atomically(self.path / "pictures" / "index.jsonl", _lines(self._pictures))
+
+    def _sort_key(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
+        names = ("attack", "metric", "reference", "message")
+        observed = _observed(row["setting"])
+        return (
+            self._order[row["defense"]],
+            row["round"],
+            observed,
+            *(str(row.get(n, "")) for n in names),
+            row.get("client", -1),
+        )
+
+    def write_failure(self, reason: str) -> None:
+        """Keeps what was recorded, and says in config.json why the run ended."""
+        self.flush()
+        self.write_progress({**self._progress, "finished": False, "failed": reason})
+
+    def write_progress(self, progress: Mapping[str, Any], on_change: Callable[[Path], Any] | None = None) -> None:
+        """Writes config.json; ``on_change`` then rebuilds what depends on it (the report)."""
+        self._progress = dict(progress)
+        pipelines = self.experiment.pipelines()
+        described = {
+            str(p): {"adaptive_attacks": list(p.adaptive_attacks), "sources": [d.source for d in p.defenses]}
+            for p in pipelines
+        }
+        about = {
+            "config": self.experiment.to_mapping(),
+            "pipelines": [str(p) for p in pipelines],
+            "defenses": described,
+            "versions": {name: v for name in PACKAGES if (v := _version(name))},
+            "progress": dict(progress),
+            "command": f"fedveil report {self.path}",
+        }
+        write_atomically(self.path / "config.json", json.dumps(about, indent=1))
+        if on_change:
+            on_change(self.path)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The JSON objects of a .jsonl file; none when it does not exist."""
+    return [json.loads(line) for line in path.read_text().splitlines() if line] if path.is_file() else []
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Writes beside ``path`` and moves the result there."""
+    partial = path.with_name(path.name + ".tmp")
+    partial.write_text(text)
+    partial.replace(path)
+
+
+def _lines(entries: Sequence[Mapping[str, Any]]) -> str:
+    return "".join(json.dumps(entry, allow_nan=False) + "\n" for entry in entries)
+
+
+def _observed(setting: Mapping[str, Any]) -> str:
+    return str(setting.get("observation", ""))
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

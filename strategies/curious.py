@@ -1,0 +1,311 @@
+"""CuriousFedAvg: federated averaging by a server that is honest in what it computes and curious about what it receives."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
+from torch import Tensor
+
+from clients.task import Task
+from defenses.base import generator_for
+from strategies.attack_pool import AttackJob, Seen
+from strategies.auditor import Auditor, mean_and_interval
+from strategies.guard import fault, short
+
+
+class TooFewReplies(RuntimeError):  # noqa: N818 (the field's word for it)
+    """A round in which too few clients sent something usable."""
+
+
+class CuriousFedAvg(FedAvg):
+    """FedAvg on updates, with a guard before the average, and attacks on what arrives.
+
+    Clients reply with updates (local - global), not with weights. Before the training messages of an attacked round it asks
+    for one-step probes; both kinds of updates go to the auditor, whose attacks run beside the following rounds.
+
+    Args:
+        task: Orders for the clients; the round is filled in here.
+        auditor: Queues attacks and has them scored.
+        probe_attacks: Texts of attacks on one-step probes.
+        update_attacks: Texts of attacks on real training updates.
+        attack_rounds: Server rounds that are attacked.
+        known_labels: Clients publish the classes of probed images.
+        fraction_train: Share of the clients that train in a round.
+        min_usable: Share of the asked clients that must send something usable, or the run stops.
+        label: Short name of the pipeline for file names, such as "p02".
+
+    Raises:
+        TooFewReplies: When a round leaves too few usable replies.
+    """
+
+    def __init__(
+        self,
+        *,
+        task: Task,
+        auditor: Auditor,
+        probe_attacks: Iterable[str] = (),
+        update_attacks: Iterable[str] = (),
+        attack_rounds: Iterable[int] = (),
+        known_labels: bool = False,
+        fraction_train: float = 1.0,
+        min_usable: float = 0.5,
+        label: str = "p00",
+    ) -> None:
+        super().__init__(fraction_train=fraction_train, min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
+        self.task = task
+        self.auditor = auditor
+        self.exchange = auditor.exchange
+        self.recorder = auditor.recorder
+        self.probe_attacks = tuple(probe_attacks)
+        self.update_attacks = tuple(update_attacks)
+        self.attack_rounds = frozenset(attack_rounds)
+        self.known_labels = known_labels
+        self.min_usable = min_usable
+        self.label = label
+        self.ledgers: dict[int, str] = {}
+        """Partition -> the training defences' state as the client last reported it, to be handed back on resume."""
+        self.accuracy: float | None = None
+        """Of the current global model, on clean test images."""
+        self._weights: dict[str, Tensor] = {}
+
+    # Training ---------------------------------------------------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Probes the clients if this round is attacked, then orders the training of a seeded sample of them."""
+        contents = self.train_contents(server_round, arrays)
+        return [
+            Message(content, dst_node_id=self.exchange.nodes[p], message_type="train")
+            for p, content in contents.items()
+        ]
+
+    def train_contents(self, server_round: int, arrays: ArrayRecord) -> dict[int, RecordDict]:
+        """Partition -> content of its training message, after the probes of an attacked round."""
+        self._weights = tensors(arrays)
+        self.auditor.collect()
+        if server_round in self.attack_rounds:
+            self._probe(server_round, arrays)
+        partitions = self._sample(server_round)
+        return {p: self._content(server_round, arrays, p) for p in partitions}
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Refuses what cannot be averaged, shows the rest to the attacks, and returns global + weighted mean update."""
+        task = replace(self.task, round=server_round)
+        asked = self._sample(server_round)
+        good = self._usable(task, "train", asked, replies)
+        for partition, reply in good.items():
+            self._keep_ledger(partition, reply)
+        self._record_training(task, good)
+        if server_round in self.attack_rounds and self.update_attacks:
+            self._observe(task, "update", self.update_attacks, good, ["arrays"])
+        mean_update, metrics = super().aggregate_train(server_round, list(good.values()))
+        if mean_update is None:
+            return None, None
+        return self._step(mean_update), metrics
+
+    def _sample(self, server_round: int) -> list[int]:
+        """Partitions that train in this round: by number, not by Flower's random node ids, so that runs repeat."""
+        partitions = sorted(self.exchange.nodes)
+        count = max(1, round(self.fraction_train * len(partitions)))
+        order = torch.randperm(len(partitions), generator=generator_for(self.task.seed, "sample", server_round))
+        return sorted(partitions[i] for i in order[:count].tolist())
+
+    def _content(self, server_round: int, arrays: ArrayRecord, partition: int, **values: Any) -> RecordDict:
+        task = replace(self.task, round=server_round)
+        content = RecordDict({"arrays": arrays, "config": self.exchange.config(task, **values)})
+        if partition in self.ledgers:
+            content["ledger"] = ConfigRecord({self.task.pipeline: self.ledgers[partition]})
+        return content
+
+    def _usable(
+        self,
+        task: Task,
+        what: str,
+        asked: list[int],
+        replies: Iterable[Message],
+        records: tuple[str, ...] = ("arrays",),
+    ) -> dict[int, Message]:
+        """Replies that passed the guard, by partition in order; the others cost a row each.
+
+        Raises:
+            TooFewReplies: When they are fewer than ``min_usable`` of those asked.
+        """
+        by_node = {node: partition for partition, node in self.exchange.nodes.items()}
+        received = {by_node[reply.metadata.src_node_id]: reply for reply in replies}
+        reference = {name: tensor.numpy() for name, tensor in self._weights.items()}
+        good, reasons = {}, []
+        for partition in asked:
+            reply = received.get(partition)
+            if reply is None:
+                reason = f"no reply within {self.exchange.timeout:g} s"
+            else:
+                reason = next((r for record in records if (r := fault(reply, reference, record))), "")
+            if reply is not None and not reason:
+                good[partition] = reply
+                continue
+            reasons.append(f"client {partition}: {reason}")
+            self.recorder.row(
+                task, metric="client", value=None, status="failed", client=partition, message=f"{what}: {reason}"
+            )
+        if what == "train":
+            self.recorder.row(task, metric="clients-failed", value=len(reasons), n=len(asked))
+        if len(good) < max(1, self.min_usable * len(asked)):
+            raise TooFewReplies(
+                f"round {task.round}, {task.pipeline or 'no defence'}: {len(good)} of {len(asked)} {what} replies are usable, "
+                f"min-usable = {self.min_usable} asks for more; first reason: {reasons[0]}"
+            )
+        return good
+
+    def _step(self, mean_update: ArrayRecord) -> ArrayRecord:
+        arrays = {}
+        for name, weight in self._weights.items():
+            moved = weight + torch.from_numpy(mean_update[name].numpy().copy()).to(weight.dtype)
+            # A noisy or clipped update may push a variance below zero, which would make every later activation NaN.
+            moved = moved.clamp(min=0) if name.endswith("running_var") else moved
+            arrays[name] = Array(moved.numpy())
+        return ArrayRecord(arrays)
+
+    def _record_training(self, task: Task, good: Mapping[int, Message]) -> None:
+        names = sorted({name for reply in good.values() for name in _metrics(reply)} - {"num-examples", "local-steps"})
+        for name in names:
+            values = [float(_metrics(reply)[name]) for reply in good.values() if name in _metrics(reply)]
+            self.recorder.row(task, metric=name, worst=max(values), **mean_and_interval(values))
+        size = sum(array.numpy().nbytes for array in next(iter(good.values())).content["arrays"].values())  # type: ignore[union-attr]
+        self.recorder.row(task, metric="update-bytes", value=size, n=len(good))
+
+    # Attacks ----------------------------------------------------------------------------------------------------------
+
+    def _probe(self, server_round: int, arrays: ArrayRecord) -> None:
+        """Asks every client for one-step updates and queues the attacks on them."""
+        if not self.probe_attacks:
+            return
+        task = replace(self.task, round=server_round)
+        contents = {
+            p: self._content(server_round, arrays, p, **{"publish-labels": self.known_labels})
+            for p in self.exchange.nodes
+        }
+        replies = self.exchange("train.probe", contents)
+        records = tuple(f"target-{at}" for at in range(task.probe_targets))
+        good = self._usable(task, "train.probe", sorted(contents), replies.values(), records)
+        for partition, reply in good.items():
+            self._keep_ledger(partition, reply)
+        self._record_probe(task, good)
+        self._observe(task, "probe", self.probe_attacks, good, records)
+
+    def _observe(
+        self, task: Task, observation: str, texts: Iterable[str], good: Mapping[int, Message], records: Iterable[str]
+    ) -> None:
+        seen = [
+            Seen(
+                partition=partition,
+                target=at,
+                update=tensors(reply.content[record]),  # type: ignore[arg-type]
+                num_examples=int(_metrics(reply)["num-examples"]),
+                local_steps=int(_metrics(reply)["local-steps"]),
+                labels=_labels(reply, at),
+            )
+            for partition, reply in good.items()
+            for at, record in enumerate(records)
+        ]
+        self.auditor.baselines(task, observation, list(good), self._setting(task, observation, seen))
+        for at, text in enumerate(texts):
+            name = f"{self.label}-r{task.round:04d}-{observation}-{at:02d}"
+            self.auditor.submit(
+                AttackJob(name, text, observation, task, self._weights, seen, self._setting(task, observation, seen))
+            )
+
+    def _setting(self, task: Task, observation: str, seen: list[Seen]) -> dict[str, Any]:
+        """The threat card: what the server saw and knew."""
+        statistics = any(name.endswith("running_mean") for name in self._weights)
+        return {
+            "observation": "one-step probe" if observation == "probe" else "training update",
+            "images": max(s.num_examples for s in seen),
+            "local_steps": max(s.local_steps for s in seen),
+            "learning_rate": "known",
+            "labels": "known" if seen[0].labels is not None else "unknown",
+            "mode": "train",
+            "batch_norm_statistics": "sent, under the update defences" if statistics else "none",
+            "auxiliary_data": "none",
+            "round": task.round,
+            "model_accuracy": None if self.accuracy is None else round(self.accuracy, 4),
+        }
+
+    def _record_probe(self, task: Task, good: Mapping[int, Message]) -> None:
+        values = [float(m["epsilon-with-probes"]) for m in map(_metrics, good.values()) if "epsilon-with-probes" in m]
+        if values:
+            self.recorder.row(task, metric="epsilon-with-probes", worst=max(values), **mean_and_interval(values))
+
+    def _keep_ledger(self, partition: int, reply: Message) -> None:
+        ledger = reply.content.get("ledger")
+        if ledger and self.task.pipeline in ledger:  # type: ignore[operator]
+            self.ledgers[partition] = str(ledger[self.task.pipeline])  # type: ignore[index]
+
+    # Evaluation -------------------------------------------------------------------------------------------------------
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Asks every client for the accuracy on its share of the test data."""
+        contents = self.evaluate_contents(server_round, arrays)
+        return [
+            Message(content, dst_node_id=self.exchange.nodes[p], message_type="evaluate")
+            for p, content in contents.items()
+        ]
+
+    def evaluate_contents(self, server_round: int, arrays: ArrayRecord) -> dict[int, RecordDict]:
+        """Partition -> content of its evaluation message."""
+        return {p: self._content(server_round, arrays, p) for p in sorted(self.exchange.nodes)}
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Means over the clients' test examples, and a row for each."""
+        task = replace(self.task, round=server_round)
+        by_node = {node: partition for partition, node in self.exchange.nodes.items()}
+        good = []
+        for reply in sorted(replies, key=lambda r: by_node[r.metadata.src_node_id]):
+            if not reply.has_error():
+                good.append(reply)
+                continue
+            self.recorder.row(
+                task, metric="client", value=None, status="failed", client=by_node[reply.metadata.src_node_id],
+                message=f"evaluate: {short(reply.error.reason)}",
+            )  # fmt: skip
+        metrics = super().aggregate_evaluate(server_round, good)
+        if metrics is None:
+            return None
+        total = sum(int(_metrics(reply)["num-examples"]) for reply in good)
+        for name in sorted(metrics):
+            metric, _, reference = name.rpartition("-")
+            self.recorder.row(task, metric=metric, reference=reference, value=float(metrics[name]), n=total)  # type: ignore[arg-type]
+        self.accuracy = float(metrics["test-accuracy-original"])  # type: ignore[arg-type]
+        return metrics
+
+
+def tensors(arrays: ArrayRecord) -> dict[str, Tensor]:
+    """An ArrayRecord as tensors of their own memory."""
+    return {name: torch.from_numpy(np.array(array.numpy())) for name, array in arrays.items()}
+
+
+def ledgers_to_json(ledgers: Mapping[int, str]) -> str:
+    """For a checkpoint."""
+    return json.dumps({str(partition): text for partition, text in ledgers.items()})
+
+
+def _metrics(reply: Message) -> Mapping[str, Any]:
+    record: Any = reply.content["metrics"]
+    return record  # type: ignore[no-any-return]
+
+
+def _labels(reply: Message, target: int) -> Tensor | None:
+    published: Any = reply.content.get("labels")
+    return torch.from_numpy(published[f"target-{target}"].numpy().copy()) if published else None

@@ -1,0 +1,48 @@
+"""What the server accepts: a reply that cannot be averaged safely is refused with a reason, never averaged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from flwr.app import ArrayRecord, Message
+
+MAX_REASON = 300
+
+
+def fault(reply: Message, reference: Mapping[str, np.ndarray], record: str = "arrays") -> str:
+    """Why a reply's arrays cannot be used, or "".
+
+    Args:
+        reply: A client's reply.
+        reference: Name -> array of the shape and dtype that is expected, such as the global model.
+        record: The reply's record to check.
+
+    Refused are error replies, missing records, other names, shapes or dtypes, NaN or infinite values, and counts of
+    examples that are not positive whole numbers (they are the weights of the average, and the client chooses them).
+    """
+    if reply.has_error():
+        return short(reply.error.reason or f"error code {reply.error.code}")
+    arrays = reply.content.get(record)
+    if not isinstance(arrays, ArrayRecord):
+        return f"the reply has no {record!r}"
+    if set(arrays) != set(reference):
+        odd = sorted(set(arrays) ^ set(reference))
+        return f"{record}: names differ from the model's at {odd[:3]} ({len(odd)} in all)"
+    for name, expected in reference.items():
+        values = arrays[name].numpy()
+        if values.shape != expected.shape or values.dtype != expected.dtype:
+            return f"{record}: {name!r} is {values.dtype}{values.shape}, expected {expected.dtype}{expected.shape}"
+        if not np.isfinite(values).all():
+            return f"{record}: {name!r} holds NaN or infinite values"
+    metrics = reply.content.get("metrics")
+    count = metrics.get("num-examples") if metrics else None  # type: ignore[union-attr]
+    if not isinstance(count, int) or count <= 0:
+        return f"metrics: num-examples is {count!r}, expected a positive whole number"
+    return ""
+
+
+def short(reason: str) -> str:
+    """The last line of a traceback, which says what happened; Flower's reasons carry the whole of it."""
+    lines = [line.strip() for line in reason.strip().splitlines() if line.strip()]
+    return lines[-1][:MAX_REASON] if lines else "no reason given"

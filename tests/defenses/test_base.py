@@ -1,0 +1,186 @@
+"""The pipeline: which combinations it refuses, where each stage acts, and what each stage's randomness depends on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from defenses import (
+    ATS,
+    DPSGD,
+    Batch,
+    Blur,
+    Clip,
+    Defense,
+    DefenseError,
+    GaussianNoise,
+    ImageNoise,
+    InputDefense,
+    InstaHide,
+    LaplaceNoise,
+    Pipeline,
+    Pruning,
+    SmashedDefense,
+    STAdam,
+    Training,
+    TrainingDefense,
+)
+from defenses.base import generator_for
+
+
+@dataclass(frozen=True, repr=False)
+class Draw(InputDefense):
+    """Replaces images by one draw of its stream, so that a test can see the stream."""
+
+    tag: int = 0
+
+    def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
+        return Batch(torch.rand(batch.images.shape, generator=generator), batch.targets)
+
+
+@dataclass(frozen=True, repr=False)
+class DrawOnce(Draw):
+    resamples: ClassVar[bool] = False
+    at_inference: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, repr=False)
+class AddFeature(SmashedDefense):
+    amount: float = 1.0
+
+    def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
+        return features + self.amount
+
+
+@dataclass(frozen=True, repr=False)
+class OtherTraining(TrainingDefense):
+    def protect_training(self, training: Training, generator: torch.Generator) -> Training:
+        return training
+
+
+@pytest.fixture
+def batch() -> Batch:
+    return Batch(torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0)), torch.eye(4))
+
+
+@pytest.mark.parametrize(
+    ("stages", "reason"),
+    [
+        ((InstaHide(), DPSGD()), "InstaHide.. mixes examples of different people.*per-example bound of DPSGD"),
+        ((InstaHide(), Clip(), DPSGD()), "mixes examples of different people"),
+        ((STAdam(), STAdam()), "both replace the optimizer; keep one"),
+        ((STAdam(), DPSGD()), "both replace the optimizer"),
+        ((DPSGD(noise_multiplier=1.0), DPSGD()), "both replace the optimizer"),
+        ((DPSGD(), OtherTraining()), "OtherTraining.. comes after DPSGD.*could undo its sampling or noise"),
+    ],
+)
+def test_combinations_that_would_lie_are_refused(stages: tuple[Defense, ...], reason: str):
+    with pytest.raises(DefenseError, match=reason):
+        Pipeline(stages)
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        (),
+        (ATS(), DPSGD(), Clip(), GaussianNoise()),
+        (OtherTraining(), DPSGD()),
+        (InstaHide(), STAdam(), Pruning()),
+        (Clip(), Clip(2.0)),
+    ],
+)
+def test_honest_combinations_are_accepted(stages: tuple[Defense, ...]):
+    assert Pipeline(stages).defenses == stages
+
+
+def test_the_empty_pipeline_returns_what_it_gets(batch: Batch):
+    empty = Pipeline()
+    update, features = {"w": torch.ones(2)}, torch.ones(1, 2, 3)
+    for method in (empty.protect_once, empty.protect_batch, empty.protect_test):
+        assert method(batch, (0,)) is batch
+    assert empty.protect_update(update, (0,)) is update
+    assert empty.protect_features(features, (0,)) is features
+
+
+def test_stages_apply_in_order_to_what_they_protect(batch: Batch):
+    pipeline = Pipeline((Clip(1.0), Blur(1.0), GaussianNoise(0.0), AddFeature(2.0), Pruning(0.5), AddFeature(3.0)))
+    update = {"w": torch.tensor([3.0, 4.0])}
+    torch.testing.assert_close(pipeline.protect_update(update, (0,))["w"], torch.tensor([0.0, 0.8]))
+    torch.testing.assert_close(pipeline.protect_features(torch.zeros(1, 2, 3), (0,)), torch.full((1, 2, 3), 5.0))
+    assert not torch.equal(pipeline.protect_once(batch, (0,)).images, batch.images)
+    clipped_last = Pipeline((Pruning(0.5), Clip(1.0))).protect_update(update, (0,))
+    torch.testing.assert_close(clipped_last["w"], torch.tensor([0.0, 1.0]))
+
+
+def test_a_stages_stream_is_its_own(batch: Batch):
+    """Neither the neighbours nor the amount of randomness that they use changes what a stage draws."""
+    last = [Pipeline((other, Draw())).protect_batch(batch, ("k",)).images for other in (Clip(), Draw(1), ATS())]
+    assert torch.equal(last[0], last[1])
+    assert torch.equal(last[0], last[2])
+    assert torch.equal(last[0], Pipeline((Blur(), Draw(), Clip())).protect_batch(batch, ("k",)).images)
+    elsewhere = Pipeline((Clip(), Clip(), Draw())).protect_batch(batch, ("k",)).images
+    assert not torch.equal(last[0], elsewhere)
+    assert not torch.equal(last[0], Pipeline((Clip(), Draw())).protect_batch(batch, ("other",)).images)
+
+
+def test_noise_of_two_stages_is_independent():
+    update = {"w": torch.zeros(20_000)}
+    both = Pipeline((GaussianNoise(1.0), GaussianNoise(1.0))).protect_update(update, (0,))["w"]
+    # Equal streams would add to twice the same noise, of standard deviation 2.
+    assert both.std().item() == pytest.approx(2**0.5, rel=0.03)
+
+
+def test_protection_is_split_where_freshness_begins(batch: Batch):
+    pipeline = Pipeline((Blur(1.0), ImageNoise(), Draw(), Blur(2.0)))
+    once = pipeline.protect_once(batch, (0,))
+    expected = Pipeline((Blur(1.0), ImageNoise())).protect_once(batch, (0,))
+    assert torch.equal(once.images, expected.images)
+    fresh = [pipeline.protect_batch(once, (0, step)).images for step in (1, 2, 1)]
+    assert not torch.equal(fresh[0], fresh[1])
+    assert torch.equal(fresh[0], fresh[2])
+    # The later blur cannot be done beforehand, although it does not resample: it acts on what does.
+    drawn = torch.rand(batch.images.shape, generator=generator_for(0, 1, 2))
+    expected = Blur(2.0).protect_batch(Batch(drawn, batch.targets), generator_for(9)).images
+    torch.testing.assert_close(fresh[0], expected)
+
+
+def test_test_images_pass_only_the_stages_that_ask_for_it(batch: Batch):
+    pipeline = Pipeline((ATS(), DrawOnce(), InstaHide()))
+    protected = pipeline.protect_test(batch, ("test",))
+    assert torch.equal(protected.images, torch.rand(batch.images.shape, generator=generator_for("test", 1)))
+    assert torch.equal(protected.targets, batch.targets)
+    assert pipeline.at_inference
+    assert not Pipeline((ATS(), InstaHide())).at_inference
+    assert Pipeline((DPSGD(),)).needs_group_norm
+    assert not pipeline.needs_group_norm
+
+
+def test_adaptive_attacks_are_listed_once_in_order():
+    class First(Clip):
+        adaptive_attacks: ClassVar[tuple[str, ...]] = ("A", "B")
+
+    class Second(Clip):
+        adaptive_attacks: ClassVar[tuple[str, ...]] = ("B", "C")
+
+    assert Pipeline((First(), Second())).adaptive_attacks == ("A", "B", "C")
+
+
+def test_generators_depend_on_the_whole_key_and_nothing_else():
+    torch.manual_seed(1)
+    first = torch.rand(4, generator=generator_for(7, "train", 1, 2))
+    torch.manual_seed(2)
+    assert torch.equal(first, torch.rand(4, generator=generator_for(7, "train", 1, 2)))
+    others = [(7, "train", 2, 1), (7, "train", 12), (7, "train", "1", 2), (71, "train", 1, 2), (7, "probe", 1, 2)]
+    for key in others:
+        assert not torch.equal(first, torch.rand(4, generator=generator_for(*key)))
+
+
+def test_text_shows_what_differs_from_the_default():
+    assert str(Pipeline((Clip(), GaussianNoise(std=0.5)))) == "Clip() | GaussianNoise(std=0.5)"
+    assert repr(LaplaceNoise(scale=np.float64(0.25))) == "LaplaceNoise(scale=0.25)"
+    assert str(Pipeline()) == ""

@@ -1,0 +1,403 @@
+"""DP-SGD against a hand-written loop over examples, closed forms of the privacy bound, and known mistakes of others."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from scipy.special import logsumexp
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+from defenses.base import DefenseError, Key, Pipeline, Training, generator_for
+from defenses.dp_sgd import DPSGD, ORDERS, epsilon_spent, noise_for_budget, remove_hooks
+
+pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook", "ignore:Optimal order is the")
+DELTA = 1e-5
+
+
+class Scaled(nn.Module):
+    """A small convolutional classifier with group normalisation and a 0-d parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3, padding=1)
+        self.norm = nn.GroupNorm(2, 4)
+        self.act = nn.ReLU(inplace=True)
+        self.out = nn.Linear(4 * 6 * 6, 3)
+        self.scale = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = self.act(self.norm(self.conv(images)))
+        return self.out(hidden.view(hidden.shape[0], -1)) * self.scale
+
+
+def cross_entropy(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(model(images), targets)
+
+
+def build(seed: int = 0) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return Scaled().train()
+
+
+def data(count: int) -> TensorDataset:
+    generator = torch.Generator().manual_seed(1)
+    images = torch.rand(count, 1, 6, 6, generator=generator)
+    return TensorDataset(images, F.one_hot(torch.randint(3, (count,), generator=generator), 3).float())
+
+
+def set_up(
+    count: int = 20, batch_size: int = 5, *, model: nn.Module | None = None, epochs: int = 1, **more: Any
+) -> Training:
+    model = model or build()
+    return Training(
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.5),
+        loader=DataLoader(data(count), batch_size=batch_size, shuffle=True),
+        loss=cross_entropy,
+        epochs=epochs,
+        **{"total_epochs": epochs, **more},
+    )
+
+
+def run(training: Training) -> Iterator[int]:
+    """Trains as a client does; yields the size of every batch after its step."""
+    for _ in range(training.epochs):
+        for images, targets in training.loader:
+            loss = training.loss(training.model, images, targets)
+            training.optimizer.zero_grad()
+            loss.backward()
+            training.optimizer.step()
+            yield len(images)
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def protect(defense: DPSGD, training: Training, *key: int | str) -> Training:
+    return Pipeline((defense,)).protect_training(training, key or ("test",))
+
+
+# ---- the mechanism
+
+
+@pytest.mark.parametrize("max_grad_norm", [0.05, 1.0, 1e6])
+def test_without_noise_a_step_is_the_mean_of_clipped_per_example_gradients(max_grad_norm: float):
+    training = set_up(count=7, batch_size=7)  # one batch per epoch: every example is in it with probability 1
+    reference, before = build(), weights(build())
+    clipped = {name: torch.zeros_like(tensor) for name, tensor in before.items()}
+    for image, target in data(7):
+        reference.zero_grad()
+        cross_entropy(reference, image[None], target[None]).backward()
+        gradient = {name: parameter.grad for name, parameter in reference.named_parameters()}
+        norm = math.sqrt(sum(float((g.double() ** 2).sum()) for g in gradient.values()))
+        for name, tensor in gradient.items():
+            clipped[name] += tensor * min(1.0, max_grad_norm / norm)
+    protected = protect(DPSGD(noise_multiplier=0.0, max_grad_norm=max_grad_norm), training)
+    assert list(run(protected)) == [7]
+    for name, tensor in weights(training.model).items():
+        torch.testing.assert_close(before[name] - tensor, 0.5 * clipped[name] / 7, rtol=1e-4, atol=1e-6)
+
+
+def test_with_a_huge_bound_and_no_noise_it_is_plain_sgd():
+    plain, private = set_up(count=8, batch_size=8, epochs=3), set_up(count=8, batch_size=8, epochs=3)
+    list(run(plain))
+    list(run(protect(DPSGD(noise_multiplier=0, max_grad_norm=1e9), private)))
+    for name, tensor in weights(plain.model).items():
+        torch.testing.assert_close(weights(private.model)[name], tensor, rtol=1e-4, atol=1e-6)
+
+
+def test_noise_has_the_promised_size_in_every_parameter_and_scalars_get_some():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 600), nn.Linear(600, 3))
+    training = set_up(count=10, batch_size=5, model=model.train())
+    before = weights(model)
+    protected = protect(DPSGD(noise_multiplier=2.0, max_grad_norm=1e-9), training)
+    steps = len(list(run(protected)))
+    # Gradients clipped to nothing leave the noise: lr * (z C) / (q n) per step, q n = 5.
+    expected = 0.5 * 2.0 * 1e-9 / 5 * steps**0.5
+    moved = torch.cat([(weights(model)[name] - before[name]).flatten().double() for name in before])
+    # float32 weights of size 0.1 cannot show changes of 1e-10; the optimizer's gradient can.
+    assert moved.abs().max() <= 1e-7
+    noise = torch.cat([parameter.grad.flatten().double() for parameter in model.parameters()])
+    assert (0.5 * noise).std().item() * steps**0.5 == pytest.approx(expected, rel=0.02)
+    scalar = set_up()
+    list(run(protect(DPSGD(noise_multiplier=5.0), scalar)))
+    assert weights(scalar.model)["scale"] != weights(build())["scale"]
+
+
+def test_the_model_keeps_its_identity_names_and_function():
+    training = set_up()
+    names = list(training.model.state_dict())
+    images = data(4).tensors[0]
+    logits = training.model(images)
+    protected = protect(DPSGD(noise_multiplier=1.0), training)
+    assert protected.model is training.model
+    assert list(protected.model.state_dict()) == names
+    torch.testing.assert_close(protected.model(images), logits)
+
+
+def test_a_model_can_be_protected_again_and_used_without():
+    model = build()
+    for round_number in range(2):
+        assert len(list(run(protect(DPSGD(noise_multiplier=1.0), set_up(model=model), round_number)))) == 4
+    remove_hooks(model)
+    fresh = copy.deepcopy(model)
+    plain, other = set_up(count=5, model=model), set_up(count=5, model=fresh)
+    list(run(plain))
+    list(run(other))
+    for name, tensor in weights(fresh).items():
+        torch.testing.assert_close(weights(model)[name], tensor)
+    assert not any(hasattr(parameter, "grad_sample") for parameter in model.parameters())
+
+
+def test_batch_norm_is_refused_by_name():
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(32, 3))
+    with pytest.raises(DefenseError, match=r"BatchNorm \(1\) mixes examples.*use GroupNorm"):
+        protect(DPSGD(noise_multiplier=1.0), set_up(model=model))
+
+
+@pytest.mark.parametrize("model", [nn.Sequential(nn.Flatten(), nn.LSTM(36, 3)), build().eval()])
+def test_models_without_per_example_gradients_are_refused(model: nn.Module):
+    with pytest.raises(DefenseError, match="no gradients per example"):
+        protect(DPSGD(noise_multiplier=1.0), set_up(model=model))
+
+
+# ---- sampling
+
+
+def test_batches_are_poisson_samples():
+    protected = protect(DPSGD(noise_multiplier=1.0), set_up(count=30, batch_size=6, epochs=400))
+    inclusions = torch.zeros(2000, 30)
+    lookup = {image.sum().item(): i for i, image in enumerate(data(30).tensors[0])}
+    batches = [images for _ in range(400) for images, _ in protected.loader]
+    for row, images in enumerate(batches):
+        inclusions[row, [lookup[image.sum().item()] for image in images]] = 1
+    assert len(batches) == 2000
+    sizes = inclusions.sum(1)
+    assert sizes.mean().item() == pytest.approx(6, abs=4 * (30 * 0.2 * 0.8 / 2000) ** 0.5)
+    assert sizes.var().item() == pytest.approx(30 * 0.2 * 0.8, rel=0.15)  # a permutation would have variance 0
+    assert ((inclusions.mean(0) - 0.2).abs() < 5 * (0.16 / 2000) ** 0.5).all()
+    correlation = torch.corrcoef(inclusions.T) - torch.eye(30)
+    assert correlation.abs().max() < 5 / 2000**0.5
+
+
+def test_empty_batches_count_add_noise_and_run_no_model():
+    training = set_up(count=2, batch_size=1, epochs=20)
+    protected = protect(DPSGD(noise_multiplier=1.0), training)
+    states = [(0, weights(training.model))]
+    states += [(size, weights(training.model)) for size in run(protected)]
+    empty = [at for at in range(1, len(states)) if states[at][0] == 0]
+    assert len(empty) >= 3
+    for at in empty:
+        for name, before in states[at - 1][1].items():
+            assert torch.isfinite(states[at][1][name]).all()
+            assert not torch.equal(states[at][1][name], before)
+    assert sum(entry[2] for entry in protected.state["accountant"]["history"]) == len(states) - 1 == 40
+
+
+@pytest.mark.parametrize("zero_grad_first", [True, False])
+def test_the_loss_of_an_empty_batch_is_zero_with_a_gradient(zero_grad_first: bool):
+    def fails(*arguments: object) -> Tensor:
+        raise AssertionError("the model must not run on no examples")
+
+    protected = protect(DPSGD(noise_multiplier=0.0), set_up()._replace(loss=fails) if False else set_up())
+    before = weights(protected.model)
+    images, targets = torch.zeros(0, 1, 6, 6), torch.zeros(0, 3)
+    if zero_grad_first:
+        protected.optimizer.zero_grad()
+    loss = protected.loss(protected.model, images, targets)
+    if not zero_grad_first:
+        protected.optimizer.zero_grad()
+    assert loss.item() == 0
+    loss.backward()
+    protected.optimizer.step()
+    for name, tensor in weights(protected.model).items():
+        assert torch.equal(tensor, before[name])
+    assert epsilon_spent(protected.state, DELTA) == math.inf
+
+
+@pytest.mark.parametrize(("count", "batch_size", "steps"), [(49, 1, 49), (93, 1, 93), (98, 2, 49), (5, 32, 1), (1, 1, 1)])
+def test_odd_sizes_lose_no_step_and_divide_by_the_expected_batch(count: int, batch_size: int, steps: int):
+    # 1 / (1 / 93) is 92.99..., and 49 * (1 / 49) is 0.99...: truncated, they lose a step and divide by zero.
+    training = set_up(count, batch_size)
+    protected = protect(DPSGD(noise_multiplier=1.0), training)
+    assert len(list(run(protected))) == steps
+    assert protected.optimizer.expected_batch_size == pytest.approx(count / steps)
+    assert protected.state["accountant"]["history"] == [[1.0, 1 / steps, steps]]
+    assert all(torch.isfinite(tensor).all() for tensor in weights(training.model).values())
+
+
+# ---- randomness
+
+
+def trained(key: Key, global_seed: int) -> dict[str, Tensor]:
+    torch.manual_seed(global_seed)
+    training = set_up(epochs=2)
+    list(run(protect(DPSGD(noise_multiplier=1.0), training, *key)))
+    return weights(training.model)
+
+
+def test_runs_repeat_bit_for_bit_and_depend_on_the_key_only():
+    first, again, other = trained((0, 1), 5), trained((0, 1), 6), trained((0, 2), 5)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not any(torch.equal(first[name], other[name]) for name in first)
+
+
+# ---- the privacy bound
+
+
+def gaussian_epsilon(noise_multiplier: float, steps: int, delta: float) -> float:
+    """Renyi bound of the Gaussian mechanism without sampling, alpha / (2 z^2) per step, in closed form."""
+    return min(
+        steps * a / (2 * noise_multiplier**2) + math.log1p(-1 / a) - (math.log(delta) + math.log(a)) / (a - 1)
+        for a in ORDERS
+    )
+
+
+def sampled_epsilon(noise_multiplier: float, rate: float, steps: int, delta: float) -> float:
+    """Renyi bound of the subsampled mechanism at whole orders (Mironov, Talwar and Zhang 2019, section 3.3)."""
+    bounds = []
+    for a in range(2, 64):
+        terms = [
+            math.log(math.comb(a, k)) + (a - k) * math.log1p(-rate) + k * math.log(rate) + (k * k - k) / (2 * noise_multiplier**2)
+            for k in range(a + 1)
+        ]
+        divergence = float(logsumexp(terms)) / (a - 1)
+        bounds.append(steps * divergence + math.log1p(-1 / a) - (math.log(delta) + math.log(a)) / (a - 1))
+    return min(bounds)
+
+
+def state_of(*history: tuple[float, float, int]) -> dict[str, Any]:
+    return {"accountant": {"mechanism": "rdp", "history": [list(entry) for entry in history]}}
+
+
+@pytest.mark.parametrize(("noise_multiplier", "steps"), [(1.0, 1), (4.0, 30), (60.0, 500)])
+def test_epsilon_without_sampling_is_the_closed_form(noise_multiplier: float, steps: int):
+    spent = epsilon_spent(state_of((noise_multiplier, 1.0, steps)), DELTA)
+    assert spent == pytest.approx(gaussian_epsilon(noise_multiplier, steps, DELTA), rel=1e-9)
+
+
+@pytest.mark.parametrize(("noise_multiplier", "rate", "steps"), [(1.0, 0.01, 1000), (0.8, 0.1, 50), (2.0, 0.25, 200)])
+def test_epsilon_with_sampling_is_the_published_sum(noise_multiplier: float, rate: float, steps: int):
+    spent = epsilon_spent(state_of((noise_multiplier, rate, steps)), DELTA)
+    bound = sampled_epsilon(noise_multiplier, rate, steps, DELTA)
+    assert 0.98 * bound <= spent <= bound * (1 + 1e-9)  # fractional orders can only improve on whole ones
+    assert spent < gaussian_epsilon(noise_multiplier, steps, DELTA)
+
+
+def test_three_rounds_of_one_epoch_spend_what_three_epochs_spend():
+    whole = protect(DPSGD(noise_multiplier=1.0), set_up(epochs=3))
+    list(run(whole))
+    state: dict[str, Any] = {}
+    spent = []
+    for round_number in range(3):
+        training = set_up(epochs=1, total_epochs=3, state=json.loads(json.dumps(state)))
+        protected = protect(DPSGD(noise_multiplier=1.0), training, round_number)
+        list(run(protected))
+        state = protected.state
+        spent.append(epsilon_spent(state, DELTA))
+    assert spent == sorted(set(spent))
+    assert spent[-1] == epsilon_spent(whole.state, DELTA)
+    from opacus.accountants import RDPAccountant
+
+    accountant = RDPAccountant()
+    for _ in range(12):
+        accountant.step(noise_multiplier=1.0, sample_rate=0.25)
+    assert spent[-1] == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-9)
+
+
+@pytest.mark.parametrize("target", [0.5, 8.0])
+def test_all_rounds_together_spend_the_target_and_the_noise_is_never_aimed_anew(target: float):
+    state: dict[str, Any] = {}
+    noises = set()
+    for round_number in range(5):
+        training = set_up(epochs=2, total_epochs=10, state=json.loads(json.dumps(state)))
+        protected = protect(DPSGD(target_epsilon=target), training, round_number)
+        list(run(protected))
+        state = protected.state
+        noises.add(state["noise_multiplier"])
+        assert protected.optimizer.noise_multiplier == state["noise_multiplier"]
+    assert len(noises) == 1
+    assert 0.999 * target <= epsilon_spent(state, DELTA) <= target
+
+
+def test_a_probe_uses_the_noise_of_the_training_and_is_accounted_for():
+    real = protect(DPSGD(target_epsilon=4.0), set_up(count=100, batch_size=10, total_epochs=5))
+    probe = protect(DPSGD(target_epsilon=4.0), set_up(count=2, batch_size=2, state=real.state))
+    list(run(probe))
+    z = real.state["noise_multiplier"]
+    assert probe.optimizer.noise_multiplier == z
+    assert probe.state["accountant"]["history"] == [[z, 1.0, 1]]
+    assert epsilon_spent(probe.state, DELTA) == pytest.approx(gaussian_epsilon(z, 1, DELTA))
+
+
+def test_the_given_state_is_left_alone_and_the_new_one_grows_with_every_step():
+    given = state_of((1.0, 0.25, 4))
+    kept = copy.deepcopy(given)
+    protected = protect(DPSGD(noise_multiplier=1.0), set_up(state=given))
+    for step, _ in enumerate(run(protected), start=1):
+        assert protected.state["accountant"]["history"] == [[1.0, 0.25, 4 + step]]
+        json.dumps(protected.state)
+    assert given == kept
+
+
+def test_nothing_spent_is_zero_and_no_noise_is_infinite():
+    assert epsilon_spent({}, DELTA) == 0.0
+    assert epsilon_spent({"noise_multiplier": 1.0}, DELTA) == 0.0
+    assert epsilon_spent(state_of((1.0, 0.5, 3), (0.0, 0.5, 1)), DELTA) == math.inf
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, -1, float("nan")])
+def test_a_delta_outside_of_0_to_1_is_refused(delta: float):
+    with pytest.raises(ValueError, match="delta is"):
+        epsilon_spent(state_of((1.0, 1.0, 1)), delta)
+
+
+def test_more_steps_need_more_noise():
+    needed = [noise_for_budget(2.0, DELTA, 0.1, steps) for steps in (10, 100, 1000)]
+    assert needed == sorted(set(needed))
+
+
+def test_a_budget_that_no_noise_meets_is_refused():
+    with pytest.raises(DefenseError, match="no noise keeps 1000000 steps"):
+        noise_for_budget(1e-6, 1e-12, 1.0, 10**6)
+
+
+# ---- settings
+
+
+def test_the_default_is_a_total_epsilon_of_8():
+    assert DPSGD() == DPSGD(target_epsilon=8.0)
+    assert repr(DPSGD()) == "DPSGD(target_epsilon=8.0)"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"target_epsilon": 1.0, "noise_multiplier": 1.0}, "target_epsilon is 1.0; allowed: None when"),
+        ({"target_epsilon": 0.0}, "target_epsilon is 0.0; allowed"),
+        ({"target_epsilon": math.inf}, "target_epsilon is inf; allowed"),
+        ({"noise_multiplier": -1.0}, "noise_multiplier is -1.0; allowed"),
+        ({"target_delta": 1.0}, "target_delta is 1.0; allowed"),
+        ({"max_grad_norm": 0.0}, "max_grad_norm is 0.0; allowed"),
+    ],
+)
+def test_bad_settings_are_refused(arguments: dict[str, float], message: str):
+    with pytest.raises(ValueError, match=message):
+        DPSGD(**arguments)
+
+
+def test_a_client_without_examples_is_refused():
+    training = set_up()
+    empty = Training(training.model, training.optimizer, DataLoader(data(0)), cross_entropy, 1, 1)
+    with pytest.raises(DefenseError, match="no examples"):
+        protect(DPSGD(noise_multiplier=1.0), empty)

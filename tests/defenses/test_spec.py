@@ -1,0 +1,169 @@
+"""The configuration language: it inverts ``repr``, runs no code, and says what is allowed."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from defenses import (
+    ATS,
+    DPSGD,
+    Blur,
+    Clip,
+    Defense,
+    DefenseError,
+    GaussianNoise,
+    ImageNoise,
+    InstaHide,
+    LaplaceNoise,
+    Pipeline,
+    Pruning,
+    SpecError,
+    STAdam,
+    parse,
+    parse_pipelines,
+)
+from defenses.spec import parse_statements
+
+positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False) | st.integers(1, 10**9)
+below_one = st.floats(0, 1, exclude_max=True)
+a_defense = st.one_of(
+    st.builds(Clip, positive | st.just(float("inf"))),
+    st.builds(GaussianNoise, positive),
+    st.builds(LaplaceNoise, positive),
+    st.builds(ImageNoise, positive, st.booleans()),
+    st.builds(Blur, positive),
+    st.builds(Pruning, st.floats(0, 1)),
+    st.builds(ATS, st.lists(st.integers(0, 49), min_size=1).map(lambda i: "-".join(map(str, i))), st.booleans()),
+    st.integers(1, 9).flatmap(lambda k: st.builds(InstaHide, st.just(k), st.floats(1 / k, 1))),
+)
+a_training_defense = st.one_of(
+    st.builds(STAdam, positive, below_one, below_one, positive, positive),
+    st.builds(DPSGD, target_epsilon=st.floats(1e-3, 1e6), max_grad_norm=positive),
+    st.builds(DPSGD, noise_multiplier=positive, target_delta=st.floats(0, 1, exclude_min=True, exclude_max=True)),
+)
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> Pipeline:
+    stages = draw(st.lists(a_defense, max_size=4))
+    if draw(st.booleans()):
+        training = draw(a_training_defense)
+        stages = [s for s in stages if not (isinstance(training, DPSGD) and s.mixes_examples)]
+        stages.insert(draw(st.integers(0, len(stages))), training)
+    return Pipeline(tuple(stages))
+
+
+@given(pipelines())
+def test_parse_inverts_str(pipeline: Pipeline):
+    assert parse(str(pipeline)) == pipeline
+
+
+@given(st.lists(pipelines(), max_size=3), st.sampled_from([";", "\n", " ;\n\n; "]))
+def test_several_pipelines_start_with_the_empty_one_and_repeat_none(given_pipelines: list[Pipeline], separator: str):
+    text = separator.join(map(str, given_pipelines))
+    assert parse_pipelines(text) == list(dict.fromkeys([Pipeline(), *given_pipelines]))
+
+
+@given(st.text() | st.text("()[]{}|;,=-*.:'\"\n #0aClipB"))
+def test_any_text_is_read_or_refused_with_a_message(text: str):
+    try:
+        parse_pipelines(text)
+    except (SpecError, DefenseError) as error:
+        assert str(error)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '__import__("os")',
+        '__import__("os").system("false")',
+        "Clip(max_norm=__import__('os'))",
+        "Clip(max_norm=Clip.__init__)",
+        "Clip(max_norm=(lambda: 1)())",
+        "Clip(max_norm=[x for x in (1,)][0])",
+        "Clip.__class__()",
+        "(Clip)()()",
+        "Defense()",
+        "Pipeline()",
+        "parse('Clip()')",
+        "Clip(**{'max_norm': 1})",
+        "Clip(*[1])",
+        "import os",
+        "x = Clip()",
+        "Clip() if True else Blur()",
+        "Clip() & Blur()",
+        "Clip() Blur()",
+        "Clip(f'{1}')",
+        "Clip(\0)",
+        "\ud800",
+        "Clip({[]: 1})",
+        "(" * 500,
+        "Clip(" + "-" * 100_000 + "1)",
+        "|".join(["Clip()"] * 100_000),
+    ],
+)
+def test_code_and_nonsense_are_refused(text: str, monkeypatch: pytest.MonkeyPatch):
+    def never(*arguments: object) -> None:
+        raise AssertionError("code was run")
+
+    monkeypatch.setattr("os.system", never)
+    with pytest.raises(SpecError):
+        parse(text)
+
+
+def test_an_unknown_name_lists_the_known_ones_and_suggests_one():
+    with pytest.raises(SpecError, match=r"unknown defence 'GausianNoise', did you mean 'GaussianNoise'\?; known: ATS, "):
+        parse("GausianNoise(std=0.1)")
+
+
+def test_an_unknown_argument_lists_the_known_ones_and_suggests_one():
+    message = r"InstaHide has no argument 'num_mix', did you mean 'num_mixed'\?; known: num_mixed, max_weight"
+    with pytest.raises(SpecError, match=message):
+        parse("InstaHide(num_mix=4)")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("Clip(1, 2)", "Clip takes at most 1 arguments, got 2"),
+        ("Clip(1, max_norm=2)", "'max_norm' is given twice"),
+        ("Clip(max_norm=0)", "Clip: max_norm is 0; allowed: a number above 0, or inf"),
+        ("Clip(max_norm=nan)", "max_norm is nan; allowed"),
+        ("Clip(max_norm=True)", "max_norm is True; allowed"),
+        ("Clip(max_norm=1" + "0" * 400 + ")", "max_norm is 10+; allowed"),
+        ("Clip(max_norm=one)", "Clip: 'one' is not a number"),
+        ("Clip(); Blur()", "holds 2 pipelines where one is expected"),
+    ],
+)
+def test_bad_arguments_are_refused_with_what_came_and_what_is_allowed(text: str, message: str):
+    with pytest.raises(SpecError, match=message):
+        parse(text)
+
+
+def test_a_refused_chain_keeps_its_reason():
+    with pytest.raises(DefenseError, match="mixes examples of different people"):
+        parse("InstaHide() | DPSGD()")
+
+
+@pytest.mark.parametrize("text", ["", "  ", "\n;\n", "# only a comment"])
+def test_no_text_is_no_defence(text: str):
+    assert parse(text) == Pipeline()
+
+
+def test_names_alone_positional_arguments_and_infinity_are_understood():
+    assert parse("Clip | Blur(2) | Clip(inf)") == Pipeline((Clip(), Blur(std=2), Clip(max_norm=float("inf"))))
+
+
+def test_another_registry_reads_other_things():
+    assert parse_statements("complex(1, imag=2) | complex; complex(-3)", {"complex": complex}, "number") == [
+        [1 + 2j, 0j],
+        [-3 + 0j],
+    ]
+
+
+def test_the_text_is_plain_python_syntax():
+    ast.parse(str(Pipeline((Clip(2.0), ATS("1-2"), DPSGD(noise_multiplier=1.0)))))

@@ -1,0 +1,377 @@
+"""VisualMixer against a slow Algorithm 1, the laws of uniform shuffles, and exact invariants."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+
+import pytest
+import torch
+from scipy.stats import chisquare
+from torch import Tensor
+
+from defenses import visual_mixer
+from defenses.base import Batch, generator_for
+from defenses.spec import parse
+from defenses.vfe import shuffled_vfe_mean, vfe_image, vfe_region
+from defenses.visual_mixer import (
+    BlockShuffle,
+    VisualMixer,
+    block_shuffle,
+    partition,
+    power_of_two,
+    shuffle_windows,
+    window_ids,
+    window_sizes,
+)
+from defenses.visual_mixer_bounds import shuffled_vfe_variance
+from tests.defenses.visual_mixer_reference import crop, reference_partition, reference_visual_mixer
+
+SHAPES = [(28, 28), (32, 32), (31, 45), (5, 5), (1, 1), (1, 40), (64, 48), (7, 100)]
+BOUNDS = [(2, 15), (2, 16), (1, 32), (3, 40), (4, 15), (16, 16), (1, 1)]
+
+
+def random_images(batch: int, channels: int, height: int, width: int, seed: int = 0) -> Tensor:
+    """Images in [0, 1] whose contrast varies from place to place, so that regions differ in VFE."""
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.rand(batch, channels, height, width, generator=generator, dtype=torch.float64) - 0.5
+    coarse = torch.rand(batch, 1, -(-height // 4), -(-width // 4), generator=generator, dtype=torch.float64) ** 2
+    contrast = coarse.repeat_interleave(4, 2).repeat_interleave(4, 3)[..., :height, :width]
+    return 0.5 + noise * contrast
+
+
+def protect(defense: VisualMixer | BlockShuffle, images: Tensor, seed: int = 0) -> Tensor:
+    return defense.protect_batch(Batch(images, torch.eye(len(images))), generator_for(seed)).images
+
+
+def ids_of(defense: VisualMixer, images: Tensor) -> Tensor:
+    return window_ids(defense.partition(images), *images.shape[-2:])
+
+
+def windows_of(ids: Tensor) -> list[tuple[int, int, int, int]]:
+    """Bounding boxes (top, left, height, width) of the windows of one image, which must be full rectangles."""
+    boxes = []
+    for number in ids.unique():
+        rows, columns = (ids == number).nonzero(as_tuple=True)
+        top, left = int(rows.min()), int(columns.min())
+        height, width = int(rows.max()) - top + 1, int(columns.max()) - left + 1
+        assert len(rows) == height * width
+        boxes.append((top, left, height, width))
+    return sorted(boxes)
+
+
+def same_values_per_window(before: Tensor, after: Tensor, ids: Tensor) -> bool:
+    """Whether each window holds the same multiset before and after, channel by channel."""
+
+    def in_order(images: Tensor) -> Tensor:
+        by_value = images.flatten(2).sort(2)
+        windows = ids.flatten(1).unsqueeze(1).expand_as(by_value.indices).gather(2, by_value.indices)
+        return by_value.values.gather(2, windows.sort(2, stable=True).indices)
+
+    return torch.equal(in_order(before), in_order(after))
+
+
+# Partition
+
+
+def test_window_sizes_follow_lines_3_to_16_of_the_algorithm():
+    assert window_sizes(224, 224, 2, 15) == [8, 4, 2]  # 224 -> 64 -> 32 -> 16 -> 8
+    assert window_sizes(224, 224, 4, 15) == [8, 4]
+    assert window_sizes(224, 224, 6, 63) == [32, 16, 8, 4]  # 6 is rounded down to 4 ...
+    assert window_sizes(224, 224, 6, 63, strict_lower=True) == [32, 16, 8]  # ... or up to 8.
+    assert window_sizes(32, 32, 8, 15) == [8]
+    assert window_sizes(28, 28, 2, 28) == [28, 14]  # One region, which is its own median.
+    assert window_sizes(28, 20, 30, 40) == [28, 16]  # Half of 28 would fall below 16 = 2^floor(log2 30).
+    assert window_sizes(20, 17, 16, 16) == [16]  # Line 5 would give 8.
+    assert window_sizes(5, 5, 8, 15) == [5]
+    assert window_sizes(1, 1, 2, 15) == [1]
+
+
+@pytest.mark.parametrize(("lower", "upper"), BOUNDS)
+@pytest.mark.parametrize(("height", "width"), SHAPES)
+@pytest.mark.parametrize("density", visual_mixer.DENSITIES)
+def test_partition_equals_the_slow_algorithm(height: int, width: int, lower: int, upper: int, density: str):
+    images = random_images(3, 2, height, width)
+    defense = VisualMixer(lower, upper, density)
+    ids = ids_of(defense, images)
+    for image, numbers in zip(images, ids, strict=True):
+        assert windows_of(numbers) == sorted(w[:4] for w in reference_partition(image, lower, upper, density))
+
+
+@pytest.mark.parametrize(("lower", "upper"), [(3, 40), (5, 8), (9, 33)])
+def test_strict_lower_equals_the_slow_algorithm(lower: int, upper: int):
+    images = random_images(2, 3, 45, 70)
+    ids = ids_of(VisualMixer(lower, upper, strict_lower=True), images)
+    for image, numbers in zip(images, ids, strict=True):
+        expected = reference_partition(image, lower, upper, strict_lower=True)
+        assert windows_of(numbers) == sorted(w[:4] for w in expected)
+        assert min(w.size for w in expected) >= lower
+
+
+def test_partition_uses_several_sizes_and_an_image_of_its_own_only():
+    images = random_images(4, 3, 96, 96)
+    defense = VisualMixer(2, 63)
+    ids = ids_of(defense, images)
+    assert {box[2] for box in windows_of(ids[0])} == {16, 8, 4, 2}
+    for index in range(4):
+        assert torch.equal(ids_of(defense, images[index : index + 1])[0], ids[index])
+
+
+@pytest.mark.parametrize(("lower", "upper"), [(2, 16), (3, 40), (4, 64)])
+def test_window_sides_are_powers_of_two_within_the_bounds_except_at_edges(lower: int, upper: int):
+    images = random_images(2, 3, 90, 101)
+    for ids in ids_of(VisualMixer(lower, upper), images):
+        for top, left, height, width in windows_of(ids):
+            side = max(height, width)
+            if top + height < 90 and left + width < 101:
+                assert height == width == power_of_two(side)
+                assert power_of_two(lower) <= side <= power_of_two(upper) // 2
+            assert side <= upper // 2
+
+
+@pytest.mark.parametrize("density", ["normalised", "sum"])
+def test_low_vfe_regions_get_windows_at_least_as_large_as_high_ones(density: str):
+    """The first regions, of 32 pixels, are told apart by their own VFE, computed here by hand."""
+    image = random_images(1, 3, 128, 128)
+    ids = ids_of(VisualMixer(2, 63, density), image)[0]
+    smallest: dict[bool, set[int]] = {True: set(), False: set()}
+    regions = [(y, x) for y in range(0, 128, 32) for x in range(0, 128, 32)]
+    vfe = torch.stack([vfe_region(image[0, :, y : y + 32, x : x + 32]).mean() for y, x in regions])
+    for (y, x), low in zip(regions, (vfe <= vfe.quantile(0.5)).tolist(), strict=True):
+        smallest[low] |= {box[2] for box in windows_of(ids[y : y + 32, x : x + 32])}
+    assert smallest[True] == {16}
+    assert max(smallest[False]) <= 16
+    assert min(smallest[False]) < 16
+
+
+def test_flat_half_gets_large_windows_and_noisy_half_small_ones():
+    image = torch.zeros(1, 1, 64, 64)
+    image[..., 32:] = torch.rand(1, 1, 64, 32, generator=torch.Generator().manual_seed(0))
+    image[..., :32] += torch.linspace(0, 0.01, 64).view(1, 1, 64, 1)
+    boxes = windows_of(ids_of(VisualMixer(1, 16), image)[0])
+    assert {box[2] for box in boxes if box[1] < 32} == {8}
+    # Noise of one strength: its parts have about its own VFE, and none reaches down to the flat half's median.
+    assert {box[2] for box in boxes if box[1] >= 32} < {4, 2, 1}
+
+
+# Shuffle
+
+
+@pytest.mark.parametrize("channels", visual_mixer.CHANNELS)
+@pytest.mark.parametrize(("height", "width"), SHAPES)
+@pytest.mark.parametrize("depth", [1, 3])
+def test_each_window_keeps_its_values_channel_by_channel(height: int, width: int, depth: int, channels: str):
+    images = random_images(3, depth, height, width)
+    defense = VisualMixer(2, 16, channels=channels)
+    before = images.clone()
+    mixed = protect(defense, images)
+    assert torch.equal(images, before)
+    assert same_values_per_window(images, mixed, ids_of(defense, images))
+    if height * width > 100:
+        assert (mixed != images).double().mean() > 0.5
+
+
+def test_slow_algorithm_keeps_the_same_windows():
+    images = random_images(2, 3, 45, 31)
+    mixed = reference_visual_mixer(images, torch.Generator().manual_seed(0), 2, 16)
+    assert not torch.equal(mixed, images)
+    assert same_values_per_window(images, mixed, ids_of(VisualMixer(2, 16), images))
+
+
+@pytest.mark.parametrize("channels", visual_mixer.CHANNELS)
+def test_every_pixel_is_a_uniform_draw_from_its_window_like_in_the_slow_algorithm(channels: str):
+    image = random_images(1, 2, 22, 19)
+    repeats = 600
+    many = image.expand(repeats, -1, -1, -1)
+    fast = protect(VisualMixer(2, 16, channels=channels), many)
+    slow = reference_visual_mixer(many.clone(), torch.Generator().manual_seed(1), 2, 16, channels=channels)
+    mean, variance = torch.empty_like(image[0]), torch.empty_like(image[0])
+    for window in reference_partition(image[0], 2, 16):
+        pixels = crop(image[0], window).flatten(1)
+        crop(mean, window).copy_(pixels.mean(1)[:, None, None].expand_as(crop(mean, window)))
+        crop(variance, window).copy_(pixels.var(1, unbiased=False)[:, None, None].expand_as(crop(variance, window)))
+    for mixed in (fast, slow):
+        z = (mixed.mean(0) - mean) / (variance / repeats).sqrt()
+        assert z.abs().max() < 4.5
+        assert 0.8 < z.square().mean() < 1.2
+
+
+@pytest.mark.parametrize(("height", "width"), [(2, 2), (2, 3), (1, 4)])
+def test_all_permutations_of_a_tiny_window_are_equally_likely(height: int, width: int):
+    count = height * width
+    codes = {order: i for i, order in enumerate(itertools.permutations(range(count)))}
+    repeats = 60 * len(codes)
+    images = torch.arange(count).float().view(1, 1, height, width).expand(repeats, 1, -1, -1)
+    mixed = protect(VisualMixer(4, 4), images).flatten(1).int().tolist()
+    observed = torch.bincount(torch.tensor([codes[tuple(row)] for row in mixed]), minlength=len(codes))
+    assert chisquare(observed.numpy()).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("size", [4, 8])
+def test_any_pixel_goes_anywhere_in_its_window_equally_often(size: int):
+    """Checks all windows of a large image at once, so that no place in the image is special."""
+    images = torch.arange(size * size).view(1, 1, size, size).repeat(8, 3, 16, 16).float()
+    mixed = protect(VisualMixer(size, size), images).unfold(2, size, size).unfold(3, size, size)
+    origin = mixed.reshape(-1, size * size).long()
+    place = torch.arange(size * size).expand_as(origin)
+    observed = torch.bincount((origin * size * size + place).flatten(), minlength=size**4)
+    # Rows and columns of the table of counts both have a fixed sum, which takes 2 n - 1 degrees of freedom.
+    assert chisquare(observed.numpy(), ddof=2 * size * size - 2).pvalue > 1e-3
+
+
+def test_channels_are_shuffled_independently_or_together():
+    images = torch.arange(4).float().view(1, 1, 2, 2).repeat(6000, 2, 2, 2)
+    codes = {order: i for i, order in enumerate(itertools.permutations(range(4)))}
+
+    def orders(channels: str) -> Tensor:
+        tiles = protect(VisualMixer(2, 2, channels=channels), images).unfold(2, 2, 2).unfold(3, 2, 2)
+        rows = tiles.permute(0, 2, 3, 1, 4, 5).reshape(-1, 4).int().tolist()
+        return torch.tensor([codes[tuple(row)] for row in rows]).view(-1, 2)
+
+    together = orders("spatial")
+    assert torch.equal(together[:, 0], together[:, 1])
+    assert len(together.unique()) == 24
+    alone = orders("per-channel")
+    observed = torch.bincount(alone[:, 0] * 24 + alone[:, 1], minlength=576)
+    assert chisquare(observed.numpy()).pvalue > 1e-3
+
+
+def test_windows_of_a_batch_are_shuffled_independently():
+    """Neighbouring windows and images must not share a permutation."""
+    images = torch.arange(4).float().view(1, 1, 2, 2).repeat(40, 3, 20, 20)
+    rows = protect(VisualMixer(2, 2), images).unfold(2, 2, 2).unfold(3, 2, 2).reshape(-1, 4)
+    equal = (rows[1:] == rows[:-1]).all(1).double()
+    assert abs(equal.mean() - 1 / 24) < 4 * (equal.std() / len(equal) ** 0.5)
+
+
+def test_shuffled_vfe_has_the_exact_mean_and_variance():
+    size, repeats = 8, 3000
+    region = torch.rand(1, 1, size, size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    mixed = protect(VisualMixer(size, size), region.expand(repeats, -1, -1, -1))
+    normalised = vfe_region(mixed[:, 0]) / shuffled_vfe_mean(region[0, 0]) * 2 * size * (size - 1)
+    centred = region - region.mean()
+    exact = shuffled_vfe_variance(size, kurtosis=float(centred.pow(4).mean() / centred.square().mean() ** 2))
+    assert abs(normalised.mean() - 112) < 4 * (exact / repeats) ** 0.5
+    assert abs(normalised.var() / exact - 1) < 4 * (2 / repeats) ** 0.5
+
+
+def test_shuffling_raises_the_vfe_of_a_smooth_image_and_larger_windows_raise_it_more():
+    ramp = (torch.arange(64)[:, None] + torch.arange(64)).float() / 126
+    image = ramp.expand(1, 3, -1, -1)
+    values = [float(vfe_image(protect(VisualMixer(size, size), image), 64)) for size in (1, 2, 4, 8, 16)]
+    assert values == sorted(values)
+    assert values[0] == pytest.approx(float(vfe_image(image, 64)))
+    assert values[-1] > 20 * values[0]
+
+
+# The defence as others see it
+
+
+def test_window_of_one_and_constant_images_stay():
+    images = random_images(2, 3, 17, 12)
+    assert torch.equal(protect(VisualMixer(1, 1), images), images)
+    flat = torch.full((2, 3, 17, 12), 0.25)
+    assert torch.equal(protect(VisualMixer(), flat), flat)
+
+
+@pytest.mark.parametrize("defense", [VisualMixer(), VisualMixer(channels="spatial"), BlockShuffle()])
+def test_same_generator_state_same_output_and_other_states_another(defense: VisualMixer | BlockShuffle):
+    images = random_images(2, 3, 32, 32)
+    assert torch.equal(protect(defense, images, seed=1), protect(defense, images, seed=1))
+    assert not torch.equal(protect(defense, images, seed=1), protect(defense, images, seed=2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("density", visual_mixer.DENSITIES)
+def test_dtype_memory_layout_and_range_are_free(dtype: torch.dtype, density: str):
+    images = (255 * random_images(2, 3, 30, 21)).round().to(dtype)
+    defense = VisualMixer(2, 16, density)
+    mixed = protect(defense, images)
+    assert mixed.dtype == dtype
+    assert torch.equal(mixed, protect(defense, images.to(memory_format=torch.channels_last)))
+    assert same_values_per_window(images.double(), mixed.double(), ids_of(defense, images))
+    assert torch.equal(ids_of(defense, images), ids_of(defense, images.double()))
+
+
+@pytest.mark.parametrize("defense", [VisualMixer(), BlockShuffle()])
+def test_empty_batch_and_targets(defense: VisualMixer | BlockShuffle):
+    assert protect(defense, torch.zeros(0, 3, 16, 16)).shape == (0, 3, 16, 16)
+    batch = Batch(
+        torch.rand(2, 1, 9, 9, generator=torch.Generator().manual_seed(0)), torch.tensor([[0.3, 0.7], [1, 0]])
+    )
+    assert torch.equal(defense.protect_batch(batch, generator_for(0)).targets, batch.targets)
+
+
+@pytest.mark.parametrize(
+    "text", ["VisualMixer()", "VisualMixer(window_upper=8, channels='spatial')", "BlockShuffle(window=4)"]
+)
+def test_configuration_text_and_pickle_round_trip(text: str):
+    (defense,) = parse(text, {"VisualMixer": VisualMixer, "BlockShuffle": BlockShuffle}).defenses
+    assert repr(defense) == text
+    assert pickle.loads(pickle.dumps(defense)) == defense
+    assert defense.at_inference
+    assert not defense.resamples
+    assert not defense.mixes_examples
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"window_lower": 0}, "window_lower is 0"),
+        ({"window_lower": 2.0}, "window_lower is 2.0"),
+        ({"window_lower": 16}, "window_upper is 15; allowed: 16 or more"),
+        ({"window_lower": 9, "strict_lower": True}, "window_upper is 15; allowed: 16 or more"),
+        ({"density": "mean"}, "density is 'mean'; allowed: normalised, sum, sigma"),
+        ({"channels": "both"}, "channels is 'both'; allowed: per-channel, spatial"),
+    ],
+)
+def test_bad_parameters_are_named(arguments: dict[str, object], message: str):
+    with pytest.raises(ValueError, match=message):
+        VisualMixer(**arguments)
+
+
+# The released variant
+
+
+def test_block_shuffle_moves_whole_blocks_inside_their_window_uniformly():
+    blocks = torch.arange(4).view(2, 2).repeat(20, 20)  # Number of the block inside its 8 x 8 window.
+    images = (blocks * 100).repeat_interleave(4, 0).repeat_interleave(4, 1) + torch.arange(16).view(4, 4).repeat(40, 40)
+    mixed = block_shuffle(images.float().expand(20, 3, -1, -1), 8, 2, torch.Generator().manual_seed(0))
+    tiles = mixed.unfold(2, 4, 4).unfold(3, 4, 4)
+    assert (tiles % 100 == torch.arange(16).view(4, 4)).all()
+    orders = (tiles[..., 0, 0] // 100).unfold(2, 2, 2).unfold(3, 2, 2).reshape(-1, 4).int().tolist()
+    codes = {order: i for i, order in enumerate(itertools.permutations(range(4)))}
+    observed = torch.bincount(torch.tensor([codes[tuple(row)] for row in orders]), minlength=24)
+    assert chisquare(observed.numpy()).pvalue > 1e-3
+
+
+def test_block_shuffle_shuffles_channels_and_images_apart():
+    images = torch.rand(1, 1, 32, 32, generator=torch.Generator().manual_seed(0)).expand(2, 2, -1, -1)
+    mixed = block_shuffle(images, 8, 2, torch.Generator().manual_seed(0))
+    for one, other in itertools.combinations(mixed.flatten(0, 1), 2):
+        assert not torch.equal(one, other)
+
+
+def test_block_shuffle_limits_and_edges():
+    images = random_images(2, 3, 30, 21)
+    generator = torch.Generator().manual_seed(0)
+    assert torch.equal(block_shuffle(images, 8, 1, generator), images)
+    assert torch.equal(block_shuffle(images[..., :3, :3], 8, 2, generator), images[..., :3, :3])
+    # Blocks of one pixel are Algorithm 1 with one window size.
+    everywhere = partition(images, [8])
+    assert same_values_per_window(images, block_shuffle(images, 8, 8, generator), window_ids(everywhere, 30, 21))
+    same = block_shuffle(images, 8, 8, torch.Generator().manual_seed(3))
+    assert torch.equal(same, shuffle_windows(images, everywhere, torch.Generator().manual_seed(3)))
+    # 30 x 21 holds 7 x 5 blocks of 4; the rest of 2 rows and 1 column stays.
+    mixed = block_shuffle(images, 8, 2, generator)
+    assert torch.equal(mixed[..., 28:, :], images[..., 28:, :])
+    assert torch.equal(mixed[..., 20:], images[..., 20:])
+    assert torch.equal(mixed.flatten().sort().values, images.flatten().sort().values)
+    assert not torch.equal(mixed[..., :28, :20], images[..., :28, :20])
+
+
+def test_block_shuffle_names_bad_parameters():
+    with pytest.raises(ValueError, match="window is 8 and n is 3"):
+        block_shuffle(torch.zeros(1, 1, 8, 8), 8, 3, torch.Generator())
+    with pytest.raises(ValueError, match="window is 9; allowed: a positive multiple of blocks, 2"):
+        BlockShuffle(window=9)

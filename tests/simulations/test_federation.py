@@ -1,0 +1,134 @@
+"""The whole federation in this process: real ClientApp, real strategy, real attacks; only the transport is local."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Message
+
+from simulations.experiment import Experiment
+from simulations.run_directory import read_lines
+from simulations.server_app import run_experiment
+from tests.local_grid import LocalGrid
+
+FAST = "InvertingGradients(iterations=20); LabelInference()"
+
+
+def experiment(out: Path, **changes: object) -> Experiment:
+    small = Experiment(
+        output_dir=str(out), dataset="mnist-5k", train_limit=120, test_limit=40, num_clients=3, rounds=2, local_epochs=1,
+        defenses="GaussianNoise(std=0.02)", probe_attacks=FAST, probe_targets=1, attack_rounds="first", attack_workers=0,
+    )  # fmt: skip
+    return replace(small, **changes)
+
+
+def untimed(rows: list[dict]) -> list[dict]:
+    """Rows without what measures time."""
+    kept = [row for row in rows if "seconds" not in row["metric"]]
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in kept]
+
+
+def test_run_leaves_a_report_and_rows_of_every_kind(tmp_path: Path) -> None:
+    report = run_experiment(LocalGrid(3), experiment(tmp_path / "run"))
+    rows = read_lines(tmp_path / "run" / "rows.jsonl")
+    assert report.read_text().lstrip().startswith("<!doctype html>")
+    assert {row["defense"] for row in rows} == {"", "GaussianNoise(std=0.02)"}
+    for defense in ("", "GaussianNoise(std=0.02)"):
+        mine = [row for row in rows if row["defense"] == defense]
+        accuracy = [r["round"] for r in mine if r["metric"] == "test-accuracy" and r["reference"] == "original"]
+        assert accuracy == [0, 1, 2]
+        attacked = {row["attack"] for row in mine if row["round"] == 1}
+        assert {
+            "",
+            "InvertingGradients(iterations=20)",
+            "LabelInference()",
+            "baseline:grey",
+            "baseline:mean",
+        } <= attacked
+    psnr = [
+        r
+        for r in rows
+        if r["metric"] == "psnr" and r["attack"].startswith("Inverting") and r["reference"] == "original"
+    ]
+    assert [row["n"] for row in psnr] == [3, 3]
+    needed = {"experiment", "scenario", "dataset", "model", "seed", "defense", "attack", "setting", "round", "metric"}
+    assert all(needed | {"reference", "value", "n", "status", "seconds"} <= set(row) for row in rows)
+
+
+def test_same_seed_same_rows_other_seed_others(tmp_path: Path) -> None:
+    runs = {}
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        run_experiment(LocalGrid(3), experiment(tmp_path / name, seed=seed))
+        runs[name] = untimed(read_lines(tmp_path / name / "rows.jsonl"))
+    assert runs["a"] == runs["b"]
+    values = [[row["value"] for row in runs[name] if row["metric"] == "psnr"] for name in ("a", "c")]
+    assert values[0] != values[1]
+
+
+def broken(kind: str):
+    """A tamper function: client 1's training replies go wrong in one way."""
+
+    def tamper(partition: int, request: Message, reply: Message) -> Message | None:
+        if partition != 1 or request.metadata.message_type != "train":
+            return reply
+        if kind == "raises":
+            raise RuntimeError("disk full")
+        if kind == "silent":
+            return None
+        arrays = {name: array.numpy().copy() for name, array in reply.content["arrays"].items()}
+        first = next(iter(arrays))
+        if kind == "nan":
+            arrays[first].flat[0] = np.nan
+        elif kind == "shape":
+            arrays[first] = arrays[first][:1]
+        elif kind == "keys":
+            del arrays[first]
+        elif kind == "dtype":
+            arrays[first] = arrays[first].astype(np.float64)
+        elif kind == "count":
+            reply.content["metrics"]["num-examples"] = -5
+        reply.content["arrays"] = ArrayRecord({name: Array(value) for name, value in arrays.items()})
+        return reply
+
+    return tamper
+
+
+REASONS = {
+    "raises": "disk full", "silent": "no reply", "nan": "NaN", "shape": "expected float32(12, 1, 5, 5)",
+    "keys": "names differ", "dtype": "float64", "count": "num-examples is -5",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", REASONS)
+def test_a_bad_client_costs_its_own_update_and_a_row(tmp_path: Path, kind: str) -> None:
+    settings = experiment(tmp_path / "run", defenses="", rounds=1, attack_rounds="")
+    run_experiment(LocalGrid(3, broken(kind)), settings)
+    rows = read_lines(tmp_path / "run" / "rows.jsonl")
+    failed = [row for row in rows if row["status"] == "failed"]
+    assert [(row["client"], row["round"], row["metric"]) for row in failed] == [(1, 1, "client")]
+    assert REASONS[kind] in failed[0]["message"]
+    assert [row["value"] for row in rows if row["metric"] == "clients-failed"] == [1]
+    assert [row["n"] for row in rows if row["metric"] == "train-loss"] == [2]
+
+
+def test_too_few_usable_replies_stop_the_run_and_keep_its_rows(tmp_path: Path) -> None:
+    settings = experiment(tmp_path / "run", defenses="", min_usable=1.0, attack_rounds="")
+    with pytest.raises(RuntimeError, match="2 of 3 train replies are usable.*disk full"):
+        run_experiment(LocalGrid(3, broken("raises")), settings)
+    assert any(row["status"] == "failed" for row in read_lines(tmp_path / "run" / "rows.jsonl"))
+    about = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert "min-usable" in about["progress"]["failed"]
+
+
+def test_probes_show_the_defended_update(tmp_path: Path) -> None:
+    """Pruning every entry leaves an attacker nothing: the message on the wire is what is attacked."""
+    settings = experiment(tmp_path / "run", defenses="Pruning(fraction=1.0)", rounds=1)
+    run_experiment(LocalGrid(3), settings)
+    rows = read_lines(tmp_path / "run" / "rows.jsonl")
+    images = [row for row in rows if row["attack"].startswith("Inverting") and row["metric"] == "psnr"]
+    failures = {(row["defense"], row["failures"]) for row in images}
+    assert failures == {("", 0), ("Pruning(fraction=1.0)", 3)}
