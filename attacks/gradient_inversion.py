@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from attacks.base import Attack, AttackError, ClientUpdate, Reconstruction
-from attacks.inversion_loop import COSTS, GradientMatching, Minimum, attackable, count_classes, first_order
+from attacks.gradient_matching import COSTS, GradientMatching, attackable, count_classes
+from attacks.inversion_loop import Minimum, Stage, first_order, step_decay_stages
 from attacks.labels import infer_labels
 from attacks.lbfgs import minimize
 from defenses.base import Update
@@ -34,7 +35,7 @@ class _Victim:
 
 @dataclass(frozen=True)
 class _Target:
-    """One observation, ready to be attacked. ``starts`` is (restarts, D), see ``attacks.inversion_loop``."""
+    """One observation, ready to be attacked. ``starts`` is (restarts, D), see ``attacks.gradient_matching``."""
 
     index: int
     observation: ClientUpdate
@@ -49,7 +50,7 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
 
         argmin_x  D(grad_w loss(model_w(x), y), g) + total_variation * TV(x)
 
-    All targets and restarts advance together (``attacks.inversion_loop``). Nothing is chosen by the truth: the iterate and the
+    All targets and restarts advance together (``attacks.gradient_matching``). Nothing is chosen by the truth: the iterate and the
     restart that are returned have the lowest value of this objective.
 
     Attributes:
@@ -64,6 +65,8 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
         labels: "known" (the server was told), "infer" (``infer_labels``) or "joint" (soft labels are unknowns too, as in DLG).
         init: "randn" (standard normal in normalised pixels), "uniform" (in [0, 1]), "grey" (0.5) or "black" (0).
         step_decay: Adam and SGD: step size x 0.1 after 3/8, 5/8 and 7/8 of the iterations.
+        prior_decay: Adam and SGD with ``step_decay``: the weight of the prior shrinks with the step size, so that it guides the
+            start and hardly biases the result.
         line_search: L-BFGS: weak Wolfe line search instead of a fixed step.
         max_images: Images that are reconstructed when the update covers more; their labels are an even choice from the sorted ones.
         chunk: Trials (targets x restarts) in memory at once; changes nothing but speed.
@@ -86,6 +89,7 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
     labels: str = "known"
     init: str = "randn"
     step_decay: bool = True
+    prior_decay: bool = False
     line_search: bool = False
     max_images: int = 8
     chunk: int = 32
@@ -101,11 +105,13 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
         for name in ("iterations", "restarts", "max_images", "chunk"):
             value = getattr(self, name)
             require(is_whole(value) and value >= 1, self, name, "a whole number of at least 1")
-        for name in ("signed", "boxed", "step_decay", "line_search"):
+        for name in ("signed", "boxed", "step_decay", "prior_decay", "line_search"):
             require(isinstance(getattr(self, name), bool), self, name, "True or False")
         rate, prior = self.learning_rate, self.total_variation
         require(is_number(rate) and 0 < rate < float("inf"), self, "learning_rate", "a positive number")
         require(is_number(prior) and 0 <= prior < float("inf"), self, "total_variation", "a number of at least 0")
+        decays = self.optimizer != "lbfgs" and self.step_decay
+        require(decays or not self.prior_decay, self, "prior_decay", "False, unless adam or sgd run with step_decay")
         searchable = self.optimizer == "lbfgs" and not self.signed
         require(searchable or not self.line_search, self, "line_search", "False, unless lbfgs sees unsigned gradients")
         varied = self.init in ("randn", "uniform") or self.labels == "joint"
@@ -194,8 +200,16 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
         if self.optimizer == "lbfgs":
             end = minimize(objective, starts, bounds, steps, rate, self.line_search, self.signed)
         else:
-            end = first_order(objective, starts, bounds, steps, rate, self.optimizer, self.signed, self.step_decay)
+            end = first_order(self._stages(objective), starts, bounds, self.optimizer, self.signed)
         return end.unknowns, end.loss, end.evaluations
+
+    def _stages(self, objective: GradientMatching) -> list[Stage]:
+        if not self.step_decay:
+            return [Stage(objective, self.learning_rate, self.iterations)]
+        objectives = [objective] * 4
+        if self.prior_decay:
+            objectives = [objective.with_prior(self.total_variation * 0.1**i) for i in range(4)]
+        return step_decay_stages(objectives, self.learning_rate, self.iterations)
 
     def _bounds(self, observation: ClientUpdate, unknowns: Tensor) -> tuple[Tensor, Tensor]:
         lower, upper = torch.full_like(unknowns, -torch.inf), torch.full_like(unknowns, torch.inf)

@@ -1,140 +1,16 @@
-"""Many gradient inversions at once: the matching objective of all dummies in one call, and the loops that minimise it.
-
-A *trial* is one start of one target. Its unknowns are one row of a matrix (T, D): the pixels of its b dummy images, normalised as
-the model wants them, and, where labels are unknown, b * K label logits behind them. Every function here treats rows independently.
-"""
+"""First-order descent on many independent problems at once; the rows of every matrix (T, D) are problems."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.func import functional_call, grad, grad_and_value, replace_all_batch_norm_modules_, vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
-
-from attacks.metrics import total_variation
-from defenses.base import Update
+from torch import Tensor
 
 Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""(unknowns (n, D), which trials these rows are (n,) int64) -> (losses (n,), gradients (n, D))."""
-
-
-def attackable(model: nn.Module, train_mode: bool) -> nn.Module:
-    """A private copy in eval mode whose BatchNorm uses batch statistics if the client's did; no buffer ever changes.
-
-    Dropout stays off, because the server does not know the client's masks.
-    """
-    private = copy.deepcopy(model).eval()
-    if train_mode:
-        # Without running statistics a layer in eval mode normalises by its batch.
-        replace_all_batch_norm_modules_(private)
-    return private
-
-
-def count_classes(model: nn.Module, input_shape: tuple[int, int, int], like: Tensor) -> int:
-    """Number of logits per image of a model from ``attackable``."""
-    with torch.no_grad():
-        # Two images: a batch statistic of one 1 x 1 feature map is undefined.
-        return model(like.new_zeros(2, *input_shape)).shape[-1]
-
-
-class GradientMatching:
-    """The objective of Zhu et al. 2019, Eq. 3, and Geiping et al. 2020, Eq. 4, for any number of trials in one call.
-
-        L(x, y) = D(grad_w loss(model_w(x), y), g) + total_variation * TV(x)
-
-    with D the cosine distance 1 - <a, g> / (|a| |g|) over all parameters concatenated, the sum of squares, or the sum of absolute
-    differences, loss the mean cross-entropy with soft labels, and TV the mean over the dummy images.
-
-    The model's weights are shared by all trials; images, labels and observed gradients are batched (``torch.func.vmap``).
-
-    Args:
-        model: From ``attackable``; left as it is.
-        batch_shape: (b, C, H, W) of one trial's dummy images.
-        num_classes: K.
-        targets: Parameter name -> (T, \\*shape), the observed gradient of each trial's target.
-        labels: (T, b) int64, or None: then the unknowns hold label logits, and the soft labels are their softmax.
-        cost: "cosine", "l2" or "l1".
-        total_variation: Weight of the image prior.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        batch_shape: tuple[int, int, int, int],
-        num_classes: int,
-        targets: Update,
-        labels: Tensor | None,
-        cost: str,
-        total_variation: float,
-    ) -> None:
-        self.model = model
-        self.batch_shape = batch_shape
-        self.num_classes = num_classes
-        self.cost = COSTS[cost]
-        self.total_variation = total_variation
-        self.targets = targets
-        self.labels = None if labels is None else F.one_hot(labels, num_classes).to(next(iter(targets.values())))
-        self.parameters = {name: p.detach() for name, p in model.named_parameters()}
-        self.buffers = dict(model.named_buffers())
-        self._batched = vmap(grad_and_value(self._loss))
-
-    def __call__(self, unknowns: Tensor, trials: Tensor) -> tuple[Tensor, Tensor]:
-        """Losses (n,) and their gradients (n, D) at ``unknowns`` (n, D), whose rows belong to ``trials`` (n,)."""
-        targets = {name: t[trials] for name, t in self.targets.items()}
-        known = unknowns.new_empty(len(unknowns), 0) if self.labels is None else self.labels[trials]
-        # The fused attention kernels have no second derivative.
-        with sdpa_kernel(SDPBackend.MATH):
-            gradients, losses = self._batched(unknowns, known, targets)
-        return losses.detach(), gradients.detach()
-
-    def split(self, unknowns: Tensor) -> tuple[Tensor, Tensor]:
-        """Unknowns of one trial (D,) as images (b, C, H, W) and label logits (b, K), empty where labels are known."""
-        pixels = torch.Size(self.batch_shape).numel()
-        return unknowns[:pixels].view(self.batch_shape), unknowns[pixels:].view(-1, self.num_classes)
-
-    def _loss(self, unknowns: Tensor, known: Tensor, target: Update) -> Tensor:
-        images, logits = self.split(unknowns)
-        labels = known if self.labels is not None else logits.softmax(1)
-        gradient = grad(self._training_loss)(self.parameters, images, labels)
-        loss = self.cost(gradient, target)
-        if self.total_variation:
-            loss = loss + self.total_variation * total_variation(images).mean()
-        return loss
-
-    def _training_loss(self, parameters: Update, images: Tensor, labels: Tensor) -> Tensor:
-        logits = functional_call(self.model, (parameters, self.buffers), (images,))
-        return -(labels * F.log_softmax(logits, 1)).sum(1).mean()
-
-
-def cosine_distance(gradient: Update, target: Update) -> Tensor:
-    """1 - <a, b> / (|a| |b|) over all parameters concatenated; 1 where one of them is zero (Geiping et al. 2020, Eq. 4)."""
-    product = sum_over(lambda a, b: a * b, gradient, target)
-    # 1e-24 keeps the derivative of the root finite at a zero gradient, and is far below any gradient that carries a picture.
-    norms = [(sum_over(lambda a, _: a.square(), g, g) + 1e-24).sqrt() for g in (gradient, target)]
-    return 1 - product / (norms[0] * norms[1])
-
-
-def squared_distance(gradient: Update, target: Update) -> Tensor:
-    """Sum of squared differences over all parameters (Zhu et al. 2019, Eq. 3)."""
-    return sum_over(lambda a, b: (a - b).square(), gradient, target)
-
-
-def absolute_distance(gradient: Update, target: Update) -> Tensor:
-    """Sum of absolute differences over all parameters."""
-    return sum_over(lambda a, b: (a - b).abs(), gradient, target)
-
-
-def sum_over(term: Callable[[Tensor, Tensor], Tensor], a: Update, b: Update) -> Tensor:
-    """Sum of ``term(a[name], b[name])`` over names and entries: a 0-d tensor."""
-    return torch.stack([term(value, b[name]).sum() for name, value in a.items()]).sum()
-
-
-COSTS = {"cosine": cosine_distance, "l2": squared_distance, "l1": absolute_distance}
+"""(unknowns (n, D), which problems these rows are (n,) int64) -> (losses (n,), gradients (n, D))."""
 
 
 @dataclass(frozen=True)
@@ -152,47 +28,66 @@ class Minimum:
     evaluations: Tensor
 
 
+@dataclass(frozen=True)
+class Stage:
+    """A part of a descent, with a constant objective and step size; ``iterations`` are evaluations of the objective."""
+
+    objective: Objective
+    learning_rate: float
+    iterations: int
+
+
+def step_decay_stages(objectives: Sequence[Objective], learning_rate: float, iterations: int) -> list[Stage]:
+    """Four stages that end at 3/8, 5/8, 7/8 and all of the iterations, the step size x 0.1 from each to the next.
+
+    Args:
+        objectives: One per stage; the same object four times keeps one objective.
+        learning_rate: Step size of the first stage.
+        iterations: Of all stages together. Few iterations may leave the first stages empty.
+    """
+    ends = [0, *(eighths * iterations // 8 for eighths in (3, 5, 7)), iterations]
+    lengths = [end - begin for begin, end in pairwise(ends)]
+    return [
+        Stage(objective, learning_rate * 0.1**i, length)
+        for i, (objective, length) in enumerate(zip(objectives, lengths, strict=True))
+    ]
+
+
 def first_order(
-    objective: Objective,
-    start: Tensor,
-    bounds: tuple[Tensor, Tensor],
-    iterations: int,
-    learning_rate: float,
-    optimizer: str,
-    signed: bool,
-    step_decay: bool,
+    stages: Sequence[Stage], start: Tensor, bounds: tuple[Tensor, Tensor], optimizer: str, signed: bool
 ) -> Minimum:
     """Adam (beta 0.9, 0.999) or SGD with Nesterov momentum 0.9, projected on a box after every step.
 
     Args:
-        objective: See ``Objective``.
+        stages: One after the other; the optimizer keeps its momentum between them.
         start: (T, D).
         bounds: Lowest and highest value of each unknown, (D,) each.
-        iterations: Evaluations of the objective; the last evaluated point is the last candidate.
-        learning_rate: Step size before decay.
         optimizer: "adam" or "sgd".
         signed: Feed the optimizer the sign of the gradient (Geiping et al. 2020, section 4).
-        step_decay: Step size x 0.1 after 3/8, 5/8 and 7/8 of the iterations.
 
     Returns:
-        The best evaluated iterate of each trial; a loss or gradient that is not finite makes the trial fail.
+        The best evaluated iterate of each trial under the last objective; a loss or gradient that is not finite, at any time, makes
+        the trial fail.
     """
     unknowns = start.clamp(*bounds)
-    best, lowest = unknowns.clone(), unknowns.new_full((len(start),), torch.inf)
+    best, lowest = unknowns, unknowns.new_full((len(start),), torch.inf)
     failed = torch.zeros(len(start), dtype=torch.bool, device=start.device)
     trials = torch.arange(len(start), device=start.device)
     direction = _adam() if optimizer == "adam" else _nesterov()
-    for iteration in range(iterations):
-        loss, gradient = objective(unknowns, trials)
-        failed |= ~(loss.isfinite() & gradient.isfinite().all(1))
-        better = loss < lowest
-        lowest = torch.where(better, loss, lowest)
-        best = torch.where(better[:, None], unknowns, best)
-        if signed:
-            gradient = gradient.sign()
-        passed = sum(8 * iteration >= eighths * iterations for eighths in (3, 5, 7)) if step_decay else 0
-        unknowns = (unknowns - learning_rate * 0.1**passed * direction(gradient)).clamp(*bounds)
-    evaluations = torch.full_like(trials, iterations)
+    objective = None
+    for stage in stages:
+        if stage.iterations and stage.objective is not objective:
+            # Losses of different objectives do not compare.
+            objective, lowest = stage.objective, torch.full_like(lowest, torch.inf)
+        for _ in range(stage.iterations):
+            loss, gradient = stage.objective(unknowns, trials)
+            failed |= ~(loss.isfinite() & gradient.isfinite().all(1))
+            better = loss < lowest
+            lowest = torch.where(better, loss, lowest)
+            best = torch.where(better[:, None], unknowns, best)
+            step = direction(gradient.sign() if signed else gradient)
+            unknowns = (unknowns - stage.learning_rate * step).clamp(*bounds)
+    evaluations = torch.full_like(trials, sum(stage.iterations for stage in stages))
     return Minimum(best, lowest.masked_fill(failed, torch.inf), evaluations)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.base import Attack, AttackError, ClientUpdate, Labels
-from attacks.inversion_loop import attackable, count_classes
+from attacks.gradient_matching import attackable, count_classes
 from defenses.base import Update
 from defenses.checks import is_whole, require
 

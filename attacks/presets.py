@@ -12,6 +12,10 @@ from attacks.gradient_inversion import GradientInversion
 class InvertingGradients(GradientInversion):
     """Signed Adam on the cosine distance."""
 
+    iterations: int = 600
+    total_variation: float = 1e-2
+    prior_decay: bool = True
+
 
 @dataclass(frozen=True, repr=False)
 class DLG(GradientInversion):

@@ -25,13 +25,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from attacks.base import Labels, Reconstruction
 from clients.audit import Audited, audit_baselines, audit_guesses
+from clients.records import metrics, tensors_of, to_record, values_of
 from clients.task import Task
 from clients.training import Ledger, LocalClient, LocalResult
 
@@ -46,7 +45,7 @@ def watchdog(message: Message, context: Context, call_next: Call) -> Message:
 
     If a call that Python cannot interrupt hangs, the process is ended a little later: the runtime then reports the loss.
     """
-    seconds = float(message.content["config"].get("timeout", 0.0)) if "config" in message.content else 0.0  # type: ignore[arg-type]
+    seconds = float(values_of(message, "config").get("timeout", 0.0))
     if seconds <= 0 or threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         return call_next(message, context)
 
@@ -73,7 +72,7 @@ def setup(message: Message, context: Context) -> Message:
 
     Without indices (``partition = "node"``) everything in the node's own data directory is its own.
     """
-    config = message.content["config"]
+    config = values_of(message, "config")
     partition = _partition(context)
     _check_bundle(str(config.get("app-dir", "")))
     if "indices" in message.content:
@@ -83,51 +82,51 @@ def setup(message: Message, context: Context) -> Message:
     if empty := [name for name, size in sizes.items() if name != "partition" and not size]:
         raise RuntimeError(f"partition {partition} has no {empty[0]}; use fewer clients or another partition")
     card = ConfigRecord({"card": json.dumps(asdict(client.card))})
-    return _reply(message, {"metrics": MetricRecord(sizes), "card": card})
+    return _reply(message, {"metrics": metrics(sizes), "card": card})
 
 
 @app.query("partition")
 def partition(message: Message, context: Context) -> Message:
     """Says which partition this node holds: node ids are random, partitions are not."""
-    return _reply(message, {"metrics": MetricRecord({"partition": _partition(context)})})
+    return _reply(message, {"metrics": metrics({"partition": _partition(context)})})
 
 
 @app.train(mods=[watchdog])
 def train(message: Message, context: Context) -> Message:
     """One local round."""
     client = _client(message, context)
-    result = client.train(_weights(message), _ledger(message, context, client.task.pipeline))
-    return _reply(message, {"arrays": _arrays(result.updates[0]), **_account(context, client, result)})
+    result = client.train(tensors_of(message, "arrays"), _ledger(message, context, client.task.pipeline))
+    return _reply(message, {"arrays": to_record(result.updates[0]), **_account(context, client, result)})
 
 
 @app.train("probe", mods=[watchdog])
 def probe(message: Message, context: Context) -> Message:
     """One-step updates for the attacks of the papers' strongest setting."""
     client = _client(message, context)
-    result = client.probe(_weights(message), _ledger(message, context, client.task.pipeline))
-    records: dict[str, Any] = {f"target-{at}": _arrays(update) for at, update in enumerate(result.updates)}
-    if message.content["config"].get("publish-labels"):
+    result = client.probe(tensors_of(message, "arrays"), _ledger(message, context, client.task.pipeline))
+    records: dict[str, Any] = {f"target-{at}": to_record(update) for at, update in enumerate(result.updates)}
+    if values_of(message, "config").get("publish-labels"):
         labels = {f"target-{at}": client.probed(at).original.targets.argmax(1) for at in range(len(result.updates))}
-        records["labels"] = _arrays(labels)
+        records["labels"] = to_record(labels)
     return _reply(message, {**records, **_account(context, client, result)})
 
 
 @app.evaluate(mods=[watchdog])
 def evaluate(message: Message, context: Context) -> Message:
     """Accuracy of the global model on this client's share of the test data."""
-    numbers = _client(message, context).evaluate(_weights(message))
-    return _reply(message, {"metrics": MetricRecord({**numbers, "num-examples": int(numbers["num-examples"])})})
+    numbers = _client(message, context).evaluate(tensors_of(message, "arrays"))
+    return _reply(message, {"metrics": metrics({**numbers, "num-examples": int(numbers["num-examples"])})})
 
 
 @app.query("audit", mods=[watchdog])
 def audit(message: Message, context: Context) -> Message:
     """Scores the server's guesses against this client's images; only numbers leave, unless pictures are shared."""
-    config = message.content["config"]
+    config = values_of(message, "config")
     client, observation = _client(message, context), str(config["observation"])
     kind = str(config["kind"])
     if kind == "baselines":
         return _audit_reply(message, audit_baselines(client, observation, pictures=bool(config["share-images"])))
-    arrays = {name: torch.from_numpy(array.numpy().copy()) for name, array in message.content["guesses"].items()}
+    arrays = tensors_of(message, "guesses")
     count = sum(name.startswith("labels-") for name in arrays)
     guesses: list[Reconstruction | Labels] = [
         Reconstruction(arrays[f"images-{at}"].float(), arrays[f"labels-{at}"])
@@ -139,7 +138,7 @@ def audit(message: Message, context: Context) -> Message:
 
 
 def _client(message: Message, context: Context) -> LocalClient:
-    task = Task.from_json(str(message.content["config"]["task"]))
+    task = Task.from_json(values_of(message, "config")["task"])
     if "data-dir" in context.node_config:
         task = replace(task, data_dir=str(context.node_config["data-dir"]))
     if task.owns_data:
@@ -147,8 +146,8 @@ def _client(message: Message, context: Context) -> LocalClient:
         return LocalClient(task, _partition(context), range(len(data.train)), range(len(data.test)))
     if "indices" not in context.state:
         raise RuntimeError("this node was not set up: it joined after the start, or its `query.setup` failed")
-    train, test = (context.state["indices"][name].numpy().tolist() for name in ("train", "test"))
-    return LocalClient(task, _partition(context), train, test)
+    indices: Any = context.state["indices"]
+    return LocalClient(task, _partition(context), *(indices[part].numpy().tolist() for part in ("train", "test")))
 
 
 def _partition(context: Context) -> int:
@@ -170,31 +169,22 @@ def _check_bundle(app_dir: str) -> None:
 
 def _ledger(message: Message, context: Context, pipeline: str) -> Ledger:
     """The node's own ledger, else what the server kept of it when it resumes a run."""
-    for record in (context.state, message.content):
-        if "ledger" in record and pipeline in record["ledger"]:
-            ledger: Ledger = json.loads(str(record["ledger"][pipeline]))
-            return ledger
-    return {}
+    own: Any = context.state.get("ledger") or {}
+    text = own.get(pipeline) or values_of(message, "ledger").get(pipeline)
+    ledger: Ledger = json.loads(text) if text else {}
+    return ledger
 
 
 def _account(context: Context, client: LocalClient, result: LocalResult) -> dict[str, Any]:
     """Keeps the ledger in the node's state, and gives the records that every training reply carries."""
     numbers = {**result.metrics, "num-examples": result.num_examples, "local-steps": result.local_steps}
-    records: dict[str, Any] = {"metrics": MetricRecord(numbers)}
+    records: dict[str, Any] = {"metrics": metrics(numbers)}
     if result.ledger:
-        kept = dict(context.state["ledger"]) if "ledger" in context.state else {}
-        mine = {client.task.pipeline: json.dumps(result.ledger)}
-        context.state["ledger"] = ConfigRecord({**kept, **mine})  # type: ignore[dict-item]
-        records["ledger"] = ConfigRecord(mine)  # type: ignore[arg-type]
+        kept: Any = context.state.get("ledger") or {}
+        text = json.dumps(result.ledger)
+        context.state["ledger"] = ConfigRecord({**kept, client.task.pipeline: text})
+        records["ledger"] = ConfigRecord({client.task.pipeline: text})
     return records
-
-
-def _weights(message: Message) -> dict[str, torch.Tensor]:
-    return {name: torch.from_numpy(array.numpy().copy()) for name, array in message.content["arrays"].items()}
-
-
-def _arrays(tensors: dict[str, torch.Tensor]) -> ArrayRecord:
-    return ArrayRecord({name: Array(np.ascontiguousarray(tensor.numpy())) for name, tensor in tensors.items()})
 
 
 def _reply(message: Message, records: dict[str, Any]) -> Message:
@@ -202,7 +192,7 @@ def _reply(message: Message, records: dict[str, Any]) -> Message:
 
 
 def _audit_reply(message: Message, audited: Audited) -> Message:
-    records: dict[str, Any] = {"metrics": MetricRecord(audited.scores)}
+    records: dict[str, Any] = {"metrics": metrics(audited.scores)}
     if audited.pictures:
-        records["pictures"] = _arrays(audited.pictures)
+        records["pictures"] = to_record(audited.pictures)
     return _reply(message, records)

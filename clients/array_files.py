@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import math
 import pickle
+import struct
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,27 +52,69 @@ def read_idx(path: Path, ndim: int) -> NDArray[np.uint8]:
     return values.reshape(shape).copy()
 
 
-_ALLOWED = {
-    ("numpy.core.multiarray", "_reconstruct"),
-    ("numpy._core.multiarray", "_reconstruct"),
-    ("numpy", "ndarray"),
-    ("numpy", "dtype"),
-    ("_codecs", "encode"),
+class _PickledType:
+    """Stands in for ``numpy.ndarray`` and ``numpy.dtype``, whose rebuild from a damaged file can crash the process."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments = arguments
+        self.state: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+_DAMAGED = (
+    pickle.UnpicklingError,
+    struct.error,
+    EOFError,
+    MemoryError,
+    LookupError,
+    ArithmeticError,
+    ValueError,
+    TypeError,
+    AttributeError,
+)
+"""What unpickling raises when bytes are missing or wrong."""
+
+
+def _encode(text: str, _encoding: str = "latin1") -> bytes:
+    return text.encode("latin1")
+
+
+_STAND_INS: dict[tuple[str, str], Any] = {
+    ("numpy.core.multiarray", "_reconstruct"): _PickledType,
+    ("numpy._core.multiarray", "_reconstruct"): _PickledType,
+    ("numpy", "ndarray"): _PickledType,
+    ("numpy", "dtype"): _PickledType,
+    ("_codecs", "encode"): _encode,
 }
 
 
-class _ArrayUnpickler(pickle.Unpickler):
-    """Rebuilds numpy arrays, numbers, texts, lists and dictionaries, and nothing that could run code."""
+class _ArrayUnpickler(pickle._Unpickler):
+    """Reads numbers, texts, lists, dictionaries and descriptions of arrays, and nothing that could run code.
+
+    The base is pickle's Python implementation: the one in C reserves whatever amount of memory a damaged file names.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _ALLOWED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no array needs")
-        # The files of 2009 name a module that numpy 2 moved; numpy 1.26 knows both names.
-        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
+        if (module, name) not in _STAND_INS:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no array of bytes needs")
+        return _STAND_INS[module, name]
+
+
+def _array(pickled: _PickledType) -> NDArray[np.uint8]:
+    """Builds the array that numpy's pickle state (version, shape, dtype, Fortran order, values) describes."""
+    _, shape, dtype, fortran, values = pickled.state
+    if dtype.arguments[0] not in ("u1", "|u1") or fortran:
+        raise ValueError(
+            f"an array of type {dtype.arguments[0]!r} (Fortran order: {fortran}), expected unsigned bytes in C order"
+        )
+    raw = values.encode("latin1") if isinstance(values, str) else bytes(values)
+    return np.frombuffer(raw, np.uint8).reshape(shape).copy()
 
 
 def read_pickle(path: Path) -> dict[str, Any]:
-    """Reads a pickled dictionary of arrays, numbers and texts, as Python 2 wrote it; refuses everything else.
+    """Reads a pickled dictionary of arrays of bytes, numbers and texts, as Python 2 wrote it; refuses everything else.
 
     torchvision's reader would run whatever a file says, and calls a damaged file "not found".
 
@@ -81,11 +124,11 @@ def read_pickle(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             content = _ArrayUnpickler(file, encoding="latin1").load()
-    except (pickle.UnpicklingError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        if not isinstance(content, dict):
+            raise ValueError(f"it holds a {type(content).__name__}, expected a dictionary")
+        return {key: _array(value) if isinstance(value, _PickledType) else value for key, value in content.items()}
+    except _DAMAGED as error:
         raise DataError(f"{path} cannot be read as a pickle of arrays: {error}") from None
-    if not isinstance(content, dict):
-        raise DataError(f"{path} holds a {type(content).__name__}, expected a dictionary")
-    return content
 
 
 def read_cifar(batches: Sequence[Path], label_key: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

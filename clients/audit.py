@@ -87,10 +87,9 @@ def uniform_label_accuracy(batch: Batch) -> float:
     count, num_classes = batch.targets.shape
     classes = batch.targets.argmax(1)
     hits = [
-        score(Labels((torch.arange(count) + at) % num_classes), classes)["label-accuracy"]
-        for at in range(num_classes)
+        score(Labels((torch.arange(count) + at) % num_classes), classes)["label-accuracy"] for at in range(num_classes)
     ]
-    return sum(hits) / num_classes
+    return float(sum(hits)) / num_classes
 
 
 def _image_scores(guess: Reconstruction, truth: Probed) -> dict[str, list[float]]:

@@ -135,7 +135,7 @@ def array_part(images: NDArray[np.uint8], labels: NDArray[np.integer]) -> Part:
 def resize(images: Tensor, size: int) -> Tensor:
     """Cuts uint8 images (N, C, H, W) to their central square and scales it to size x size; 0 leaves them as they are.
 
-    Bilinear with antialiasing (a triangle filter as wide as the scale when shrinking), rounded to the nearest level.
+    Bilinear with antialiasing: a triangle filter, as wide as the scale when shrinking. Rounded after each direction.
     """
     height, width = images.shape[-2:]
     if size == 0 or (height, width) == (size, size):
@@ -143,12 +143,7 @@ def resize(images: Tensor, size: int) -> Tensor:
     side = min(height, width)
     top, left = (height - side) // 2, (width - side) // 2
     square = images[..., top : top + side, left : left + side]
-    # In chunks: the float copy is four times as large as the images.
-    chunks = [
-        F.interpolate(chunk.float(), (size, size), mode="bilinear", antialias=True).round().clamp(0, 255).byte()
-        for chunk in torch.split(square, 4096)
-    ]
-    return torch.cat(chunks)
+    return F.interpolate(square, (size, size), mode="bilinear", antialias=True)
 
 
 def stratified_prefix(labels: Labels, limit: int) -> NDArray[np.intp]:

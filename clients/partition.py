@@ -106,8 +106,8 @@ class Shards(Partition):
         num_shards = num_partitions * self.num_shards_per_partition
         if num_shards > len(labels):
             raise DataError(
-                f"{num_partitions} partitions of {self.num_shards_per_partition} shards need {num_shards} examples, there "
-                f"are {len(labels)}; choose fewer partitions or shards"
+                f"{num_partitions} partitions of {self.num_shards_per_partition} shards need {num_shards} examples, "
+                f"there are {len(labels)}; choose fewer partitions or shards"
             )
         # Rows are whole shards: cutting the examples itself, the partitioner would drop the remainder of the division.
         shards = np.array_split(np.argsort(labels, kind="stable"), num_shards)

@@ -189,4 +189,5 @@ def decode(path: Path) -> Tensor:
         raise error if isinstance(error, DataError) else DataError(f"{path} cannot be read: {error}") from None
     if (pixels == pixels[..., :1]).all():
         pixels = pixels[..., :1]
-    return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))[None]
+    # A copy, because torch wants memory that may be written to.
+    return torch.from_numpy(pixels.transpose(2, 0, 1).copy())[None]

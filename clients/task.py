@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +36,17 @@ class DataCard:
     def of(cls, data: ImageDataset) -> DataCard:
         """The card of a data set."""
         return cls(data.num_classes, data.input_shape, tuple(data.mean), tuple(data.std))
+
+    @classmethod
+    def from_json(cls, text: str) -> DataCard:
+        """Reads a card that was written as a JSON object."""
+        return cls.from_mapping(json.loads(text))
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> DataCard:
+        """Reads a card whose tuples have become lists."""
+        plain: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+        return cls(**plain)
 
 
 @dataclass(frozen=True)
@@ -90,9 +102,8 @@ class Task:
     def from_json(cls, text: str) -> Task:
         """Reads what ``to_json`` wrote."""
         values = json.loads(text)
-        if (card := values.pop("card")) is not None:
-            values["card"] = DataCard(**{k: tuple(v) if isinstance(v, list) else v for k, v in card.items()})
-        return cls(**values)
+        card = values.pop("card")
+        return cls(**values, card=None if card is None else DataCard.from_mapping(card))
 
     def load_data(self) -> ImageDataset:
         """The data set, cached per process."""

@@ -138,7 +138,7 @@ class LocalClient:
         own budget does not cover a question that a curious server adds.
         """
         real = ledger.get("train", {}) or self._calibrated(weights)
-        booked = {**real, **ledger.get("probe", {})} if "probe" in ledger else {**real, "accountant": {}}
+        booked = ledger.get("probe") or {name: value for name, value in real.items() if name != "accountant"}
         updates, steps = [], 0
         for target in range(self.task.probe_targets):
             key = self.key("probe", self.task.round, target)

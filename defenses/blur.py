@@ -54,7 +54,7 @@ class Blur(InputDefense):
     def __post_init__(self) -> None:
         require(is_number(self.std) and 0 <= self.std < math.inf, self, "std", "a finite number >= 0")
 
-    def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:  # noqa: ARG002
+    def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Blurs the images; deterministic, targets are unchanged."""
         # A weighted mean of numbers in [0, 1] leaves it by rounding only.
         return replace(batch, images=gaussian_blur(batch.images, self.std).clamp(0, 1))

@@ -38,6 +38,6 @@ class Clip(UpdateDefense):
     def __post_init__(self) -> None:
         require(is_number(self.max_norm) and self.max_norm > 0, self, "max_norm", "a number above 0, or inf")
 
-    def protect_update(self, update: Update, generator: torch.Generator) -> Update:  # noqa: ARG002
+    def protect_update(self, update: Update, generator: torch.Generator) -> Update:
         """Clips the update; deterministic."""
         return clip_update(update, self.max_norm)

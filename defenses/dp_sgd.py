@@ -26,6 +26,11 @@ from defenses.checks import is_number, require
 # bound.
 ORDERS = (*(1 + x / 10 for x in range(1, 100)), *range(12, 64), 72, 96, 128, 192, 256, 384, 512)
 
+_LEFT_BY_HOOKS = (
+    *("activations", "max_batch_len", "ft_compute_sample_grad"),  # on layers
+    *("grad_sample", "summed_grad", "_forward_counter", "_current_grad_sample"),  # on parameters
+)
+
 
 def epsilon_spent(state: Mapping[str, Any], delta: float) -> float:
     """The epsilon at ``delta`` of all steps recorded in a training state, over all rounds; 0.0 when there are none.
@@ -83,10 +88,10 @@ def remove_hooks(model: nn.Module) -> None:
         hook.remove()
     if hasattr(model, "autograd_grad_sample_hooks"):
         del model.autograd_grad_sample_hooks
-    for parameter in model.parameters():
-        for name in ("grad_sample", "summed_grad", "_forward_counter", "_current_grad_sample"):
-            if hasattr(parameter, name):
-                delattr(parameter, name)
+    for owner in (*model.modules(), *model.parameters()):
+        for name in _LEFT_BY_HOOKS:
+            if hasattr(owner, name):
+                delattr(owner, name)
 
 
 @dataclass(frozen=True, repr=False)
@@ -171,6 +176,12 @@ class DPSGD(TrainingDefense):
             state=state,
         )
 
+    def privacy(self, *states: Mapping[str, Any]) -> dict[str, float]:
+        """The epsilon, at ``target_delta``, of all steps recorded in the states together; ``inf`` without noise."""
+        history = [entry for state in states for entry in state.get("accountant", {}).get("history", [])]
+        spent = epsilon_spent({"accountant": {"mechanism": "rdp", "history": history}}, self.target_delta)
+        return {"epsilon": spent, "delta": self.target_delta}
+
     def _noise_multiplier(self, state: dict[str, Any], sample_rate: float, steps: int) -> float:
         if self.noise_multiplier is not None:
             return float(self.noise_multiplier)
@@ -219,7 +230,9 @@ def _attach_hooks(model: nn.Module, owner: DPSGD) -> None:
 
 def _record(state: dict[str, Any], noise_multiplier: float, sample_rate: float) -> None:
     """Adds one step to the history [[noise multiplier, sample rate, number of steps], ...]."""
-    history = state.setdefault("accountant", {"mechanism": "rdp", "history": []})["history"]
+    accountant = state.setdefault("accountant", {})
+    accountant.setdefault("mechanism", "rdp")
+    history = accountant.setdefault("history", [])
     if history and history[-1][:2] == [noise_multiplier, sample_rate]:
         history[-1][2] += 1
     else:

@@ -46,6 +46,6 @@ class Pruning(UpdateDefense):
     def __post_init__(self) -> None:
         require(is_number(self.fraction) and 0 <= self.fraction <= 1, self, "fraction", "a number in [0, 1]")
 
-    def protect_update(self, update: Update, generator: torch.Generator) -> Update:  # noqa: ARG002
+    def protect_update(self, update: Update, generator: torch.Generator) -> Update:
         """Prunes every tensor on its own; deterministic."""
         return map_update(lambda tensor: prune_smallest(tensor, self.fraction), update)

@@ -122,7 +122,7 @@ class STAdam(TrainingDefense):
         decays = is_number(self.weight_decay) and 0 <= self.weight_decay < math.inf
         require(decays, self, "weight_decay", "a finite number >= 0")
 
-    def protect_training(self, training: Training, generator: torch.Generator) -> Training:  # noqa: ARG002
+    def protect_training(self, training: Training, generator: torch.Generator) -> Training:
         """Replaces the optimizer by one over the same parameters in the same groups."""
         optimizer = STAdamOptimizer(
             [{"params": group["params"]} for group in training.optimizer.param_groups],

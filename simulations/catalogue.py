@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from typing import Any
 
-from clients.data import dataset_names
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -15,6 +14,7 @@ from rich.table import Table
 import attacks
 import defenses
 from attacks.base import Attack
+from clients.data import dataset_names
 from clients.models import model_names
 from defenses.base import Defense, InputDefense, SmashedDefense, TrainingDefense, UpdateDefense
 from defenses.spec import registry_of

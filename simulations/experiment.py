@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from clients.data import dataset_names
-from clients.partition import parse_partition
-
 from clients.models import model_names
+from clients.partition import parse_partition
 from clients.task import Task
 from defenses.base import DefenseError, Pipeline
 from defenses.spec import SpecError, parse_pipelines
@@ -40,9 +39,17 @@ def _one_of(*values: str) -> dict[str, Any]:
     return {"allowed": " or ".join(map(repr, values)), "check": lambda value: value in values}
 
 
-_SHARE = {"allowed": "above 0, at most 1", "check": lambda value: 0 < value <= 1}
+_SHARE: dict[str, Any] = {"allowed": "above 0, at most 1", "check": lambda value: 0 < value <= 1}
 
-DEFAULT_DEFENSES = "VisualMixer(); ATS(policies='3-1-7+43-18-18'); GaussianNoise(std=0.001); DPSGD(target_epsilon=8.0); DPSGD(target_epsilon=1.0)"
+DEFAULT_DEFENSES = "; ".join(
+    (
+        "VisualMixer()",
+        "ATS(policies='3-1-7+43-18-18')",
+        "GaussianNoise(std=0.001)",
+        "DPSGD(target_epsilon=8.0)",
+        "DPSGD(target_epsilon=1.0)",
+    )
+)
 
 
 @dataclass(frozen=True)

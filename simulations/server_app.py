@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from clients.partition import partition_indices
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
 from flwr.serverapp import Grid, ServerApp
-from torch import Tensor
 
+from clients.partition import partition_indices
+from clients.records import reason_of, to_record, to_tensors, values_of
 from clients.task import DataCard, Task, shared_tensors
 from defenses.base import Pipeline
 from simulations.experiment import Experiment
@@ -23,9 +20,8 @@ from simulations.report import write_report
 from simulations.run_directory import Checkpoint, RunDirectory
 from strategies.attack_pool import AttackPool
 from strategies.auditor import Auditor
-from strategies.curious import CuriousFedAvg, tensors
+from strategies.curious import CuriousFedAvg
 from strategies.exchange import Exchange
-from strategies.guard import short
 
 log = logging.getLogger("flwr")
 NODE_WAIT_SECONDS = 120.0
@@ -109,12 +105,12 @@ def run_pipeline(run: RunDirectory, auditor: Auditor, pipeline: Pipeline, at: in
         label=run.label(str(pipeline)),
     )
     done = run.checkpoint(pipeline)
-    arrays = to_arrays(done.weights if done else shared_tensors(task.build_model()))
+    arrays = to_record(done.weights if done else shared_tensors(task.build_model()))
     strategy.ledgers, strategy.accuracy = (dict(done.ledgers), done.accuracy) if done else ({}, None)
     for server_round in range(done.round + 1 if done else 0, experiment.rounds + 1):
         run.begin_round()
         arrays = run_round(strategy, server_round, arrays)
-        run.complete_round(pipeline, Checkpoint(server_round, tensors(arrays), strategy.ledgers, strategy.accuracy))
+        run.complete_round(pipeline, Checkpoint(server_round, to_tensors(arrays), strategy.ledgers, strategy.accuracy))
         progress = {
             "pipeline": at + 1,
             "of": len(run.experiment.pipelines()),
@@ -165,9 +161,8 @@ def find_nodes(grid: Grid, experiment: Experiment) -> dict[int, int]:
     nodes: dict[int, int] = {}
     for node, reply in replies.items():
         if reply.has_error():
-            raise RuntimeError(f"node {node} did not tell its partition: {short(reply.error.reason)}")
-        record: Any = reply.content["metrics"]
-        partition = int(record["partition"])
+            raise RuntimeError(f"node {node} did not tell its partition: {reason_of(reply)}")
+        partition = int(values_of(reply, "metrics")["partition"])
         if partition in nodes:
             raise RuntimeError(f"nodes {nodes[partition]} and {node} both say that they hold partition {partition}")
         nodes[partition] = node
@@ -194,22 +189,20 @@ def set_up(exchange: Exchange, experiment: Experiment) -> DataCard:
         for partition in exchange.nodes
     }
     replies = exchange("query.setup", contents)
-    cards: dict[int, Any] = {}
+    cards: dict[int, DataCard] = {}
     for partition in exchange.nodes:
         reply = replies.get(partition)
         if reply is None or reply.has_error():
-            reason = short(reply.error.reason) if reply is not None else "no reply"
+            reason = reason_of(reply) if reply is not None else "no reply"
             raise RuntimeError(f"client {partition} could not be set up: {reason}")
-        record: Any = reply.content["card"]
-        cards[partition] = json.loads(str(record["card"]))
+        cards[partition] = DataCard.from_json(values_of(reply, "card")["card"])
     first = min(cards)
     for partition, card in cards.items():
         for name in ("num_classes", "input_shape"):
-            if card[name] != cards[first][name]:
-                raise RuntimeError(
-                    f"client {partition} has {name} = {card[name]}, client {first} has {cards[first][name]}"
-                )
-    return DataCard(**{name: tuple(v) if isinstance(v, list) else v for name, v in cards[first].items()})
+            mine, others = getattr(card, name), getattr(cards[first], name)
+            if mine != others:
+                raise RuntimeError(f"client {partition} has {name} = {mine}, client {first} has {others}")
+    return cards[first]
 
 
 def _shares(task: Task, experiment: Experiment, clients: int) -> dict[int, dict[str, ArrayRecord]]:
@@ -220,18 +213,9 @@ def _shares(task: Task, experiment: Experiment, clients: int) -> dict[int, dict[
     # Test examples are always spread evenly: they measure the global model, not a client.
     test = partition_indices(data.test.labels.numpy(), "iid", clients, experiment.seed)
     return {
-        at: {
-            "indices": ArrayRecord(
-                {"train": Array(train[at].astype(np.int64)), "test": Array(test[at].astype(np.int64))}
-            )
-        }
+        at: {"indices": to_record({"train": torch.from_numpy(train[at]), "test": torch.from_numpy(test[at])})}
         for at in range(clients)
     }
-
-
-def to_arrays(weights: Mapping[str, Tensor]) -> ArrayRecord:
-    """Tensors as an ArrayRecord."""
-    return ArrayRecord({name: Array(np.ascontiguousarray(tensor.cpu().numpy())) for name, tensor in weights.items()})
 
 
 def _texts(attacks: str) -> list[str]:

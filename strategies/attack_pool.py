@@ -242,8 +242,8 @@ class _RayActors(_Backend):
         import ray
 
         self._ray = ray
-        remote = ray.remote(_Worker).options(num_cpus=0, num_gpus=num_gpus, max_restarts=-1, max_task_retries=1)
-        self._actors = [remote.remote() for _ in range(workers)]
+        remote: Any = ray.remote(_Worker).options(num_cpus=0, num_gpus=num_gpus, max_restarts=-1, max_task_retries=1)
+        self._actors: list[Any] = [remote.remote() for _ in range(workers)]
         self._queues: list[set[Any]] = [set() for _ in range(workers)]
 
     def submit(self, job: AttackJob) -> Any:

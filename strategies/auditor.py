@@ -11,15 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
-import torch
-from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, Message, RecordDict
 from torch import Tensor
 
 from attacks.base import Labels
+from clients.records import reason_of, tensors_of, to_record, values_of
 from clients.task import Task
 from strategies.attack_pool import AttackJob, AttackPool, AttackResult
 from strategies.exchange import Exchange
-from strategies.guard import short
 
 Scores = dict[str, list[float]]
 
@@ -30,7 +29,7 @@ class Recorder(Protocol):
     def row(self, task: Task, *, metric: str, value: float | None, **fields: Any) -> None:
         """Adds one number; ``fields`` are further columns."""
 
-    def picture(self, task: Task, image: Tensor, **fields: Any) -> None:
+    def picture(self, task: Task, image: Tensor, *, image_number: int, **fields: Any) -> None:
         """Adds one image (C, H, W) in [0, 1]."""
 
     def open_job(self, job: AttackJob) -> None:
@@ -80,9 +79,9 @@ class Auditor:
         for baseline, scores in by_name.items():
             self._rows(task, f"baseline:{baseline}", setting, scores)
         for partition, reply in replies.items():
-            for name, array in reply.content.get("pictures", {}).items():  # type: ignore[union-attr]
+            for name, images in tensors_of(reply, "pictures").items():
                 kind, target = name.rsplit("-", 1)
-                self._pictures(task, array.numpy(), attack="", client=partition, target=int(target), kind=kind)
+                self._pictures(task, images, attack="", client=partition, target=int(target), kind=kind)
 
     def _audit(self, result: AttackResult) -> None:
         job = result.job
@@ -123,16 +122,16 @@ class Auditor:
         for partition, theirs in guesses.items():
             if partition not in replies:
                 continue
-            psnr = iter(_floats(replies[partition], "psnr-original"))
+            psnr = iter(values_of(replies[partition], "metrics")["psnr-original"])
             for target, guess in theirs:
                 scores = [next(psnr) for _ in guess.images]
                 self._pictures(
-                    job.task, guess.images.numpy(), attack=job.attack, client=partition, target=target,
+                    job.task, guess.images, attack=job.attack, client=partition, target=target,
                     kind="reconstruction", psnr=scores,
                 )  # fmt: skip
 
-    def _pictures(self, task: Task, images: np.ndarray, *, psnr: list[float] | None = None, **fields: Any) -> None:
-        for at, image in enumerate(torch.from_numpy(np.ascontiguousarray(images))):
+    def _pictures(self, task: Task, images: Tensor, *, psnr: list[float] | None = None, **fields: Any) -> None:
+        for at, image in enumerate(images):
             self.recorder.picture(task, image, image_number=at, psnr=psnr[at] if psnr else None, **fields)
 
     def _ask(self, task: Task, observation: str, kind: str, contents: Mapping[int, RecordDict]) -> dict[int, Message]:
@@ -146,7 +145,7 @@ class Auditor:
             if reply is not None and not reply.has_error():
                 answered[partition] = reply
                 continue
-            reason = short(reply.error.reason) if reply is not None else "no reply"
+            reason = reason_of(reply) if reply is not None else "no reply"
             self.recorder.row(
                 task, metric="client", value=None, status="failed", client=partition, message=f"query.audit: {reason}"
             )
@@ -192,24 +191,19 @@ def _worst(metric: str, values: Sequence[float]) -> float | None:
 
 
 def _records(guesses: Sequence[tuple[int, Any]]) -> ArrayRecord:
-    arrays = {}
+    tensors = {}
     for target, guess in guesses:
-        labels = guess.classes if isinstance(guess, Labels) else guess.labels
-        arrays[f"labels-{target}"] = Array(labels.numpy())
-        if not isinstance(guess, Labels):
-            arrays[f"images-{target}"] = Array(np.ascontiguousarray(guess.images.float().numpy()))
-    return ArrayRecord(arrays)
-
-
-def _floats(reply: Message, name: str) -> list[float]:
-    values: Any = reply.content["metrics"][name]  # type: ignore[index]
-    return [float(value) for value in values]
+        if isinstance(guess, Labels):
+            tensors[f"labels-{target}"] = guess.classes
+        else:
+            tensors |= {f"labels-{target}": guess.labels, f"images-{target}": guess.images.float()}
+    return to_record(tensors)
 
 
 def _gather(replies: Any) -> Scores:
     """Scores of all clients, in order of partition."""
     scores: Scores = defaultdict(list)
     for reply in replies:
-        for name in reply.content["metrics"]:
-            scores[name].extend(_floats(reply, name))
+        for name, values in values_of(reply, "metrics").items():
+            scores[name].extend(values)
     return dict(scores)

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from torch import Tensor
 
+from clients.records import reason_of, tensors_of, to_record, to_tensors, values_of
 from clients.task import Task
 from defenses.base import generator_for
 from strategies.attack_pool import AttackJob, Seen
 from strategies.auditor import Auditor, mean_and_interval
-from strategies.guard import fault, short
+from strategies.guard import fault
 
 
 class TooFewReplies(RuntimeError):  # noqa: N818 (the field's word for it)
@@ -90,7 +89,7 @@ class CuriousFedAvg(FedAvg):
 
     def train_contents(self, server_round: int, arrays: ArrayRecord) -> dict[int, RecordDict]:
         """Partition -> content of its training message, after the probes of an attacked round."""
-        self._weights = tensors(arrays)
+        self._weights = to_tensors(arrays)
         self.auditor.collect()
         if server_round in self.attack_rounds:
             self._probe(server_round, arrays)
@@ -168,20 +167,26 @@ class CuriousFedAvg(FedAvg):
         return good
 
     def _step(self, mean_update: ArrayRecord) -> ArrayRecord:
-        arrays = {}
+        moved_weights, mean = {}, to_tensors(mean_update)
         for name, weight in self._weights.items():
-            moved = weight + torch.from_numpy(mean_update[name].numpy().copy()).to(weight.dtype)
+            moved = weight + mean[name].to(weight.dtype)
             # A noisy or clipped update may push a variance below zero, which would make every later activation NaN.
             moved = moved.clamp(min=0) if name.endswith("running_var") else moved
-            arrays[name] = Array(moved.numpy())
-        return ArrayRecord(arrays)
+            moved_weights[name] = moved
+        return to_record(moved_weights)
 
     def _record_training(self, task: Task, good: Mapping[int, Message]) -> None:
-        names = sorted({name for reply in good.values() for name in _metrics(reply)} - {"num-examples", "local-steps"})
+        names = sorted(
+            {name for reply in good.values() for name in values_of(reply, "metrics")} - {"num-examples", "local-steps"}
+        )
         for name in names:
-            values = [float(_metrics(reply)[name]) for reply in good.values() if name in _metrics(reply)]
+            values = [
+                float(values_of(reply, "metrics")[name])
+                for reply in good.values()
+                if name in values_of(reply, "metrics")
+            ]
             self.recorder.row(task, metric=name, worst=max(values), **mean_and_interval(values))
-        size = sum(array.numpy().nbytes for array in next(iter(good.values())).content["arrays"].values())  # type: ignore[union-attr]
+        size = sum(delta.nbytes for delta in tensors_of(next(iter(good.values())), "arrays").values())
         self.recorder.row(task, metric="update-bytes", value=size, n=len(good))
 
     # Attacks ----------------------------------------------------------------------------------------------------------
@@ -210,9 +215,9 @@ class CuriousFedAvg(FedAvg):
             Seen(
                 partition=partition,
                 target=at,
-                update=tensors(reply.content[record]),  # type: ignore[arg-type]
-                num_examples=int(_metrics(reply)["num-examples"]),
-                local_steps=int(_metrics(reply)["local-steps"]),
+                update=tensors_of(reply, record),
+                num_examples=int(values_of(reply, "metrics")["num-examples"]),
+                local_steps=int(values_of(reply, "metrics")["local-steps"]),
                 labels=_labels(reply, at),
             )
             for partition, reply in good.items()
@@ -242,14 +247,15 @@ class CuriousFedAvg(FedAvg):
         }
 
     def _record_probe(self, task: Task, good: Mapping[int, Message]) -> None:
-        values = [float(m["epsilon-with-probes"]) for m in map(_metrics, good.values()) if "epsilon-with-probes" in m]
+        spent = [values_of(reply, "metrics").get("epsilon-with-probes") for reply in good.values()]
+        values = [float(epsilon) for epsilon in spent if epsilon is not None]
         if values:
             self.recorder.row(task, metric="epsilon-with-probes", worst=max(values), **mean_and_interval(values))
 
     def _keep_ledger(self, partition: int, reply: Message) -> None:
-        ledger = reply.content.get("ledger")
-        if ledger and self.task.pipeline in ledger:  # type: ignore[operator]
-            self.ledgers[partition] = str(ledger[self.task.pipeline])  # type: ignore[index]
+        ledger = values_of(reply, "ledger")
+        if self.task.pipeline in ledger:
+            self.ledgers[partition] = str(ledger[self.task.pipeline])
 
     # Evaluation -------------------------------------------------------------------------------------------------------
 
@@ -278,12 +284,12 @@ class CuriousFedAvg(FedAvg):
                 continue
             self.recorder.row(
                 task, metric="client", value=None, status="failed", client=by_node[reply.metadata.src_node_id],
-                message=f"evaluate: {short(reply.error.reason)}",
+                message=f"evaluate: {reason_of(reply)}",
             )  # fmt: skip
         metrics = super().aggregate_evaluate(server_round, good)
         if metrics is None:
             return None
-        total = sum(int(_metrics(reply)["num-examples"]) for reply in good)
+        total = sum(int(values_of(reply, "metrics")["num-examples"]) for reply in good)
         for name in sorted(metrics):
             metric, _, reference = name.rpartition("-")
             self.recorder.row(task, metric=metric, reference=reference, value=float(metrics[name]), n=total)  # type: ignore[arg-type]
@@ -291,21 +297,5 @@ class CuriousFedAvg(FedAvg):
         return metrics
 
 
-def tensors(arrays: ArrayRecord) -> dict[str, Tensor]:
-    """An ArrayRecord as tensors of their own memory."""
-    return {name: torch.from_numpy(np.array(array.numpy())) for name, array in arrays.items()}
-
-
-def ledgers_to_json(ledgers: Mapping[int, str]) -> str:
-    """For a checkpoint."""
-    return json.dumps({str(partition): text for partition, text in ledgers.items()})
-
-
-def _metrics(reply: Message) -> Mapping[str, Any]:
-    record: Any = reply.content["metrics"]
-    return record  # type: ignore[no-any-return]
-
-
 def _labels(reply: Message, target: int) -> Tensor | None:
-    published: Any = reply.content.get("labels")
-    return torch.from_numpy(published[f"target-{target}"].numpy().copy()) if published else None
+    return tensors_of(reply, "labels").get(f"target-{target}")

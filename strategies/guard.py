@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from flwr.app import ArrayRecord, Message
 
-MAX_REASON = 300
+from clients.records import reason_of, values_of
 
 
 def fault(reply: Message, reference: Mapping[str, np.ndarray], record: str = "arrays") -> str:
@@ -22,7 +22,7 @@ def fault(reply: Message, reference: Mapping[str, np.ndarray], record: str = "ar
     examples that are not positive whole numbers (they are the weights of the average, and the client chooses them).
     """
     if reply.has_error():
-        return short(reply.error.reason or f"error code {reply.error.code}")
+        return reason_of(reply)
     arrays = reply.content.get(record)
     if not isinstance(arrays, ArrayRecord):
         return f"the reply has no {record!r}"
@@ -35,14 +35,7 @@ def fault(reply: Message, reference: Mapping[str, np.ndarray], record: str = "ar
             return f"{record}: {name!r} is {values.dtype}{values.shape}, expected {expected.dtype}{expected.shape}"
         if not np.isfinite(values).all():
             return f"{record}: {name!r} holds NaN or infinite values"
-    metrics = reply.content.get("metrics")
-    count = metrics.get("num-examples") if metrics else None  # type: ignore[union-attr]
+    count = values_of(reply, "metrics").get("num-examples")
     if not isinstance(count, int) or count <= 0:
         return f"metrics: num-examples is {count!r}, expected a positive whole number"
     return ""
-
-
-def short(reason: str) -> str:
-    """The last line of a traceback, which says what happened; Flower's reasons carry the whole of it."""
-    lines = [line.strip() for line in reason.strip().splitlines() if line.strip()]
-    return lines[-1][:MAX_REASON] if lines else "no reason given"

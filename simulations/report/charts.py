@@ -16,6 +16,9 @@ TEXT_WIDTH = 7.2
 """Width of a character of bold chart text, in user units: enough for the usual sans-serif fonts at 12 units."""
 
 
+LARGEST = 1e12
+"""Numbers beyond this (a diverged loss, the PSNR of an exact copy) do not stretch an axis."""
+
 Value = str | float | None
 """An attribute of an SVG element; None is left out."""
 
@@ -66,8 +69,8 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def bounds(values: Iterable[float | None], pad: float = 0.08, least: float = 1.0) -> tuple[float, float]:
-    """A domain that holds all finite values with some air, never narrower than ``least``."""
-    finite = [value for value in values if value is not None and math.isfinite(value)]
+    """A domain that holds all values that can be drawn, with some air, never narrower than ``least``."""
+    finite = [value for value in values if value is not None and abs(value) < LARGEST]
     low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
     air = max(pad * (high - low), (least - (high - low)) / 2)
     return low - air, high + air

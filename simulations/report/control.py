@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from simulations.report.rows import Row
+from simulations.report.rows import Row, null_name
 
 IMAGE_METRICS = frozenset({"psnr", "ssim", "mse"})
 MEMBERSHIP_METRICS = frozenset({"membership-auc", "membership-tpr"})
@@ -89,9 +89,14 @@ class Nulls:
         return max(found.items(), key=lambda item: item[1]) if found else None
 
 
-def beats(row: Row, null: tuple[str, float] | None) -> bool:
-    """Whether the whole interval of a score lies above the null baseline."""
-    return null is not None and row.status != "failed" and row.ci_low is not None and row.ci_low > null[1]
+def leaks(row: Row, null: tuple[str, float] | None) -> bool:
+    """Whether a score counts as recovered: its whole interval lies above the null baseline.
+
+    Without an interval (n = 1) the score itself decides: what was recovered is not to be hidden by a small sample.
+    """
+    if null is None or row.status == "failed" or row.value is None:
+        return False
+    return (row.value if row.ci_low is None else row.ci_low) > null[1]
 
 
 def controls(rows: Sequence[Row]) -> list[Control]:
@@ -116,10 +121,10 @@ def _reason(row: Row, null: tuple[str, float] | None) -> str:
     if null is None:
         return "there is no null baseline to compare with"
     if row.value <= null[1]:
-        return f"the undefended run scores no better than {null[0]}"
+        return f"the undefended run scores no better than {null_name(null[0])}"
     if row.ci_low is None:
         return f"n = {row.n} gives no interval; attack more images"
-    return "" if beats(row, null) else f"the interval of the undefended run reaches down to {null[0]}"
+    return "" if leaks(row, null) else f"the interval of the undefended run reaches down to {null_name(null[0])}"
 
 
 def validate(rows: Sequence[Row]) -> list[Row]:

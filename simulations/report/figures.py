@@ -24,7 +24,7 @@ from simulations.report.charts import (
     ticks,
 )
 from simulations.report.looks import Look
-from simulations.report.study import null_name
+from simulations.report.rows import null_name
 from simulations.report.text import decibel, plain, two, within
 
 
@@ -230,7 +230,7 @@ def _curve_frame(
     x = Scale(low, high, 46, width - margin)
     most = max(2, int((x.end - x.start) / 34))
     shown = rounds if len(rounds) <= most else [value for value in ticks(low, high, most) if value == int(value)]
-    return Frame(width, height, x, Scale(*domain, height - 42, 24), plain, show_y, shown)
+    return Frame(width, height, x, Scale(*domain, height - 42, 28), plain, show_y, shown)
 
 
 def _line(points: Sequence[Point], frame: Frame, look: Look) -> list[Markup]:

@@ -24,9 +24,9 @@ class Look:
     shape: str
 
 
-COLORS = 7
+COLORS = 5
 """Hues for defences besides "no defence" and DP-SGD, see ``style.py``."""
-SHADES = 4
+SHADES = 2
 """Shades of the DP-SGD hue."""
 
 

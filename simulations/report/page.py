@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from simulations.report.charts import marker, svg
 from simulations.report.control import validate
 from simulations.report.looks import Look, looks
 from simulations.report.pictures import Embedder, Picture, grids, read_index
-from simulations.report.rows import Row, read_rows
-from simulations.report.study import Study, null_name, split
+from simulations.report.rows import Row, null_name, read_rows
+from simulations.report.study import Study, split
 from simulations.report.style import CSS
 from simulations.report.summary import Line, sentence, summarise
 from simulations.report.tables import cards, control_table, failures, others
@@ -69,7 +70,7 @@ def build(directory: Path) -> tuple[str, list[Row]]:
         # Last: embedding pictures adds notes.
         "notes": [*row_notes, *config_notes, *picture_notes, *embed.notes()],
     }
-    return _environment().from_string(PAGE).render(context), rows
+    return _template().render(context), rows
 
 
 def progress(state: Any) -> str:
@@ -77,7 +78,10 @@ def progress(state: Any) -> str:
     if not isinstance(state, Mapping) or state.get("finished"):
         return ""
     at, last, pipeline, pipelines = (state.get(key, "?") for key in ("round", "rounds", "pipeline", "of"))
-    return f"run in progress: round {at} of {last} of pipeline {pipeline} of {pipelines}"
+    where = f"round {at} of {last} of pipeline {pipeline} of {pipelines}"
+    if state.get("failed"):
+        return f"run stopped after {where}: {text.setting(state['failed'])}"
+    return f"run in progress: {where}"
 
 
 def _own(study: Study, pictures: Sequence[Picture], alone: bool) -> list[Picture]:
@@ -85,12 +89,23 @@ def _own(study: Study, pictures: Sequence[Picture], alone: bool) -> list[Picture
     return [one for one in pictures if alone or (one.target[0] and one.target[0] == study.name[0])]
 
 
-def _environment() -> jinja2.Environment:
+@cache
+def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     shown: tuple[Callable[..., object], ...] = (
-        *(text.decibel, text.signed, text.percent, text.percentage, text.points, text.times, text.two, text.plain),
+        *(
+            text.decibel,
+            text.signed,
+            text.percent,
+            text.percentage,
+            text.points,
+            text.times,
+            text.two,
+            text.plain,
+            text.brief,
+        ),
         *(
             text.seconds,
             text.size,
@@ -106,7 +121,7 @@ def _environment() -> jinja2.Environment:
     named = {function.__name__: function for function in shown}
     environment.filters.update(named | {"swatch": _swatch})
     environment.globals.update(named | {"nothing": text.NOTHING})
-    return environment
+    return environment.from_string(PAGE)
 
 
 def _swatch(look: Look) -> Markup:

@@ -13,7 +13,8 @@ from simulations.report import text
 from simulations.report.charts import bounds
 from simulations.report.figures import Point, curves, plane, strip
 from simulations.report.looks import Look, is_dp_sgd
-from simulations.report.study import Cell, Score, Study
+from simulations.report.score import Score
+from simulations.report.study import Cell, Study
 from simulations.report.summary import Line
 
 BROAD, NARROW = 1120.0, 350.0

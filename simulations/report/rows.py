@@ -82,7 +82,7 @@ class Row:
         """Reads one decoded line; a value that is not a number (NaN) makes the row a failed one.
 
         Raises:
-            ValueError: When the line names no metric.
+            ValueError: When the line names no metric, or a round, seed or count is not a number.
         """
         if not isinstance(data, Mapping) or not isinstance(data.get("metric"), str):
             raise ValueError("expected an object with a metric")
@@ -102,6 +102,11 @@ class Row:
         return json.dumps(data | {key: _strict(value) for key, value in self.extra.items()}, ensure_ascii=False)
 
 
+def null_name(attack: str) -> str:
+    """``baseline:grey`` -> "grey"."""
+    return attack.removeprefix(NULL_PREFIX)
+
+
 def _number(value: Any) -> float | None:
     try:
         number = float(value)
@@ -113,6 +118,14 @@ def _number(value: Any) -> float | None:
 def _whole(value: Any) -> int | None:
     number = _number(value)
     return int(number) if number is not None and math.isfinite(number) else None
+
+
+def _required(value: Any) -> int:
+    number = _whole(value)
+    # A round or a seed that cannot be read must not turn into another one.
+    if number is None and value is not None:
+        raise ValueError(f"{value!r} is not a whole number")
+    return number or 0
 
 
 def _text(value: Any) -> str:
@@ -129,7 +142,7 @@ def _strict(value: Any) -> Any:
 
 _READ: dict[str, Callable[[Any], Any]] = {
     "str": _text,
-    "int": lambda value: _whole(value) or 0,
+    "int": _required,
     "int | None": _whole,
     "float | None": _number,
     "Mapping[str, Any]": lambda value: dict(value) if isinstance(value, Mapping) else {},
@@ -170,15 +183,10 @@ def read_rows(path: Path) -> tuple[list[Row], list[str]]:
             notes.append(f"{path.name}: line {number} is not a row: {error}")
             continue
         read += 1
-        rows[_identity(row)] = row
+        rows[row.to_json()] = row
     if read > len(rows):
-        notes.append(f"{path.name}: {read - len(rows)} rows repeat another row; the last one counts")
+        notes.append(f"{path.name}: {read - len(rows)} rows repeat another row in every field and were left out")
     return list(rows.values()), notes
-
-
-def _identity(row: Row) -> str:
-    what = (row.study, row.seed, row.defense, row.attack, row.round, row.metric, row.reference, row.client)
-    return repr(what) + json.dumps(row.setting, sort_keys=True, default=str)
 
 
 def to_csv(rows: Sequence[Row]) -> str:
@@ -187,7 +195,8 @@ def to_csv(rows: Sequence[Row]) -> str:
     settings = sorted({key for row in rows for key in row.setting})
     extras = sorted({key for row in rows for key in row.extra})
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    # All texts are quoted: a message may hold a carriage return, which ends a line for many readers.
+    writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
     writer.writerow([*names, *(f"setting.{key}" for key in settings), *extras])
     for row in rows:
         cells = [getattr(row, name) for name in names]

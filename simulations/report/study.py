@@ -1,4 +1,4 @@
-"""Rows grouped into what the report shows: studies, cells (one attack, one defence, one round), scores over seeds."""
+"""Rows grouped into what the report shows: studies, and cells (one attack on one defence in one round)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from simulations.report.control import Control, Nulls, beats, controls
-from simulations.report.rows import NULL_PREFIX, Row
+from simulations.report.control import Control, Nulls, controls, leaks
+from simulations.report.rows import Row
+from simulations.report.score import PARTLY_FAILED, Score, merge
 
 UTILITY_METRICS = (
     "test-accuracy",
@@ -24,95 +25,11 @@ UTILITY_METRICS = (
     "clients-failed",
     "client",
 )
-ATTACK_METRICS = ("psnr", "ssim", "mse", "label-accuracy", "matching-cost", "attack-seconds")
-WORST_IS_HIGHEST = (
-    "psnr",
-    "ssim",
-    "label-accuracy",
-    "membership-auc",
-    "membership-tpr",
-    "epsilon",
-    "epsilon-with-probes",
-)
-BOUNDS = ("epsilon", "epsilon-with-probes", "delta")
-"""Metrics of a guarantee: over clients and seeds the weakest counts, never the mean."""
+ATTACK_METRICS = ("psnr", "ssim", "mse", "label-accuracy", "matching-cost", "attack-seconds", "attack")
+"""Metrics with a place of their own; "attack" is the row of an attack that gave no score at all."""
 
-
-@dataclass(frozen=True)
-class Score:
-    """One metric, averaged over seeds.
-
-    Attributes:
-        mean: Mean over seeds; None when no seed has a number.
-        low: Lower end of the 95 % interval: the row's own with one seed, Student's t over seeds with several.
-        high: Upper end of that interval.
-        worst: The worst example of any seed.
-        n: Examples over all seeds.
-        failures: Failed trials over all seeds.
-        seeds: Seeds that have a number.
-        status: "failed" if no seed has a number, "not-validated" if any seed is, else "ok".
-        messages: Why rows failed.
-    """
-
-    mean: float | None
-    low: float | None = None
-    high: float | None = None
-    worst: float | None = None
-    n: int = 0
-    failures: int = 0
-    seeds: tuple[int, ...] = ()
-    status: str = "ok"
-    messages: tuple[str, ...] = ()
-
-
-def merge(rows: Sequence[Row]) -> Score:
-    """The score of rows of one metric; rows of the same seed (clients) are averaged first."""
-    by_seed: dict[int, list[Row]] = defaultdict(list)
-    for row in rows:
-        if row.value is not None and row.status != "failed":
-            by_seed[row.seed].append(row)
-    bound = rows[0].metric in BOUNDS
-    means = {seed: _combine([r.value for r in of if r.value is not None], bound) for seed, of in by_seed.items()}
-    used = [row for of in by_seed.values() for row in of]
-    worst = [row.worst for row in used if row.worst is not None]
-    pick = max if rows[0].metric in WORST_IS_HIGHEST else min
-    low, high = (used[0].ci_low, used[0].ci_high) if len(used) == 1 else (None, None)
-    if len(means) > 1 and not bound:
-        low, high = interval(list(means.values()))
-    failed = any(row.status == "failed" for row in rows)
-    return Score(
-        mean=_combine(list(means.values()), bound) if means else None,
-        low=low,
-        high=high,
-        worst=pick(worst) if worst else None,
-        n=sum(row.n for row in used),
-        failures=sum(row.failures for row in rows),
-        seeds=tuple(sorted(means)),
-        status="failed" if failed and not means else _status(used),
-        messages=tuple(dict.fromkeys(row.message for row in rows if row.message)),
-    )
-
-
-def _status(rows: Sequence[Row]) -> str:
-    unusual = [row.status for row in rows if row.status != "ok"]
-    return "not-validated" if "not-validated" in unusual else unusual[0] if unusual else "ok"
-
-
-def _combine(values: Sequence[float], bound: bool) -> float:
-    return max(values) if bound else math.fsum(values) / len(values) if all(map(math.isfinite, values)) else sum(values)
-
-
-def interval(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """95 % interval of the mean of independent runs: mean ± t(0.975, k - 1) s / sqrt(k), s with divisor k - 1."""
-    from scipy.special import stdtrit
-
-    count = len(values)
-    if count < 2 or not all(map(math.isfinite, values)):
-        return None, None
-    mean = math.fsum(values) / count
-    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
-    half = float(stdtrit(count - 1, 0.975)) * spread / math.sqrt(count)
-    return mean - half, mean + half
+PER_ROUND = ("round", "model_accuracy", "attack_failures")
+"""Settings of a row that are results rather than part of the threat card."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +43,7 @@ class Cell:
         card: The threat card as JSON, without what changes from round to round.
         scores: (metric, reference) -> score.
         null_scores: (metric, reference) -> null baseline -> mean, for the same images.
-        beats: In at least one seed, the whole interval of the PSNR lies above the best null baseline.
+        leaks: In at least one seed, the whole interval of the PSNR lies above the best null baseline.
         model_accuracy: Test accuracy of the attacked model, mean over seeds.
     """
 
@@ -136,7 +53,7 @@ class Cell:
     card: str
     scores: dict[tuple[str, str], Score]
     null_scores: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
-    beats: bool = False
+    leaks: bool = False
     model_accuracy: float | None = None
 
     @property
@@ -150,10 +67,22 @@ class Cell:
         return self.null_scores.get(("psnr", "original"), {})
 
     @property
+    def leading(self) -> Score:
+        """PSNR against the original, or else the first score."""
+        return self.psnr or next(iter(self.scores.values()))
+
+    @property
     def status(self) -> str:
-        """Status of the PSNR against the original, or else of the first score."""
-        first = self.psnr or next(iter(self.scores.values()))
-        return first.status
+        """Status of the leading score; "partly failed" if the attack gave no score at all for other seeds."""
+        broken = self.scores.get(("attack", ""))
+        if broken and broken.status == "failed" and self.leading.mean is not None:
+            return PARTLY_FAILED
+        return self.leading.status
+
+    def mean(self, metric: str, reference: str = "") -> float | None:
+        """Mean of one score; None where there is none."""
+        score = self.scores.get((metric, reference))
+        return score.mean if score else None
 
     @property
     def best_null(self) -> tuple[str, float] | None:
@@ -250,8 +179,8 @@ class Study:
 
 
 def card_of(row: Row) -> str:
-    """The threat card as JSON text, without the round and the model's accuracy, which are shown beside each score."""
-    kept = {key: value for key, value in row.setting.items() if key not in {"round", "model_accuracy"}}
+    """The threat card as JSON text, without what changes from round to round and is shown beside each score."""
+    kept = {key: value for key, value in row.setting.items() if key not in PER_ROUND}
     return json.dumps(kept, sort_keys=True, default=str)
 
 
@@ -268,7 +197,7 @@ def _cell(defense: str, attack: str, at: int, card: str, rows: list[Row], nulls:
         card,
         {key: merge(of) for key, of in groups.items()},
         null_scores={key: _means(nulls.of(row) for row in of) for key, of in groups.items()},
-        beats=any(beats(row, nulls.best(row)) for row in groups.get(("psnr", "original"), ())),
+        leaks=any(leaks(row, nulls.best(row)) for row in groups.get(("psnr", "original"), ())),
         model_accuracy=sum(known) / len(known) if known else None,
     )
 
@@ -293,8 +222,3 @@ def split(rows: Iterable[Row], order: Sequence[str]) -> list[Study]:
         pipelines = sorted(dict.fromkeys([*known, *present]), key=lambda text: text != "")
         studies.append(Study(name, tuple(of), tuple(pipelines)))
     return studies
-
-
-def null_name(attack: str) -> str:
-    """``baseline:grey`` -> "grey"."""
-    return attack.removeprefix(NULL_PREFIX)

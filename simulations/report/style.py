@@ -1,6 +1,7 @@
 """The report's style sheet; a Python string, because a Flower app bundle leaves other files out.
 
-Hues after Okabe and Ito (Color Universal Design), darkened or lightened until text in them can be read on the page.
+Hues and their lightness were chosen together, so that any two stay apart (CIE 1976 distance of 20 or more) in full
+colour vision and as people with deuteranopia and protanopia see them (Machado et al. 2009). Markers differ as well.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ CSS = """
   --page: #fbfaf8; --card: #ffffff; --ink: #1c1e22; --soft: #5c6069; --rule: #dedbd4; --faint: #efede8;
   --null: #b9b4a855; --alarm: #a3341f; --alarm-bg: #fbeeea; --calm: #0b6b4e;
   --none: #1c1e22;
-  --d0: #c14f0a; --d1: #087a58; --d2: #a5437c; --d3: #8f6800; --d4: #5d4bb0; --d5: #7c4a2d; --d6: #5f6f00;
-  --dp0: #123f8c; --dp1: #2a6bc4; --dp2: #5590dc; --dp3: #79a8e0;
+  --d0: #bf5e40; --d1: #145f58; --d2: #d92c84; --d3: #948a00; --d4: #4c3119;
+  --dp0: #123f8c; --dp1: #4a80cf;
   --sans: ui-sans-serif, system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, "Liberation Sans",
     sans-serif;
   --mono: ui-monospace, "SF Mono", "Cascadia Mono", Menlo, Consolas, "Liberation Mono", monospace;
@@ -22,14 +23,14 @@ CSS = """
     --page: #131518; --card: #1a1d21; --ink: #e9e6df; --soft: #a2a5ab; --rule: #33373d; --faint: #22262b;
     --null: #6b6f7866; --alarm: #ff9c85; --alarm-bg: #33201c; --calm: #5ccfa6;
     --none: #e9e6df;
-    --d0: #ff9450; --d1: #45c99d; --d2: #ea93c4; --d3: #e2b344; --d4: #ada2f5; --d5: #cda488; --d6: #bccb55;
-    --dp0: #cfe0ff; --dp1: #9cc1ff; --dp2: #6ba3f7; --dp3: #4a86de;
+    --d0: #e8701a; --d1: #2ac87c; --d2: #d06aa2; --d3: #f9e31f; --d4: #8c7b6b;
+    --dp0: #4a86de; --dp1: #a9c9ff;
   }
 }
 * { box-sizing: border-box; }
 html { -webkit-text-size-adjust: 100%; text-size-adjust: 100%; }
 body { margin: 0; background: var(--page); color: var(--ink); font: 16px/1.5 var(--sans); }
-main { max-width: 1180px; margin: 0 auto; padding: 40px 24px 80px; }
+main { max-width: 1240px; margin: 0 auto; padding: 40px 24px 80px; }
 h1 { font-size: clamp(1.7rem, 4vw, 2.5rem); line-height: 1.12; letter-spacing: -.022em; margin: 6px 0 10px;
   font-weight: 700; text-wrap: balance; }
 h2 { font-size: 1.3rem; line-height: 1.2; letter-spacing: -.012em; margin: 0; font-weight: 680; }
@@ -66,6 +67,9 @@ section > header p { color: var(--soft); font-size: .92rem; max-width: 78ch; mar
 .lines .who { font-weight: 650; }
 .lines .who code { font-size: .92em; font-weight: 600; }
 .lines p { margin: 0; text-wrap: pretty; }
+.lines .meta { color: var(--soft); font-size: .86rem; margin-top: 3px; }
+.lines .meta span { display: inline-block; }
+.lines .meta span:not(:last-child)::after { content: " ·"; }
 .lines .caveat { color: var(--soft); font-size: .86rem; margin-top: 3px; }
 .lines .caveat.alarm { color: var(--alarm); }
 .lines .figure { text-align: right; font-variant-numeric: tabular-nums; line-height: 1.15; white-space: nowrap; }
@@ -77,7 +81,7 @@ section > header p { color: var(--soft); font-size: .92rem; max-width: 78ch; mar
 .scroll.tall { max-height: 620px; overflow-y: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .84rem; font-variant-numeric: tabular-nums; line-height:
   1.35; }
-th, td { padding: 8px 9px; text-align: left; vertical-align: top; border-bottom: 1px solid var(--rule); }
+th, td { padding: 8px 8px; text-align: left; vertical-align: top; border-bottom: 1px solid var(--rule); }
 tbody tr:last-child > * { border-bottom: 0; }
 thead th { font-weight: 600; color: var(--soft); font-size: .76rem; vertical-align: bottom; background: var(--card); }
 .tall thead { position: sticky; top: 0; z-index: 1; } .tall thead th { box-shadow: inset 0 -1px var(--rule); }
@@ -86,11 +90,12 @@ th.edge, td.edge { border-left: 1px solid var(--rule); }
 .num { text-align: right; white-space: nowrap; }
 td small { display: block; color: var(--soft); font-size: .92em; }
 td.num small { white-space: nowrap; }
-tbody th { font-weight: 600; min-width: 130px; }
-tbody th code { font-weight: 500; }
+tbody th { font-weight: 600; min-width: 134px; }
+tbody th code { font-weight: 500; } table code { font-size: .93em; }
+.pairs th { width: 240px; }
 tbody th small { display: block; color: var(--soft); font-weight: 400; margin: 0; }
 td.tight code { overflow-wrap: normal; white-space: nowrap; }
-.wide { min-width: 120px; } .text { max-width: 60ch; overflow-wrap: anywhere; }
+.wide { min-width: 120px; } .verdict { min-width: 150px; } .text { max-width: 60ch; overflow-wrap: anywhere; }
 td.status { white-space: nowrap; } .status.bad { color: var(--alarm); } .status.good { color: var(--calm); }
 tr.doubt td:not(.status) { color: var(--soft); }
 
@@ -99,7 +104,8 @@ tr.doubt td:not(.status) { color: var(--soft); }
 .chart text.tick { fill: var(--soft); font-size: 11px; font-variant-numeric: tabular-nums; }
 .chart text.title { fill: var(--soft); font-size: 12px; }
 .chart text.note { fill: var(--soft); font-size: 11.5px; }
-.chart text.name { fill: var(--c); font-weight: 600; paint-order: stroke; stroke: var(--card); stroke-width: 3px;
+.chart text.name { fill: var(--c); fill: color-mix(in oklab, var(--c), var(--ink) 25%); font-weight: 600;
+  paint-order: stroke; stroke: var(--card); stroke-width: 3px;
   stroke-linejoin: round; }
 .chart .grid { stroke: var(--rule); stroke-width: 1; } .chart .axis { stroke: var(--soft); stroke-width: 1; }
 .chart .null { fill: var(--null); }
@@ -121,8 +127,8 @@ tr.doubt td:not(.status) { color: var(--soft); }
 .target { margin: 0; padding: 12px 12px 10px; background: var(--card); border: 1px solid var(--rule); border-radius:
   8px; }
 .target > figcaption { color: var(--soft); font-size: .76rem; margin-bottom: 8px; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(104px, 1fr)); gap: 10px; }
-.tile { margin: 0; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(104px, 1fr)); gap: 10px; }
+.tile { margin: 0; max-width: 170px; }
 .tile img, .tile .empty { width: 100%; aspect-ratio: 1; display: block; border-radius: 3px; background: var(--faint);
   object-fit: contain; image-rendering: pixelated; }
 .tile .empty { display: grid; place-items: center; color: var(--soft); font-size: .76rem; }
@@ -142,8 +148,9 @@ details[open] > summary { margin-bottom: 10px; }
 }
 @media (max-width: 620px) {
   .broad { display: none; } .narrow { display: block; }
-  .tiles { grid-template-columns: repeat(auto-fill, minmax(92px, 1fr)); }
-  .lines .figure b { font-size: 1.4rem; }
+  .tiles { grid-template-columns: repeat(auto-fit, minmax(72px, 1fr)); }
+  .lines .figure b { font-size: 1.4rem; } .lines .chart text.tick { font-size: 14px; }
+  .tiles { gap: 8px; } .tile figcaption { font-size: .7rem; }
 }
 @media print {
   body { background: #fff; } .scroll.tall { max-height: none; } section { break-inside: auto; } .target, .panel {

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simulations.report.study import Cell, Score, Study, null_name
+from simulations.report.rows import null_name
+from simulations.report.score import PARTLY_FAILED, Score
+from simulations.report.study import Cell, Study
 from simulations.report.text import count, decibel
 
 UNTESTED = "untested against an adaptive attacker"
@@ -83,7 +86,7 @@ def _strength(cell: Cell) -> tuple[bool, bool, float]:
     score = cell.psnr
     assert score is not None
     assert score.mean is not None
-    return cell.beats, cell.beats or cell.status == "ok", score.mean
+    return cell.leaks, cell.leaks or cell.status == "ok", score.mean
 
 
 def summarise(study: Study, defenses: Mapping[str, Any]) -> list[Line]:
@@ -104,7 +107,11 @@ def _line(study: Study, defense: str, known: Any) -> Line:
     seconds, seconds_ratio = _cost(study, defense, "train-seconds")
     size, size_ratio = _cost(study, defense, "update-bytes")
     failed = sum(row.metric == "client" for row in study.rows if row.defense == defense and row.status == "failed")
-    counted = sum(row.value or 0 for row in study.rows if (row.defense, row.metric) == (defense, "clients-failed"))
+    counted = sum(
+        row.value
+        for row in study.rows
+        if (row.defense, row.metric) == (defense, "clients-failed") and row.value and math.isfinite(row.value)
+    )
     return Line(
         defense=defense,
         round=at,
@@ -114,9 +121,9 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         strongest=best,
         labels=_top(cells, "label-accuracy", lambda cell: '"labels": "known"' not in cell.card),
         membership=_top(cells, "membership-auc"),
-        epsilon=_last(study, defense, "epsilon"),
-        epsilon_with_probes=_last(study, defense, "epsilon-with-probes"),
-        delta=_last(study, defense, "delta"),
+        epsilon=_spent(study, defense, "epsilon"),
+        epsilon_with_probes=_spent(study, defense, "epsilon-with-probes"),
+        delta=_spent(study, defense, "delta"),
         seconds=seconds,
         seconds_ratio=seconds_ratio if defense else None,
         bytes=size,
@@ -132,9 +139,9 @@ def _at(study: Study, defense: str, metric: str, reference: str, at: int | None)
     return score if score and score.mean is not None else None
 
 
-def _last(study: Study, defense: str, metric: str) -> float | None:
-    scores = [score.mean for score in study.series(defense, metric).values()]
-    return scores[-1] if scores else None
+def _spent(study: Study, defense: str, metric: str) -> float | None:
+    """A budget only grows: the largest of all rounds."""
+    return max((s.mean for s in study.series(defense, metric).values() if s.mean is not None), default=None)
 
 
 def _top(cells: Sequence[Cell], metric: str, allowed: Callable[[Cell], bool] = lambda _: True) -> Cell | None:
@@ -173,12 +180,14 @@ def _caveats(defense: str, best: Cell | None, cells: Sequence[Cell], known: Any)
     if best and best.status == "not-validated":
         if defense == "":
             found.append("positive control failed: this attack does not break the undefended run")
-        elif best.beats:
+        elif best.leaks:
             found.append("not validated: this attack did not break the undefended run in that round")
         else:
             found.append(
                 "not validated: this attack did not break the undefended run either, so its failure shows nothing"
             )
+    if best and best.status == PARTLY_FAILED:
+        found.append("partly failed: some seeds have no score, and the mean leaves them out")
     if defense:
         found += _adaptive(cells, known)
     return found
@@ -216,7 +225,7 @@ def sentence(line: Line, seeds: int = 1) -> str:
     shown = f"{decibel(score.mean)} dB ({', '.join(details)})"
     if best.best_null is None:
         return f"the strongest attack scored {shown}; there is no null baseline to compare with."
-    if best.beats:
+    if best.leaks:
         return f"the strongest attack recovered the images at {shown}."
     return f"the strongest attack scored {shown}, {_failed(best, score)}."
 
@@ -234,5 +243,5 @@ def _failed(cell: Cell, score: Score) -> str:
     else:
         text = f"not clearly better than the {null_name(null[0])} image ({decibel(null[1])} dB)"
     if score.worst is not None and score.worst > null[1] and score.n > 1:
-        text += "; its worst image is above that baseline"
+        text += "; its worst image is above that baseline's mean"
     return text

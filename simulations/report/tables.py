@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulations.report.control import Control, family
-from simulations.report.rows import Row
-from simulations.report.study import ATTACK_METRICS, UTILITY_METRICS, Cell, Score, Study, merge, null_name
-from simulations.report.text import setting
+from simulations.report.rows import Row, null_name
+from simulations.report.score import Score, merge
+from simulations.report.study import ATTACK_METRICS, UTILITY_METRICS, Cell, Study
+from simulations.report.text import listing, setting
 
 CARD_ORDER = (
     "observation",
@@ -78,13 +79,13 @@ class Cards:
 
     Attributes:
         shared: Setting -> text, the same on all cards.
-        keys: Settings that differ.
-        rows: (number, attacks, texts in the order of ``keys``).
+        differing: Settings that differ.
+        rows: (number, attacks, texts in the order of ``differing``).
         numbers: Card as JSON -> its number.
     """
 
     shared: dict[str, str]
-    keys: tuple[str, ...]
+    differing: tuple[str, ...]
     rows: tuple[tuple[int, tuple[str, ...], tuple[str, ...]], ...]
     numbers: dict[str, int]
 
@@ -127,7 +128,9 @@ def failures(rows: Sequence[Row]) -> list[Failure]:
     for row in rows:
         if row.status == "failed" or row.failures:
             client = "" if row.client is None else f"client {row.client}"
-            groups[row.defense, row.attack or client, row.round, row.seed, row.message].append(row)
+            told = row.setting.get("attack_failures")
+            message = row.message or (setting(told) if isinstance(told, str) else listing(told) if told else "")
+            groups[row.defense, row.attack or client, row.round, row.seed, message].append(row)
     return [
         Failure(
             defense, what, at, seed, tuple(dict.fromkeys(r.metric for r in of)), max(r.failures for r in of), message

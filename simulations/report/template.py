@@ -39,7 +39,7 @@ MACROS = """
 {% endmacro %}
 
 {% macro pairs(found) %}
-<div class="scroll"><table><tbody>
+<div class="scroll"><table class="pairs"><tbody>
 {% for key, value in found.items() %}
 <tr><th scope="row"><code>{{ key }}</code></th><td class="text"><code>{{ value | setting }}</code></td></tr>
 {% endfor %}
@@ -126,8 +126,9 @@ nothing here is evidence for any defence.</p>
   <a href="#curves">Over the rounds</a><a href="#control">Positive control</a><a href="#attacks">All attacks</a>
   <a href="#failures">Failures</a><a href="#cards">Threat cards</a>
 {% else %}
-  {% for view in studies %}<a href="#headline{{ loop.index }}">{{ view.study.name | select | join(' · ') }}</a>{%
-    endfor %}
+  {% for view in studies %}
+  <a href="#headline{{ loop.index }}">{{ view.study.name | select | join(' · ') or 'unnamed study' }}</a>
+  {% endfor %}
 {% endif %}
 <a href="#configuration">Configuration</a>
 </nav>

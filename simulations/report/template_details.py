@@ -1,14 +1,12 @@
-"""Sections for those who check: positive control, all attacks, failures, threat cards, configuration, as Jinja text."""
+"""Sections for those who check, as Jinja text: positive control, all attacks, failures, threat cards, configuration."""
 
 from __future__ import annotations
 
 CONTROL = """
 <section id="control{{ s }}">
 <header><h2>Positive control</h2><p>An attack that cannot recover undefended images says nothing about a defence. It
-  counts
-in a round only if the whole 95&nbsp;% interval of its score without a defence lies above the best null baseline.
-  Otherwise it
-is printed as not validated under every defence.</p></header>
+counts in a round only if the whole 95&nbsp;% interval of its score without a defence lies above the best null baseline.
+Otherwise it is printed as not validated under every defence.</p></header>
 {% if view.control %}
 <div class="scroll"><table>
 <thead><tr><th scope="col">Attack on the undefended run</th><th scope="col">Score</th>
@@ -16,17 +14,11 @@ is printed as not validated under every defence.</p></header>
 <th scope="col">round {{ at }}{% if observation %}, {{ observation }}{% endif %}</th>
 {% endfor %}</tr></thead>
 <tbody>
-{% for row in view.control %}{% set show = decibel if row.metric == 'psnr' else two %}
+{% for row in view.control %}
 <tr><th scope="row"><code>{{ row.attack }}</code></th>
-<td>{{ {'psnr': 'PSNR, dB', 'label-accuracy': 'label accuracy', 'membership-auc': 'AUC'}.get(row.metric, row.metric)
-  }}</td>
+<td>{{ {'psnr': 'PSNR, dB', 'label-accuracy': 'label accuracy', 'membership-auc': 'AUC'}.get(row.metric) }}</td>
 {% for verdict in row.verdicts %}
-{% if verdict %}
-<td><span class="status {{ 'good' if verdict.passed == verdict.seeds else 'bad' }}">
-  {{- '✓' if verdict.passed == verdict.seeds else '✗' }} {{ show(verdict.value) }}</span>
-  {% if verdict.null %}<span class="soft">against {{ verdict.null[0] }} {{ show(verdict.null[1]) }}</span>{% endif %}
-  {% if verdict.seeds > 1 %}<small>{{ verdict.passed }} of {{ verdict.seeds }} seeds</small>{% endif %}
-  {% for reason in verdict.reasons %}<small>{{ reason }}</small>{% endfor %}</td>
+{% if verdict %}{{ judged(verdict, decibel if row.metric == 'psnr' else two) }}
 {% else %}<td>{{ nothing }}</td>{% endif %}
 {% endfor %}</tr>
 {% endfor %}
@@ -35,38 +27,58 @@ is printed as not validated under every defence.</p></header>
 </section>
 """
 
-ATTACK_TABLE = """
+CONTROL_MACROS = """
+{% macro judged(verdict, show) %}
+{% set passed = verdict.passed == verdict.seeds %}
+<td class="verdict">
+  <span class="status {{ 'good' if passed else 'bad' }}">{{ '✓' if passed else '✗' }} {{ show(verdict.value) }}</span>
+  {% if verdict.null %}<span class="soft">against {{ verdict.null[0] }} {{ show(verdict.null[1]) }}</span>{% endif %}
+  {% if verdict.seeds > 1 %}<small>{{ verdict.passed }} of {{ verdict.seeds }} seeds</small>{% endif %}
+  {% for reason in verdict.reasons %}<small>{{ reason }}</small>{% endfor %}
+</td>
+{% endmacro %}
+"""
+
+ATTACK_MACROS = """
+{# Against the original and the transformed image, with the best null baseline for the original below. #}
 {% macro both(cell, metric, show, edge=false) %}
-{% set original = cell.scores.get((metric, 'original')) %}{% set transformed = cell.scores.get((metric,
-  'transformed')) %}
 {% set nulls = cell.null_scores.get((metric, 'original'), {}).values() | list %}
-{{ number(show(original.mean if original else none) ~ ' / ' ~ show(transformed.mean if transformed else none),
+{{ number(show(cell.mean(metric, 'original')) ~ ' / ' ~ show(cell.mean(metric, 'transformed')),
   'null ' ~ show(nulls | min if metric == 'mse' else nulls | max) if nulls else '', edge) }}
 {% endmacro %}
 
 {% macro labels(cell) %}
 {% set found = cell.scores.get(('label-accuracy', '')) %}
-<td class="num edge">{{ (found.mean if found else none) | percent }}
-  {% if found %}<small>{{ within(found.low, found.high, percent) }}</small>
+<td class="num edge">{{ cell.mean('label-accuracy') | percent }}
+  {% if found %}<small>{{ within(found.low, found.high, percent) }}</small>{% endif %}
   {% for name, value in cell.null_scores.get(('label-accuracy', ''), {}).items() %}
   <small>{{ name | null_name }} {{ value | percent }}</small>
-  {% endfor %}{% endif %}</td>
+  {% endfor %}</td>
 {% endmacro %}
 
 {% macro attack_head(null_names) %}
 <thead>
 <tr class="group"><th colspan="4"></th>
-<th class="edge" colspan="{{ 2 + null_names | length }}">PSNR against the original, dB</th>
-<th class="edge" colspan="3">Original / transformed</th><th class="edge" colspan="7"></th></tr>
-<tr><th scope="col">Defence</th><th scope="col">Attack</th><th scope="col" class="num">Round</th><th
-  scope="col">Status</th>
-<th scope="col" class="num edge">mean</th><th scope="col" class="num">worst</th>
-{% for name in null_names %}<th scope="col" class="num">{{ name | null_name }}</th>{% endfor %}
-<th scope="col" class="num edge">SSIM</th><th scope="col" class="num">MSE</th><th scope="col" class="num">PSNR
-  transformed</th>
+<th class="edge" colspan="2">PSNR, dB</th>
+{% if null_names %}<th class="edge" colspan="{{ null_names | length }}">Null baselines, dB</th>{% endif %}
+<th class="edge" colspan="3">Original / transformed</th>
+<th class="edge" colspan="7"></th></tr>
+<tr><th scope="col">Defence</th>
+<th scope="col">Attack</th>
+<th scope="col" class="num">Round</th>
+<th scope="col">Status</th>
+<th scope="col" class="num edge">mean</th>
+<th scope="col" class="num">worst</th>
+{% for name in null_names %}
+<th scope="col" class="num{{ ' edge' if loop.first }}">{{ name | null_name }}</th>
+{% endfor %}
+<th scope="col" class="num edge">SSIM</th>
+<th scope="col" class="num">MSE</th>
+<th scope="col" class="num">PSNR transf.</th>
 <th scope="col" class="num edge">labels</th>
-{% for name in ('cost', 'time', 'n', 'failures', 'model acc.', 'card') %}<th scope="col" class="num">{{ name
-  }}</th>{% endfor %}
+{% for name in ('cost', 'time', 'n', 'failures', 'model acc.', 'card') %}
+<th scope="col" class="num">{{ name }}</th>
+{% endfor %}
 </tr></thead>
 {% endmacro %}
 
@@ -74,20 +86,26 @@ ATTACK_TABLE = """
 <div class="scroll tall"><table>
 {{ attack_head(null_names) }}
 <tbody>
-{% for cell in cells %}{% set first = cell.psnr or (cell.scores.values() | first) %}
+{% for cell in cells %}
 <tr{% if cell.status == 'not-validated' %} class="doubt"{% endif %}>
-<td class="tight">{{ who(cell.defense) }}</td><td><code>{{ cell.attack | null_name }}</code></td>{{
-  number(cell.round) }}
-{{ status(cell.status) }}{{ score(cell.psnr, decibel, true) }}
+<td class="tight">{{ who(cell.defense) }}</td>
+<td><code>{{ cell.attack | null_name }}</code></td>
+{{ number(cell.round) }}
+{{ status(cell.status) }}
+{{ score(cell.psnr, decibel, true) }}
 {{ number((cell.psnr.worst if cell.psnr else none) | decibel) }}
-{% for name in null_names %}{{ number(cell.nulls.get(name) | decibel) }}{% endfor %}
-{{ both(cell, 'ssim', two, true) }}{{ both(cell, 'mse', plain) }}{{ score(cell.scores.get(('psnr', 'transformed')),
-  decibel) }}
+{% for name in null_names %}{{ number(cell.nulls.get(name) | decibel, '', loop.first) }}{% endfor %}
+{{ both(cell, 'ssim', two, true) }}
+{{ both(cell, 'mse', brief) }}
+{{ score(cell.scores.get(('psnr', 'transformed')), decibel) }}
 {{ labels(cell) }}
-{{ number((cell.scores[('matching-cost', '')].mean if ('matching-cost', '') in cell.scores else none) | plain) }}
-{{ number((cell.scores[('attack-seconds', '')].mean if ('attack-seconds', '') in cell.scores else none) | seconds) }}
-{{ number(first.n) }}{{ number(first.failures) }}{{ number(cell.model_accuracy | percent) }}
-{{ number(card_numbers.get(cell.card, nothing)) }}</tr>
+{{ number(cell.mean('matching-cost') | plain) }}
+{{ number(cell.mean('attack-seconds') | seconds) }}
+{{ number(cell.leading.n) }}
+{{ number(cell.leading.failures) }}
+{{ number(cell.model_accuracy | percent) }}
+{{ number(card_numbers.get(cell.card, nothing)) }}
+</tr>
 {% endfor %}
 </tbody></table></div>
 {% endmacro %}
@@ -95,11 +113,9 @@ ATTACK_TABLE = """
 
 ATTACKS = """
 <section id="attacks{{ s }}">
-<header><h2>All attacks</h2><p>Every attack on every defence in every attacked round, with the null baselines beside
-  it. Failed
-trials are counted and scored as a grey image, never dropped. Cost is the attack's own matching loss; the card says
-  what the
-attacker knew.</p></header>
+<header><h2>All attacks</h2><p>Every attack on every defence in every attacked round, with the null baselines beside it.
+Failed trials are counted and scored as a grey image, never dropped. Cost is the attack's own matching loss; the card
+says what the attacker knew. Small print is a 95&nbsp;% interval or a null baseline.</p></header>
 {% if study.cells %}{{ attack_table(study.cells, view.null_names, view.cards.numbers) }}
 {% else %}<p class="soft">No attack has finished yet.</p>{% endif %}
 {% if study.null_cells %}
@@ -111,11 +127,16 @@ attacker knew.</p></header>
 {{ head(['Defence', 'Attack', '#Round', 'Metric', 'Status', '#Value', '#Worst', '#n', '#Failures']) }}
 <tbody>
 {% for one in view.others %}
-<tr><td class="tight">{{ who(one.defense) }}</td><td><code>{{ one.attack or nothing }}</code></td>{{
-  number(one.round) }}
-<td>{{ one.metric }}{% if one.reference %} ({{ one.reference }}){% endif %}</td>{{ status(one.score.status) }}
-{{ score(one.score, plain) }}{{ number(one.score.worst | plain) }}{{ number(one.score.n) }}{{
-  number(one.score.failures) }}</tr>
+<tr><td class="tight">{{ who(one.defense) }}</td>
+<td><code>{{ one.attack or nothing }}</code></td>
+{{ number(one.round) }}
+<td>{{ one.metric }}{% if one.reference %} ({{ one.reference }}){% endif %}</td>
+{{ status(one.score.status) }}
+{{ score(one.score, plain) }}
+{{ number(one.score.worst | plain) }}
+{{ number(one.score.n) }}
+{{ number(one.score.failures) }}
+</tr>
 {% endfor %}
 </tbody></table></div>
 {% endif %}
@@ -125,16 +146,19 @@ attacker knew.</p></header>
 FAILURES = """
 <section id="failures{{ s }}">
 <header><h2>Failures</h2><p>Clients that could not answer and attacks that did not finish. They are listed because a
-  number
-that leaves them out would look better than it is.</p></header>
+number that leaves them out would look better than it is.</p></header>
 {% if view.failures %}
 <div class="scroll tall"><table>
 {{ head(['Defence', 'What failed', '#Round', '#Seed', '#Trials', 'Numbers concerned', 'Message']) }}
 <tbody>
 {% for one in view.failures %}
-<tr><td class="tight">{{ who(one.defense) }}</td><td><code>{{ one.what or 'training' }}</code></td>
-{{ number(one.round) }}{{ number(one.seed) }}{{ number(one.trials or nothing) }}
-<td>{{ one.metrics | join(', ') }}</td><td class="text">{{ one.message or 'no message' }}</td></tr>
+<tr><td class="tight">{{ who(one.defense) }}</td>
+<td><code>{{ one.what or 'training' }}</code></td>
+{{ number(one.round) }}
+{{ number(one.seed) }}
+{{ number(one.trials or nothing) }}
+<td>{{ one.metrics | join(', ') }}</td>
+<td class="text">{{ one.message or 'no message' }}</td></tr>
 {% endfor %}
 </tbody></table></div>
 {% else %}<p class="soft">Nothing failed.</p>{% endif %}
@@ -143,20 +167,20 @@ that leaves them out would look better than it is.</p></header>
 
 CARDS = """
 <section id="cards{{ s }}">
-<header><h2>Threat cards</h2><p>What the attacker observed, knew and spent. Scores with different cards answer
-  different
+<header><h2>Threat cards</h2><p>What the attacker observed, knew and spent. Scores with different cards answer different
 questions.</p></header>
-{% if view.cards.shared %}
+{% set cards = view.cards %}
+{% if cards.shared %}
 <p>The same for every attack:
-{% for key, value in view.cards.shared.items() %}
+{% for key, value in cards.shared.items() %}
 <span class="fact"><span class="soft">{{ key | replace('_', ' ') }}</span> {{ value }}</span>
 {% endfor %}</p>
 {% endif %}
-{% if view.cards.rows %}
+{% if cards.rows %}
 <div class="scroll"><table>
-{{ head(['#Card', 'Attacks'] + view.cards['keys'] | map('replace', '_', ' ') | list) }}
+{{ head(['#Card', 'Attacks'] + cards.differing | map('replace', '_', ' ') | list) }}
 <tbody>
-{% for card, attacks, values in view.cards.rows %}
+{% for card, attacks, values in cards.rows %}
 <tr>{{ number(card) }}
 <td>{% for attack in attacks %}<code>{{ attack }}</code>{{ ', ' if not loop.last }}{% endfor %}</td>
 {% for value in values %}<td>{{ value or nothing }}</td>{% endfor %}</tr>
@@ -179,9 +203,11 @@ CONFIGURATION = """
 {% for key, value in config['defenses'].items() %}
 <tr><th scope="row">{{ label(key) }}</th>
 {% if value is mapping %}
-<td class="text">{{ value.get('adaptive_attacks') | listing }}</td><td class="text">{{ value.get('sources') | listing
-  }}</td>
-{% else %}<td class="text" colspan="2">{{ value | setting }}</td>{% endif %}</tr>
+<td class="text">{{ value.get('adaptive_attacks') | listing }}</td>
+<td class="text">{{ value.get('sources') | listing }}</td>
+{% else %}
+<td class="text" colspan="2">{{ value | setting }}</td>
+{% endif %}</tr>
 {% endfor %}
 </tbody></table></div>
 {% endif %}
@@ -189,13 +215,11 @@ CONFIGURATION = """
 <h3>{{ title }}</h3>
 {% if found is mapping %}{{ pairs(found) }}{% else %}<pre>{{ found | setting }}</pre>{% endif %}
 {% endfor %}
-<h3>Run again, and rebuild this page</h3>
-{% if config.get('command') %}<pre>{{ config['command'] | setting }}</pre>{% endif %}
-<pre>{{ command }}</pre>
-<p class="soft small">The page is made from <code>rows.jsonl</code>, <code>config.json</code> and
-  <code>pictures/</code> only;
-the same numbers, one a line, are in <code>rows.csv</code>.</p>
+<h3>Rebuild this page</h3>
+<pre>{{ config['command'] | setting if config.get('command') else command }}</pre>
+<p class="soft small">The page is made from <code>rows.jsonl</code>, <code>config.json</code> and <code>pictures/</code>
+only; the same numbers, one a line, are in <code>rows.csv</code>.</p>
 </section>
 """
 
-DETAILS = CONTROL + ATTACK_TABLE + ATTACKS + FAILURES + CARDS
+DETAILS = CONTROL_MACROS + CONTROL + ATTACK_MACROS + ATTACKS + FAILURES + CARDS

@@ -6,13 +6,24 @@ HEADLINE = """
 <section id="headline{{ s }}">
 <header><h2>Headline</h2><p>The strongest attack on each defence, scored against the original images. PSNR in dB: higher
 means that more was recovered. Mark and bar: mean and its 95&nbsp;% interval; ring: the worst image; grey band: null
-baselines, guesses that need no attack. An attack that fails shows only that this attack fails.</p></header>
+baselines (grey, mean and blurred image), which need no attack. An attack that fails shows only that this attack
+fails.</p></header>
 <ul class="lines">
 {% for line in view.lines %}{% set best = line.strongest %}
 <li>
   <div>
-    <p><span class="who">{{ who(line.defense) }}</span>: {{ sentence(line, best.psnr.seeds | length if best else 1) }}
-    {% if best %}<span class="soft">{{ best.attack | breakable }}, round {{ best.round }}.</span>{% endif %}</p>
+    <p><span class="who">{{ who(line.defense) }}</span>:
+    {{ sentence(line, best.psnr.by_seed | length if best else 1) }}</p>
+    <p class="meta">
+    {% if best %}<span>{{ best.attack | breakable }}, round {{ best.round }}</span>{% endif %}
+    {% if line.deployed %}
+    <span>test accuracy {{ line.deployed.mean | percent }}
+      {%- if line.drop is not none %} ({{ -line.drop | points }} points){% endif %}</span>
+    {% endif %}
+    {% if line.epsilon is not none %}
+    <span>ε = {{ line.epsilon | two }}{% if line.delta is not none %} at δ = {{ line.delta | plain }}{% endif %}</span>
+    {% endif %}
+    </p>
     {% for caveat in line.caveats %}
     <p class="caveat{{ ' alarm' if not caveat.startswith('adaptive') }}">{{ caveat }}</p>
     {% endfor %}
@@ -60,7 +71,7 @@ SUMMARY_HEAD = """
 SUMMARY_ROW = """
 <tr><th scope="row">{{ who(line.defense) }}
   {% if line.round is not none %}<small>after round {{ line.round }}</small>{% endif %}
-  {% if line.failed_clients %}<small>{{ count(line.failed_clients, 'failed client reply') }}</small>{% endif %}</th>
+  {% if line.failed_clients %}<small>{{ count(line.failed_clients, 'client failure') }}</small>{% endif %}</th>
 {{ score(line.clean, percentage, true) }}
 {% if has.protected %}{{ score(line.protected, percentage) }}{% endif %}
 {{ number(line.drop | points) }}
@@ -72,8 +83,8 @@ SUMMARY_ROW = """
 {{ number(best.psnr.worst | decibel) }}
 {% set null = best.best_null %}
 {{ number(best.gap | signed, (null[0] | null_name) ~ ' ' ~ (null[1] | decibel) if null else '') }}
-{{ number((best.scores[('psnr', 'transformed')].mean if ('psnr', 'transformed') in best.scores else none) | decibel) }}
-{{ number((best.scores[('ssim', 'original')].mean if ('ssim', 'original') in best.scores else none) | two) }}
+{{ number(best.mean('psnr', 'transformed') | decibel) }}
+{{ number(best.mean('ssim', 'original') | two) }}
 {% else %}
 <td class="edge wide soft">no score yet</td>{% for _ in range(5) %}{{ number(nothing) }}{% endfor %}
 {% endif %}
@@ -86,7 +97,7 @@ SUMMARY_ROW = """
 <td class="num">{{ line.epsilon | two }}
   {% if line.epsilon is not none and line.delta is not none %}<small>δ = {{ line.delta | plain }}</small>{% endif %}
   {% if line.epsilon_with_probes is not none %}
-  <small>{{ line.epsilon_with_probes | two }} with probes</small>
+  <small>probes: {{ line.epsilon_with_probes | two }}</small>
   {% endif %}
 </td>
 {% endif %}
@@ -121,12 +132,31 @@ SUMMARY_NOTES = """
 <p class="soft small after">
 {% if has.epsilon %}
 ε is the budget that the training messages have spent so far, at the given δ
-{%- if has.probes %}; the probe messages that only the audit asks for spend more: “with probes”{% endif %}.
+{%- if has.probes %}; with the probe messages that only the audit asks for, it is the number after “probes”{% endif %}.
 ε is proven, the PSNR beside it is measured.
 {% endif %}
-{% if has.seconds %}Time is training per client and round, and × is relative to no defence. {% endif %}
+{% if has.seconds %}Time is training per client and round, and &times; is relative to no defence. {% endif %}
 {% if has.labels %}Labels found leaves out attacks that were told the labels.{% endif %}
 </p>
+"""
+
+BY_SEED = """
+{% if study.seeds | length > 1 %}
+<details><summary>By seed: test accuracy as deployed, and PSNR of the strongest attack</summary>
+<div class="scroll"><table>
+<thead><tr><th scope="col">Defence</th>
+{% for seed in study.seeds %}<th scope="col" class="num">seed {{ seed }}</th>{% endfor %}</tr></thead>
+<tbody>
+{% for line in view.lines %}
+<tr><th scope="row">{{ who(line.defense) }}</th>
+{% for seed in study.seeds %}
+{{ number((line.deployed.by_seed.get(seed) if line.deployed else none) | percent,
+  ((line.strongest.psnr.by_seed.get(seed) if line.strongest else none) | decibel) ~ ' dB') }}
+{% endfor %}</tr>
+{% endfor %}
+</tbody></table></div>
+</details>
+{% endif %}
 """
 
 SUMMARY = f"""
@@ -141,6 +171,7 @@ SUMMARY = f"""
 {{% endfor %}}
 </tbody></table></div>
 {SUMMARY_NOTES}
+{BY_SEED}
 </section>
 """
 
@@ -149,8 +180,8 @@ PLANE = """
 <section id="plane{{ s }}">
 <header><h2>Privacy against accuracy</h2><p>A better defence lies further right (more accurate) and lower (less
 recovered). The grey band spans the null baselines: a point inside it recovered no more than a guess that needs no
-attack. DP-SGD, the baseline with a proof, is joined by a dashed line in order of ε. Bars are 95&nbsp;% intervals; hollow
-points are not validated.</p></header>
+attack. DP-SGD, the baseline with a proof, is joined by a dashed line in order of ε. Bars are 95&nbsp;% intervals;
+hollow points are not validated.</p></header>
 <figure class="panel">{{ chart(view.planes) }}</figure>
 </section>
 {% endif %}
@@ -169,9 +200,9 @@ with what people recognise.</p></header>
 
 CURVES = """
 <section id="curves{{ s }}">
-<header><h2>Over the rounds</h2><p>First what each defence costs, then what each attack recovers when it is run early and
-late. The dotted line is the best null baseline; charts in dB share one axis. Bars are 95&nbsp;% intervals, hollow points
-are not validated.</p></header>
+<header><h2>Over the rounds</h2><p>First what each defence costs, then what each attack recovers when it is run early
+and late. The dotted line is the best null baseline; charts in dB share one axis. Bars are 95&nbsp;% intervals, hollow
+points are not validated.</p></header>
 {% if view.accuracy %}<figure class="panel">{{ chart(view.accuracy) }}</figure>{% endif %}
 <div class="panels">
 {% for caption, drawing in view.panels %}

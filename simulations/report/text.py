@@ -67,7 +67,17 @@ def plain(value: float | None) -> str:
         return fixed(value, 0)
     if value == int(value) and abs(value) < 1e6:
         return str(int(value)).replace("-", MINUS)
-    return f"{value:.4g}".replace("-", MINUS)
+    return _scientific(f"{value:.4g}")
+
+
+def brief(value: float | None) -> str:
+    """Two significant digits."""
+    return fixed(value, 0) if value is None or not math.isfinite(value) else _scientific(f"{value:.2g}")
+
+
+def _scientific(shown: str) -> str:
+    """1e-05 -> 1e−5."""
+    return re.sub(r"e([+-])0*", r"e\1", shown).replace("e+", "e").replace("-", MINUS)
 
 
 def seconds(value: float | None) -> str:
@@ -110,7 +120,7 @@ def listing(value: Any) -> str:
 
 def breakable(value: str) -> Markup:
     """Text that may break after brackets and signs and between the words of a CamelCase name."""
-    parts = re.split(r"(?<=[(=,|])(?=\S)|(?<=[a-z])(?=[A-Z])", value)
+    parts = re.split(r"(?<=[(=,|])(?=[^\s)])|(?<=[a-z])(?=[A-Z])", value)
     return Markup("<wbr>").join(parts)
 
 

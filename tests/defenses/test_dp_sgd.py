@@ -6,6 +6,7 @@ import copy
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from defenses.base import DefenseError, Key, Pipeline, Training, generator_for
+from defenses.base import DefenseError, Key, Pipeline, Training
 from defenses.dp_sgd import DPSGD, ORDERS, epsilon_spent, noise_for_budget, remove_hooks
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook", "ignore:Optimal order is the")
@@ -116,22 +117,28 @@ def test_with_a_huge_bound_and_no_noise_it_is_plain_sgd():
         torch.testing.assert_close(weights(private.model)[name], tensor, rtol=1e-4, atol=1e-6)
 
 
-def test_noise_has_the_promised_size_in_every_parameter_and_scalars_get_some():
-    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 600), nn.Linear(600, 3))
-    training = set_up(count=10, batch_size=5, model=model.train())
+def no_gradient(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+    return 0 * model(images).mean()
+
+
+def test_noise_has_the_promised_size():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 600), nn.Linear(600, 3)).train()
+    training = replace(set_up(count=10, batch_size=5, model=model), loss=no_gradient)
     before = weights(model)
-    protected = protect(DPSGD(noise_multiplier=2.0, max_grad_norm=1e-9), training)
-    steps = len(list(run(protected)))
-    # Gradients clipped to nothing leave the noise: lr * (z C) / (q n) per step, q n = 5.
-    expected = 0.5 * 2.0 * 1e-9 / 5 * steps**0.5
-    moved = torch.cat([(weights(model)[name] - before[name]).flatten().double() for name in before])
-    # float32 weights of size 0.1 cannot show changes of 1e-10; the optimizer's gradient can.
-    assert moved.abs().max() <= 1e-7
-    noise = torch.cat([parameter.grad.flatten().double() for parameter in model.parameters()])
-    assert (0.5 * noise).std().item() * steps**0.5 == pytest.approx(expected, rel=0.02)
-    scalar = set_up()
-    list(run(protect(DPSGD(noise_multiplier=5.0), scalar)))
-    assert weights(scalar.model)["scale"] != weights(build())["scale"]
+    steps = len(list(run(protect(DPSGD(noise_multiplier=2.0, max_grad_norm=0.3), training))))
+    moved = torch.cat([(weights(model)[name] - before[name]).flatten() for name in before])
+    # lr * z * C / (q n) in every step
+    assert steps == 2
+    assert moved.std().item() == pytest.approx(0.5 * 2.0 * 0.3 / 5 * steps**0.5, rel=0.02)
+    assert moved.mean().item() == pytest.approx(0, abs=4 * moved.std().item() / len(moved) ** 0.5)
+
+
+def test_every_parameter_gets_noise_scalars_too():
+    training = replace(set_up(), loss=no_gradient)
+    before = weights(training.model)
+    list(run(protect(DPSGD(noise_multiplier=1.0), training)))
+    assert before["scale"].shape == ()
+    assert all((weights(training.model)[name] != before[name]).all() for name in before)
 
 
 def test_the_model_keeps_its_identity_names_and_function():
@@ -148,7 +155,10 @@ def test_the_model_keeps_its_identity_names_and_function():
 def test_a_model_can_be_protected_again_and_used_without():
     model = build()
     for round_number in range(2):
-        assert len(list(run(protect(DPSGD(noise_multiplier=1.0), set_up(model=model), round_number)))) == 4
+        protected = protect(DPSGD(noise_multiplier=1.0), set_up(model=model), round_number)
+        model(data(3).tensors[0])  # hooks remember a forward pass without backward; the next round must not
+        protected = protect(DPSGD(noise_multiplier=1.0), set_up(model=model), round_number)
+        assert len(list(run(protected))) == 4
     remove_hooks(model)
     fresh = copy.deepcopy(model)
     plain, other = set_up(count=5, model=model), set_up(count=5, model=fresh)
@@ -209,7 +219,7 @@ def test_the_loss_of_an_empty_batch_is_zero_with_a_gradient(zero_grad_first: boo
     def fails(*arguments: object) -> Tensor:
         raise AssertionError("the model must not run on no examples")
 
-    protected = protect(DPSGD(noise_multiplier=0.0), set_up()._replace(loss=fails) if False else set_up())
+    protected = protect(DPSGD(noise_multiplier=0.0), replace(set_up(), loss=fails))
     before = weights(protected.model)
     images, targets = torch.zeros(0, 1, 6, 6), torch.zeros(0, 3)
     if zero_grad_first:
@@ -225,7 +235,9 @@ def test_the_loss_of_an_empty_batch_is_zero_with_a_gradient(zero_grad_first: boo
     assert epsilon_spent(protected.state, DELTA) == math.inf
 
 
-@pytest.mark.parametrize(("count", "batch_size", "steps"), [(49, 1, 49), (93, 1, 93), (98, 2, 49), (5, 32, 1), (1, 1, 1)])
+@pytest.mark.parametrize(
+    ("count", "batch_size", "steps"), [(49, 1, 49), (93, 1, 93), (98, 2, 49), (10, 4, 3), (5, 32, 1), (1, 1, 1)]
+)
 def test_odd_sizes_lose_no_step_and_divide_by_the_expected_batch(count: int, batch_size: int, steps: int):
     # 1 / (1 / 93) is 92.99..., and 49 * (1 / 49) is 0.99...: truncated, they lose a step and divide by zero.
     training = set_up(count, batch_size)
@@ -268,7 +280,10 @@ def sampled_epsilon(noise_multiplier: float, rate: float, steps: int, delta: flo
     bounds = []
     for a in range(2, 64):
         terms = [
-            math.log(math.comb(a, k)) + (a - k) * math.log1p(-rate) + k * math.log(rate) + (k * k - k) / (2 * noise_multiplier**2)
+            math.log(math.comb(a, k))
+            + (a - k) * math.log1p(-rate)
+            + k * math.log(rate)
+            + (k * k - k) / (2 * noise_multiplier**2)
             for k in range(a + 1)
         ]
         divergence = float(logsumexp(terms)) / (a - 1)
@@ -290,7 +305,7 @@ def test_epsilon_without_sampling_is_the_closed_form(noise_multiplier: float, st
 def test_epsilon_with_sampling_is_the_published_sum(noise_multiplier: float, rate: float, steps: int):
     spent = epsilon_spent(state_of((noise_multiplier, rate, steps)), DELTA)
     bound = sampled_epsilon(noise_multiplier, rate, steps, DELTA)
-    assert 0.98 * bound <= spent <= bound * (1 + 1e-9)  # fractional orders can only improve on whole ones
+    assert 0.95 * bound <= spent <= bound * (1 + 1e-9)  # fractional orders can only improve on whole ones
     assert spent < gaussian_epsilon(noise_multiplier, steps, DELTA)
 
 
@@ -315,12 +330,12 @@ def test_three_rounds_of_one_epoch_spend_what_three_epochs_spend():
     assert spent[-1] == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-9)
 
 
-@pytest.mark.parametrize("target", [0.5, 8.0])
-def test_all_rounds_together_spend_the_target_and_the_noise_is_never_aimed_anew(target: float):
+@pytest.mark.parametrize(("target", "batch_size"), [(8.0, 5), (0.5, 20)])
+def test_all_rounds_together_spend_the_target_and_the_noise_is_never_aimed_anew(target: float, batch_size: int):
     state: dict[str, Any] = {}
     noises = set()
     for round_number in range(5):
-        training = set_up(epochs=2, total_epochs=10, state=json.loads(json.dumps(state)))
+        training = set_up(20, batch_size, epochs=2, total_epochs=10, state=json.loads(json.dumps(state)))
         protected = protect(DPSGD(target_epsilon=target), training, round_number)
         list(run(protected))
         state = protected.state
@@ -350,6 +365,22 @@ def test_the_given_state_is_left_alone_and_the_new_one_grows_with_every_step():
     assert given == kept
 
 
+def test_what_several_ledgers_spent_adds_up_as_one_history():
+    training, probe = state_of((1.0, 0.1, 100)), state_of((1.0, 1.0, 2))
+    together = epsilon_spent(state_of((1.0, 0.1, 100), (1.0, 1.0, 2)), 1e-6)
+    defense = DPSGD(noise_multiplier=1.0, target_delta=1e-6)
+    assert defense.privacy(training, probe) == {"epsilon": together, "delta": 1e-6}
+    assert defense.privacy(training)["epsilon"] < together
+    assert defense.privacy({}) == defense.privacy() == {"epsilon": 0.0, "delta": 1e-6}
+    assert defense.privacy(training, state_of((0.0, 1.0, 1)))["epsilon"] == math.inf
+
+
+def test_an_empty_accountant_starts_a_new_history():
+    protected = protect(DPSGD(noise_multiplier=1.0), set_up(state={"accountant": {}}))
+    list(run(protected))
+    assert protected.state["accountant"] == {"mechanism": "rdp", "history": [[1.0, 0.25, 4]]}
+
+
 def test_nothing_spent_is_zero_and_no_noise_is_infinite():
     assert epsilon_spent({}, DELTA) == 0.0
     assert epsilon_spent({"noise_multiplier": 1.0}, DELTA) == 0.0
@@ -363,7 +394,7 @@ def test_a_delta_outside_of_0_to_1_is_refused(delta: float):
 
 
 def test_more_steps_need_more_noise():
-    needed = [noise_for_budget(2.0, DELTA, 0.1, steps) for steps in (10, 100, 1000)]
+    needed = [noise_for_budget(2.0, DELTA, 1.0, steps) for steps in (10, 100, 1000)]
     assert needed == sorted(set(needed))
 
 

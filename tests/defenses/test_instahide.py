@@ -15,7 +15,7 @@ from defenses.instahide import InstaHide, bounded_convex_weights, flip_signs, mi
 def test_weights_have_the_law_of_plain_rejection(num_mixed: int, max_weight: float):
     weights = bounded_convex_weights(4000, num_mixed, max_weight, generator_for(0))
     torch.testing.assert_close(weights.sum(1), torch.ones(4000, dtype=torch.float64))
-    assert 0 <= weights.min()
+    assert weights.min() >= 0
     assert weights.max() <= max_weight
     points = np.random.default_rng(0).dirichlet(np.ones(num_mixed), size=400_000 if max_weight > 0.32 else 2_000_000)
     reference = points[points.max(1) <= max_weight][:4000]

@@ -32,7 +32,11 @@ def test_exact_count_without_zeros_in_the_input(percent: int):
 
 
 def test_every_tensor_is_pruned_on_its_own():
-    update = {"large": torch.arange(1.0, 11) * 1000, "small": torch.arange(1.0, 11) / 1000, "scalar": torch.tensor(1e-9)}
+    update = {
+        "large": torch.arange(1.0, 11) * 1000,
+        "small": torch.arange(1.0, 11) / 1000,
+        "scalar": torch.tensor(1e-9),
+    }
     pruned = Pruning(fraction=0.7).protect_update(update, generator_for(0))
     assert {name: int((tensor != 0).sum()) for name, tensor in pruned.items()} == {"large": 3, "small": 3, "scalar": 1}
 

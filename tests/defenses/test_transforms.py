@@ -1,4 +1,4 @@
-"""The 50 transforms against Pillow, which the authors' implementation calls, and against facts that need no reference."""
+"""The 50 transforms against Pillow, which the authors' implementation calls, and against exact facts."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def pillow(image: Image.Image, name: str, level: int, sign: int) -> Image.Image:
 
 
 def pictures() -> list[np.ndarray]:
-    """Noise, smooth gradients of low contrast, few grey levels and a constant; even, odd and oblong sizes; RGB and grey."""
+    """Noise, a smooth gradient, few grey levels, a constant; even, odd and oblong sizes; RGB and grey."""
     rng = np.random.default_rng(0)
     noise = rng.integers(0, 256, (32, 32, 3))
     rows, columns = np.mgrid[0:23, 0:41]
@@ -104,7 +104,7 @@ def test_agrees_with_pillow(index: int, sign: int):
         theirs = to_levels(to_tensor(np.asarray(reference)))
         difference = np.abs(ours - theirs)
         if name == "rotate":
-            # Pillow computes positions in 16.16 fixed point; where one falls on the edge between two pixels they differ.
+            # Pillow computes positions in 16.16 fixed point; one on the edge between two pixels may go either way.
             assert (difference > EXACT).mean() < 0.002
         else:
             assert difference.max() <= TOLERANCE.get(name, EXACT)
@@ -159,7 +159,7 @@ def test_a_batch_is_transformed_image_by_image(index: int):
     alone = torch.cat([apply_transform(images[i : i + 1], index, signs[i : i + 1]) for i in range(6)])
     torch.testing.assert_close(together, alone, atol=1e-6, rtol=0)
     assert together.shape == images.shape
-    assert 0 <= together.min()
+    assert together.min() >= 0
     assert together.max() <= 1
 
 

@@ -117,7 +117,7 @@ def test_a_bad_client_costs_its_own_update_and_a_row(tmp_path: Path, kind: str) 
 
 def test_too_few_usable_replies_stop_the_run_and_keep_its_rows(tmp_path: Path) -> None:
     settings = experiment(tmp_path / "run", defenses="", min_usable=1.0, attack_rounds="")
-    with pytest.raises(RuntimeError, match="2 of 3 train replies are usable.*disk full"):
+    with pytest.raises(RuntimeError, match=r"2 of 3 train replies are usable.*disk full"):
         run_experiment(LocalGrid(3, broken("raises")), settings)
     assert any(row["status"] == "failed" for row in read_lines(tmp_path / "run" / "rows.jsonl"))
     about = json.loads((tmp_path / "run" / "config.json").read_text())

@@ -1,0 +1,137 @@
+"""How well dummy images explain an observed gradient: the objective of many inversions, evaluated in one call.
+
+A *trial* is one start of one target. Its unknowns are one row of a matrix (T, D): the pixels of its b dummy images, normalised as
+the model wants them, and, where labels are unknown, b * K label logits behind them. Rows never influence each other.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad, grad_and_value, replace_all_batch_norm_modules_, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from attacks.metrics import total_variation
+from defenses.base import Update
+
+def attackable(model: nn.Module, train_mode: bool) -> nn.Module:
+    """A private copy in eval mode whose BatchNorm uses batch statistics if the client's did; no buffer ever changes.
+
+    Dropout stays off, because the server does not know the client's masks.
+    """
+    private = copy.deepcopy(model).eval()
+    if train_mode:
+        # Without running statistics a layer in eval mode normalises by its batch.
+        replace_all_batch_norm_modules_(private)
+    return private
+
+
+def count_classes(model: nn.Module, input_shape: tuple[int, int, int], like: Tensor) -> int:
+    """Number of logits per image of a model from ``attackable``."""
+    with torch.no_grad():
+        # Two images: a batch statistic of one 1 x 1 feature map is undefined.
+        return model(like.new_zeros(2, *input_shape)).shape[-1]
+
+
+class GradientMatching:
+    """The objective of Zhu et al. 2019, Eq. 3, and Geiping et al. 2020, Eq. 4, for any number of trials in one call.
+
+        L(x, y) = D(grad_w loss(model_w(x), y), g) + total_variation * TV(x)
+
+    with D the cosine distance 1 - <a, g> / (|a| |g|) over all parameters concatenated, the sum of squares, or the sum of absolute
+    differences, loss the mean cross-entropy with soft labels, and TV the mean over the dummy images.
+
+    The model's weights are shared by all trials; images, labels and observed gradients are batched (``torch.func.vmap``).
+
+    Args:
+        model: From ``attackable``; left as it is.
+        batch_shape: (b, C, H, W) of one trial's dummy images.
+        num_classes: K.
+        targets: Parameter name -> (T, \\*shape), the observed gradient of each trial's target.
+        labels: (T, b) int64, or None: then the unknowns hold label logits, and the soft labels are their softmax.
+        cost: "cosine", "l2" or "l1".
+        total_variation: Weight of the image prior.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batch_shape: tuple[int, int, int, int],
+        num_classes: int,
+        targets: Update,
+        labels: Tensor | None,
+        cost: str,
+        total_variation: float,
+    ) -> None:
+        self.model = model
+        self.batch_shape = batch_shape
+        self.num_classes = num_classes
+        self.cost = COSTS[cost]
+        self.total_variation = total_variation
+        self.targets = targets
+        self.labels = None if labels is None else F.one_hot(labels, num_classes).to(next(iter(targets.values())))
+        self.parameters = {name: p.detach() for name, p in model.named_parameters()}
+        self.buffers = dict(model.named_buffers())
+
+    def __call__(self, unknowns: Tensor, trials: Tensor) -> tuple[Tensor, Tensor]:
+        """Losses (n,) and their gradients (n, D) at ``unknowns`` (n, D), whose rows belong to ``trials`` (n,)."""
+        targets = {name: t[trials] for name, t in self.targets.items()}
+        known = unknowns.new_empty(len(unknowns), 0) if self.labels is None else self.labels[trials]
+        # The fused attention kernels have no second derivative.
+        with sdpa_kernel(SDPBackend.MATH):
+            gradients, losses = vmap(grad_and_value(self._loss))(unknowns, known, targets)
+        return losses.detach(), gradients.detach()
+
+    def with_prior(self, weight: float) -> GradientMatching:
+        """The same objective with another weight of the image prior."""
+        other = copy.copy(self)
+        other.total_variation = weight
+        return other
+
+    def split(self, unknowns: Tensor) -> tuple[Tensor, Tensor]:
+        """Unknowns of one trial (D,) as images (b, C, H, W) and label logits (b, K), empty where labels are known."""
+        pixels = torch.Size(self.batch_shape).numel()
+        return unknowns[:pixels].view(self.batch_shape), unknowns[pixels:].view(-1, self.num_classes)
+
+    def _loss(self, unknowns: Tensor, known: Tensor, target: Update) -> Tensor:
+        images, logits = self.split(unknowns)
+        labels = known if self.labels is not None else logits.softmax(1)
+        gradient = grad(self._training_loss)(self.parameters, images, labels)
+        loss = self.cost(gradient, target)
+        if self.total_variation:
+            loss = loss + self.total_variation * total_variation(images).mean()
+        return loss
+
+    def _training_loss(self, parameters: Update, images: Tensor, labels: Tensor) -> Tensor:
+        logits = functional_call(self.model, (parameters, self.buffers), (images,))
+        return -(labels * F.log_softmax(logits, 1)).sum(1).mean()
+
+
+def cosine_distance(gradient: Update, target: Update) -> Tensor:
+    """1 - <a, b> / (|a| |b|) over all parameters concatenated; 1 where one of them is zero (Geiping et al. 2020, Eq. 4)."""
+    product = sum_over(lambda a, b: a * b, gradient, target)
+    # 1e-24 keeps the derivative of the root finite at a zero gradient, and is far below any gradient that carries a picture.
+    norms = [(sum_over(lambda a, _: a.square(), g, g) + 1e-24).sqrt() for g in (gradient, target)]
+    return 1 - product / (norms[0] * norms[1])
+
+
+def squared_distance(gradient: Update, target: Update) -> Tensor:
+    """Sum of squared differences over all parameters (Zhu et al. 2019, Eq. 3)."""
+    return sum_over(lambda a, b: (a - b).square(), gradient, target)
+
+
+def absolute_distance(gradient: Update, target: Update) -> Tensor:
+    """Sum of absolute differences over all parameters."""
+    return sum_over(lambda a, b: (a - b).abs(), gradient, target)
+
+
+def sum_over(term: Callable[[Tensor, Tensor], Tensor], a: Update, b: Update) -> Tensor:
+    """Sum of ``term(a[name], b[name])`` over names and entries: a 0-d tensor."""
+    return torch.stack([term(value, b[name]).sum() for name, value in a.items()]).sum()
+
+
+COSTS = {"cosine": cosine_distance, "l2": squared_distance, "l1": absolute_distance}

@@ -1,0 +1,49 @@
+"""Flower's records <-> tensors and plain numbers, in one place for both sides of the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, Message, MetricRecord
+from torch import Tensor
+
+
+def to_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
+    """Tensors, on any device, as an ArrayRecord."""
+    return ArrayRecord({name: Array(np.ascontiguousarray(tensor.cpu().numpy())) for name, tensor in tensors.items()})
+
+
+def to_tensors(record: ArrayRecord) -> dict[str, Tensor]:
+    """An ArrayRecord as CPU tensors of their own memory."""
+    return {name: torch.from_numpy(np.array(array.numpy())) for name, array in record.items()}
+
+
+def metrics(values: Mapping[str, int | float | list[float]]) -> MetricRecord:
+    """Numbers, or lists of numbers, as a MetricRecord."""
+    return MetricRecord({**values})
+
+
+def tensors_of(message: Message, name: str) -> dict[str, Tensor]:
+    """The tensors of a message's record; empty when it has none of that name."""
+    record = message.content.get(name)
+    return to_tensors(record) if isinstance(record, ArrayRecord) else {}
+
+
+def values_of(message: Message, name: str) -> Mapping[str, Any]:
+    """The values of a message's config or metric record; empty when it has none of that name."""
+    record: Any = message.content.get(name)
+    return record if record is not None else {}
+
+
+def reason_of(message: Message) -> str:
+    """Why an error reply failed: the last line of its traceback, which says what happened."""
+    reason = message.error.reason or f"error code {message.error.code}"
+    lines = [line.strip() for line in reason.strip().splitlines() if line.strip()]
+    return lines[-1][:MAX_REASON] if lines else "no reason given"
+
+
+MAX_REASON = 300
+"""Characters; a reason may carry a whole traceback, and with it data."""

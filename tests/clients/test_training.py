@@ -1,0 +1,155 @@
+"""One client's work, against what can be computed by hand."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from attacks.base import Labels, Reconstruction
+from clients.audit import audit_baselines, audit_guesses
+from clients.task import Task, load_weights, shared_tensors
+from clients.training import LocalClient, TrainingError, normalise
+
+TASK = Task(
+    dataset="mnist-5k", data_dir="", download=False, image_size=0, train_limit=200, test_limit=50, model="lenet", width=0,
+    norm="group", pipeline="", seed=3, round=1, rounds=2, local_epochs=1, batch_size=16, learning_rate=0.1, momentum=0.0,
+    weight_decay=0.01, probe_targets=2, probe_images=2,
+)  # fmt: skip
+
+
+def client(**changes: object) -> LocalClient:
+    return LocalClient(replace(TASK, **changes), 0, range(0, 40), range(0, 20))
+
+
+def weights(task: Task = TASK) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in shared_tensors(task.build_model()).items()}
+
+
+def test_a_probe_is_one_gradient_step_on_the_probed_images() -> None:
+    updates = client().probe(weights(), {}).updates
+    assert len(updates) == 2
+    model = TASK.build_model()
+    batch = client().probed(1).original
+    loss = F.cross_entropy(model(normalise(batch.images, TASK.data_card())), batch.targets)
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
+    for (name, parameter), gradient in zip(model.named_parameters(), gradients, strict=True):
+        expected = -TASK.learning_rate * (gradient + TASK.weight_decay * parameter.detach())
+        torch.testing.assert_close(updates[1][name], expected, atol=1e-6, rtol=1e-4)
+
+
+def test_training_equals_a_plain_loop_over_the_same_batches() -> None:
+    result = client(local_epochs=2).train(weights(), {})
+    again = client(local_epochs=2).train(weights(), {})
+    assert all(torch.equal(result.updates[0][name], again.updates[0][name]) for name in result.updates[0])
+    assert (result.num_examples, result.local_steps) == (40, 6)
+    whole_batch = client(local_epochs=3, batch_size=40, weight_decay=0.0)
+    model = load_weights(TASK.build_model(), weights())
+    images, targets = normalise(whole_batch.originals().images, TASK.data_card()), whole_batch.originals().targets
+    for _ in range(3):
+        loss = F.cross_entropy(model(images), targets)
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        with torch.no_grad():
+            for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                parameter -= TASK.learning_rate * gradient
+    update = whole_batch.train(weights(), {}).updates[0]
+    for name, value in shared_tensors(model).items():
+        torch.testing.assert_close(update[name], value - weights()[name], atol=1e-5, rtol=1e-3)
+
+
+def test_global_weights_are_not_changed_and_divergence_is_an_error() -> None:
+    before = weights()
+    given = copy.deepcopy(before)
+    client().train(given, {})
+    assert all(torch.equal(before[name], given[name]) for name in before)
+    with pytest.raises(TrainingError, match="lower learning-rate"):
+        client(learning_rate=1e30, weight_decay=1.0, local_epochs=9).train(before, {})
+
+
+def test_probed_images_are_the_same_in_every_round_and_pipeline() -> None:
+    first = client().probed(0).original.images
+    assert torch.equal(first, client(round=2).probed(0).original.images)
+    mixed = client(pipeline="VisualMixer()").probed(0)
+    assert torch.equal(first, mixed.original.images)
+    assert not torch.equal(first, mixed.seen.images)
+    assert not torch.equal(first, client().probed(1).original.images)
+    assert len(client(pipeline="InstaHide()").probed(0).seen) == TASK.probe_images
+
+
+def test_batch_norm_statistics_travel_in_the_update_and_under_its_defences() -> None:
+    task = replace(TASK, model="resnet20", norm="batch", image_size=32, learning_rate=0.01)
+    mine = LocalClient(task, 0, range(0, 40), range(0, 20))
+    update = mine.train(weights(task), {}).updates[0]
+    assert update[
+        "bn.running_mean" if "bn.running_mean" in update else next(n for n in update if n.endswith("running_mean"))
+    ].any()
+    assert not any(name.endswith("num_batches_tracked") for name in update)
+    pruned = LocalClient(replace(task, pipeline="Pruning(fraction=1.0)"), 0, range(0, 40), range(0, 20)).train(
+        weights(task), {}
+    )
+    assert not any(value.any() for value in pruned.updates[0].values())
+
+
+def test_dp_probes_use_the_training_s_noise_and_their_own_books() -> None:
+    private = client(pipeline="DPSGD(target_epsilon=2.0)")
+    probed = private.probe(weights(), {})
+    trained = private.train(weights(), probed.ledger)
+    assert trained.ledger["train"]["noise_multiplier"] == probed.ledger["probe"]["noise_multiplier"]
+    assert trained.metrics["epsilon"] <= 2.0
+    assert probed.metrics["epsilon-with-probes"] > 2.0, "a probe has no subsampling: it costs more than the training"
+    again = private.train(weights(), trained.ledger)
+    assert trained.metrics["epsilon"] < again.metrics["epsilon"] <= 2.0
+
+
+def test_the_audit_scores_against_original_and_transformed() -> None:
+    mixing = client(pipeline="VisualMixer()")
+    truth = [mixing.probed(0), mixing.probed(1)]
+    perfect = [Reconstruction(t.original.images.flip(0), t.original.targets.argmax(1).flip(0)) for t in truth]
+    scores = audit_guesses(mixing, "probe", perfect).scores
+    assert scores["psnr-original"] == [100.0] * 4, "the order of a batch is not the attacker's to know"
+    assert max(scores["psnr-transformed"]) < 30
+    assert scores["label-accuracy"] == [1.0, 1.0]
+    leaked = [Reconstruction(t.seen.images, t.seen.targets.argmax(1)) for t in truth]
+    swapped = audit_guesses(mixing, "probe", leaked).scores
+    assert swapped["psnr-transformed"] == [100.0] * 4
+    assert (
+        swapped["psnr-original"] == pytest.approx(scores["psnr-transformed"][::-1], abs=1e-3)
+        or max(swapped["psnr-original"]) < 30
+    )
+    with pytest.raises(ValueError, match="1 guesses for 2 observed updates"):
+        audit_guesses(mixing, "probe", perfect[:1])
+
+
+def test_baselines_know_nothing_and_pictures_stay_unless_shared() -> None:
+    mine = client()
+    audited = audit_baselines(mine, "probe", pictures=False)
+    grey = [
+        float(10 * torch.log10(1 / ((image - 0.5) ** 2).mean()))
+        for t in (0, 1)
+        for image in mine.probed(t).original.images
+    ]
+    assert sorted(audited.scores["grey:psnr-original"]) == pytest.approx(sorted(grey), abs=1e-3)
+    assert not audited.pictures
+    shared = audit_baselines(mine, "probe", pictures=True).pictures
+    assert torch.equal(shared["original-0"], mine.probed(0).original.images)
+
+
+def test_label_scores_count_multisets() -> None:
+    mine = client()
+    classes = mine.originals().targets.argmax(1)
+    wrong = classes.clone()
+    wrong[:10] = (wrong[:10] + 1) % 10
+    assert audit_guesses(mine, "update", [Labels(classes.sort().values)]).scores["label-accuracy"] == [1.0]
+    value = audit_guesses(mine, "update", [Labels(wrong.sort().values)]).scores["label-accuracy"][0]
+    assert 0.75 <= value < 1.0
+
+
+def test_evaluation_reports_protected_test_images_only_where_they_are_deployed() -> None:
+    plain, mixing = client().evaluate(weights()), client(pipeline="VisualMixer()").evaluate(weights())
+    assert plain["test-loss-original"] == plain["test-loss-transformed"]
+    assert mixing["test-loss-original"] == pytest.approx(plain["test-loss-original"])
+    assert mixing["test-loss-transformed"] != mixing["test-loss-original"]
+    assert plain["num-examples"] == 20

@@ -1,0 +1,399 @@
+"""Properties that every defence must have. A new class is tested as soon as ``defenses.__all__`` names it."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+import defenses
+from defenses import Batch, Defense, InputDefense, Pipeline, SmashedDefense, Training, TrainingDefense, UpdateDefense
+from defenses.base import Update, generator_for
+from defenses.spec import parse, registry_of
+
+pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook", "ignore:Optimal order is the")
+
+CLASSES: dict[str, Callable[..., Any]] = registry_of(defenses, Defense)
+
+# Settings at which a defence must return exactly what it gets.
+IDENTITIES = [
+    'ATS(policies="28-39")',
+    "Blur(std=0)",
+    "Clip(max_norm=inf)",
+    "GaussianNoise(std=0)",
+    "ImageNoise(std=0)",
+    "LaplaceNoise(scale=0)",
+    "Pruning(fraction=0)",
+    "VisualMixer(window_lower=1, window_upper=1)",
+]
+
+
+# ---- every class with every argument changed once
+
+
+def other_values(default: Any) -> list[Any]:
+    """Candidates for a non-default value; the first that the class accepts is used."""
+    if isinstance(default, bool):
+        return [not default]
+    if isinstance(default, int):
+        return [default + 1, default + 2, 2 * default, default - 1, 1]
+    if isinstance(default, float):
+        return [default / 2, default * 2, 0.25, 0.75, 2.0]
+    return [0.75, 2.0, 1]
+
+
+def changed(cls: Callable[..., Any], name: str, default: Any) -> Any:
+    """An instance whose field ``name`` differs from its default."""
+    candidates = other_values(default)
+    if isinstance(default, str):
+        with pytest.raises(ValueError) as refusal:  # noqa: PT011 (the message says which texts are allowed)
+            cls(**{name: "no such text"})
+        candidates = re.findall(r"[\w-]+", str(refusal.value).split("allowed:")[1])
+    for value in candidates:
+        try:
+            instance = cls(**{name: value})
+        except ValueError:
+            continue
+        if getattr(instance, name) == value != default:
+            return instance
+    raise AssertionError(f"no allowed value found for {cls.__name__}({name}=...); tried {candidates}")
+
+
+def instances() -> list[Any]:
+    """Every class with its defaults, and with each field changed."""
+    found = []
+    for cls in CLASSES.values():
+        found.append(cls())
+        found += [changed(cls, f.name, f.default) for f in fields(cls) if f.init]  # type: ignore[arg-type]
+    return found
+
+
+INSTANCES = instances()
+every_class = pytest.mark.parametrize("cls", list(CLASSES.values()), ids=list(CLASSES))
+every_instance = pytest.mark.parametrize("defense", INSTANCES, ids=list(map(repr, INSTANCES)))
+
+
+def of_kind(kind: type[Defense]) -> pytest.MarkDecorator:
+    chosen = [defense for defense in INSTANCES if isinstance(defense, kind)]
+    return pytest.mark.parametrize("defense", chosen, ids=list(map(repr, chosen)))
+
+
+# ---- what each kind of defence gets, and what comes out, as plain tensors
+
+
+def a_batch(count: int = 6, dtype: torch.dtype = torch.float32, channels: int = 3) -> Batch:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(count, channels, 16, 16, generator=generator).to(dtype)
+    return Batch(images, torch.eye(10, dtype=dtype)[torch.arange(count) % 10])
+
+
+def an_update(scale: float = 1.0, dtype: torch.dtype = torch.float32) -> Update:
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"conv.weight": (4, 3, 3, 3), "conv.bias": (4,), "scale": (), "none": (0,), "head": (5, 4)}
+    return {name: (scale * torch.randn(shape, generator=generator)).to(dtype) for name, shape in shapes.items()}
+
+
+def a_training(count: int = 12, state: dict[str, Any] | None = None) -> Training:
+    generator = torch.Generator().manual_seed(0)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 6 * 6, 3)).train()
+    images = torch.rand(count, 1, 8, 8, generator=generator)
+    targets = F.one_hot(torch.arange(count) % 3, 3).float()
+    return Training(
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        loader=DataLoader(TensorDataset(images, targets), batch_size=4, shuffle=True, generator=generator_for("order")),
+        loss=lambda model, images, targets: F.cross_entropy(model(images), targets),
+        epochs=1,
+        total_epochs=2,
+        state=state or {},
+    )
+
+
+def train(training: Training) -> dict[str, Tensor]:
+    for _ in range(training.epochs):
+        for images, targets in training.loader:
+            loss = training.loss(training.model, images, targets)
+            training.optimizer.zero_grad()
+            loss.backward()
+            training.optimizer.step()
+    return {name: parameter.detach().clone() for name, parameter in training.model.named_parameters()}
+
+
+def outcome(defense: Defense, generator: torch.Generator) -> dict[str, Tensor]:
+    """What the defence makes of the same input, whatever its kind."""
+    if isinstance(defense, InputDefense):
+        batch = defense.protect_batch(a_batch(), generator)
+        return {"images": batch.images, "targets": batch.targets}
+    if isinstance(defense, UpdateDefense):
+        return defense.protect_update(an_update(), generator)
+    if isinstance(defense, SmashedDefense):
+        tokens = torch.randn(4, 16, 32, generator=torch.Generator().manual_seed(0))
+        return {"features": defense.protect_features(tokens, generator)}
+    assert isinstance(defense, TrainingDefense)
+    return train(defense.protect_training(a_training(), generator))
+
+
+def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return list(first) == list(second) and all(torch.equal(first[name], second[name]) for name in first)
+
+
+# ---- configuration
+
+
+@every_instance
+def test_its_text_reads_back_as_itself(defense: Any):
+    assert parse(repr(defense)) == Pipeline((defense,))
+    assert hash(parse(repr(defense)).defenses[0]) == hash(defense)
+
+
+@every_instance
+def test_it_can_be_pickled(defense: Any):
+    assert pickle.loads(pickle.dumps(defense)) == defense
+
+
+@every_class
+def test_it_says_what_an_evaluator_must_know(cls: Any):
+    assert issubclass(cls, InputDefense | UpdateDefense | SmashedDefense | TrainingDefense)
+    assert len(cls.source) > 10
+    for flag in ("mixes_examples", "at_inference", "resamples"):
+        assert isinstance(getattr(cls, flag), bool)
+    assert isinstance(cls.adaptive_attacks, tuple)
+    assert all(isinstance(name, str) for name in cls.adaptive_attacks)
+    assert cls.__doc__
+    assert not cls.__doc__.startswith(cls.__name__ + "(")
+
+
+@every_class
+def test_it_is_immutable(cls: Any):
+    defense = cls()
+    for field in fields(cls):
+        with pytest.raises(AttributeError):
+            setattr(defense, field.name, 0)
+
+
+@every_class
+def test_bad_values_are_refused_with_field_value_and_allowed_range(cls: Any):
+    for field in fields(cls):
+        for value in (float("nan"), "no such text", (), b"1", [1.0]):
+            with pytest.raises(ValueError, match="; allowed: ") as refusal:
+                cls(**{field.name: value})
+            assert f"{field.name} is {value!r}" in str(refusal.value)
+
+
+# ---- randomness
+
+
+@every_instance
+def test_the_same_generator_gives_the_same_output_and_the_global_one_is_not_used(defense: Any):
+    torch.manual_seed(1)
+    first = outcome(defense, generator_for(0))
+    torch.manual_seed(2)
+    before = torch.random.get_rng_state()
+    second = outcome(defense, generator_for(0))
+    assert same(first, second)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+@every_instance
+def test_another_generator_gives_another_output_exactly_if_randomness_is_used(defense: Any):
+    generator = generator_for(0)
+    untouched = generator.get_state().clone()
+    first = outcome(defense, generator)
+    uses_randomness = not torch.equal(untouched, generator.get_state())
+    assert same(first, outcome(defense, generator_for(1))) == (not uses_randomness)
+    if not uses_randomness and isinstance(defense, InputDefense):
+        assert not defense.resamples, "without randomness there is nothing to draw again"
+
+
+@every_instance
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_results_stay_on_the_device_and_do_not_depend_on_it(defense: Any):
+    on_gpu = {}
+    if isinstance(defense, InputDefense):
+        batch = a_batch()
+        protected = defense.protect_batch(Batch(batch.images.cuda(), batch.targets.cuda()), generator_for(0))
+        on_gpu = {"images": protected.images, "targets": protected.targets}
+    elif isinstance(defense, UpdateDefense):
+        update = {name: tensor.cuda() for name, tensor in an_update().items()}
+        on_gpu = defense.protect_update(update, generator_for(0))
+    else:
+        pytest.skip("training and smashed data are covered where a model runs")
+    assert all(tensor.is_cuda for tensor in on_gpu.values())
+    for name, tensor in outcome(defense, generator_for(0)).items():
+        torch.testing.assert_close(on_gpu[name].cpu(), tensor, rtol=1e-5, atol=1e-5)
+
+
+# ---- images
+
+
+@of_kind(InputDefense)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("count", "channels"), [(6, 3), (1, 3), (5, 1), (0, 3)])
+def test_images_keep_shape_type_and_range(defense: InputDefense, dtype: torch.dtype, count: int, channels: int):
+    batch = a_batch(count, dtype, channels)
+    kept = Batch(batch.images.clone(), batch.targets.clone())
+    protected = defense.protect_batch(batch, generator_for(0))
+    assert torch.equal(batch.images, kept.images)
+    assert torch.equal(batch.targets, kept.targets)
+    for new, old in ((protected.images, kept.images), (protected.targets, kept.targets)):
+        assert (new.shape, new.dtype, new.device) == (old.shape, old.dtype, old.device)
+        assert torch.isfinite(new).all()
+    if "clamp=False" not in repr(defense):
+        assert ((protected.images >= 0) & (protected.images <= 1)).all()
+    torch.testing.assert_close(protected.targets.sum(1), torch.ones(count, dtype=dtype))
+    if not defense.mixes_examples:
+        assert torch.equal(protected.targets, kept.targets)
+
+
+@of_kind(InputDefense)
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_black_and_white_images_stay_finite_and_in_range(defense: InputDefense, value: float):
+    batch = Batch(torch.full((3, 3, 16, 16), value), torch.eye(3))
+    protected = defense.protect_batch(batch, generator_for(0)).images
+    assert torch.isfinite(protected).all()
+    if "clamp=False" not in repr(defense):
+        assert ((protected >= 0) & (protected <= 1)).all()
+
+
+@of_kind(InputDefense)
+def test_an_image_depends_on_others_only_where_the_class_says_so(defense: InputDefense):
+    batch = a_batch()
+    images = batch.images.clone()
+    images[0] = 1 - images[0]
+    first = defense.protect_batch(batch, generator_for(0)).images
+    second = defense.protect_batch(Batch(images, batch.targets), generator_for(0)).images
+    assert not torch.equal(first[0], second[0])
+    others_changed = not torch.equal(first[1:], second[1:])
+    if not defense.mixes_examples:
+        assert not others_changed
+    elif repr(defense) == repr(type(defense)()):
+        assert others_changed
+
+
+# ---- updates
+
+
+@of_kind(UpdateDefense)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("scale", [1.0, 0.0, 1e-20])
+def test_updates_keep_names_shapes_and_types(defense: UpdateDefense, dtype: torch.dtype, scale: float):
+    update = an_update(scale, dtype)
+    kept = {name: tensor.clone() for name, tensor in update.items()}
+    protected = defense.protect_update(update, generator_for(0))
+    assert same(update, kept)
+    assert list(protected) == list(kept)
+    for name, tensor in protected.items():
+        assert (tensor.shape, tensor.dtype, tensor.device) == (kept[name].shape, dtype, kept[name].device)
+        assert torch.isfinite(tensor).all()
+
+
+@of_kind(UpdateDefense)
+def test_the_order_of_an_update_decides_nothing(defense: UpdateDefense):
+    update = an_update()
+    reordered = dict(reversed(update.items()))
+    first, second = (defense.protect_update(u, generator_for(0)) for u in (update, reordered))
+    assert list(second) == list(reordered)
+    assert all(torch.equal(first[name], second[name]) for name in update)
+
+
+@of_kind(UpdateDefense)
+def test_an_empty_update_stays_empty(defense: UpdateDefense):
+    assert defense.protect_update({}, generator_for(0)) == {}
+
+
+@of_kind(UpdateDefense)
+def test_integer_counters_are_refused(defense: UpdateDefense):
+    with pytest.raises(defenses.DefenseError, match="'steps'"):
+        defense.protect_update({"w": torch.ones(2), "steps": torch.tensor(3)}, generator_for(0))
+
+
+# ---- smashed data
+
+
+@of_kind(SmashedDefense)
+@pytest.mark.parametrize("count", [4, 1])
+def test_features_keep_shape_and_let_gradients_through(defense: SmashedDefense, count: int):
+    features = torch.randn(count, 16, 32, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    kept = features.detach().clone()
+    protected = defense.protect_features(features, generator_for(0))
+    assert (protected.shape, protected.dtype, protected.device) == (features.shape, features.dtype, features.device)
+    assert torch.equal(features, kept)
+    (gradient,) = torch.autograd.grad((protected**2).sum(), features)
+    assert torch.isfinite(gradient).all()
+    assert gradient.abs().sum() > 0
+
+
+# ---- training
+
+
+@of_kind(TrainingDefense)
+@pytest.mark.parametrize("count", [12, 1])
+def test_training_is_protected_without_touching_weights_data_or_state(defense: TrainingDefense, count: int):
+    state = {"kept": [1, 2]}
+    training = a_training(count, state)
+    before = {name: tensor.clone() for name, tensor in training.model.state_dict().items()}
+    protected = defense.protect_training(training, generator_for(0))
+    assert same(before, dict(protected.model.state_dict()))
+    assert protected.epochs == training.epochs
+    after = train(protected)
+    assert all(torch.isfinite(tensor).all() for tensor in after.values())
+    assert not same(before, after)
+    assert training.state == {"kept": [1, 2]}
+    assert json.loads(json.dumps(protected.state))["kept"] == [1, 2]
+
+
+# ---- limits
+
+
+@pytest.mark.parametrize("text", IDENTITIES)
+def test_at_its_limit_it_is_the_identity(text: str):
+    defense: Any = parse(text).defenses[0]
+    if isinstance(defense, InputDefense):
+        batch = a_batch()
+        assert torch.equal(defense.protect_batch(batch, generator_for(0)).images, batch.images)
+    else:
+        assert same(defense.protect_update(an_update(), generator_for(0)), an_update())
+
+
+def test_instahide_of_one_image_only_flips_signs():
+    batch = a_batch()
+    protected = parse("InstaHide(num_mixed=1, max_weight=1)").protect_batch(batch, (0,)).images
+    torch.testing.assert_close((2 * protected - 1).abs(), (2 * batch.images - 1).abs())
+
+
+# ---- imports
+
+
+@pytest.mark.parametrize("module", ["opacus", "scipy", "skimage", "flwr", "ray", "timm", "torchvision", "PIL"])
+def test_importing_the_package_is_light(module: str):
+    """One subprocess for all: torch alone may be slow."""
+    assert module not in imported_modules()
+
+
+_CACHE: list[set[str]] = []
+
+
+def imported_modules() -> set[str]:
+    if not _CACHE:
+        code = "import sys, defenses; print(*(name.split('.')[0] for name in sys.modules))"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        _CACHE.append(set(done.stdout.split()))
+    return _CACHE[0]
+
+
+def test_exported_names_exist_once():
+    assert len(set(defenses.__all__)) == len(defenses.__all__)
+    assert all(hasattr(defenses, name) for name in defenses.__all__)

@@ -1,0 +1,220 @@
+"""A small run directory for the report's tests: rows as a server writes them, pictures, and a configuration."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Iterable, Mapping
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+PIPELINES = ["", "Mixer(window=4)", "DPSGD(target_epsilon=8.0)", "DPSGD(target_epsilon=2.0)"]
+ATTACKED, ROUNDS = (1, 3), 3
+INVERSION, LABELS = "InvertingGradients(iterations=600)", "LabelInference()"
+
+# PSNR against the original of the inversion: pipeline -> round -> (mean, half interval, worst).
+PSNR = {
+    "": {1: (31.2, 2.0, 40.1), 3: (24.5, 1.5, 28.0)},
+    "Mixer(window=4)": {1: (9.0, 0.5, 9.9), 3: (9.4, 0.5, 10.3)},
+    "DPSGD(target_epsilon=8.0)": {1: (15.3, 1.0, 18.2), 3: (11.0, 2.0, 14.0)},
+    "DPSGD(target_epsilon=2.0)": {1: (7.0, 0.5, 8.0), 3: (6.5, 0.5, 7.0)},
+}
+NULLS = {"baseline:grey": 8.0, "baseline:mean": 10.5, "baseline:blurred": 12.25}
+ACCURACY = {"": 0.95, "Mixer(window=4)": 0.6, "DPSGD(target_epsilon=8.0)": 0.88, "DPSGD(target_epsilon=2.0)": 0.8}
+
+
+def row(**given: Any) -> dict[str, Any]:
+    """One line of rows.jsonl with the fields that every line has."""
+    base = {
+        "experiment": "demo",
+        "scenario": "federated",
+        "dataset": "mnist",
+        "model": "LeNet",
+        "seed": 0,
+        "defense": "",
+        "attack": "",
+        "setting": {},
+        "round": 1,
+        "metric": "psnr",
+        "reference": "",
+        "value": None,
+        "n": 8,
+        "status": "ok",
+        "seconds": 0.5,
+    }
+    return base | given
+
+
+def setting(at: int, **given: Any) -> dict[str, Any]:
+    """A threat card."""
+    known = {"observation": "probe", "images": 1, "local_steps": 1, "labels": "inferred", "mode": "train"}
+    return known | {"round": at, "model_accuracy": 0.1 * at} | given
+
+
+def training_rows(defense: str, seed: int = 0, rounds: int = ROUNDS) -> list[dict[str, Any]]:
+    """What a pipeline writes about training."""
+    rows = []
+    for at in range(1, rounds + 1):
+        known = {"defense": defense, "seed": seed, "round": at}
+        mean = ACCURACY[defense] - 0.1 * (ROUNDS - at) + 0.01 * seed
+        measured = {"test-accuracy": mean, "train-seconds": 0.2 + 0.1 * PIPELINES.index(defense), "update-bytes": 1000}
+        if "DPSGD" in defense:
+            spent = float(defense.split("=")[1][:-1]) * at / ROUNDS
+            measured |= {"epsilon": spent, "epsilon-with-probes": 1.5 * spent, "delta": 1e-5}
+        for metric, value in measured.items():
+            reference = "original" if metric == "test-accuracy" else ""
+            rows.append(row(metric=metric, reference=reference, value=value, n=500, **known))
+        if "Mixer" in defense:
+            rows.append(row(metric="test-accuracy", reference="transformed", value=mean + 0.3, n=500, **known))
+    return rows
+
+
+def attack_rows(defense: str, seed: int = 0) -> list[dict[str, Any]]:
+    """What a pipeline writes about attacks."""
+    rows = []
+    for at in ATTACKED:
+        known = {"defense": defense, "seed": seed, "round": at}
+        card = setting(at)
+        mean, half, worst = PSNR[defense][at]
+        mean += seed
+        ends = {"ci_low": mean - half, "ci_high": mean + half, "failures": 0}
+        for metric, reference, value, extra in (
+            ("psnr", "original", mean, ends | {"worst": worst}),
+            ("psnr", "transformed", mean + 3, {}),
+            ("ssim", "original", mean / 50, {}),
+            ("mse", "original", 10 ** (-mean / 10), {}),
+            ("matching-cost", "", 0.01, {}),
+            ("attack-seconds", "", 12.0, {}),
+        ):
+            given = {"metric": metric, "reference": reference, "value": value}
+            rows.append(row(attack=INVERSION, setting=card | {"iterations": 600}, **given, **extra, **known))
+        for name, value in NULLS.items():
+            rows.append(row(attack=name, setting=card, metric="psnr", reference="original", value=value, **known))
+        share = 0.9 if "DPSGD" not in defense else 0.25
+        ends = {"ci_low": share - 0.05, "ci_high": share + 0.05}
+        rows.append(row(attack=LABELS, setting=card, metric="label-accuracy", value=share, **ends, **known))
+        rows.append(row(attack="baseline:uniform", setting=card, metric="label-accuracy", value=0.1, **known))
+    return rows
+
+
+def demo_rows(seeds: Iterable[int] = (0,)) -> list[dict[str, Any]]:
+    """All rows of a finished run."""
+    return [one for seed in seeds for text in PIPELINES for one in training_rows(text, seed) + attack_rows(text, seed)]
+
+
+CONFIG: dict[str, Any] = {
+    "config": {"num-rounds": ROUNDS, "dataset": "mnist"},
+    "pipelines": PIPELINES,
+    "defenses": {
+        "": {"adaptive_attacks": [], "sources": []},
+        "Mixer(window=4)": {"adaptive_attacks": ["LearnedRestorer"], "sources": ["A paper, Algorithm 1"]},
+        "DPSGD(target_epsilon=8.0)": {"adaptive_attacks": ["InvertingGradients"], "sources": ["Abadi et al. 2016"]},
+        "DPSGD(target_epsilon=2.0)": {"adaptive_attacks": [], "sources": ["Abadi et al. 2016"]},
+    },
+    "versions": {"fedveil": "0.1.0"},
+    "progress": {"pipeline": 4, "of": 4, "round": 3, "rounds": 3, "finished": True},
+    "command": "fedveil run demo.toml",
+}
+
+
+def png(grey: int) -> bytes:
+    """A 1 x 1 grey PNG, written chunk by chunk after the specification (RFC 2083)."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)
+    body = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes([0, grey]))) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + body
+
+
+def write_run(
+    directory: Path,
+    rows: Iterable[Mapping[str, Any]] | None = None,
+    config: Mapping[str, Any] | None = CONFIG,
+    pictures: Iterable[Mapping[str, Any]] = (),
+) -> Path:
+    """Writes a run directory; every picture that is named gets a file."""
+    directory.mkdir(parents=True, exist_ok=True)
+    lines = demo_rows() if rows is None else rows
+    (directory / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines), encoding="utf-8")
+    if config is not None:
+        (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    named = list(pictures)
+    if named:
+        (directory / "pictures").mkdir(exist_ok=True)
+        index = "".join(json.dumps(one) + "\n" for one in named)
+        (directory / "pictures" / "index.jsonl").write_text(index, encoding="utf-8")
+        for number, one in enumerate(named):
+            if "/" not in one["file"]:
+                (directory / "pictures" / one["file"]).write_bytes(png(number % 256))
+    return directory
+
+
+VOID = {"meta", "img", "br", "wbr", "hr", "link", "input"}
+
+
+class Page(HTMLParser):
+    """What a browser would find in a page: elements, texts per section, and tables.
+
+    Attributes:
+        tags: (name, attributes) of every element.
+        open: Names of elements that were not closed; wrong nesting raises.
+        text: All text outside of style sheets.
+        sections: Section id -> its text.
+        tables: Section id -> tables -> rows -> cells, each [main text, small print...].
+    """
+
+    def __init__(self, source: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.text = ""
+        self.sections: dict[str, str] = {}
+        self.tables: dict[str, list[list[list[list[str]]]]] = {}
+        self._section = ""
+        self.feed(source)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        known = dict(attrs)
+        self.tags.append((tag, known))
+        if tag in VOID:
+            return
+        self.open.append(tag)
+        if tag == "section":
+            self._section = known["id"] or ""
+            self.sections[self._section] = ""
+            self.tables[self._section] = []
+        elif tag == "table":
+            self.tables[self._section].append([])
+        elif tag == "tr":
+            self.tables[self._section][-1].append([])
+        elif tag in {"td", "th"}:
+            self.tables[self._section][-1][-1].append([""])
+        elif tag == "small" and {"td", "th"} & set(self.open):
+            self.tables[self._section][-1][-1][-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open.pop() != tag:
+            raise AssertionError(f"</{tag}> closes nothing at {self.getpos()}")
+
+    def handle_data(self, data: str) -> None:
+        if "style" in self.open:
+            return
+        self.text += data
+        if self._section:
+            self.sections[self._section] += data
+        if {"td", "th"} & set(self.open) and "svg" not in self.open:
+            cell = self.tables[self._section][-1][-1][-1]
+            cell[-1 if "small" in self.open else 0] += data
+
+    def table(self, section: str, number: int = 0) -> list[dict[str, list[str]]]:
+        """Body rows of a table as heading -> [main text, small print...], white space squeezed."""
+        rows = [[[" ".join(part.split()) for part in cell] for cell in one] for one in self.tables[section][number]]
+        width = max(map(len, rows))
+        head = next(one for one in rows if len(one) == width)
+        body = rows[rows.index(head) + 1 :]
+        return [dict(zip([name[0] for name in head], one, strict=True)) for one in body]

@@ -1,0 +1,105 @@
+"""Settings: defaults agree everywhere, and every bad value is refused by name before anything starts."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from simulations.cli import app
+from simulations.experiment import ConfigError, Experiment
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_flower_app_config_has_the_same_defaults() -> None:
+    shipped = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert shipped == Experiment().to_mapping()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "simulations" / "configs").glob("*.toml")), ids=lambda p: p.name)
+def test_shipped_configs_are_valid_and_say_what_they_show(path: Path) -> None:
+    experiment = Experiment.from_mapping(tomllib.loads(path.read_text()))
+    assert Experiment.from_mapping(experiment.to_mapping()) == experiment
+    header = [line for line in path.read_text().splitlines() if line.startswith("#")]
+    assert all(any(line.startswith(f"# {word}:") for line in header) for word in ("Shows", "Costs", "Expect"))
+
+
+BAD = [
+    ({"bath-size": 3}, "unknown setting 'bath-size', did you mean 'batch-size'?"),
+    ({"batch-size": "32"}, "batch-size is '32' (str); expected int"),
+    ({"batch-size": True}, "batch-size is True (bool); expected int"),
+    ({"batch-size": 0}, "batch-size is 0; allowed: at least 1"),
+    ({"rounds": 2.5}, "rounds is 2.5 (float); expected int"),
+    ({"learning-rate": 0.0}, "learning-rate is 0.0; allowed: above 0"),
+    ({"learning-rate": float("nan")}, "learning-rate is nan; allowed: above 0"),
+    ({"momentum": 1.0}, "momentum is 1.0; allowed: from 0, below 1"),
+    ({"fraction-train": 1.5}, "fraction-train is 1.5; allowed: above 0, at most 1"),
+    ({"dataset": "mnist5k"}, "unknown dataset 'mnist5k', did you mean 'mnist-5k'?"),
+    ({"model": "lenett"}, "unknown model 'lenett', did you mean 'lenet'?"),
+    ({"norm": "layer"}, "norm is 'layer'; allowed: 'group' or 'batch'"),
+    ({"partition": "dirichlet(alpha=-1)"}, "partition: "),
+    ({"partition": "iids"}, "partition: unknown partition 'iids', did you mean 'iid'?"),
+    ({"defenses": "VisualMixr()"}, "defenses: unknown defence 'VisualMixr', did you mean 'VisualMixer'?"),
+    ({"defenses": "Clip(max_norm=-1)"}, "defenses: defence Clip: max_norm is -1"),
+    ({"defenses": "Clip(maxnorm=1)"}, "defence Clip has no argument 'maxnorm', did you mean 'max_norm'?"),
+    ({"defenses": "InstaHide() | DPSGD()"}, "mixes examples of different people"),
+    ({"defenses": "STAdam() | DPSGD()"}, "both replace the optimizer"),
+    ({"defenses": "__import__('os')"}, "unknown defence '__import__'"),
+    ({"probe-attacks": "DGL()"}, "probe-attacks: unknown attack 'DGL', did you mean 'DLG'?"),
+    ({"attack-rounds": "9"}, "attack-rounds: '9'; allowed: first, last, all and numbers from 1 to rounds = 8"),
+    ({"output-dir": "report"}, "output-dir is 'report'; expected an absolute path"),
+    ({"resume": True}, "resume needs output-dir"),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), BAD, ids=lambda value: str(value)[:40])
+def test_bad_settings_are_refused_by_name(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Experiment.from_mapping(values)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-s", "defenses=Blurr()"], "did you mean 'Blur'?"),
+        (["-s", "rounds=many"], "rounds is 'many' (str); expected int"),
+        (["-s", "rounds"], "expected key=value"),
+        (["-s", "dataset=cifar10", "-s", "data-dir=/no/such/folder"], "/no/such/folder"),
+        (["-s", "model=convnet", "-s", "image-size=4"], "convnet"),
+        (["-s", "probe-images=2000"], "probe-images is 2000; a client holds about 1000 images"),
+        (["missing.toml"], "cannot read missing.toml"),
+        (["--resume", "nowhere"], "nowhere holds no run"),
+    ],
+)
+def test_the_command_refuses_before_starting_anything(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(
+        app, ["run", "--out", "out", *arguments] if "--resume" not in arguments else ["run", *arguments]
+    )
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())
+    assert not list(tmp_path.iterdir())
+
+
+def test_list_names_everything_with_source() -> None:
+    import defenses
+    from defenses import Defense
+    from defenses.spec import registry_of
+
+    output = CliRunner().invoke(app, ["list"]).output
+    for name in [*registry_of(defenses, Defense), "InvertingGradients", "mnist-5k", "resnet20", "batch-size"]:
+        assert name in output
+    assert output.count("source: ") >= len(registry_of(defenses, Defense))
+
+
+def test_attacked_rounds() -> None:
+    assert Experiment(rounds=5, attack_rounds="first, 3,last").attacked_rounds() == [1, 3, 5]
+    assert Experiment(rounds=2, attack_rounds="all").attacked_rounds() == [1, 2]
+    assert Experiment(attack_rounds="").attacked_rounds() == []

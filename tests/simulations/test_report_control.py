@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulations.report import Row, validate
+from simulations.report.control import controls
+
+PROBE = {"observation": "probe"}
+
+
+def scored(value: float | None, low: float | None, **given: Any) -> Row:
+    base = Row(metric="psnr", reference="original", attack="A()", setting=PROBE, round=1, value=value, ci_low=low, n=8)
+    return replace(base, **given)
+
+
+def null(value: float, name: str = "grey", **given: Any) -> Row:
+    return scored(value, None, attack=f"baseline:{name}", **given)
+
+
+def statuses(*rows: Row) -> list[str]:
+    return [row.status for row in validate(rows)]
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "nulls", "expected"),
+    [
+        (20.0, 15.0, [8.0, 12.0], "ok"),
+        (20.0, 12.1, [8.0, 12.0], "ok"),
+        (20.0, 12.0, [8.0, 12.0], "not-validated"),  # must exceed, not reach
+        (20.0, 11.0, [8.0, 12.0], "not-validated"),  # above grey, not above the best
+        (11.0, 10.0, [12.0], "not-validated"),
+        (20.0, None, [12.0], "not-validated"),  # one image gives no interval
+        (20.0, 15.0, [], "not-validated"),  # nothing to compare with
+        (None, None, [8.0], "not-validated"),
+        (float("inf"), None, [8.0], "not-validated"),
+        (float("inf"), 90.0, [8.0], "ok"),
+    ],
+)
+def test_the_interval_must_lie_above_the_best_null(
+    value: float | None, low: float | None, nulls: list[float], expected: str
+) -> None:
+    attack = scored(value, low)
+    defended = scored(30.0, 29.0, defense="D()")
+    baselines = [null(v, name) for v, name in zip(nulls, ("grey", "mean"), strict=False)]
+    assert statuses(attack, defended, *baselines) == [expected, expected, *["ok"] * len(nulls)]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, "not-validated"),
+        ({"metric": "ssim"}, "not-validated"),
+        ({"metric": "mse"}, "not-validated"),
+        ({"reference": "transformed"}, "not-validated"),
+        ({"metric": "matching-cost", "reference": ""}, "ok"),
+        ({"metric": "attack-seconds", "reference": ""}, "ok"),
+        ({"status": "failed", "value": None}, "failed"),
+        ({"round": 2}, "ok"),
+        ({"attack": "B()"}, "ok"),
+        ({"setting": {"observation": "update"}}, "ok"),
+        ({"seed": 1}, "ok"),
+        ({"experiment": "other"}, "ok"),
+    ],
+)
+def test_one_failed_control_concerns_its_attack_round_observation_and_run_only(
+    change: dict[str, Any], expected: str
+) -> None:
+    """Every other place has a control of its own that passes."""
+    rows = [scored(9.0, 8.5), null(10.0), replace(scored(30.0, 29.0, defense="D()"), **change)]
+    place = {key: change[key] for key in ("round", "attack", "setting", "seed", "experiment") if key in change}
+    if place:
+        rows += [scored(20.0, 15.0, **place), null(10.0, **{k: v for k, v in place.items() if k != "attack"})]
+    assert statuses(*rows)[2] == expected
+
+
+def test_without_an_undefended_run_nothing_is_validated() -> None:
+    assert statuses(scored(30.0, 29.0, defense="D()"), null(8.0, defense="D()")) == ["not-validated", "ok"]
+
+
+def test_the_same_number_of_images_decides_where_a_round_has_several() -> None:
+    one, eight = PROBE | {"images": 1}, PROBE | {"images": 8}
+    rows = [scored(20.0, 15.0, setting=one), scored(9.0, 8.0, setting=eight), null(10.0, setting=one)]
+    rows += [scored(12.0, 11.0, defense="D()", setting=card) for card in (one, eight, PROBE | {"images": 7})]
+    assert statuses(*rows) == ["ok", "not-validated", "ok", "ok", "not-validated", "not-validated"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "low", "baseline", "expected"),
+    [
+        ("label-accuracy", 0.2, 0.1, "ok"),
+        ("label-accuracy", 0.1, 0.1, "not-validated"),
+        ("label-accuracy", 0.1, None, "ok"),  # no chance level is known
+        ("membership-auc", 0.51, None, "ok"),
+        ("membership-auc", 0.5, None, "not-validated"),
+        ("membership-auc", 0.55, 0.6, "not-validated"),
+    ],
+)
+def test_labels_and_membership_are_judged_against_chance(
+    metric: str, low: float, baseline: float | None, expected: str
+) -> None:
+    known = {"metric": metric, "reference": ""}
+    rows = [scored(0.7, low, **known), scored(0.3, 0.2, defense="D()", **known)]
+    rows += [null(baseline, "uniform", **known)] if baseline is not None else []
+    assert statuses(*rows)[:2] == [expected, expected]
+    assert statuses(*rows)[2:] == ["ok"] * (baseline is not None)
+
+
+def test_reasons_say_what_is_missing() -> None:
+    def reason(*rows: Row) -> str:
+        return controls(rows)[0].reason
+
+    assert "no better than grey" in reason(scored(7.0, 6.0), null(8.0))
+    assert "reaches down to grey" in reason(scored(9.0, 8.0), null(8.0))
+    assert "n = 8 gives no interval" in reason(scored(9.0, None), null(8.0))
+    assert "no null baseline" in reason(scored(9.0, 8.0))
+    assert "failed" in reason(scored(None, None, status="failed"), null(8.0))
+
+
+some_rows = st.lists(
+    st.builds(
+        scored,
+        st.none() | st.sampled_from([5.0, 10.0, 15.0]),
+        st.none() | st.sampled_from([4.0, 9.0, 10.0, 14.0]),
+        attack=st.sampled_from(["A()", "B()", "baseline:grey", "baseline:mean", ""]),
+        defense=st.sampled_from(["", "", "D()"]),
+        metric=st.sampled_from(["psnr", "psnr", "ssim", "test-accuracy"]),
+        reference=st.sampled_from(["original", "original", "transformed"]),
+        round=st.integers(1, 2),
+        status=st.sampled_from(["ok", "ok", "failed", "not-validated"]),
+    ),
+    max_size=12,
+)
+
+
+def slow_validate(rows: Sequence[Row]) -> list[str]:
+    """The rule read aloud, row by row."""
+    found = []
+    for row in rows:
+        status = row.status
+        if status == "ok" and row.metric in {"psnr", "ssim"} and row.attack in {"A()", "B()"}:
+            plain = [r for r in rows if (r.defense, r.metric, r.reference) == ("", "psnr", "original")]
+            plain = [r for r in plain if r.round == row.round]
+            nulls = [r.value for r in plain if r.attack.startswith("baseline:") and r.value is not None]
+            mine = [r for r in plain if r.attack == row.attack]
+            broken = bool(mine) and bool(nulls)
+            for r in mine:
+                best = max(nulls, default=0.0)
+                broken &= r.status != "failed" and r.value is not None and r.value > best
+                broken &= r.ci_low is not None and r.ci_low > best
+            status = "ok" if broken else "not-validated"
+        found.append(status)
+    return found
+
+
+@given(some_rows)
+def test_it_agrees_with_the_rule_read_aloud(rows: list[Row]) -> None:
+    # A defence's own baselines come first when it has them; the rule above knows the undefended run's only.
+    rows = [row for row in rows if not (row.is_null and row.defense)]
+    assert [row.status for row in validate(rows)] == slow_validate(rows)
+
+
+@given(some_rows)
+def test_it_is_pure_keeps_order_and_changes_nothing_but_statuses(rows: list[Row]) -> None:
+    before = list(rows)
+    once = validate(rows)
+    assert rows == before
+    assert [replace(row, status="") for row in once] == [replace(row, status="") for row in rows]
+    assert validate(once) == once

@@ -1,0 +1,69 @@
+"""Jobs survive the disk and the process boundary, and an attack that breaks is a result."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from clients.training import LocalClient
+from strategies.attack_pool import AttackJob, AttackPool, Seen, run_job
+from strategies.auditor import mean_and_interval
+from tests.clients.test_training import TASK, weights
+
+
+@pytest.fixture(scope="module")
+def job() -> AttackJob:
+    start = weights()
+    updates = LocalClient(TASK, 0, range(40), range(20)).probe(start, {}).updates
+    labels = torch.tensor([1, 2])
+    seen = [Seen(0, at, update, 2, 1, labels if at else None) for at, update in enumerate(updates)]
+    return AttackJob("p00-r0001-probe-00", "LabelInference()", "probe", TASK, start, seen, {"round": 1})
+
+
+def test_saving_and_loading_keeps_everything(job: AttackJob, tmp_path: Path) -> None:
+    job.save(tmp_path)
+    loaded = AttackJob.load(tmp_path / "p00-r0001-probe-00.safetensors")
+    assert (loaded.name, loaded.attack, loaded.observation, loaded.task, loaded.setting) == (
+        job.name, job.attack, job.observation, job.task, job.setting,
+    )  # fmt: skip
+    assert all(torch.equal(loaded.weights[name], job.weights[name]) for name in job.weights)
+    for mine, theirs in zip(loaded.seen, job.seen, strict=True):
+        assert all(torch.equal(mine.update[name], theirs.update[name]) for name in theirs.update)
+        assert (mine.labels is None) == (theirs.labels is None)
+    assert [path.name for path in tmp_path.iterdir()] == ["p00-r0001-probe-00.safetensors"]
+
+
+def test_processes_give_what_this_process_gives(job: AttackJob) -> None:
+    pool = AttackPool(workers=1)
+    try:
+        pool.submit(job)
+        pool.submit(replace(job, name="broken", attack="NoSuchAttack()"))
+        results = []
+        while len(pool):
+            results += pool.finished(wait=True)
+    finally:
+        pool.close()
+    here = run_job(job)
+    by_name = {result.job.name: result for result in results}
+    assert [g.classes.tolist() for g in by_name[job.name].guesses] == [g.classes.tolist() for g in here.guesses]
+    assert "unknown attack 'NoSuchAttack'" in by_name["broken"].error
+
+
+def test_an_attack_that_raises_is_a_result(job: AttackJob) -> None:
+    result = run_job(replace(job, weights={}))
+    assert result.error.startswith("KeyError")
+    assert not result.guesses
+
+
+def test_interval_is_student_s() -> None:
+    from scipy import stats
+
+    values = [1.0, 2.0, 4.0, 8.0]
+    low, high = stats.t.interval(0.95, 3, loc=3.75, scale=stats.sem(values))
+    found = mean_and_interval(values)
+    assert (found["value"], found["n"]) == (3.75, 4)
+    assert (found["ci_low"], found["ci_high"]) == pytest.approx((low, high))
+    assert mean_and_interval([5.0])["ci_low"] is None
