@@ -59,6 +59,8 @@ class ClientUpdate:
         Raises:
             AttackError: When names, shapes or values of the update do not fit the model's parameters.
         """
+        if self.learning_rate <= 0 or self.local_steps < 1:
+            raise AttackError(f"learning rate {self.learning_rate} and {self.local_steps} local steps give no gradient")
         parameters = dict(self.model.named_parameters())
         if missing := sorted(set(parameters) - set(self.update)):
             raise AttackError(f"the update lacks {missing[:3]} ({len(missing)} of {len(parameters)} parameters)")
@@ -68,9 +70,10 @@ class ClientUpdate:
             delta = self.update[name]
             if delta.shape != weight.shape:
                 raise AttackError(f"update {name!r} has shape {tuple(delta.shape)}, the model {tuple(weight.shape)}")
-            if not torch.isfinite(delta).all():
+            # Updates arrive on the CPU; the model may live elsewhere.
+            gradient[name] = scale * delta.detach().to(weight) - self.weight_decay * weight.detach()
+            if not torch.isfinite(gradient[name]).all():
                 raise AttackError(f"update {name!r} holds NaN or infinite values")
-            gradient[name] = scale * delta.detach() - self.weight_decay * weight.detach()
         return gradient
 
 
@@ -80,7 +83,7 @@ class Reconstruction:
 
     Attributes:
         images: (B, C, H, W) in [0, 1]; uniform grey where the attack failed.
-        labels: (B,) int64, the classes that the attack worked with.
+        labels: (B,) int64, the classes that the attack worked with; -1 where it failed before it had any.
         diagnostics: Numbers that say how the attack went (final cost, chosen restart, gradient norm).
         failure: Why the attack failed, or "".
     """
@@ -93,7 +96,7 @@ class Reconstruction:
 
 @dataclass(frozen=True)
 class Labels:
-    """Guessed classes of a batch, as a multiset: (B,) int64, sorted.
+    """Guessed classes of a batch, as a multiset: (B,) int64, sorted; -1 where the attack failed.
 
     ``failure`` says why the attack failed, or is "".
     """

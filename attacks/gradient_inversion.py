@@ -76,7 +76,9 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
     """
 
     source: ClassVar[str] = "Zhu 2019 (DLG), Algorithm 1; Geiping 2020 (Inverting Gradients), Eq. 4"
-    threat: ClassVar[str] = "global model, one update, its number of examples, learning rate and normalisation; no auxiliary data"
+    threat: ClassVar[str] = (
+        "global model, one update, its number of examples, learning rate and normalisation; no auxiliary data"
+    )
 
     cost: str = "cosine"
     optimizer: str = "adam"
@@ -115,7 +117,9 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
         searchable = self.optimizer == "lbfgs" and not self.signed
         require(searchable or not self.line_search, self, "line_search", "False, unless lbfgs sees unsigned gradients")
         varied = self.init in ("randn", "uniform") or self.labels == "joint"
-        require(varied or self.restarts == 1, self, "restarts", f"1 with init={self.init!r}, whose starts are all equal")
+        require(
+            varied or self.restarts == 1, self, "restarts", f"1 with init={self.init!r}, whose starts are all equal"
+        )
 
     def attack_many(
         self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]

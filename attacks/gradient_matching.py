@@ -18,6 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from attacks.metrics import total_variation
 from defenses.base import Update
 
+
 def attackable(model: nn.Module, train_mode: bool) -> nn.Module:
     """A private copy in eval mode whose BatchNorm uses batch statistics if the client's did; no buffer ever changes.
 
@@ -78,9 +79,12 @@ class GradientMatching:
         self.buffers = dict(model.named_buffers())
 
     def __call__(self, unknowns: Tensor, trials: Tensor) -> tuple[Tensor, Tensor]:
-        """Losses (n,) and their gradients (n, D) at ``unknowns`` (n, D), whose rows belong to ``trials`` (n,)."""
-        targets = {name: t[trials] for name, t in self.targets.items()}
-        known = unknowns.new_empty(len(unknowns), 0) if self.labels is None else self.labels[trials]
+        """Losses (n,) and their gradients (n, D) at ``unknowns`` (n, D), whose rows belong to ``trials`` (n,), ascending."""
+        targets, known = self.targets, self.labels
+        if known is None:
+            known = unknowns.new_empty(len(next(iter(targets.values()))), 0)
+        if len(trials) < len(known):
+            targets, known = {name: t[trials] for name, t in targets.items()}, known[trials]
         # The fused attention kernels have no second derivative.
         with sdpa_kernel(SDPBackend.MATH):
             gradients, losses = vmap(grad_and_value(self._loss))(unknowns, known, targets)

@@ -27,7 +27,9 @@ class LabelInference(Attack[ClientUpdate, Labels]):
     """
 
     source: ClassVar[str] = "Zhao 2020 (iDLG), Eq. 3-6; Wainakh 2022 (LLG), Algorithm 1"
-    threat: ClassVar[str] = "global model, one update, its number of examples and learning rate; no labels, no auxiliary data"
+    threat: ClassVar[str] = (
+        "global model, one update, its number of examples and learning rate; no labels, no auxiliary data"
+    )
 
     max_labels: int = 1024
 
@@ -92,7 +94,9 @@ def infer_labels(gradient: Update, model: nn.Module, batch: int, num_classes: in
         signal = weight.sum(1)
         impact = -signal.clamp(max=0).sum() * (1 + 1 / len(signal)) / batch
     if not signal.any():
-        raise AttackError(f"the gradient of the last fully connected layer {name!r} is zero; it says nothing about labels")
+        raise AttackError(
+            f"the gradient of the last fully connected layer {name!r} is zero; it says nothing about labels"
+        )
     present = [int(i) for i in signal.argsort() if signal[i] < 0][:batch]
     signal[present] += impact
     while len(present) < batch:

@@ -25,12 +25,13 @@ from defenses.noise import GaussianNoise, ImageNoise, LaplaceNoise
 from defenses.pruning import Pruning
 from defenses.spec import SpecError, parse, parse_pipelines
 from defenses.st_adam import STAdam
-from defenses.visual_mixer import VisualMixer
+from defenses.visual_mixer import BlockShuffle, VisualMixer
 
 __all__ = [
     "ATS",
     "DPSGD",
     "Batch",
+    "BlockShuffle",
     "Blur",
     "Clip",
     "Defense",

@@ -62,6 +62,7 @@ class VisualMixer(InputDefense):
             is_whole(self.window_lower) and self.window_lower >= 1, self, "window_lower", "a whole number of 1 or more"
         )
         require(is_whole(self.window_upper), self, "window_upper", "a whole number")
+        require(isinstance(self.strict_lower, bool), self, "strict_lower", "True or False")
         smallest = power_of_two(self.window_lower, up=self.strict_lower)
         least = max(self.window_lower, smallest)
         require(

@@ -47,6 +47,8 @@ def looks(pipelines: Sequence[str]) -> dict[str, Look]:
             shade += 1
         else:
             # The second time round the hues come back with another marker.
-            found[text_] = Look(names[text_], f"var(--d{hue % COLORS})", MARKERS[(1 + hue + hue // COLORS) % 6])
+            found[text_] = Look(
+                names[text_], f"var(--d{hue % COLORS})", MARKERS[(1 + hue % COLORS + hue // COLORS) % 6]
+            )
             hue += 1
     return found
