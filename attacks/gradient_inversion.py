@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from attacks.base import Attack, AttackError, ClientUpdate, Reconstruction
 from attacks.gradient_matching import COSTS, GradientMatching, attackable, count_classes
 from attacks.inversion_loop import Minimum, Stage, first_order, step_decay_stages
-from attacks.labels import infer_labels
+from attacks.labels import infer_observed_labels
 from attacks.lbfgs import minimize
 from defenses.base import Update
 from defenses.checks import is_number, is_whole, require
@@ -139,8 +139,9 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
                 continue
             alike = (*model, observation.input_shape, observation.mean, observation.std, self._count(observation))
             groups.setdefault(alike, []).append(target)
-        for (model_id, train_mode, *_), targets in groups.items():
-            guesses.update(self._invert(targets, victims[model_id, train_mode]))
+        for targets in groups.values():
+            first = targets[0].observation
+            guesses.update(self._invert(targets, victims[id(first.model), first.train_mode]))
         return [guesses[index] for index in range(len(observations))]
 
     def _count(self, observation: ClientUpdate) -> int:
@@ -156,8 +157,10 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
                 raise AttackError("the server does not know the labels; use labels='infer' or labels='joint'")
             if labels.shape != (observation.num_examples,):
                 raise AttackError(f"{tuple(labels.shape)} labels for {observation.num_examples} examples")
+            if labels.min() < 0 or labels.max() >= victim.num_classes:
+                raise AttackError(f"labels {labels.tolist()[:8]} do not fit a model of {victim.num_classes} classes")
         elif self.labels == "infer":
-            labels = infer_labels(gradient, observation.model, observation.num_examples, victim.num_classes)
+            labels = infer_observed_labels(observation, gradient)
         if labels is not None and count < len(labels):
             # The middles of ``count`` equal parts: frequent classes stay frequent.
             labels = labels.sort().values[(torch.arange(count) * 2 + 1) * len(labels) // (2 * count)]
@@ -180,7 +183,7 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
         """Attacks targets whose unknowns have the same shape and meaning."""
         trials = [(target, start) for target in targets for start in target.starts]
         parts = [self._minimize(trials[i : i + self.chunk], victim) for i in range(0, len(trials), self.chunk)]
-        unknowns, loss, evaluations = (torch.cat(rows).split(self.restarts) for rows in zip(*parts, strict=True))
+        unknowns, loss, evaluations = (torch.split(torch.cat(rows), self.restarts) for rows in zip(*parts, strict=True))
         return {
             target.index: self._guess(target, victim, Minimum(*outcome))
             for target, *outcome in zip(targets, unknowns, loss, evaluations, strict=True)

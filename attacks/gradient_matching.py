@@ -35,7 +35,7 @@ def count_classes(model: nn.Module, input_shape: tuple[int, int, int], like: Ten
     """Number of logits per image of a model from ``attackable``."""
     with torch.no_grad():
         # Two images: a batch statistic of one 1 x 1 feature map is undefined.
-        return model(like.new_zeros(2, *input_shape)).shape[-1]
+        return int(model(like.new_zeros(2, *input_shape)).shape[-1])
 
 
 class GradientMatching:
@@ -52,7 +52,7 @@ class GradientMatching:
         model: From ``attackable``; left as it is.
         batch_shape: (b, C, H, W) of one trial's dummy images.
         num_classes: K.
-        targets: Parameter name -> (T, \\*shape), the observed gradient of each trial's target.
+        targets: Parameter name -> (T, *shape), the observed gradient of each trial's target.
         labels: (T, b) int64, or None: then the unknowns hold label logits, and the soft labels are their softmax.
         cost: "cosine", "l2" or "l1".
         total_variation: Weight of the image prior.

@@ -48,10 +48,10 @@ def minimize(
 ) -> Minimum:
     """Limited-memory BFGS, projected on a box.
 
-    With a line search every step satisfies the weak Wolfe conditions along the projected path: a bracket [low, high] is halved while
-    the loss has not decreased enough, doubled while the slope is still too steep. This needs no smoothness, so it also copes with
-    total variation. Without it the step is ``learning_rate`` times the quasi-Newton direction, and the first one is shortened to
-    learning_rate * min(1, 1 / |g|_1), as in ``torch.optim.LBFGS``.
+    With a line search every step satisfies the weak Wolfe conditions along the projected path: a bracket [low, high] is
+    halved while the loss has not decreased enough, doubled while the slope is still too steep. This needs no smoothness, so it
+    also copes with total variation. Without it the step is ``learning_rate`` times the quasi-Newton direction, and the first one
+    is shortened to learning_rate * min(1, 1 / |g|_1), as in ``torch.optim.LBFGS``.
 
     Args:
         objective: See ``Objective``.

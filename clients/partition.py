@@ -154,7 +154,7 @@ def partition_indices(labels: Labels, partition: str, num_partitions: int, seed:
     rule = parse_partition(partition)
     labels = np.asarray(labels)
     if num_partitions < 1 or num_partitions > len(labels):
-        raise DataError(f"num-partitions is {num_partitions}; allowed: 1 to {len(labels)}, the number of examples")
+        raise DataError(f"num-clients is {num_partitions}; allowed: 1 to {len(labels)}, the number of examples")
     if seed < 0:
         raise DataError(f"seed is {seed}; allowed: 0 or more")
     dealt = [np.sort(indices).astype(np.int64) for indices in rule.deal(labels, num_partitions, seed)]

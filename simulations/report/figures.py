@@ -140,10 +140,11 @@ def plane(
     """
     frame = _plane_frame(points, nulls, width)
     x, y = frame.x, frame.y
-    drawn, taken = _band(nulls, frame)
+    drawn, label, taken = _band(nulls, frame)
     drawn += frame.axes(
         "Test accuracy as deployed (higher is better →)", "PSNR of the strongest attack, dB (lower is better ↓)"
     )
+    drawn += label
     joined = [(x(points[one].x), y(points[one].y)) for one in sorted(spent, key=lambda one: spent[one])]
     if len(joined) > 1:
         drawn.append(path(joined, "curve", style="--c:var(--dp1)"))
@@ -170,10 +171,10 @@ def _plane_frame(points: Mapping[str, Point], nulls: Mapping[str, float], width:
     return Frame(width, height, x, y, lambda value: f"{plain(100 * value)} %", plain, across)
 
 
-def _band(nulls: Mapping[str, float], frame: Frame) -> tuple[list[Markup], list[Box]]:
-    """The band of the null baselines with its label, and where the label lies."""
+def _band(nulls: Mapping[str, float], frame: Frame) -> tuple[list[Markup], list[Markup], list[Box]]:
+    """The band of the null baselines, its label, and where the label lies."""
     if not nulls:
-        return [], []
+        return [], [], []
     name = "null baselines"
     if frame.width > 500:
         ordered = sorted(nulls.items(), key=lambda item: item[1])
@@ -181,7 +182,8 @@ def _band(nulls: Mapping[str, float], frame: Frame) -> tuple[list[Markup], list[
     top, bottom = frame.y(max(nulls.values())), frame.y(min(nulls.values()))
     left, right = frame.x.start, frame.x.end
     band = tag("rect", "", x=left, y=top - 1, width=right - left, height=bottom - top + 2, class_="null")
-    return [band, text(left + 6, top - 6, name, "note")], [label_box(left + 6, top - 6, name, "start")]
+    label = text(left + 6, top - 6, name, "note")
+    return [band], [label], [label_box(left + 6, top - 6, name, "start")]
 
 
 def curves(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
+from inspect import isfunction
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def build(directory: Path) -> tuple[str, list[Row]]:
         # Last: embedding pictures adds notes.
         "notes": [*row_notes, *config_notes, *picture_notes, *embed.notes()],
     }
-    return _template().render(context), rows
+    return _template().render(context).lstrip(), rows
 
 
 def progress(state: Any) -> str:
@@ -94,31 +95,8 @@ def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    shown: tuple[Callable[..., object], ...] = (
-        *(
-            text.decibel,
-            text.signed,
-            text.percent,
-            text.percentage,
-            text.points,
-            text.times,
-            text.two,
-            text.plain,
-            text.brief,
-        ),
-        *(
-            text.seconds,
-            text.size,
-            text.setting,
-            text.listing,
-            text.breakable,
-            text.within,
-            text.count,
-            null_name,
-            sentence,
-        ),
-    )
-    named = {function.__name__: function for function in shown}
+    named: dict[str, Any] = {"null_name": null_name, "sentence": sentence}
+    named |= {name: value for name, value in vars(text).items() if isfunction(value) and not name.startswith("_")}
     environment.filters.update(named | {"swatch": _swatch})
     environment.globals.update(named | {"nothing": text.NOTHING})
     return environment.from_string(PAGE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -86,7 +85,7 @@ def panels(study: Study, faces: Mapping[str, Look]) -> list[tuple[str, Markup]]:
     """One chart per attack and observation: PSNR over attacked rounds, or label accuracy where there is no PSNR."""
     groups: dict[tuple[str, str], list[Cell]] = defaultdict(list)
     for cell in study.cells:
-        groups[cell.attack, text.setting(json.loads(cell.card).get("observation") or "")].append(cell)
+        groups[cell.attack, cell.observation].append(cell)
     observations: dict[str, int] = defaultdict(int)
     for attack, _ in groups:
         observations[attack] += 1

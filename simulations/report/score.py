@@ -105,7 +105,7 @@ def _combine(metric: str, values: Sequence[float]) -> float:
 
 
 def wilson(share: float, n: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share of ``n`` independent yes/no results: the p with |share - p| <= z sqrt(p(1-p)/n)."""
+    """Wilson's 95 % interval of a share of ``n`` yes/no results: all p with |share - p| <= z sqrt(p (1 - p) / n)."""
     z = 1.959963984540054
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from simulations.report.control import Control, Nulls, controls, leaks
+from simulations.report.control import Control, Nulls, controls, decides, leaks
 from simulations.report.rows import Row
 from simulations.report.score import PARTLY_FAILED, Score, merge
+from simulations.report.text import setting
 
 UTILITY_METRICS = (
     "test-accuracy",
@@ -25,9 +26,13 @@ UTILITY_METRICS = (
     "clients-failed",
     "client",
 )
-ATTACK_METRICS = ("psnr", "ssim", "mse", "label-accuracy", "matching-cost", "attack-seconds", "attack")
+COST_METRICS = ("matching-cost", "objective")
+"""Names of the loss that an attack minimises."""
+ATTACK_METRICS = ("psnr", "ssim", "mse", "label-accuracy", *COST_METRICS, "attack-seconds", "attack")
 """Metrics with a place of their own; "attack" is the row of an attack that gave no score at all."""
 
+LEADING = (("psnr", "original"), ("label-accuracy", ""), ("membership-auc", ""), ("attack", ""))
+"""Scores in the order in which they say how an attack did."""
 PER_ROUND = ("round", "model_accuracy", "attack_failures")
 """Settings of a row that are results rather than part of the threat card."""
 
@@ -43,7 +48,7 @@ class Cell:
         card: The threat card as JSON, without what changes from round to round.
         scores: (metric, reference) -> score.
         null_scores: (metric, reference) -> null baseline -> mean, for the same images.
-        leaks: In at least one seed, the whole interval of the PSNR lies above the best null baseline.
+        leaking: Scores that lie above the best null baseline with their whole interval, in at least one seed.
         model_accuracy: Test accuracy of the attacked model, mean over seeds.
     """
 
@@ -53,7 +58,7 @@ class Cell:
     card: str
     scores: dict[tuple[str, str], Score]
     null_scores: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
-    leaks: bool = False
+    leaking: frozenset[tuple[str, str]] = frozenset()
     model_accuracy: float | None = None
 
     @property
@@ -67,9 +72,24 @@ class Cell:
         return self.null_scores.get(("psnr", "original"), {})
 
     @property
+    def leaks(self) -> bool:
+        """Whether the attack recovered images."""
+        return ("psnr", "original") in self.leaking
+
+    @property
+    def cost(self) -> float | None:
+        """The attack's own loss at the end."""
+        return next((self.mean(name) for name in COST_METRICS if (name, "") in self.scores), None)
+
+    @property
+    def observation(self) -> str:
+        """What the attacker saw."""
+        return setting(json.loads(self.card).get("observation") or "")
+
+    @property
     def leading(self) -> Score:
-        """PSNR against the original, or else the first score."""
-        return self.psnr or next(iter(self.scores.values()))
+        """The score that the attack is about: of images, of labels or of members."""
+        return next((self.scores[key] for key in LEADING if key in self.scores), next(iter(self.scores.values())))
 
     @property
     def status(self) -> str:
@@ -197,7 +217,9 @@ def _cell(defense: str, attack: str, at: int, card: str, rows: list[Row], nulls:
         card,
         {key: merge(of) for key, of in groups.items()},
         null_scores={key: _means(nulls.of(row) for row in of) for key, of in groups.items()},
-        leaks=any(leaks(row, nulls.best(row)) for row in groups.get(("psnr", "original"), ())),
+        leaking=frozenset(
+            key for key, of in groups.items() if any(decides(row) and leaks(row, nulls.best(row)) for row in of)
+        ),
         model_accuracy=sum(known) / len(known) if known else None,
     )
 

@@ -95,7 +95,8 @@ tbody th code { font-weight: 500; } table code { font-size: .93em; }
 .pairs th { width: 240px; }
 tbody th small { display: block; color: var(--soft); font-weight: 400; margin: 0; }
 td.tight code { overflow-wrap: normal; white-space: nowrap; }
-.wide { min-width: 120px; } .verdict { min-width: 150px; } .text { max-width: 60ch; overflow-wrap: anywhere; }
+.wide { min-width: 120px; } .verdict { min-width: 150px; } .attack { min-width: 190px; }
+.text { max-width: 60ch; overflow-wrap: anywhere; }
 td.status { white-space: nowrap; } .status.bad { color: var(--alarm); } .status.good { color: var(--calm); }
 tr.doubt td:not(.status) { color: var(--soft); }
 
@@ -103,7 +104,7 @@ tr.doubt td:not(.status) { color: var(--soft); }
   overflow: visible; }
 .chart text.tick { fill: var(--soft); font-size: 11px; font-variant-numeric: tabular-nums; }
 .chart text.title { fill: var(--soft); font-size: 12px; }
-.chart text.note { fill: var(--soft); font-size: 11.5px; }
+.chart text.note { fill: var(--soft); font-size: 11.5px; paint-order: stroke; stroke: var(--card); stroke-width: 3px; }
 .chart text.name { fill: var(--c); fill: color-mix(in oklab, var(--c), var(--ink) 25%); font-weight: 600;
   paint-order: stroke; stroke: var(--card); stroke-width: 3px;
   stroke-linejoin: round; }

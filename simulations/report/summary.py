@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ class Line:
         protected: Test accuracy on images protected as in deployment, where the defence protects them.
         drop: Accuracy lost against no defence in the same round and seeds, as deployed; in [-1, 1].
         strongest: Cell of the strongest attack; None when no attack has a score.
-        labels: Cell that recovered most labels, among attacks that did not know them.
+        labels: Cell that recovered most labels over chance, among attacks that did not know them.
         membership: Cell with the highest membership AUC.
         epsilon: Budget spent by training messages so far; None or infinite where there is no guarantee.
         epsilon_with_probes: Budget with the audit's probe messages.
@@ -71,22 +71,28 @@ class Line:
         return self.labels.scores["label-accuracy", ""] if self.labels else None
 
 
-def strongest(cells: Sequence[Cell]) -> Cell | None:
-    """The attack of the headline: highest mean PSNR against the original.
+def strongest(cells: Sequence[Cell], metric: tuple[str, str] = ("psnr", "original")) -> Cell | None:
+    """The attack of the headline: the highest mean PSNR against the original (or another score that decides).
 
     An attack whose interval lies above its null baselines comes before one that does not reach them (another round's
     images may have easier baselines). Such a leak counts whether validated or not: the control guards against attacks
-    that are too weak. Among attacks that do not reach their baselines, validated ones come first.
+    that are too weak. Of the others, attacks that ran come before attacks that failed on everything, then validated
+    ones come first. Labels are ranked by what lies over chance, which depends on the number of images.
     """
-    scored = [cell for cell in cells if cell.psnr and cell.psnr.mean is not None]
-    return max(scored, key=_strength) if scored else None
+    scored = [cell for cell in cells if cell.mean(*metric) is not None]
+    return max(scored, key=lambda cell: _strength(cell, metric)) if scored else None
 
 
-def _strength(cell: Cell) -> tuple[bool, bool, float]:
-    score = cell.psnr
-    assert score is not None
-    assert score.mean is not None
-    return cell.leaks, cell.leaks or cell.status == "ok", score.mean
+def _strength(cell: Cell, metric: tuple[str, str]) -> tuple[bool, bool, bool, float]:
+    score, leaks = cell.scores[metric], metric in cell.leaking
+    height = score.mean or 0.0
+    if metric[0] == "label-accuracy":
+        height -= max(cell.null_scores.get(metric, {}).values(), default=0.0)
+    return leaks, not _all_failed(score), leaks or score.status == "ok", height
+
+
+def _all_failed(score: Score) -> bool:
+    return 0 < score.n <= score.failures
 
 
 def summarise(study: Study, defenses: Mapping[str, Any]) -> list[Line]:
@@ -119,8 +125,8 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         protected=protected,
         drop=_drop(study, defense, at) if defense else None,
         strongest=best,
-        labels=_top(cells, "label-accuracy", lambda cell: '"labels": "known"' not in cell.card),
-        membership=_top(cells, "membership-auc"),
+        labels=strongest([cell for cell in cells if '"labels": "known"' not in cell.card], ("label-accuracy", "")),
+        membership=strongest(cells, ("membership-auc", "")),
         epsilon=_spent(study, defense, "epsilon"),
         epsilon_with_probes=_spent(study, defense, "epsilon-with-probes"),
         delta=_spent(study, defense, "delta"),
@@ -142,12 +148,6 @@ def _at(study: Study, defense: str, metric: str, reference: str, at: int | None)
 def _spent(study: Study, defense: str, metric: str) -> float | None:
     """A budget only grows: the largest of all rounds."""
     return max((s.mean for s in study.series(defense, metric).values() if s.mean is not None), default=None)
-
-
-def _top(cells: Sequence[Cell], metric: str, allowed: Callable[[Cell], bool] = lambda _: True) -> Cell | None:
-    scored = [(cell.scores[metric, ""].mean, cell) for cell in cells if (metric, "") in cell.scores and allowed(cell)]
-    known = [(mean, cell) for mean, cell in scored if mean is not None]
-    return max(known, key=lambda item: item[0])[1] if known else None
 
 
 def _drop(study: Study, defense: str, at: int | None) -> float | None:
@@ -219,6 +219,8 @@ def sentence(line: Line, seeds: int = 1) -> str:
             return "not attacked yet."
         return "no attack on the images has a score, so nothing is known about them."
     score = best.psnr
+    if _all_failed(score):
+        return f"the attack failed on all {score.n} images, so nothing is known about them."
     details = [f"n = {score.n}" + (f" over {seeds} seeds" if seeds > 1 else "")]
     details += [f"worst {decibel(score.worst)}"] if score.worst is not None else []
     details += [f"{count(score.failures, 'failure')} scored as a grey image"] if score.failures else []

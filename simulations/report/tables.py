@@ -60,7 +60,7 @@ def control_table(study: Study) -> tuple[list[tuple[int, str]], list[ControlRow]
     columns = sorted({place for places in found.values() for place in places})
     rows = [
         ControlRow(attack, metric, tuple(_verdict(places[at]) if at in places else None for at in columns))
-        for (attack, metric), places in found.items()
+        for (attack, metric), places in sorted(found.items(), key=lambda item: item[0][1] != "psnr")
     ]
     return columns, rows
 
@@ -111,32 +111,38 @@ def cards(cells: Sequence[Cell]) -> Cards:
 
 @dataclass(frozen=True)
 class Failure:
-    """Something that failed, with all metrics that it cost."""
+    """Something that failed for one reason, with all rounds and metrics that it cost."""
 
     defense: str
     what: str
-    round: int
+    rounds: tuple[int, ...]
+    trials: int
     seed: int
     metrics: tuple[str, ...]
-    trials: int
     message: str
 
 
 def failures(rows: Sequence[Row]) -> list[Failure]:
-    """Failed rows, and rows with failed trials; rows that differ only by metric are one failure."""
+    """Failed rows, and rows with failed trials; rows that differ only by round or metric are one failure."""
     groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in rows:
         if row.status == "failed" or row.failures:
             client = "" if row.client is None else f"client {row.client}"
             told = row.setting.get("attack_failures")
             message = row.message or (setting(told) if isinstance(told, str) else listing(told) if told else "")
-            groups[row.defense, row.attack or client, row.round, row.seed, message].append(row)
+            groups[row.defense, row.attack or client, row.seed, message].append(row)
     return [
-        Failure(
-            defense, what, at, seed, tuple(dict.fromkeys(r.metric for r in of)), max(r.failures for r in of), message
-        )
-        for (defense, what, at, seed, message), of in groups.items()
+        Failure(defense, what, *_rounds_and_trials(of), seed, tuple(dict.fromkeys(r.metric for r in of)), message)
+        for (defense, what, seed, message), of in groups.items()
     ]
+
+
+def _rounds_and_trials(rows: Sequence[Row]) -> tuple[tuple[int, ...], int]:
+    """Rounds, and the failed trials of all of them; metrics of one round share their trials."""
+    trials: dict[int, int] = defaultdict(int)
+    for row in rows:
+        trials[row.round] = max(row.failures, trials[row.round])
+    return tuple(sorted(trials)), sum(trials.values())
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ FRONT = """
 {% if progress %}<p class="banner">{{ progress }}</p>{% endif %}
 {% for view in studies if view.unbroken %}
 <p class="banner alarm"><b>Positive control failed.</b> No attack broke the undefended run
-{% if not alone %} of {{ view.study.name | select | join(' · ') }}{% endif %}:
+{%- if not alone %} of {{ view.study.name | select | join(' · ') }}{% endif %}:
 nothing here is evidence for any defence.</p>
 {% endfor %}
 {% if notes %}

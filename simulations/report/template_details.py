@@ -50,7 +50,7 @@ ATTACK_MACROS = """
 {% macro labels(cell) %}
 {% set found = cell.scores.get(('label-accuracy', '')) %}
 <td class="num edge">{{ cell.mean('label-accuracy') | percent }}
-  {% if found %}<small>{{ within(found.low, found.high, percent) }}</small>{% endif %}
+  {% if found %}<small>{{ within(found.low, found.high, percentage) }}</small>{% endif %}
   {% for name, value in cell.null_scores.get(('label-accuracy', ''), {}).items() %}
   <small>{{ name | null_name }} {{ value | percent }}</small>
   {% endfor %}</td>
@@ -89,7 +89,8 @@ ATTACK_MACROS = """
 {% for cell in cells %}
 <tr{% if cell.status == 'not-validated' %} class="doubt"{% endif %}>
 <td class="tight">{{ who(cell.defense) }}</td>
-<td><code>{{ cell.attack | null_name }}</code></td>
+<td class="attack"><code>{{ cell.attack | null_name | breakable }}</code>
+  {% if cell.observation %}<small>{{ cell.observation }}</small>{% endif %}</td>
 {{ number(cell.round) }}
 {{ status(cell.status) }}
 {{ score(cell.psnr, decibel, true) }}
@@ -99,7 +100,7 @@ ATTACK_MACROS = """
 {{ both(cell, 'mse', brief) }}
 {{ score(cell.scores.get(('psnr', 'transformed')), decibel) }}
 {{ labels(cell) }}
-{{ number(cell.mean('matching-cost') | plain) }}
+{{ number(cell.cost | plain) }}
 {{ number(cell.mean('attack-seconds') | seconds) }}
 {{ number(cell.leading.n) }}
 {{ number(cell.leading.failures) }}
@@ -122,13 +123,13 @@ says what the attacker knew. Small print is a 95&nbsp;% interval or a null basel
 <details><summary>The null baselines themselves</summary>{{ attack_table(study.null_cells, [], {}) }}</details>
 {% endif %}
 {% if view.others %}
-<h3>Other numbers</h3>
+<details{{ ' open' if view.others | length <= 12 }}><summary>Other numbers ({{ view.others | length }})</summary>
 <div class="scroll tall"><table>
 {{ head(['Defence', 'Attack', '#Round', 'Metric', 'Status', '#Value', '#Worst', '#n', '#Failures']) }}
 <tbody>
 {% for one in view.others %}
 <tr><td class="tight">{{ who(one.defense) }}</td>
-<td><code>{{ one.attack or nothing }}</code></td>
+<td class="attack"><code>{{ (one.attack or nothing) | breakable }}</code></td>
 {{ number(one.round) }}
 <td>{{ one.metric }}{% if one.reference %} ({{ one.reference }}){% endif %}</td>
 {{ status(one.score.status) }}
@@ -139,6 +140,7 @@ says what the attacker knew. Small print is a 95&nbsp;% interval or a null basel
 </tr>
 {% endfor %}
 </tbody></table></div>
+</details>
 {% endif %}
 </section>
 """
@@ -149,12 +151,12 @@ FAILURES = """
 number that leaves them out would look better than it is.</p></header>
 {% if view.failures %}
 <div class="scroll tall"><table>
-{{ head(['Defence', 'What failed', '#Round', '#Seed', '#Trials', 'Numbers concerned', 'Message']) }}
+{{ head(['Defence', 'What failed', 'Rounds', '#Seed', '#Trials', 'Numbers concerned', 'Message']) }}
 <tbody>
 {% for one in view.failures %}
 <tr><td class="tight">{{ who(one.defense) }}</td>
 <td><code>{{ one.what or 'training' }}</code></td>
-{{ number(one.round) }}
+<td>{{ one.rounds | join(', ') }}</td>
 {{ number(one.seed) }}
 {{ number(one.trials or nothing) }}
 <td>{{ one.metrics | join(', ') }}</td>

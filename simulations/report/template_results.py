@@ -15,7 +15,9 @@ fails.</p></header>
     <p><span class="who">{{ who(line.defense) }}</span>:
     {{ sentence(line, best.psnr.by_seed | length if best else 1) }}</p>
     <p class="meta">
-    {% if best %}<span>{{ best.attack | breakable }}, round {{ best.round }}</span>{% endif %}
+    {% if best %}
+    <span>{{ best.attack | breakable }}, round {{ best.round }}{{ ', ' if best.observation }}{{ best.observation }}</span>
+    {% endif %}
     {% if line.deployed %}
     <span>test accuracy {{ line.deployed.mean | percent }}
       {%- if line.drop is not none %} ({{ -line.drop | points }} points){% endif %}</span>
@@ -113,8 +115,12 @@ SUMMARY_MACROS = """
 
 {% macro labels_found(line) %}
 {% if line.labels %}
-<td class="num edge">{{ line.label_score.mean | percent }}{{ ' †' if line.label_score.status == 'not-validated' }}
-  <small>{{ attack_names[line.labels.attack] }}</small><small>round {{ line.labels.round }}</small></td>
+<td class="num edge" title="{{ line.labels.attack }}">{{ line.label_score.mean | percent }}
+  {{- ' †' if line.label_score.status == 'not-validated' }}
+  {% for value in line.labels.null_scores.get(('label-accuracy', ''), {}).values() %}
+  <small>chance {{ value | whole_percent }}</small>
+  {% endfor %}
+  <small>round {{ line.labels.round }}</small></td>
 {% else %}{{ number(nothing, '', true) }}{% endif %}
 {% endmacro %}
 {% set has = view.has %}
@@ -124,7 +130,8 @@ SUMMARY_TEXT = """
 <header><h2>Summary</h2><p>One row per defence. The drop, in percentage points, is against no defence in the same round,
 as deployed: on protected test images where the defence protects them. <i>Original</i> compares the guess with the
 person's image, <i>transf.</i> with what the model saw. Small print is the 95&nbsp;% interval of the mean
-{%- if study.seeds | length > 1 %}, over {{ study.seeds | length }} seeds{% endif %}.
+{%- if study.seeds | length > 1 %} over {{ study.seeds | length }} seeds
+{%- else %}, for an accuracy without one Wilson's over the test images{% endif %}.
 † marks an attack that did not break the undefended run.</p></header>
 """
 
@@ -136,7 +143,9 @@ SUMMARY_NOTES = """
 ε is proven, the PSNR beside it is measured.
 {% endif %}
 {% if has.seconds %}Time is training per client and round, and &times; is relative to no defence. {% endif %}
-{% if has.labels %}Labels found leaves out attacks that were told the labels.{% endif %}
+{% if has.labels %}
+Labels found is the attack furthest above chance, of those that were not told the labels.
+{% endif %}
 </p>
 """
 
@@ -179,8 +188,8 @@ PLANE = """
 {% if view.planes %}
 <section id="plane{{ s }}">
 <header><h2>Privacy against accuracy</h2><p>A better defence lies further right (more accurate) and lower (less
-recovered). The grey band spans the null baselines: a point inside it recovered no more than a guess that needs no
-attack. DP-SGD, the baseline with a proof, is joined by a dashed line in order of ε. Bars are 95&nbsp;% intervals;
+recovered). The grey band spans the null baselines: a point in or below it recovered no more than a guess that needs
+no attack. DP-SGD, the baseline with a proof, is joined by a dashed line in order of ε. Bars are 95&nbsp;% intervals;
 hollow points are not validated.</p></header>
 <figure class="panel">{{ chart(view.planes) }}</figure>
 </section>

@@ -148,6 +148,8 @@ def test_the_headline_has_one_careful_sentence_per_defence(demo: Page) -> None:
     text = " ".join(demo.sections["headline"].split())
     assert "No defence: the strongest attack recovered the images at 31.2 dB (n = 8, worst 40.1)." in text
     assert "Mixer(window=4): the strongest attack scored 9.4 dB" in text
+    # As deployed, Mixer sees protected test images: 0.6 + 0.3 against 0.95.
+    assert "round 3, probe test accuracy 90.0 % (\N{MINUS SIGN}5.0 points)" in text
     assert "no better than the blurred image (12.2 dB)" in text
     assert (
         "DPSGD(target_epsilon=2.0): the strongest attack scored 7.0 dB (n = 8, worst 8.0), no better than a grey"
@@ -224,22 +226,20 @@ def test_failures_are_listed_with_their_reasons(tmp_path: Path) -> None:
     more = [
         row(metric="client", status="failed", client=3, round=2, message="RuntimeError: empty batch"),
         row(metric="attack", attack="Broken()", setting=setting(1), status="failed", failures=8, message="NaN update"),
-        row(
-            metric="psnr",
-            reference="original",
-            attack="Shaky()",
-            setting=setting(1, attack_failures=["diverged", "no memory"]),
-            value=8.0,
-            failures=2,
-        ),
     ]
+    told = {"attack_failures": ["diverged", "no memory"]}
+    for at in ATTACKED:
+        for metric in ("psnr", "ssim"):
+            known = {"metric": metric, "reference": "original", "value": 8.0, "failures": 2, "round": at}
+            more.append(row(attack="Shaky()", setting=setting(at, **told), **known))
     found = build(tmp_path, rows=demo_rows() + more)
     shown = [(one["What failed"][0], one["Trials"][0], one["Message"][0]) for one in found.table("failures")]
     assert shown == [
         ("client 3", "\N{EN DASH}", "RuntimeError: empty batch"),
         ("Broken()", "8", "NaN update"),
-        ("Shaky()", "2", "diverged; no memory"),
+        ("Shaky()", "4", "diverged; no memory"),
     ]
+    assert [one["Rounds"][0] for one in found.table("failures")] == ["2", "1", "1, 3"]
     assert "1 client failure" in " ".join(found.table("summary")[0]["Defence"])
     broken = next(one for one in found.table("attacks") if one["Attack"][0] == "Broken()")
     assert broken["Status"] == ["✗ failed"]

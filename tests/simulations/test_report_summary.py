@@ -216,6 +216,41 @@ def test_attacks_that_were_told_the_labels_do_not_leak_them() -> None:
     assert line(psnr(1.0, setting=told, **share)).labels is None
 
 
+def test_labels_are_ranked_by_what_lies_over_chance() -> None:
+    """With many images of few classes even a blind guess names most labels."""
+    share = {"metric": "label-accuracy", "reference": ""}
+    probe, update = PROBE, {"observation": "training update"}
+    rows = [psnr(1.0, 0.99, setting=card, **share) for card in (probe, update)]
+    rows += [
+        psnr(chance, setting=card, attack="baseline:uniform", **share)
+        for card, chance in ((probe, 0.1), (update, 0.94))
+    ]
+    rows += [
+        psnr(0.5, 0.4, setting=probe, defense="D()", **share),
+        psnr(0.9, 0.85, setting=update, defense="D()", **share),
+    ]
+    found = line(*rows)
+    assert found.labels is not None
+    assert (found.labels.observation, found.label_score.mean) == ("probe", 0.5)  # type: ignore[union-attr]
+    # Below chance everywhere, the smallest distance counts: 0.05 - 0.1 against 0.9 - 0.94.
+    below = [replace(row, value=0.05, ci_low=0.0) if row.value == 0.5 else row for row in rows]
+    assert line(*below).labels.observation == "training update"  # type: ignore[union-attr]
+
+
+def test_the_score_that_an_attack_is_about_gives_its_status() -> None:
+    timed = Row(metric="attack-seconds", value=1.0, attack="A()", setting=PROBE, round=1)
+    rows = [timed, psnr(0.1, 0.05, metric="label-accuracy", reference="")]
+    rows += [psnr(0.2, attack="baseline:uniform", metric="label-accuracy", reference="")]
+    assert [cell.status for cell in split(validate(rows), [])[0].cells] == ["not-validated"]
+
+
+def test_an_attack_that_failed_on_everything_is_neither_a_score_nor_the_strongest() -> None:
+    failed = psnr(8.0, 7.0, defense="D()", failures=8)
+    assert sentence(line(failed)) == "the attack failed on all 8 images, so nothing is known about them."
+    found = line(failed, psnr(7.0, 6.0, defense="D()", attack="B()"))
+    assert found.strongest.attack == "B()"  # type: ignore[union-attr]
+
+
 def test_costs_are_means_over_rounds_relative_to_no_defence() -> None:
     def cost(value: float, at: int, defense: str) -> Row:
         return Row(metric="train-seconds", value=value, round=at, defense=defense)

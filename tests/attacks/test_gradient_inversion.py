@@ -1,0 +1,319 @@
+"""Gradient inversion: exact where theory says so, at chance on noise, honest about choices and failures."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from attacks.base import ClientUpdate, Reconstruction
+from attacks.gradient_inversion import GradientInversion
+from attacks.metrics import null_baselines, score
+from attacks.presets import DLG, InvertingGradients
+from tests.attacks.wire import CLASSES, MEAN, SIDE, STD, classes, generators, linear_net, observe, pictures, sigmoid_net
+
+QUASI_NEWTON: dict[str, Any] = {
+    "optimizer": "lbfgs",
+    "signed": False,
+    "learning_rate": 1.0,
+    "line_search": True,
+    "step_decay": False,
+}
+
+
+def psnrs(guesses: list[Reconstruction], images: torch.Tensor) -> list[float]:
+    size = len(images) // len(guesses)
+    return [v for i, g in enumerate(guesses) for v in score(g, images[i * size : (i + 1) * size])["psnr"]]
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def observations(
+    model: nn.Module, count: int, batch: int = 1, **changes: Any
+) -> tuple[list[ClientUpdate], torch.Tensor]:
+    images, labels = pictures(count * batch), classes(count * batch)
+    parts = zip(images.split(batch), labels.split(batch), strict=True)
+    return [replace(observe(model, x, y), **changes) for x, y in parts], images
+
+
+# ---- success where theory promises it
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        DLG(iterations=300, restarts=6),
+        GradientInversion(iterations=150, total_variation=0.0, labels="infer", **QUASI_NEWTON),
+        GradientInversion(iterations=300, total_variation=0.0),
+    ],
+    ids=repr,
+)
+def test_a_linear_layer_with_bias_is_solved_as_by_its_closed_form(attack):
+    """Row i of the gradient is db_i x, so any class gives x = dW_i / db_i."""
+    (observation,), image = observations(linear_net(), 1)
+    gradient = observation.gradient()
+    solution = (gradient["1.weight"][2] / gradient["1.bias"][2]).view(1, 1, SIDE, SIDE) * STD[0] + MEAN[0]
+    assert torch.allclose(solution, image, atol=1e-4)
+    guess = attack(observation, generators(1)[0])
+    assert guess.failure == ""
+    assert mean(score(guess, solution)["psnr"]) > 40
+    assert guess.labels.tolist() == observation.labels.tolist()
+
+
+@pytest.mark.parametrize("attack", [DLG(iterations=100, restarts=1), InvertingGradients(iterations=150)], ids=repr)
+def test_small_sigmoid_network_is_broken_and_noise_is_not(attack):
+    model = sigmoid_net()
+    seen, images = observations(model, 4)
+    grey, blurred = (psnrs([g], images) for g in map(null_baselines(images, images.mean(0)).get, ("grey", "blurred")))
+    found = psnrs(attack.attack_many(seen, generators(4)), images)
+    assert min(found) > 25
+    assert mean(found) > mean(blurred) + 8 > mean(grey) + 8
+    noise = [
+        replace(o, update={name: torch.randn(p.shape, generator=generators(1, i)[0]) for name, p in o.update.items()})
+        for i, o in enumerate(seen)
+    ]
+    blind = psnrs(attack.attack_many(noise, generators(4)), images)
+    assert mean(blind) < mean(grey) + 1
+
+
+def test_batches_are_reconstructed_up_to_order():
+    seen, images = observations(sigmoid_net(), 2, batch=3)
+    attack = GradientInversion(iterations=200, **QUASI_NEWTON)
+    assert mean(psnrs(attack.attack_many(seen, generators(2)), images)) > 25
+
+
+def test_batch_norm_statistics_of_the_client_are_imitated():
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 8, 5, 2, 2), nn.BatchNorm2d(8), nn.Sigmoid(), nn.Flatten(), nn.Linear(8 * 36, CLASSES)]
+    model = nn.Sequential(*layers).train()
+    model[1].running_mean.fill_(3.0)
+    images, labels = pictures(1), classes(1)
+    observation = observe(copy.deepcopy(model), images, labels)
+    right = replace(observation, model=model)
+    attack = GradientInversion(iterations=80, **QUASI_NEWTON)
+    told = attack(right, generators(1)[0])
+    misled = attack(replace(right, train_mode=False), generators(1)[0])
+    assert mean(score(told, images)["psnr"]) > mean(score(misled, images)["psnr"]) + 10
+
+
+# ---- a guess depends on its own observation and generator only
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        GradientInversion(iterations=25, restarts=2),
+        GradientInversion(iterations=25, restarts=2, chunk=3),
+        GradientInversion(iterations=25, optimizer="sgd", learning_rate=0.01, cost="l1", init="uniform"),
+        DLG(iterations=25, chunk=3),
+        InvertingGradients(iterations=25, labels="infer", init="black"),
+    ],
+    ids=repr,
+)
+def test_together_equals_one_by_one(attack):
+    model = sigmoid_net().double()
+    seen, _ = observations(model, 3)
+    pair, _ = observations(model, 1, batch=2)
+    everything = [seen[0], pair[0], seen[1], seen[2]]
+    together = attack.attack_many(everything, generators(4))
+    for observation, generator, expected in zip(everything, generators(4), together, strict=True):
+        alone = attack(observation, generator)
+        assert torch.allclose(alone.images, expected.images, atol=1e-6)
+        assert alone.labels.tolist() == expected.labels.tolist()
+        assert alone.diagnostics == pytest.approx(expected.diagnostics, rel=1e-6, abs=1e-9)
+
+
+def test_same_generator_same_guess_and_another_one_another():
+    (observation,), _ = observations(sigmoid_net(), 1)
+    attack = GradientInversion(iterations=5)
+    first, again, other = (attack(observation, generators(1, seed)[0]) for seed in (0, 0, 1))
+    assert torch.equal(first.images, again.images)
+    assert not torch.equal(first.images, other.images)
+
+
+def test_the_model_and_the_update_are_left_alone():
+    model = sigmoid_net().train()
+    model[1].eval()
+    model[0].weight.grad = torch.ones_like(model[0].weight)
+    (observation,), _ = observations(model, 1)
+    weights, update = copy.deepcopy(model.state_dict()), copy.deepcopy(observation.update)
+    for attack in (InvertingGradients(iterations=3), DLG(iterations=3)):
+        attack(observation, generators(1)[0])
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+    assert all(torch.equal(value, update[name]) for name, value in observation.update.items())
+    assert [module.training for module in model] == [True, False, True, True, True, True]
+    assert torch.equal(model[0].weight.grad, torch.ones_like(model[0].weight))
+    assert all(p.requires_grad for p in model.parameters())
+
+
+# ---- choices by the attack's own loss
+
+
+def test_the_restart_is_chosen_by_its_own_objective():
+    (observation,), _ = observations(sigmoid_net(), 1)
+    single, several = GradientInversion(iterations=15), GradientInversion(iterations=15, restarts=4)
+    stream = generators(1)[0]
+    alone = [single(observation, stream) for _ in range(4)]
+    objectives = [guess.diagnostics["objective"] for guess in alone]
+    guess = several(observation, generators(1)[0])
+    best = objectives.index(min(objectives))
+    assert guess.diagnostics["restart"] == best
+    assert guess.diagnostics["objective"] == pytest.approx(min(objectives), rel=1e-3)
+    assert torch.allclose(guess.images, alone[best].images, atol=0.05)
+    assert max(objectives) > min(objectives) * 1.01
+
+
+def test_nothing_that_an_attack_receives_holds_the_truth():
+    assert {f.name for f in fields(ClientUpdate)}.isdisjoint({"images", "truth", "batch", "targets"})
+    (observation,), image = observations(sigmoid_net(), 1)
+    held = [value for value in vars(observation).values() if isinstance(value, torch.Tensor)]
+    held += list(observation.update.values())
+    assert all(value.shape != image.shape and value.shape != image[0].shape for value in held)
+
+
+# ---- labels, counts, starts, boxes
+
+
+def test_labels_known_inferred_joint():
+    model = sigmoid_net()
+    (observation,), _ = observations(model, 1, batch=2)
+    secret = replace(observation, labels=None)
+    refused = GradientInversion(iterations=2)(secret, generators(1)[0])
+    assert "labels='infer'" in refused.failure
+    assert GradientInversion(iterations=2)(observation, generators(1)[0]).labels.tolist() == observation.labels.tolist()
+    (one,), _ = observations(model, 1)
+    inferred = GradientInversion(iterations=2, labels="infer")(replace(one, labels=None), generators(1)[0])
+    assert inferred.labels.tolist() == one.labels.tolist()
+    assert GradientInversion(iterations=2, labels="joint")(secret, generators(1)[0]).labels.shape == (2,)
+
+
+def test_more_examples_than_images_keeps_the_mix_of_classes():
+    model = sigmoid_net()
+    labels = torch.tensor([4] * 6 + [1] * 3 + [0] * 3)
+    observation = observe(model, pictures(12), labels)
+    guess = GradientInversion(iterations=2, max_images=4)(observation, generators(1)[0])
+    assert guess.images.shape == (4, 1, SIDE, SIDE)
+    assert guess.labels.tolist() == [0, 1, 4, 4]
+
+
+@pytest.mark.parametrize(("init", "level"), [("black", 0.0), ("grey", 0.5)])
+def test_flat_starts(init, level):
+    (observation,), _ = observations(sigmoid_net(), 1)
+    guess = GradientInversion(iterations=1, init=init)(observation, generators(1)[0])
+    assert torch.allclose(guess.images, torch.full_like(guess.images, level), atol=1e-6)
+
+
+@pytest.mark.parametrize("init", ["randn", "uniform"])
+def test_random_starts(init):
+    (observation,), _ = observations(sigmoid_net(), 1)
+    guess = GradientInversion(iterations=1, init=init, boxed=False)(observation, generators(1)[0])
+    draw = (torch.randn if init == "randn" else torch.rand)((1, 1, SIDE, SIDE), generator=generators(1)[0])
+    expected = draw if init == "uniform" else (draw * STD[0] + MEAN[0]).clamp(0, 1)
+    assert torch.allclose(guess.images, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("boxed", [True, False])
+def test_images_lie_in_the_unit_interval(boxed):
+    seen, _ = observations(sigmoid_net(), 2)
+    for guess in GradientInversion(iterations=10, learning_rate=1.0, boxed=boxed).attack_many(seen, generators(2)):
+        assert 0 <= guess.images.min() <= guess.images.max() <= 1
+
+
+def test_several_local_steps_and_weight_decay_are_undone():
+    """One step of 0.1 with decay 0.01 equals, to the server, the same gradient: only its bookkeeping differs."""
+    (plain,), _ = observations(sigmoid_net(), 1)
+    weights = dict(plain.model.named_parameters())
+    decayed = {name: 4 * (value - 0.1 * 0.01 * weights[name].detach()) for name, value in plain.update.items()}
+    other = replace(plain, update=decayed, weight_decay=0.01, local_steps=4)
+    for name, gradient in plain.gradient().items():
+        assert torch.allclose(gradient, other.gradient()[name], atol=1e-5)
+
+
+# ---- failures are counted, explained and contained
+
+
+def test_one_bad_observation_fails_alone():
+    model = sigmoid_net()
+    seen, _ = observations(model, 3)
+    update = seen[0].update
+    bad = {
+        "lacks": replace(seen[0], update={n: v for n, v in update.items() if n != "0.bias"}),
+        "shape": replace(seen[0], update=update | {"0.bias": torch.zeros(3)}),
+        "NaN": replace(seen[0], update=update | {"0.bias": torch.full((8,), torch.nan)}),
+        "zero": replace(seen[0], update={n: torch.zeros_like(v) for n, v in update.items()}),
+        "labels": replace(seen[0], labels=torch.tensor([1, 2])),
+        "5 classes": replace(seen[0], labels=torch.tensor([CLASSES])),
+        "learning rate": replace(seen[0], learning_rate=0.0),
+        "channels": replace(seen[0], mean=(0.5, 0.5)),
+        "at least 1": replace(seen[0], num_examples=0),
+    }
+    attack = GradientInversion(iterations=3)
+    guesses = attack.attack_many([seen[1], *bad.values(), seen[2]], generators(len(bad) + 2))
+    for (word, observation), guess in zip(bad.items(), guesses[1:-1], strict=True):
+        assert word in guess.failure
+        assert guess.images.shape == (min(observation.num_examples, 8), 1, SIDE, SIDE)
+        assert (guess.images == 0.5).all()
+        assert set(guess.labels.tolist()) <= {-1}
+        assert attack(observation, generators(1)[0]).failure == guess.failure
+    assert guesses[0].failure == guesses[-1].failure == ""
+    assert torch.allclose(guesses[0].images, attack(seen[1], generators(1)[0]).images, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "attack", [GradientInversion(iterations=3, restarts=2), DLG(iterations=3, restarts=2)], ids=repr
+)
+def test_restarts_that_all_turn_nan_are_a_counted_failure(attack):
+    (observation,), _ = observations(sigmoid_net(), 1)
+    model = copy.deepcopy(observation.model)
+    with torch.no_grad():
+        model[-1].weight.fill_(torch.finfo(torch.float32).max)
+    guess = attack(replace(observation, model=model), generators(1)[0])
+    assert "all 2 restarts" in guess.failure
+    assert guess.diagnostics["failed_restarts"] == 2
+    assert (guess.images == 0.5).all()
+
+
+def test_programming_errors_are_not_failures():
+    (observation,), _ = observations(sigmoid_net(), 1)
+    with pytest.raises(RuntimeError, match="channels"):
+        GradientInversion(iterations=2)(
+            replace(observation, input_shape=(3, 4, 4), mean=(0.5,) * 3, std=(1.0,) * 3), generators(1)[0]
+        )
+    with pytest.raises(ValueError, match="shorter"):
+        GradientInversion(iterations=2).attack_many([observation], [])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cost": "euclid"},
+        {"optimizer": "adamw"},
+        {"labels": "guess"},
+        {"init": "noise"},
+        {"learning_rate": 0.0},
+        {"learning_rate": float("inf")},
+        {"total_variation": -1e-4},
+        {"total_variation": float("nan")},
+        {"iterations": 0},
+        {"restarts": 1.5},
+        {"max_images": 0},
+        {"chunk": 0},
+        {"signed": 1},
+        {"boxed": None},
+        {"line_search": True},
+        {"line_search": True, "optimizer": "lbfgs"},
+        {"prior_decay": True, "step_decay": False},
+        {"prior_decay": True, "optimizer": "lbfgs"},
+        {"restarts": 2, "init": "grey"},
+    ],
+    ids=repr,
+)
+def test_bad_fields_are_refused_by_name(change):
+    with pytest.raises(ValueError, match=f"^{next(iter(change))} is .*; allowed: "):
+        GradientInversion(**change)

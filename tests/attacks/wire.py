@@ -1,0 +1,73 @@
+"""What a client would send: undefended updates of tiny networks on synthetic pictures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attacks.base import ClientUpdate
+
+MEAN, STD = (0.4,), (0.3,)
+CLASSES = 5
+SIDE = 12
+
+
+def pictures(count: int, side: int = SIDE, channels: int = 1, seed: int = 0) -> Tensor:
+    """Smooth random pictures in [0, 1]: (count, channels, side, side)."""
+    coarse = torch.rand(count, channels, 4, 4, generator=torch.Generator().manual_seed(seed))
+    return F.interpolate(coarse, (side, side), mode="bicubic").clamp(0, 1)
+
+
+def classes(count: int, seed: int = 0) -> Tensor:
+    return torch.randint(CLASSES, (count,), generator=torch.Generator().manual_seed(seed))
+
+
+def seeded(model: nn.Module, half_width: float = 0.5, seed: int = 0) -> nn.Module:
+    """Redraws all weights uniformly, as in Zhu et al. 2019."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_((torch.rand(parameter.shape, generator=generator) * 2 - 1) * half_width)
+    return model
+
+
+def sigmoid_net(seed: int = 0) -> nn.Module:
+    """A small relative of the LeNet of Zhu et al. 2019 for (1, 12, 12) images."""
+    layers = [nn.Conv2d(1, 8, 5, 2, 2), nn.Sigmoid(), nn.Conv2d(8, 8, 5, 1, 2), nn.Sigmoid()]
+    return seeded(nn.Sequential(*layers, nn.Flatten(), nn.Linear(8 * 36, CLASSES)), seed=seed)
+
+
+def linear_net(seed: int = 0) -> nn.Module:
+    return seeded(nn.Sequential(nn.Flatten(), nn.Linear(SIDE * SIDE, CLASSES)), 0.1, seed)
+
+
+def observe(model: nn.Module, images: Tensor, labels: Tensor, **changes: Any) -> ClientUpdate:
+    """One SGD step of a client on ``images`` (B, C, H, W) in [0, 1], in the mode that ``model`` is in."""
+    weight = next(model.parameters())
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (MEAN, STD))
+    loss = F.cross_entropy(model(((images - mean) / std).to(weight)), labels)
+    gradient = torch.autograd.grad(loss, list(model.parameters()))
+    rate = 0.1
+    update = {name: -rate * g for (name, _), g in zip(model.named_parameters(), gradient, strict=True)}
+    shape = (images.shape[1], images.shape[2], images.shape[3])
+    seen: dict[str, Any] = {
+        "model": model,
+        "update": update,
+        "input_shape": shape,
+        "mean": MEAN,
+        "std": STD,
+        "num_examples": len(images),
+        "batch_size": len(images),
+        "local_steps": 1,
+        "learning_rate": rate,
+        "labels": labels,
+        "train_mode": model.training,
+    }
+    return ClientUpdate(**(seen | changes))
+
+
+def generators(count: int, seed: int = 0) -> list[torch.Generator]:
+    return [torch.Generator().manual_seed(1000 * seed + i) for i in range(count)]
