@@ -62,7 +62,8 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
         restarts: Independent starts per observation.
         total_variation: Weight of the image prior: mean |dx| + mean |dy| of the normalised images.
         boxed: Clamp to the normalised [0, 1] after every step; the result is clamped in any case.
-        labels: "known" (the server was told), "infer" (``infer_labels``) or "joint" (soft labels are unknowns too, as in DLG).
+        labels: "known" (the server was told), "infer" (``infer_labels``), "auto" (known if told, else inferred) or "joint" (soft
+            labels are unknowns too, as in DLG).
         init: "randn" (standard normal in normalised pixels), "uniform" (in [0, 1]), "grey" (0.5) or "black" (0).
         step_decay: Adam and SGD: step size x 0.1 after 3/8, 5/8 and 7/8 of the iterations.
         prior_decay: Adam and SGD with ``step_decay``: the weight of the prior shrinks with the step size, so that it guides the
@@ -88,7 +89,7 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
     restarts: int = 1
     total_variation: float = 1e-4
     boxed: bool = True
-    labels: str = "known"
+    labels: str = "auto"
     init: str = "randn"
     step_decay: bool = True
     prior_decay: bool = False
@@ -100,7 +101,7 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
         for name, allowed in (
             ("cost", tuple(COSTS)),
             ("optimizer", ("adam", "sgd", "lbfgs")),
-            ("labels", ("known", "infer", "joint")),
+            ("labels", ("auto", "known", "infer", "joint")),
             ("init", INITS),
         ):
             require(getattr(self, name) in allowed, self, name, " | ".join(allowed))
@@ -141,7 +142,10 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
             groups.setdefault(alike, []).append(target)
         for targets in groups.values():
             first = targets[0].observation
-            guesses.update(self._invert(targets, victims[id(first.model), first.train_mode]))
+            try:
+                guesses.update(self._invert(targets, victims[id(first.model), first.train_mode]))
+            except AttackError as error:
+                guesses.update({target.index: self._failure(target.observation, str(error)) for target in targets})
         return [guesses[index] for index in range(len(observations))]
 
     def _count(self, observation: ClientUpdate) -> int:
@@ -151,7 +155,8 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
         self, index: int, observation: ClientUpdate, gradient: Update, victim: _Victim, generator: torch.Generator
     ) -> _Target:
         count, labels = self._count(observation), None
-        if self.labels == "known":
+        told = self.labels == "auto" and observation.labels is not None
+        if self.labels == "known" or told:
             labels = observation.labels
             if labels is None:
                 raise AttackError("the server does not know the labels; use labels='infer' or labels='joint'")
@@ -159,7 +164,7 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
                 raise AttackError(f"{tuple(labels.shape)} labels for {observation.num_examples} examples")
             if labels.min() < 0 or labels.max() >= victim.num_classes:
                 raise AttackError(f"labels {labels.tolist()[:8]} do not fit a model of {victim.num_classes} classes")
-        elif self.labels == "infer":
+        elif self.labels in ("auto", "infer"):
             labels = infer_observed_labels(observation, gradient)
         if labels is not None and count < len(labels):
             # The middles of ``count`` equal parts: frequent classes stay frequent.

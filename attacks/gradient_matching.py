@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, grad_and_value, replace_all_batch_norm_modules_, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from attacks.base import AttackError
 from attacks.metrics import total_variation
 from defenses.base import Update
 
@@ -79,15 +80,26 @@ class GradientMatching:
         self.buffers = dict(model.named_buffers())
 
     def __call__(self, unknowns: Tensor, trials: Tensor) -> tuple[Tensor, Tensor]:
-        """Losses (n,) and their gradients (n, D) at ``unknowns`` (n, D), whose rows belong to ``trials`` (n,), ascending."""
+        """Losses (n,) and their gradients (n, D) at ``unknowns`` (n, D), whose rows belong to ``trials`` (n,), ascending.
+
+        Raises:
+            AttackError: When an operation of the model has no second derivative in torch.
+        """
         targets, known = self.targets, self.labels
         if known is None:
             known = unknowns.new_empty(len(next(iter(targets.values()))), 0)
         if len(trials) < len(known):
             targets, known = {name: t[trials] for name, t in targets.items()}, known[trials]
         # The fused attention kernels have no second derivative.
-        with sdpa_kernel(SDPBackend.MATH):
-            gradients, losses = vmap(grad_and_value(self._loss))(unknowns, known, targets)
+        try:
+            with sdpa_kernel(SDPBackend.MATH):
+                gradients, losses = vmap(grad_and_value(self._loss))(unknowns, known, targets)
+        except RuntimeError as error:
+            if "derivative for" not in str(error):
+                raise
+            raise AttackError(
+                f"the model cannot be differentiated twice, as gradient matching needs: {error}"
+            ) from error
         return losses.detach(), gradients.detach()
 
     def with_prior(self, weight: float) -> GradientMatching:

@@ -79,6 +79,7 @@ class ATS(InputDefense):
     policies: str = "3-1-7+43-18-18"
     use_prob: bool = False
 
+    always_shown: ClassVar[tuple[str, ...]] = ("policies",)
     source: ClassVar[str] = "Gao et al., Privacy-preserving Collaborative Learning with ATS, CVPR 2021, 4.4 and Table 5"
 
     def __post_init__(self) -> None:

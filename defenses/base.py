@@ -87,6 +87,7 @@ class Defense:
         mixes_examples: One protected example depends on several people's examples.
         at_inference: Test images must be protected too.
         resamples: Fresh randomness at every use; otherwise an image is protected once and kept.
+        always_shown: Fields that ``repr`` writes even at their defaults: the strength by which people know the defence.
         adaptive_attacks: Names of the attacks that know this algorithm; empty means untested against an adaptive
             attacker.
     """
@@ -95,6 +96,7 @@ class Defense:
     mixes_examples: ClassVar[bool] = False
     at_inference: ClassVar[bool] = False
     resamples: ClassVar[bool] = True
+    always_shown: ClassVar[tuple[str, ...]] = ()
     adaptive_attacks: ClassVar[tuple[str, ...]] = ()
 
     def __repr__(self) -> str:
@@ -102,13 +104,13 @@ class Defense:
 
 
 def call_text(instance: Any) -> str:
-    """``Name(field=value)`` with only the fields that differ from their defaults, for any dataclass instance."""
-    shown = []
+    """``Name(field=value)`` with the fields that differ from their defaults and the class's ``always_shown`` ones."""
+    shown, always = [], getattr(instance, "always_shown", ())
     for spec in fields(instance):
         value = getattr(instance, spec.name)
         value = value.item() if hasattr(value, "item") else value  # NumPy's repr of a number is not a literal
         default = spec.default_factory() if spec.default_factory is not MISSING else spec.default
-        if spec.init and spec.repr and value != default:
+        if spec.init and spec.repr and (value != default or spec.name in always):
             shown.append(f"{spec.name}={value!r}")
     return f"{type(instance).__name__}({', '.join(shown)})"
 

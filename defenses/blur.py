@@ -46,6 +46,7 @@ class Blur(InputDefense):
 
     std: float = 1.0
 
+    always_shown: ClassVar[tuple[str, ...]] = ("std",)
     source: ClassVar[str] = "Baseline; Gonzalez and Woods, Digital Image Processing, 3.5"
     # A model that was trained on blurred images has never seen a sharp one.
     at_inference: ClassVar[bool] = True

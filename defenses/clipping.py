@@ -31,6 +31,7 @@ class Clip(UpdateDefense):
 
     max_norm: float = 1.0
 
+    always_shown: ClassVar[tuple[str, ...]] = ("max_norm",)
     source: ClassVar[str] = (
         "McMahan et al., Learning Differentially Private Recurrent Language Models, ICLR 2018, Alg. 1"
     )

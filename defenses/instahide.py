@@ -71,6 +71,7 @@ class InstaHide(InputDefense):
     num_mixed: int = 4
     max_weight: float = 0.65
 
+    always_shown: ClassVar[tuple[str, ...]] = ("num_mixed",)
     source: ClassVar[str] = "Huang et al., InstaHide, ICML 2020, arXiv 2010.02772, Alg. 1 and 2"
     mixes_examples: ClassVar[bool] = True
 

@@ -28,6 +28,7 @@ class ImageNoise(InputDefense):
     std: float = 50 / 255
     clamp: bool = True
 
+    always_shown: ClassVar[tuple[str, ...]] = ("std",)
     source: ClassVar[str] = (
         "Li et al., You Can Use But Cannot Recognize (VisualMixer), NDSS 2024, V (baseline DP, sigma = 50)"
     )
@@ -59,6 +60,7 @@ class GaussianNoise(UpdateDefense):
 
     std: float = 1e-2
 
+    always_shown: ClassVar[tuple[str, ...]] = ("std",)
     source: ClassVar[str] = "Zhu et al., Deep Leakage from Gradients, NeurIPS 2019, 5.1; Gao et al., CVPR 2021, Table 3"
 
     def __post_init__(self) -> None:
@@ -80,6 +82,7 @@ class LaplaceNoise(UpdateDefense):
 
     scale: float = 1e-2
 
+    always_shown: ClassVar[tuple[str, ...]] = ("scale",)
     source: ClassVar[str] = "Zhu et al., Deep Leakage from Gradients, NeurIPS 2019, 5.1; Gao et al., CVPR 2021, Table 3"
 
     def __post_init__(self) -> None:

@@ -47,6 +47,7 @@ class VisualMixer(InputDefense):
     and then each channel, which has exactly the law of shuffling each channel alone, "per-channel".
     """
 
+    always_shown: ClassVar[tuple[str, ...]] = ("window_lower", "window_upper")
     source: ClassVar[str] = "Li et al., You Can Use But Cannot Recognize (VisualMixer), NDSS 2024, Algorithm 1"
     at_inference: ClassVar[bool] = True
     resamples: ClassVar[bool] = False
@@ -95,6 +96,7 @@ class BlockShuffle(InputDefense):
         blocks: Blocks per side of a window.
     """
 
+    always_shown: ClassVar[tuple[str, ...]] = ("window", "blocks")
     source: ClassVar[str] = "Released code of Li et al., VisualMixer, NDSS 2024 (data-set generator)"
     at_inference: ClassVar[bool] = True
     resamples: ClassVar[bool] = False

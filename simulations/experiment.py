@@ -43,13 +43,15 @@ _SHARE: dict[str, Any] = {"allowed": "above 0, at most 1", "check": lambda value
 
 DEFAULT_DEFENSES = "; ".join(
     (
-        "VisualMixer()",
-        "ATS(policies='3-1-7+43-18-18')",
+        "VisualMixer(window_lower=4, window_upper=16)",
+        "ATS(policies='42-28-42+14-48-48')",  # searched by its authors on grey images
         "GaussianNoise(std=0.001)",
         "DPSGD(target_epsilon=8.0)",
-        "DPSGD(target_epsilon=1.0)",
+        "DPSGD(target_epsilon=64.0)",
     )
 )
+# On digits a weak prior wins: 34 dB against 18 dB of the stronger default, which natural images need.
+DEFAULT_ATTACKS = "InvertingGradients(total_variation=0.0001); DLG(); LabelInference()"
 
 
 @dataclass(frozen=True)
@@ -98,9 +100,7 @@ class Experiment:
     attack_rounds: str = _setting(
         "first,last", "attacked rounds: numbers, first, last or all, separated by commas; empty: none"
     )
-    probe_attacks: str = _setting(
-        "InvertingGradients(); DLG(); LabelInference()", "attacks on one-step probes, separated by ;"
-    )
+    probe_attacks: str = _setting(DEFAULT_ATTACKS, "attacks on one-step probes, separated by ;")
     update_attacks: str = _setting("LabelInference()", "attacks on real training updates, separated by ;")
     probe_targets: int = _setting(2, "one-step updates that each client is probed for", **_at_least(1))
     probe_images: int = _setting(1, "images in each of them", **_at_least(1))

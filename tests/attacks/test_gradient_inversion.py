@@ -96,7 +96,7 @@ def test_batch_norm_statistics_of_the_client_are_imitated():
     images, labels = pictures(1), classes(1)
     observation = observe(copy.deepcopy(model), images, labels)
     right = replace(observation, model=model)
-    attack = GradientInversion(iterations=80, **QUASI_NEWTON)
+    attack = GradientInversion(iterations=150, **QUASI_NEWTON)
     told = attack(right, generators(1)[0])
     misled = attack(replace(right, train_mode=False), generators(1)[0])
     assert mean(score(told, images)["psnr"]) > mean(score(misled, images)["psnr"]) + 10
@@ -158,15 +158,18 @@ def test_the_model_and_the_update_are_left_alone():
 def test_the_restart_is_chosen_by_its_own_objective():
     (observation,), _ = observations(sigmoid_net(), 1)
     single, several = GradientInversion(iterations=15), GradientInversion(iterations=15, restarts=4)
-    stream = generators(1)[0]
-    alone = [single(observation, stream) for _ in range(4)]
-    objectives = [guess.diagnostics["objective"] for guess in alone]
-    guess = several(observation, generators(1)[0])
-    best = objectives.index(min(objectives))
-    assert guess.diagnostics["restart"] == best
-    assert guess.diagnostics["objective"] == pytest.approx(min(objectives), rel=1e-3)
-    assert torch.allclose(guess.images, alone[best].images, atol=0.05)
-    assert max(objectives) > min(objectives) * 1.01
+    chosen = []
+    for seed in range(4):
+        stream = generators(1, seed)[0]
+        alone = [single(observation, stream) for _ in range(4)]
+        objectives = [guess.diagnostics["objective"] for guess in alone]
+        guess = several(observation, generators(1, seed)[0])
+        chosen.append(objectives.index(min(objectives)))
+        assert guess.diagnostics["restart"] == chosen[-1]
+        assert guess.diagnostics["objective"] == pytest.approx(min(objectives), rel=1e-3)
+        assert torch.allclose(guess.images, alone[chosen[-1]].images, atol=0.05)
+    # Always the first, or always the last, would say nothing about the rule.
+    assert len(set(chosen)) > 1
 
 
 def test_nothing_that_an_attack_receives_holds_the_truth():
@@ -184,8 +187,11 @@ def test_labels_known_inferred_joint():
     model = sigmoid_net()
     (observation,), _ = observations(model, 1, batch=2)
     secret = replace(observation, labels=None)
-    refused = GradientInversion(iterations=2)(secret, generators(1)[0])
+    refused = GradientInversion(iterations=2, labels="known")(secret, generators(1)[0])
     assert "labels='infer'" in refused.failure
+    told = replace(observation, labels=observation.labels.flip(0))
+    assert GradientInversion(iterations=2)(told, generators(1)[0]).labels.tolist() == told.labels.tolist()
+    assert not GradientInversion(iterations=2)(secret, generators(1)[0]).failure
     assert GradientInversion(iterations=2)(observation, generators(1)[0]).labels.tolist() == observation.labels.tolist()
     (one,), _ = observations(model, 1)
     inferred = GradientInversion(iterations=2, labels="infer")(replace(one, labels=None), generators(1)[0])
@@ -277,6 +283,15 @@ def test_restarts_that_all_turn_nan_are_a_counted_failure(attack):
     assert "all 2 restarts" in guess.failure
     assert guess.diagnostics["failed_restarts"] == 2
     assert (guess.images == 0.5).all()
+
+
+def test_a_model_without_second_derivatives_is_a_failure_with_a_reason():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(SIDE * SIDE, 8), nn.Hardsigmoid(), nn.Linear(8, CLASSES))
+    seen, _ = observations(model, 2)
+    for guess in GradientInversion(iterations=2).attack_many(seen, generators(2)):
+        assert "cannot be differentiated twice" in guess.failure
+        assert (guess.images == 0.5).all()
 
 
 def test_programming_errors_are_not_failures():

@@ -48,7 +48,7 @@ def test_presets_equal_the_table(preset):
     values = asdict(preset())
     assert tuple(values[name] for name in NAMES) == TABLE[preset]
     assert (values["labels"], values["init"], values["line_search"], values["prior_decay"]) == (
-        "known",
+        "auto",
         "randn",
         False,
         False,

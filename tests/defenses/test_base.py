@@ -71,7 +71,7 @@ def batch() -> Batch:
 @pytest.mark.parametrize(
     ("stages", "reason"),
     [
-        ((InstaHide(), DPSGD()), "InstaHide.. mixes examples of different people.*per-example bound of DPSGD"),
+        ((InstaHide(), DPSGD()), "InstaHide.* mixes examples of different people.*per-example bound of DPSGD"),
         ((InstaHide(), Clip(), DPSGD()), "mixes examples of different people"),
         ((STAdam(), STAdam()), "both replace the optimizer; keep one"),
         ((STAdam(), DPSGD()), "both replace the optimizer"),
