@@ -39,11 +39,13 @@ def values_of(message: Message, name: str) -> Mapping[str, Any]:
 
 
 def reason_of(message: Message) -> str:
-    """Why an error reply failed: the last line of its traceback, which says what happened."""
+    """Why an error reply failed: the last line of its traceback, which says what happened, without Flower's wrapping."""
     reason = message.error.reason or f"error code {message.error.code}"
     lines = [line.strip() for line in reason.strip().splitlines() if line.strip()]
-    return lines[-1][:MAX_REASON] if lines else "no reason given"
+    last = lines[-1] if lines else "no reason given"
+    return last.removeprefix(WRAPPING).removesuffix("'>")[:MAX_REASON]
 
 
+WRAPPING = "Exception ClientAppException occurred. Message: "
 MAX_REASON = 300
 """Characters; a reason may carry a whole traceback, and with it data."""

@@ -24,7 +24,7 @@ def follow(console: Console, process: subprocess.Popen[bytes], experiment: Exper
         row = bar.add_task("starting Flower", total=total, note="")
         while not wait_for(process, 0.5):
             progress = read_progress(Path(experiment.output_dir))
-            if not progress:
+            if "pipeline" not in progress:  # nothing has begun, or it failed before it did
                 continue
             at = min(int(progress["pipeline"]), len(pipelines)) - 1
             done = at * experiment.rounds + int(progress["round"])

@@ -129,7 +129,7 @@ def test_a_client_that_hangs_or_dies_costs_its_own_update(
 
 
 def test_kill_9_and_resume_give_the_rows_of_an_unbroken_run(tmp_path: Path) -> None:
-    settings = {**SMALL, "rounds": 4, "attack-rounds": "first,last", "local-epochs": 4, "train-limit": 0}
+    settings = {**SMALL, "rounds": 4, "attack-rounds": "first,last", "local-epochs": 3, "train-limit": 2000}
     fedveil = [str(BINARIES / "fedveil"), "run"]
     whole = tmp_path / "whole"
     done = subprocess.run(
