@@ -29,6 +29,7 @@ from torch import Tensor
 from clients.task import Task
 from defenses.base import Pipeline
 from simulations.experiment import ConfigError, Experiment
+from simulations.report import Row, validate
 from strategies.attack_pool import AttackJob
 
 PACKAGES = ("fedveil", "flwr", "ray", "torch", "torchvision", "opacus", "numpy")
@@ -258,6 +259,11 @@ class RunDirectory:
             *(str(row.get(n, "")) for n in names),
             row.get("client", -1),
         )
+
+    def mark_not_validated(self) -> None:
+        """Gives scores of attacks that did not break the undefended run their status; call it when all rows are there."""
+        for row, judged in zip(self._rows, validate([Row.from_json(row) for row in self._rows]), strict=True):
+            row["status"] = judged.status
 
     def write_failure(self, reason: str) -> None:
         """Keeps what was recorded, and says in config.json why the run ended."""

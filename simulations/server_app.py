@@ -82,6 +82,7 @@ def _run(grid: Grid, run: RunDirectory) -> Path:
         "round": experiment.rounds,
         "rounds": experiment.rounds,
     }
+    run.mark_not_validated()
     run.flush()
     run.write_progress({**progress, "finished": True})
     report = write_report(run.path)

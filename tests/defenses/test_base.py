@@ -180,7 +180,8 @@ def test_generators_depend_on_the_whole_key_and_nothing_else():
         assert not torch.equal(first, torch.rand(4, generator=generator_for(*key)))
 
 
-def test_text_shows_what_differs_from_the_default():
-    assert str(Pipeline((Clip(), GaussianNoise(std=0.5)))) == "Clip() | GaussianNoise(std=0.5)"
+def test_text_shows_the_strength_and_what_differs_from_the_default():
+    assert str(Pipeline((Clip(), STAdam()))) == "Clip(max_norm=1.0) | STAdam()"
+    assert str(Pipeline((Clip(2.0), GaussianNoise(std=0.5)))) == "Clip(max_norm=2.0) | GaussianNoise(std=0.5)"
     assert repr(LaplaceNoise(scale=np.float64(0.25))) == "LaplaceNoise(scale=0.25)"
     assert str(Pipeline()) == ""

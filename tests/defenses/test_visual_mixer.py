@@ -307,7 +307,12 @@ def test_empty_batch_and_targets(defense: VisualMixer | BlockShuffle):
 
 
 @pytest.mark.parametrize(
-    "text", ["VisualMixer()", "VisualMixer(window_upper=8, channels='spatial')", "BlockShuffle(window=4)"]
+    "text",
+    [
+        "VisualMixer(window_lower=2, window_upper=15)",
+        "VisualMixer(window_lower=4, window_upper=8, channels='spatial')",
+        "BlockShuffle(window=4, blocks=2)",
+    ],
 )
 def test_configuration_text_and_pickle_round_trip(text: str):
     (defense,) = parse(text, {"VisualMixer": VisualMixer, "BlockShuffle": BlockShuffle}).defenses

@@ -59,6 +59,18 @@ def test_run_leaves_a_report_and_rows_of_every_kind(tmp_path: Path) -> None:
     assert all(needed | {"reference", "value", "n", "status", "seconds"} <= set(row) for row in rows)
 
 
+def test_an_attack_that_does_not_break_the_undefended_run_is_not_validated(tmp_path: Path) -> None:
+    weak = "InvertingGradients(iterations=1); DLG(iterations=250, restarts=1)"
+    settings = experiment(tmp_path / "run", probe_attacks=weak, rounds=1, probe_targets=2)
+    run_experiment(LocalGrid(3), settings)
+    rows = [row for row in read_lines(tmp_path / "run" / "rows.jsonl") if row["metric"] == "psnr"]
+    status = {(row["defense"], row["attack"].split("(")[0]): row["status"] for row in rows}
+    assert (
+        status["", "InvertingGradients"] == status["GaussianNoise(std=0.02)", "InvertingGradients"] == "not-validated"
+    )
+    assert status["", "DLG"] == status["GaussianNoise(std=0.02)", "DLG"] == "ok"
+
+
 def test_same_seed_same_rows_other_seed_others(tmp_path: Path) -> None:
     runs = {}
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
