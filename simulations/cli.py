@@ -151,6 +151,10 @@ def _preflight(experiment: Experiment) -> None:
         raise ConfigError(f"{out} already holds a run; go on with --resume {out}, or name another folder with --out")
     for pipeline in experiment.pipelines():
         task = experiment.task(pipeline)
+        if pipeline.needs_group_norm and experiment.norm == "batch":
+            console.print(
+                f"notice: {pipeline} needs gradients per example: BatchNorm is replaced by GroupNorm", markup=False
+            )
         try:
             data = task.load_data()
             task.build_model()

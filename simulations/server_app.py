@@ -105,6 +105,8 @@ def run_pipeline(run: RunDirectory, auditor: Auditor, pipeline: Pipeline, at: in
         min_usable=experiment.min_usable,
         label=run.label(str(pipeline)),
     )
+    if pipeline.needs_group_norm and experiment.norm == "batch":
+        log.warning("fedveil: %s needs gradients per example: BatchNorm is replaced by GroupNorm", pipeline)
     done = run.checkpoint(pipeline)
     arrays = to_record(done.weights if done else shared_tensors(task.build_model()))
     strategy.ledgers, strategy.accuracy = (dict(done.ledgers), done.accuracy) if done else ({}, None)
