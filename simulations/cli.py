@@ -48,7 +48,10 @@ def run(
     cpus_per_client: Annotated[int, typer.Option(min=1, help="CPUs of each client worker.")] = 1,
     gpus_per_client: Annotated[float, typer.Option(min=0.0, help="Share of a GPU of each client worker.")] = 0.0,
 ) -> None:
-    """Runs an experiment in a private local Flower runtime, shows its progress, and prints where the report is."""
+    """Runs an experiment in a private local Flower runtime, shows its progress, and prints where the report is.
+
+    CONFIG is a TOML file of settings; without it, the default audit runs.
+    """
     from simulations.launch import Resources
 
     try:
