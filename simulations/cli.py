@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import signal
+import sys
 import time
 import tomllib
 from dataclasses import fields, replace
@@ -174,6 +176,8 @@ def _run(experiment: Experiment, resources: Any) -> int:
     out = Path(experiment.output_dir)
     out.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
+    # Ended politely, the command still stops what it started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with LocalRuntime(out / "flower.log") as runtime:
         process = runtime.start(experiment.to_mapping(), resources)
         try:

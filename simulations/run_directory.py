@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -146,6 +147,11 @@ class RunDirectory:
     def row(self, task: Task, *, metric: str, value: float | None, **fields: Any) -> None:
         """Adds one number. ``fields`` are further columns; those not given have neutral values."""
         experiment = self.experiment
+        if value is not None and not math.isfinite(value):
+            # JSON has no infinity, and a client may report anything: the row says so, and the run goes on.
+            fields["message"] = f"{metric} is {value}"
+            value = None
+        fields = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in fields.items()}
         self._rows.append(
             {
                 "experiment": experiment.experiment,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -185,7 +186,7 @@ class CuriousFedAvg(FedAvg):
                 for reply in good.values()
                 if name in values_of(reply, "metrics")
             ]
-            self.recorder.row(task, metric=name, worst=max(values), **mean_and_interval(values))
+            self.recorder.row(task, metric=name, worst=float(np.max(values)), **mean_and_interval(values))
         size = sum(delta.nbytes for delta in tensors_of(next(iter(good.values())), "arrays").values())
         self.recorder.row(task, metric="update-bytes", value=size, n=len(good))
 

@@ -127,6 +127,18 @@ def test_a_bad_client_costs_its_own_update_and_a_row(tmp_path: Path, kind: str) 
     assert [row["n"] for row in rows if row["metric"] == "train-loss"] == [2]
 
 
+def test_numbers_that_json_cannot_hold_do_not_end_the_run(tmp_path: Path) -> None:
+    def tamper(partition: int, request: Message, reply: Message) -> Message:
+        if request.metadata.message_type == "train" and partition == 1:
+            reply.content["metrics"]["train-loss"] = float("nan")
+        return reply
+
+    settings = experiment(tmp_path / "run", defenses="", rounds=1, attack_rounds="")
+    run_experiment(LocalGrid(3, tamper), settings)
+    (row,) = [row for row in read_lines(tmp_path / "run" / "rows.jsonl") if row["metric"] == "train-loss"]
+    assert (row["value"], row["worst"], row["message"]) == (None, None, "train-loss is nan")
+
+
 def test_too_few_usable_replies_stop_the_run_and_keep_its_rows(tmp_path: Path) -> None:
     settings = experiment(tmp_path / "run", defenses="", min_usable=1.0, attack_rounds="")
     with pytest.raises(RuntimeError, match=r"2 of 3 train replies are usable.*disk full"):
