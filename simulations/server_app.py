@@ -158,9 +158,11 @@ def find_nodes(grid: Grid, experiment: Experiment) -> dict[int, int]:
                 f"{len(ids)} nodes are connected after {NODE_WAIT_SECONDS:.0f} s, num-clients asks for {wanted}"
             )
         time.sleep(0.5)
-    # Until partitions are known, nodes stand for themselves.
-    exchange = Exchange(grid, {node: node for node in ids}, experiment.client_timeout)
+    # Until partitions are known, nodes stand for themselves. The first answer of a simulation waits for Ray to start.
+    exchange = Exchange(grid, {node: node for node in ids}, max(experiment.client_timeout, NODE_WAIT_SECONDS))
     replies = exchange("query.partition", {node: RecordDict({"config": ConfigRecord()}) for node in ids})
+    if len(replies) < wanted:
+        raise RuntimeError(f"{len(replies)} of {len(ids)} nodes told their partition, num-clients asks for {wanted}")
     nodes: dict[int, int] = {}
     for node, reply in replies.items():
         if reply.has_error():
