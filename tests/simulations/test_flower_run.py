@@ -75,19 +75,26 @@ def test_a_failed_run_is_told_and_leaves_no_process(tmp_path: Path) -> None:
     """Flower's own command ends with 0 here; fedveil's must not."""
     command = [str(BINARIES / "fedveil"), "run", "--out", str(tmp_path / "run"), "--clients", "3", *pairs(SMALL)]
     command += ["-s", "client-timeout=0.001", "-s", "min-usable=1.0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path, env=marked(tmp_path)
+    )
     assert done.returncode == 1
     assert "the run failed" in done.stderr
     assert "client ran longer than client-timeout = 0.001 s" in " ".join(done.stderr.split())
-    assert not leftovers()
+    assert not leftovers(tmp_path)
 
 
-def leftovers() -> list[list[str]]:
+def marked(tmp_path: Path) -> dict[str, str]:
+    """An environment whose processes can be told from those of anything else on this machine."""
+    return {**os.environ, "FEDVEIL_TEST": str(tmp_path)}
+
+
+def leftovers(tmp_path: Path) -> list[list[str]]:
     time.sleep(1.0)
     mine = []
     for process in psutil.process_iter():
         try:
-            if "fedveil-flwr-" in process.environ().get("FLWR_HOME", "") and process.status() != psutil.STATUS_ZOMBIE:
+            if process.environ().get("FEDVEIL_TEST") == str(tmp_path) and process.status() != psutil.STATUS_ZOMBIE:
                 mine.append(process.cmdline())
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
@@ -146,11 +153,16 @@ def test_kill_9_and_resume_give_the_rows_of_an_unbroken_run(tmp_path: Path) -> N
     finally:
         kill_tree(running.pid)
     resumed = subprocess.run(
-        [*fedveil, "--resume", str(killed)], capture_output=True, text=True, timeout=400, check=False
+        [*fedveil, "--resume", str(killed)],
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+        env=marked(tmp_path),
     )
     assert resumed.returncode == 0, resumed.stderr
     assert untimed(read_lines(killed / "rows.jsonl")) == untimed(read_lines(whole / "rows.jsonl"))
-    assert not leftovers()
+    assert not leftovers(tmp_path)
 
 
 def wait_until(condition: Any, seconds: float) -> None:
