@@ -5,14 +5,14 @@ Scoring is a separate step (``attacks.metrics``), done by whoever holds the trut
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from defenses.base import Update, call_text
+from defenses.base import Batch, Pipeline, Update, call_text
 
 
 class AttackError(ValueError):
@@ -78,6 +78,33 @@ class ClientUpdate:
 
 
 @dataclass(frozen=True)
+class Knowledge:
+    """What the server holds besides its observations.
+
+    Attributes:
+        auxiliary: Public examples like the clients', disjoint from every client's; images (N, C, H, W) in [0, 1].
+        pipeline: The defences that the clients run: their algorithm and parameters, never their randomness.
+        mean: Per-channel mean of the normalisation, C values for images in [0, 1].
+        std: Per-channel standard deviation of the normalisation.
+        train: Trains a new model on a batch of auxiliary examples as a client would, defences included, and returns it in eval
+            mode; the number is the seed of its weights and of its training.
+    """
+
+    auxiliary: Batch
+    pipeline: Pipeline
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    train: Callable[[Batch, int], nn.Module]
+
+
+@dataclass(frozen=True)
+class UpdateHistory:
+    """What one client sent in several rounds, oldest first; each update is of the global model of its round."""
+
+    updates: tuple[ClientUpdate, ...]
+
+
+@dataclass(frozen=True)
 class Reconstruction:
     """Guessed images.
 
@@ -106,6 +133,23 @@ class Labels:
     failure: str = ""
 
 
+@dataclass(frozen=True)
+class Representatives:
+    """Pictures of what the classes of one client look like, as a generator drew them; none of them is a guess of one example.
+
+    Attributes:
+        images: (N, C, H, W) in [0, 1]; uniform grey where the attack failed.
+        classes: (N,) int64, the class that each was drawn for.
+        diagnostics: Numbers that say how the attack went.
+        failure: Why the attack failed, or "".
+    """
+
+    images: Tensor
+    classes: Tensor
+    diagnostics: dict[str, float] = field(default_factory=dict)
+    failure: str = ""
+
+
 Observation = TypeVar("Observation")
 Guess = TypeVar("Guess")
 
@@ -116,10 +160,24 @@ class Attack(Generic[Observation, Guess]):
     Attributes:
         source: The paper, with the number of the algorithm or equation.
         threat: What the server is assumed to know, in one line.
+        needs_auxiliary: The attack must be fitted (``fit``) before use, on auxiliary data.
+        observes: What it is meant for: "probe" (a one-step update of few examples) or "update" (of a whole local round).
+        observes_history: Its observations are ``UpdateHistory``, not ``ClientUpdate``.
     """
 
     source: ClassVar[str] = ""
     threat: ClassVar[str] = ""
+    needs_auxiliary: ClassVar[bool] = False
+    observes: ClassVar[str] = "probe"
+    observes_history: ClassVar[bool] = False
+
+    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
+        """The same attack after it has learned from what the server holds; most attacks learn nothing.
+
+        Raises:
+            AttackError: When the knowledge is not enough, such as too few auxiliary examples.
+        """
+        return self
 
     def __call__(self, observation: Observation, generator: torch.Generator) -> Guess:
         """Attacks one observation."""
@@ -131,3 +189,78 @@ class Attack(Generic[Observation, Guess]):
 
     def __repr__(self) -> str:
         return call_text(self)
+
+
+class Refinement(Attack[ClientUpdate, Reconstruction]):
+    """An attack that starts from the guess of another: it undoes a defence in images that were recovered before it.
+
+    Written behind another attack, as in ``InvertingGradients() | LearnedRestorer()``.
+    """
+
+    def refine_many(
+        self,
+        observations: Sequence[ClientUpdate],
+        guesses: Sequence[Reconstruction],
+        generators: Sequence[torch.Generator],
+    ) -> list[Reconstruction]:
+        """Improves one guess per observation. A failed guess stays failed; diagnostics of both steps are kept."""
+        raise NotImplementedError
+
+    def attack_many(
+        self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        """Refuses: there is nothing to refine yet.
+
+        Raises:
+            AttackError: Always.
+        """
+        raise AttackError(f"{self} refines the guess of another attack; write it behind one: InvertingGradients() | {self}")
+
+
+@dataclass(frozen=True, repr=False)
+class Chain(Attack[ClientUpdate, Reconstruction]):
+    """An attack and the refinements of its guess, in order; its text is theirs, joined by ``|``.
+
+    Raises:
+        AttackError: When a stage behind the first is no refinement, or the first is one.
+    """
+
+    stages: tuple[Attack[Any, Any], ...]
+
+    def __post_init__(self) -> None:
+        if not self.stages or isinstance(self.stages[0], Refinement):
+            raise AttackError(f"{self}: the first attack must not be a refinement; begin with InvertingGradients()")
+        if wrong := [stage for stage in self.stages[1:] if not isinstance(stage, Refinement)]:
+            raise AttackError(f"{self}: {wrong[0]} refines nothing; separate independent attacks by ;")
+
+    def __repr__(self) -> str:
+        return " | ".join(map(repr, self.stages))
+
+    @property
+    def needs_auxiliary(self) -> bool:  # type: ignore[override]
+        """Whether any stage must be fitted."""
+        return any(stage.needs_auxiliary for stage in self.stages)
+
+    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Chain:
+        """Fits every stage."""
+        return Chain(tuple(stage.fit(knowledge, generator) for stage in self.stages))
+
+    def attack_many(
+        self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        """Runs the first stage, then refines."""
+        guesses: list[Reconstruction] = self.stages[0].attack_many(observations, generators)
+        return self.refine_many(observations, guesses, generators)
+
+    def refine_many(
+        self,
+        observations: Sequence[ClientUpdate],
+        guesses: Sequence[Reconstruction],
+        generators: Sequence[torch.Generator],
+    ) -> list[Reconstruction]:
+        """Runs the stages behind the first on its guesses, which several chains may share."""
+        refined = list(guesses)
+        for stage in self.stages[1:]:
+            assert isinstance(stage, Refinement)
+            refined = stage.refine_many(observations, refined, generators)
+        return refined

@@ -54,7 +54,8 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
     restart that are returned have the lowest value of this objective.
 
     Attributes:
-        cost: D: "cosine" over the concatenated gradient, "l2" (sum of squares) or "l1" (sum of absolute differences).
+        cost: D: "cosine" over the concatenated gradient, "masked-cosine" over its non-zero entries only, "l2" (sum of squares) or
+            "l1" (sum of absolute differences).
         optimizer: "adam", "sgd" (Nesterov momentum 0.9) or "lbfgs".
         signed: The optimizer sees only the sign of the gradient.
         learning_rate: Step size in normalised pixels; of L-BFGS with a line search, the first step that is tried.

@@ -55,7 +55,7 @@ class GradientMatching:
         num_classes: K.
         targets: Parameter name -> (T, *shape), the observed gradient of each trial's target.
         labels: (T, b) int64, or None: then the unknowns hold label logits, and the soft labels are their softmax.
-        cost: "cosine", "l2" or "l1".
+        cost: "cosine", "masked-cosine", "l2" or "l1".
         total_variation: Weight of the image prior.
     """
 
@@ -150,4 +150,14 @@ def sum_over(term: Callable[[Tensor, Tensor], Tensor], a: Update, b: Update) -> 
     return torch.stack([term(value, b[name]).sum() for name, value in a.items()]).sum()
 
 
-COSTS = {"cosine": cosine_distance, "l2": squared_distance, "l1": absolute_distance}
+def masked_cosine_distance(gradient: Update, target: Update) -> Tensor:
+    """``cosine_distance`` over the entries at which ``target`` is not zero: what pruning left."""
+    return cosine_distance({name: value * (target[name] != 0) for name, value in gradient.items()}, target)
+
+
+COSTS = {
+    "masked-cosine": masked_cosine_distance,
+    "cosine": cosine_distance,
+    "l2": squared_distance,
+    "l1": absolute_distance,
+}

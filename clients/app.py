@@ -9,7 +9,7 @@ type               content                                             reply
 ``train``          ``arrays``: global weights; ``ledger`` on resume    ``arrays``: update; ``metrics``; ``ledger``
 ``train.probe``    ``arrays``: global weights                          ``target-0``, ...: updates; ``metrics``; ``ledger``
 ``evaluate``       ``arrays``: global weights                          ``metrics``
-``query.audit``    ``guesses``: reconstructions or labels              ``metrics``: scores; ``pictures`` when shared
+``query.audit``    ``guesses``: see ``clients.guesses``               ``metrics``: scores; ``pictures`` when shared
 =================  ==================================================  ==================================================
 """
 
@@ -28,8 +28,8 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from attacks.base import Labels, Reconstruction
 from clients.audit import Audited, audit_baselines, audit_guesses
+from clients.guesses import read_guesses
 from clients.records import metrics, tensors_of, to_record, values_of
 from clients.task import Task
 from clients.training import Ledger, LocalClient, LocalResult
@@ -127,13 +127,7 @@ def audit(message: Message, context: Context) -> Message:
     if kind == "baselines":
         return _audit_reply(message, audit_baselines(client, observation, pictures=bool(config["share-images"])))
     arrays = tensors_of(message, "guesses")
-    count = sum(name.startswith("labels-") for name in arrays)
-    guesses: list[Reconstruction | Labels] = [
-        Reconstruction(arrays[f"images-{at}"].float(), arrays[f"labels-{at}"])
-        if kind == "images"
-        else Labels(arrays[f"labels-{at}"])
-        for at in range(count)
-    ]
+    guesses = read_guesses(kind, arrays, int(config["guesses"]), client.task.build_model())
     return _audit_reply(message, audit_guesses(client, observation, guesses))
 
 

@@ -13,9 +13,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from attacks.base import Labels, Reconstruction
-from attacks.metrics import null_baselines, score
-from clients.training import LocalClient, Probed
+from attacks.base import Labels, Reconstruction, Representatives
+from attacks.membership import Membership
+from attacks.metrics import null_baselines, optimal_assignment, score
+from attacks.representatives import score_representatives
+from clients.guesses import Guess
+from clients.training import LocalClient, Probed, normalise
 from defenses.base import Batch
 
 MAX_PSNR = 100.0
@@ -41,11 +44,18 @@ def truths(client: LocalClient, observation: str) -> list[Probed]:
     return [Probed(client.originals(), seen)]
 
 
-def audit_guesses(client: LocalClient, observation: str, guesses: Sequence[Reconstruction | Labels]) -> Audited:
+def audit_guesses(client: LocalClient, observation: str, guesses: Sequence[tuple[Guess, Tensor | None]]) -> Audited:
     """Scores one guess per observed update.
 
+    Args:
+        client: Holds the truth.
+        observation: "probe" or "update".
+        guesses: Each with the classes (B,) that an oracle sees in its images, or None.
+
     Returns:
-        For reconstructions "psnr-original", "psnr-transformed" and the like, and "label-accuracy"; for labels only the last.
+        For reconstructions "psnr-original", "psnr-transformed" and the like, "label-accuracy", and "recognition" where there is an
+        oracle; for labels "label-accuracy"; for representatives see ``score_representatives``; for tests of membership
+        "member-score" and "other-score", one per training and per test example.
 
     Raises:
         ValueError: When the number of guesses is not the number of observed updates, or their image shape is not the data's.
@@ -54,9 +64,36 @@ def audit_guesses(client: LocalClient, observation: str, guesses: Sequence[Recon
     if len(guesses) != len(known):
         raise ValueError(f"{len(guesses)} guesses for {len(known)} observed updates")
     scores: dict[str, list[float]] = defaultdict(list)
-    for guess, truth in zip(guesses, known, strict=True):
-        _add(scores, "", score_both(guess, truth))
+    for (guess, recognised), truth in zip(guesses, known, strict=True):
+        if isinstance(guess, Membership):
+            _add(scores, "", membership_scores(client, guess))
+        elif isinstance(guess, Representatives):
+            seen = torch.full_like(guess.classes, -1) if recognised is None else recognised
+            classes = truth.original.targets.argmax(1)
+            found = score_representatives(guess, truth.original.images, classes, seen)
+            _add(scores, "", {name: values for name, values in found.items() if values})
+        else:
+            _add(scores, "", score_both(guess, truth))
+            if isinstance(guess, Reconstruction) and recognised is not None:
+                scores["recognition"].extend(recognition(guess, recognised, truth.original))
     return Audited(dict(scores))
+
+
+def recognition(guess: Reconstruction, recognised: Tensor, truth: Batch) -> list[float]:
+    """1 for every guessed image in which the oracle sees the class of the true image that it is paired with, else 0."""
+    rows, columns = optimal_assignment(guess.images, truth.images)
+    classes = truth.targets.argmax(1)[columns]
+    return (recognised[rows] == classes).float().tolist()
+
+
+def membership_scores(client: LocalClient, test: Membership) -> dict[str, list[float]]:
+    """A test's scores of this client's training examples and of its test examples, shown to the model as in use."""
+    found = {}
+    for name, batch in (("member-score", client.originals()), ("other-score", client.test_examples())):
+        shown = client.pipeline.protect_test(batch, client.key("membership", name))
+        images = normalise(shown.images, client.card)
+        found[name] = test.scores(images, batch.targets.argmax(1)).tolist()
+    return found
 
 
 def audit_baselines(client: LocalClient, observation: str, *, pictures: bool) -> Audited:

@@ -7,12 +7,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from clients.data import ImageDataset, load_dataset
+from clients.data import ImageDataset, load_dataset, to_float
+from clients.image_data import Labels, stratified_prefix
 from clients.models import build_model
-from defenses.base import Pipeline
+from defenses.base import Batch, Pipeline
 from defenses.spec import parse
 
 
@@ -67,6 +71,7 @@ class Task:
         weight_decay: L2 coefficient of local SGD.
         probe_targets: One-step updates that a probe asks for.
         probe_images: Images that each of them is computed on.
+        auxiliary_fraction: Share of the training examples that the server holds and no client has.
         owns_data: Everything in the client's data directory is its own; else the server names its examples.
         card: Shape and normalisation that all clients share; None only until the set-up is done.
     """
@@ -91,6 +96,7 @@ class Task:
     weight_decay: float
     probe_targets: int
     probe_images: int
+    auxiliary_fraction: float = 0.0
     owns_data: bool = False
     card: DataCard | None = None
 
@@ -115,6 +121,24 @@ class Task:
             train_limit=self.train_limit,
             test_limit=self.test_limit,
         )
+
+    def auxiliary(self) -> Batch:
+        """The server's own examples (``auxiliary_indices``), as floats in [0, 1] with one-hot targets."""
+        data = self.load_data()
+        indices = torch.from_numpy(self.auxiliary_indices(data.train.labels.numpy()))
+        targets = F.one_hot(data.train.labels[indices], data.num_classes).float()
+        return Batch(to_float(data.train.images[indices]), targets)
+
+    def auxiliary_indices(self, labels: Labels) -> NDArray[np.int64]:
+        """Sorted indices of the server's own training examples, every class with its share; drawn by the seed.
+
+        Where clients own their data, the server's data directory holds its own, and all of it is meant.
+        """
+        count = len(labels) if self.owns_data else round(self.auxiliary_fraction * len(labels))
+        if not count:
+            return np.zeros(0, dtype=np.int64)
+        order = np.random.default_rng([self.seed, 1]).permutation(len(labels))
+        return np.sort(order[stratified_prefix(labels[order], count)]).astype(np.int64)
 
     def defenses(self) -> Pipeline:
         """The pipeline."""

@@ -179,6 +179,10 @@ class LocalClient:
             Batch(seen.images[:count], seen.targets[:count]),
         )
 
+    def test_examples(self) -> Batch:
+        """This client's share of the test examples, unprotected."""
+        return local_batch(self.data.test, torch.tensor(self._test, dtype=torch.long), self.card.num_classes)
+
     def evaluate(self, weights: Mapping[str, Tensor]) -> dict[str, float]:
         """Accuracy and mean loss of the global model on the local test share, on clean images and as deployed.
 
@@ -187,7 +191,7 @@ class LocalClient:
             the pipeline asks for it at inference; else equal), and "num-examples".
         """
         model = self._model(weights).eval()
-        clean = local_batch(self.data.test, torch.tensor(self._test, dtype=torch.long), self.card.num_classes)
+        clean = self.test_examples()
         shown = {"original": clean}
         if self.pipeline.at_inference:
             shown["transformed"] = self.pipeline.protect_test(clean, self.key("test"))
@@ -260,6 +264,40 @@ class LocalClient:
                 f"lower learning-rate (now {self.task.learning_rate})"
             )
         return self.pipeline.protect_update(update, (*key, "update"))
+
+
+class _LoneClient(LocalClient):
+    """A client whose examples are given as they are: the server's own."""
+
+    def __init__(self, task: Task, batch: Batch, partition: int) -> None:
+        super().__init__(task, partition, range(len(batch)), ())
+        self._batch = batch
+
+    def originals(self) -> Batch:
+        """All of them."""
+        return self._batch
+
+    def protected(self) -> Batch:
+        """Not cached, as a batch has no name."""
+        return self.pipeline.protect_once(self._batch, self.key("once"))
+
+
+def train_alone(task: Task, batch: Batch, seed: int) -> nn.Module:
+    """A model trained on one batch of examples as clients train theirs, in all rounds together; in eval mode.
+
+    Args:
+        task: The clients' orders; its pipeline protects this training too.
+        batch: The examples.
+        seed: Of the weights and of the training; the clients' own seeds are not touched.
+    """
+    # A stream that no client has: clients' partitions count from 0.
+    alone = replace(task, seed=generator_for("alone", task.seed, seed).initial_seed() % 2**31, round=1)
+    client = _LoneClient(alone, batch, -1)
+    weights = shared_tensors(alone.build_model())
+    client.task = replace(alone, local_epochs=task.rounds * task.local_epochs, rounds=1)
+    result = client.train(weights, {})
+    model = load_weights(alone.build_model(), {name: weights[name] + result.updates[0][name] for name in weights})
+    return model.eval()
 
 
 @dataclass(frozen=True)

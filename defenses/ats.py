@@ -80,6 +80,7 @@ class ATS(InputDefense):
     use_prob: bool = False
 
     always_shown: ClassVar[tuple[str, ...]] = ("policies",)
+    adaptive_attacks: ClassVar[tuple[str, ...]] = ("PolicyInversion", "LearnedRestorer")
     source: ClassVar[str] = "Gao et al., Privacy-preserving Collaborative Learning with ATS, CVPR 2021, 4.4 and Table 5"
 
     def __post_init__(self) -> None:

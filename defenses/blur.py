@@ -51,6 +51,7 @@ class Blur(InputDefense):
     # A model that was trained on blurred images has never seen a sharp one.
     at_inference: ClassVar[bool] = True
     resamples: ClassVar[bool] = False
+    adaptive_attacks: ClassVar[tuple[str, ...]] = ("LearnedRestorer",)
 
     def __post_init__(self) -> None:
         require(is_number(self.std) and 0 <= self.std < math.inf, self, "std", "a finite number >= 0")

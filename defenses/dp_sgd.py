@@ -129,6 +129,7 @@ class DPSGD(TrainingDefense):
     target_delta: float = 1e-5
     max_grad_norm: float = 1.0
 
+    adaptive_attacks: ClassVar[tuple[str, ...]] = ("LossThreshold", "ShadowModels")
     source: ClassVar[str] = (
         "Abadi et al., Deep Learning with Differential Privacy, CCS 2016, Alg. 1; Opacus, arXiv 2109.12298"
     )

@@ -74,6 +74,7 @@ class InstaHide(InputDefense):
     always_shown: ClassVar[tuple[str, ...]] = ("num_mixed",)
     source: ClassVar[str] = "Huang et al., InstaHide, ICML 2020, arXiv 2010.02772, Alg. 1 and 2"
     mixes_examples: ClassVar[bool] = True
+    adaptive_attacks: ClassVar[tuple[str, ...]] = ("EncodingInversion", "LearnedRestorer")
 
     def __post_init__(self) -> None:
         require(is_whole(self.num_mixed) and self.num_mixed >= 1, self, "num_mixed", "a whole number >= 1")

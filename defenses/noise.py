@@ -35,6 +35,7 @@ class ImageNoise(InputDefense):
     # The data set is published noisy, so a model meets noisy images in use as well.
     at_inference: ClassVar[bool] = True
     resamples: ClassVar[bool] = False
+    adaptive_attacks: ClassVar[tuple[str, ...]] = ("LearnedRestorer",)
 
     def __post_init__(self) -> None:
         require(is_number(self.std) and 0 <= self.std < math.inf, self, "std", "a finite number >= 0")
@@ -61,6 +62,7 @@ class GaussianNoise(UpdateDefense):
     std: float = 1e-2
 
     always_shown: ClassVar[tuple[str, ...]] = ("std",)
+    adaptive_attacks: ClassVar[tuple[str, ...]] = ("NoiseModelInversion",)
     source: ClassVar[str] = "Zhu et al., Deep Leakage from Gradients, NeurIPS 2019, 5.1; Gao et al., CVPR 2021, Table 3"
 
     def __post_init__(self) -> None:
@@ -83,6 +85,7 @@ class LaplaceNoise(UpdateDefense):
     scale: float = 1e-2
 
     always_shown: ClassVar[tuple[str, ...]] = ("scale",)
+    adaptive_attacks: ClassVar[tuple[str, ...]] = ("NoiseModelInversion",)
     source: ClassVar[str] = "Zhu et al., Deep Leakage from Gradients, NeurIPS 2019, 5.1; Gao et al., CVPR 2021, Table 3"
 
     def __post_init__(self) -> None:

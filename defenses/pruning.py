@@ -42,6 +42,7 @@ class Pruning(UpdateDefense):
     fraction: float = 0.7
 
     always_shown: ClassVar[tuple[str, ...]] = ("fraction",)
+    adaptive_attacks: ClassVar[tuple[str, ...]] = ("MaskedInversion",)
     source: ClassVar[str] = "Zhu et al., Deep Leakage from Gradients, NeurIPS 2019, 5.2; Gao et al., CVPR 2021, Table 3"
 
     def __post_init__(self) -> None:

@@ -51,6 +51,7 @@ class VisualMixer(InputDefense):
     source: ClassVar[str] = "Li et al., You Can Use But Cannot Recognize (VisualMixer), NDSS 2024, Algorithm 1"
     at_inference: ClassVar[bool] = True
     resamples: ClassVar[bool] = False
+    adaptive_attacks: ClassVar[tuple[str, ...]] = ("LearnedRestorer", "WindowMean", "Shredder", "Jigsaw")
 
     window_lower: int = 2
     window_upper: int = 15
@@ -100,6 +101,7 @@ class BlockShuffle(InputDefense):
     source: ClassVar[str] = "Released code of Li et al., VisualMixer, NDSS 2024 (data-set generator)"
     at_inference: ClassVar[bool] = True
     resamples: ClassVar[bool] = False
+    adaptive_attacks: ClassVar[tuple[str, ...]] = ("LearnedRestorer", "WindowMean", "Shredder", "Jigsaw")
 
     window: int = 8
     blocks: int = 2

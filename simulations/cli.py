@@ -165,7 +165,7 @@ def _preflight(experiment: Experiment) -> None:
             task.build_model()
         except (ValueError, OSError) as error:
             raise ConfigError(str(error)) from error
-    share = len(data.train) // experiment.num_clients
+    share = int(len(data.train) * (1 - experiment.auxiliary_fraction)) // experiment.num_clients
     if experiment.probe_images > share:
         raise ConfigError(f"probe-images is {experiment.probe_images}; a client holds about {share} images")
 

@@ -14,7 +14,8 @@ from clients.partition import parse_partition
 from clients.task import Task
 from defenses.base import DefenseError, Pipeline
 from defenses.spec import SpecError, parse_pipelines
-from strategies.attack_pool import parse_attacks
+from strategies.adaptive import adaptive_attacks
+from strategies.attack_job import parse_attacks
 
 Value = bool | int | float | str
 
@@ -50,6 +51,7 @@ DEFAULT_DEFENSES = "; ".join(
         "DPSGD(target_epsilon=1.0)",
     )
 )
+DEFAULT_UPDATE_ATTACKS = "LabelInference(); LossThreshold()"
 DEFAULT_ATTACKS = "InvertingGradients(); DLG(); LabelInference()"
 
 
@@ -100,7 +102,14 @@ class Experiment:
         "first,last", "attacked rounds: numbers, first, last or all, separated by commas; empty: none"
     )
     probe_attacks: str = _setting(DEFAULT_ATTACKS, "attacks on one-step probes, separated by ;")
-    update_attacks: str = _setting("LabelInference()", "attacks on real training updates, separated by ;")
+    adaptive: bool = _setting(True, "also run the attacks that know the pipeline's defences")
+    auxiliary_fraction: float = _setting(
+        0.2,
+        "share of the training examples that the server holds for attacks that learn; no client gets them",
+        allowed="from 0, below 1",
+        check=lambda value: 0 <= value < 1,
+    )
+    update_attacks: str = _setting(DEFAULT_UPDATE_ATTACKS, "attacks on real training updates, separated by ;")
     probe_targets: int = _setting(2, "one-step updates that each client is probed for", **_at_least(1))
     probe_images: int = _setting(1, "images in each of them", **_at_least(1))
     labels: str = _setting(
@@ -169,6 +178,14 @@ class Experiment:
     def pipelines(self) -> list[Pipeline]:
         """The pipelines, no defence first."""
         return parse_pipelines(self.defenses)
+
+    def attacks_on(self, pipeline: Pipeline, observation: str) -> list[str]:
+        """Texts of the attacks on one kind of observation ("probe" or "update") of a pipeline, the adaptive ones last."""
+        text = self.probe_attacks if observation == "probe" else self.update_attacks
+        chosen = [repr(attack) for attack in parse_attacks(text)]
+        if self.adaptive and chosen:
+            chosen += adaptive_attacks(pipeline, self.pipelines(), parse_attacks(self.probe_attacks), observation)
+        return list(dict.fromkeys(chosen))
 
     def attacked_rounds(self) -> list[int]:
         """Numbers of the attacked rounds, in order."""

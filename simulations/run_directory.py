@@ -5,6 +5,7 @@
     config.json         the resolved experiment, versions and progress
     checkpoints/        the global model and the clients' ledgers of each pipeline, after its last complete round
     jobs/               attacks that have no rows yet, with the updates they attack
+    history/            observed updates that attacks on all rounds still need
     report.html, rows.csv
 
 Every file is written beside its place and then moved there, so a reader never meets half of one.
@@ -31,7 +32,7 @@ from clients.task import Task
 from defenses.base import Pipeline
 from simulations.experiment import ConfigError, Experiment
 from simulations.report import Row, validate
-from strategies.attack_pool import AttackJob
+from strategies.attack_job import AttackJob, Observed
 
 PACKAGES = ("fedveil", "flwr", "ray", "torch", "torchvision", "opacus", "numpy")
 FREE_ON_RESUME = {"resume", "output-dir", "attack-workers", "attack-gpus", "client-timeout", "min-usable"}
@@ -68,12 +69,18 @@ class RunDirectory:
     experiment: Experiment
     _rows: list[dict[str, Any]] = field(default_factory=list)
     _pictures: list[dict[str, Any]] = field(default_factory=list)
+    _attacks: dict[str, int] = field(default_factory=dict)
     _lock: IO[str] | None = None
     _progress: dict[str, Any] = field(default_factory=dict)
     _round_started: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
         self._order = {str(pipeline): at for at, pipeline in enumerate(self.experiment.pipelines())}
+        # Numbers for the names of picture files: the same after a resume.
+        for pipeline in self.experiment.pipelines():
+            for observation in ("probe", "update"):
+                for text in self.experiment.attacks_on(pipeline, observation):
+                    self._attacks.setdefault(text, len(self._attacks))
 
     # Opening ----------------------------------------------------------------------------------------------------------
 
@@ -94,7 +101,7 @@ class RunDirectory:
             run._load()
         elif config.exists() or (path / "rows.jsonl").exists():
             raise ConfigError(f"output-dir: {path} already holds a run; resume it, or name another folder")
-        for folder in ("pictures", "checkpoints", "jobs"):
+        for folder in ("pictures", "checkpoints", "jobs", "history"):
             (path / folder).mkdir(parents=True, exist_ok=True)
         return run
 
@@ -131,7 +138,9 @@ class RunDirectory:
             if job.task.round > complete[job.task.pipeline]:
                 path.unlink()
         open_jobs = {
-            (job.task.pipeline, job.task.round, job.attack, _observed(job.setting)) for job in self.open_jobs()
+            (job.task.pipeline, job.task.round, attack, _observed(job.setting))
+            for job in self.open_jobs()
+            for attack in job.attacks
         }
 
         def keep(entry: dict[str, Any]) -> bool:
@@ -188,10 +197,7 @@ class RunDirectory:
         self._pictures.append({**entry, "observation": "one-step probe", "psnr": fields.get("psnr"), "file": name})
 
     def _attack_number(self, attack: str) -> int:
-        from strategies.attack_pool import parse_attacks
-
-        texts = [repr(a) for a in parse_attacks(self.experiment.probe_attacks)]
-        return texts.index(attack)
+        return self._attacks.setdefault(attack, len(self._attacks))
 
     def label(self, pipeline: str) -> str:
         """Short name of a pipeline in file names."""
@@ -207,6 +213,16 @@ class RunDirectory:
         """Writes the rows, then forgets the job: killed in between, a resumed run does it again."""
         self.flush()
         (self.path / "jobs" / f"{job.name}.safetensors").unlink(missing_ok=True)
+
+    def keep_history(self, job: AttackJob) -> None:
+        """Keeps what was observed in a round until the pipeline's attacks on all rounds begin."""
+        job.save(self.path / "history")
+
+    def history(self, job: AttackJob) -> tuple[Observed, ...]:
+        """What was kept of the same pipeline and kind of observation in earlier rounds, oldest first."""
+        stem = f"{self.label(job.task.pipeline)}-r*-{job.observation}-history.safetensors"
+        kept = [AttackJob.load(path).observed for path in sorted((self.path / "history").glob(stem))]
+        return tuple(observed for observed in kept if observed.task.round < job.task.round)
 
     def open_jobs(self) -> list[AttackJob]:
         """Jobs without rows, in order of name."""

@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
 from flwr.serverapp import Grid, ServerApp
@@ -97,8 +98,8 @@ def run_pipeline(run: RunDirectory, auditor: Auditor, pipeline: Pipeline, at: in
     strategy = CuriousFedAvg(
         task=task,
         auditor=auditor,
-        probe_attacks=_texts(experiment.probe_attacks),
-        update_attacks=_texts(experiment.update_attacks),
+        probe_attacks=experiment.attacks_on(pipeline, "probe"),
+        update_attacks=experiment.attacks_on(pipeline, "update"),
         attack_rounds=experiment.attacked_rounds(),
         known_labels=experiment.labels == "known",
         fraction_train=experiment.fraction_train,
@@ -214,19 +215,16 @@ def _shares(task: Task, experiment: Experiment, clients: int) -> dict[int, dict[
     if experiment.partition == "node":
         return {}
     data = task.load_data()
-    train = partition_indices(data.train.labels.numpy(), experiment.partition, clients, experiment.seed)
+    labels = data.train.labels.numpy()
+    # What the server holds itself no client may hold: attacks learn from it.
+    free = np.setdiff1d(np.arange(len(labels)), task.auxiliary_indices(labels))
+    train = [free[part] for part in partition_indices(labels[free], experiment.partition, clients, experiment.seed)]
     # Test examples are always spread evenly: they measure the global model, not a client.
     test = partition_indices(data.test.labels.numpy(), "iid", clients, experiment.seed)
     return {
         at: {"indices": to_record({"train": torch.from_numpy(train[at]), "test": torch.from_numpy(test[at])})}
         for at in range(clients)
     }
-
-
-def _texts(attacks: str) -> list[str]:
-    from strategies.attack_pool import parse_attacks
-
-    return [repr(attack) for attack in parse_attacks(attacks)]
 
 
 def _in_simulation() -> bool:

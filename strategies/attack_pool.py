@@ -6,165 +6,14 @@ actors therefore ask for none and share the cores with the clients, one thread e
 
 from __future__ import annotations
 
-import json
-import time
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
-from torch import Tensor
 
-import attacks
-from attacks.base import Attack, ClientUpdate
-from clients.task import Task, load_weights
-from defenses.base import Update, generator_for
-from defenses.spec import parse_statements, registry_of
-
-
-@dataclass(frozen=True)
-class Seen:
-    """One update that the server received, and what it knows of its making.
-
-    Attributes:
-        partition: The client's partition.
-        target: Number of the probe, 0 for a training update.
-        update: Name -> (local - global).
-        num_examples: Examples that the update was computed on, as the client said.
-        local_steps: Optimizer steps, as the client said.
-        labels: Classes of the examples where clients publish them, else None.
-    """
-
-    partition: int
-    target: int
-    update: Update
-    num_examples: int
-    local_steps: int
-    labels: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class AttackJob:
-    """One attack on every update of one kind in one round.
-
-    Attributes:
-        name: Unique in the run, and usable as a file name.
-        attack: The attack's text.
-        observation: "probe" or "update".
-        task: Carries the model, the pipeline, the round and the seed.
-        weights: The global model that the updates start from.
-        seen: The updates.
-        setting: The threat card so far.
-    """
-
-    name: str
-    attack: str
-    observation: str
-    task: Task
-    weights: dict[str, Tensor]
-    seen: Sequence[Seen]
-    setting: dict[str, Any]
-
-    def save(self, directory: Path) -> None:
-        """Writes the job to ``directory``, so that a killed run need not collect its updates again."""
-        tensors = {f"weights/{name}": tensor for name, tensor in self.weights.items()}
-        entries = []
-        for at, seen in enumerate(self.seen):
-            tensors |= {f"update-{at}/{name}": tensor for name, tensor in seen.update.items()}
-            if seen.labels is not None:
-                tensors[f"labels-{at}"] = seen.labels
-            entries.append([seen.partition, seen.target, seen.num_examples, seen.local_steps])
-        about = {"attack": self.attack, "observation": self.observation, "setting": self.setting, "seen": entries}
-        path = directory / f"{self.name}.safetensors"
-        partial = path.with_suffix(".tmp")
-        contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
-        save_file(contiguous, partial, metadata={"job": json.dumps(about), "task": self.task.to_json()})
-        partial.replace(path)
-
-    @classmethod
-    def load(cls, path: Path) -> AttackJob:
-        """Reads what ``save`` wrote."""
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata()
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-        about = json.loads(metadata["job"])
-
-        def part(prefix: str) -> dict[str, Tensor]:
-            return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-        seen = [
-            Seen(partition, target, part(f"update-{at}/"), examples, steps, tensors.get(f"labels-{at}"))
-            for at, (partition, target, examples, steps) in enumerate(about["seen"])
-        ]
-        task = Task.from_json(metadata["task"])
-        return cls(path.stem, about["attack"], about["observation"], task, part("weights/"), seen, about["setting"])
-
-
-@dataclass(frozen=True)
-class AttackResult:
-    """What a job ended with: one guess per observed update, or the error that ended it."""
-
-    job: AttackJob
-    guesses: Sequence[Any]
-    seconds: float
-    error: str = ""
-
-
-def parse_attacks(text: str) -> list[Attack[Any, Any]]:
-    """Reads ``InvertingGradients(); DLG(iterations=100)``.
-
-    Raises:
-        SpecError: Naming what is unknown or not allowed.
-    """
-    statements = parse_statements(text, registry_of(attacks, Attack), "attack")
-    return [attack for statement in statements for attack in statement]
-
-
-def run_job(job: AttackJob) -> AttackResult:
-    """Runs a job in this process. A crash of the attack is a result as well; it must not end the run."""
-    start = time.perf_counter()
-    try:
-        guesses: Sequence[Any] = _guess(job)
-    except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        reason = f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
-        return AttackResult(job, [], time.perf_counter() - start, reason)
-    return AttackResult(job, guesses, time.perf_counter() - start)
-
-
-def _guess(job: AttackJob) -> list[Any]:
-    task = job.task
-    card = task.data_card()
-    model = load_weights(task.build_model(), job.weights)
-    attack = parse_attacks(job.attack)[0]
-    observations = [
-        ClientUpdate(
-            model=model,
-            update=seen.update,
-            input_shape=card.input_shape,
-            mean=card.mean,
-            std=card.std,
-            num_examples=seen.num_examples,
-            batch_size=min(task.batch_size, seen.num_examples),
-            local_steps=seen.local_steps,
-            learning_rate=task.learning_rate,
-            weight_decay=task.weight_decay,
-            labels=seen.labels,
-        )
-        for seen in job.seen
-    ]
-    # The attacker's randomness is its own: no defence draws from a stream that starts with "attack".
-    streams = [
-        generator_for("attack", task.seed, job.attack, job.observation, task.round, seen.partition, seen.target)
-        for seen in job.seen
-    ]
-    return list(attack.attack_many(observations, streams))
+from strategies.attack_job import AttackJob, AttackResult, Outcome, run_job
 
 
 class AttackPool:
@@ -263,7 +112,7 @@ class _RayActors(_Backend):
         try:
             result: AttackResult = self._ray.get(handle)
         except self._ray.exceptions.RayError as error:
-            return AttackResult(job, [], 0.0, f"the attack's worker failed: {error}")
+            return _lost(job, str(error))
         return result
 
     def close(self) -> None:
@@ -299,8 +148,12 @@ class _Processes(_Backend):
         try:
             result: AttackResult = handle.result()
         except Exception as error:
-            return AttackResult(job, [], 0.0, f"the attack's worker failed: {type(error).__name__}: {error}")
+            return _lost(job, f"{type(error).__name__}: {error}")
         return result
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _lost(job: AttackJob, reason: str) -> AttackResult:
+    return AttackResult(job, [Outcome(text, [], 0.0, f"the attack's worker failed: {reason}") for text in job.attacks])

@@ -11,13 +11,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, RecordDict
+import torch
+from flwr.app import Message, RecordDict
 from torch import Tensor
 
-from attacks.base import Labels
+from attacks.roc import auc, auc_interval, roc_curve, tpr_at_fpr
+from clients.guesses import GUESSES, guess_tensors
 from clients.records import reason_of, tensors_of, to_record, values_of
 from clients.task import Task
-from strategies.attack_pool import AttackJob, AttackPool, AttackResult
+from strategies.attack_job import AttackJob, Observed, Outcome, parse_attacks
+from strategies.attack_pool import AttackPool
 from strategies.exchange import Exchange
 
 Scores = dict[str, list[float]]
@@ -37,6 +40,12 @@ class Recorder(Protocol):
 
     def close_job(self, job: AttackJob) -> None:
         """Forgets a job whose rows are written."""
+
+    def keep_history(self, job: AttackJob) -> None:
+        """Keeps what was observed in a round for attacks on all rounds."""
+
+    def history(self, job: AttackJob) -> tuple[Observed, ...]:
+        """What ``keep_history`` kept of the job's pipeline and kind of observation, oldest first."""
 
 
 class Auditor:
@@ -64,7 +73,8 @@ class Auditor:
         """Audits the jobs that have finished; with ``wait``, until none is left."""
         while True:
             for result in self.pool.finished(wait=wait):
-                self._audit(result)
+                for outcome in result.outcomes:
+                    self._audit(result.job, outcome)
                 self.recorder.close_job(result.job)
             if not wait or not len(self.pool):
                 return
@@ -83,50 +93,84 @@ class Auditor:
                 kind, target = name.rsplit("-", 1)
                 self._pictures(task, images, attack="", client=partition, target=int(target), kind=kind)
 
-    def _audit(self, result: AttackResult) -> None:
-        job = result.job
-        if result.error:
+    def _audit(self, job: AttackJob, outcome: Outcome) -> None:
+        seen, setting = job.observed.seen, job.setting | _card(outcome.attack)
+        if outcome.error:
             self.recorder.row(
-                job.task, metric="attack", value=None, attack=job.attack, setting=job.setting, status="failed",
-                n=len(job.seen), failures=len(job.seen), message=result.error, seconds=result.seconds,
+                job.task, metric="attack", value=None, attack=outcome.attack, setting=setting, status="failed",
+                n=len(seen), failures=len(seen), message=outcome.error, seconds=outcome.seconds,
             )  # fmt: skip
             return
         guesses: dict[int, list[tuple[int, Any]]] = defaultdict(list)
-        for seen, guess in zip(job.seen, result.guesses, strict=True):
-            guesses[seen.partition].append((seen.target, guess))
-        kind = "labels" if isinstance(result.guesses[0], Labels) else "images"
-        contents = {partition: RecordDict({"guesses": _records(theirs)}) for partition, theirs in guesses.items()}
-        replies = self._ask(job.task, job.observation, kind, contents)
+        records: dict[int, dict[str, Tensor]] = defaultdict(dict)
+        for at, (one, guess) in enumerate(zip(seen, outcome.guesses, strict=True)):
+            guesses[one.partition].append((one.target, guess))
+            recognised = outcome.recognised[at] if outcome.recognised else None
+            records[one.partition] |= guess_tensors(guess, one.target, recognised)
+        kind = next(name for name, cls in GUESSES.items() if isinstance(outcome.guesses[0], cls))
+        contents = {partition: RecordDict({"guesses": to_record(theirs)}) for partition, theirs in records.items()}
+        targets = len({one.target for one in seen})
+        replies = self._ask(job.task, job.observation, kind, contents, targets)
+        failed = [guess.failure for guess in outcome.guesses if guess.failure]
+        setting = setting | {"attack_failures": sorted(set(failed))} if failed else setting
         scores = _gather(replies.values())
-        failed = [guess.failure for guess in result.guesses if guess.failure]
-        setting = job.setting | {"attack_failures": sorted(set(failed))} if failed else job.setting
-        self._rows(job.task, job.attack, setting, scores, failures=len(failed), seconds=result.seconds)
-        self._diagnostics(result, setting)
-        if kind == "images" and self.share_images and job.observation == "probe":
-            self._keep_reconstructions(job, guesses, replies)
+        if kind == "membership":
+            self._membership(job.task, outcome, setting, scores, failures=len(failed))
+        else:
+            self._rows(job.task, outcome.attack, setting, scores, failures=len(failed), seconds=outcome.seconds)
+        self._diagnostics(job.task, outcome, setting)
+        shown = job.observation == "probe" or kind == "representatives"
+        if kind in ("images", "representatives") and self.share_images and shown:
+            self._keep_reconstructions(job.task, outcome.attack, guesses, replies)
 
-    def _diagnostics(self, result: AttackResult, setting: dict[str, Any]) -> None:
-        job = result.job
-        names = sorted({name for guess in result.guesses for name in guess.diagnostics})
-        for name in names:
-            values = [guess.diagnostics[name] for guess in result.guesses if name in guess.diagnostics]
-            self._rows(job.task, job.attack, setting, {name: [float(value) for value in values]})
+    def _membership(
+        self, task: Task, outcome: Outcome, setting: dict[str, Any], scores: Scores, *, failures: int
+    ) -> None:
+        """One ROC curve over the records of all clients."""
+        members, others = (torch.tensor(scores.get(name, [])) for name in ("member-score", "other-score"))
+        if not len(members) or not len(others):
+            return
+        fpr, tpr = roc_curve(members, others)
+        low, high = auc_interval(members, others)
+        common: dict[str, Any] = {
+            "attack": outcome.attack, "setting": setting | {"members": len(members), "others": len(others)},
+            "n": len(members) + len(others), "failures": failures, "seconds": outcome.seconds,
+        }  # fmt: skip
+        points = [[round(float(x), 4), round(float(y), 4)] for x, y in zip(fpr, tpr, strict=True)]
+        thinned = points[:: max(1, len(points) // 100)]
         self.recorder.row(
-            job.task, metric="attack-seconds", value=result.seconds, attack=job.attack, setting=setting,
-            n=len(job.seen), seconds=result.seconds,
+            task, metric="membership-auc", value=auc(members, others), ci_low=low, ci_high=high,
+            roc=[*thinned, points[-1]], **common,
+        )  # fmt: skip
+        rate, low, high = tpr_at_fpr(members, others)
+        self.recorder.row(task, metric="membership-tpr", value=rate, ci_low=low, ci_high=high, **common)
+
+    def _diagnostics(self, task: Task, outcome: Outcome, setting: dict[str, Any]) -> None:
+        names = sorted({name for guess in outcome.guesses for name in guess.diagnostics})
+        for name in names:
+            values = [guess.diagnostics[name] for guess in outcome.guesses if name in guess.diagnostics]
+            self._rows(task, outcome.attack, setting, {name: [float(value) for value in values]})
+        if outcome.oracle_accuracy is not None:
+            self.recorder.row(
+                task, metric="oracle-accuracy", value=outcome.oracle_accuracy, attack=outcome.attack, setting=setting
+            )
+        self.recorder.row(
+            task, metric="attack-seconds", value=outcome.seconds, attack=outcome.attack, setting=setting,
+            n=len(outcome.guesses), seconds=outcome.seconds,
         )  # fmt: skip
 
     def _keep_reconstructions(
-        self, job: AttackJob, guesses: Mapping[int, list[tuple[int, Any]]], replies: Mapping[int, Message]
+        self, task: Task, attack: str, guesses: Mapping[int, list[tuple[int, Any]]], replies: Mapping[int, Message]
     ) -> None:
         for partition, theirs in guesses.items():
             if partition not in replies:
                 continue
-            psnr = iter(values_of(replies[partition], "metrics")["psnr-original"])
+            found = values_of(replies[partition], "metrics").get("psnr-original")
+            psnr = iter(found) if found is not None else None
             for target, guess in theirs:
-                scores = [next(psnr) for _ in guess.images]
+                scores = [next(psnr) for _ in guess.images] if psnr else None
                 self._pictures(
-                    job.task, guess.images, attack=job.attack, client=partition, target=target,
+                    task, guess.images, attack=attack, client=partition, target=target,
                     kind="reconstruction", psnr=scores,
                 )  # fmt: skip
 
@@ -134,9 +178,17 @@ class Auditor:
         for at, image in enumerate(images):
             self.recorder.picture(task, image, image_number=at, psnr=psnr[at] if psnr else None, **fields)
 
-    def _ask(self, task: Task, observation: str, kind: str, contents: Mapping[int, RecordDict]) -> dict[int, Message]:
+    def _ask(
+        self, task: Task, observation: str, kind: str, contents: Mapping[int, RecordDict], guesses: int = 0
+    ) -> dict[int, Message]:
         """One audit message to each partition; a client that does not answer leaves a row, and its score is missing."""
-        config = self.exchange.config(task, observation=observation, kind=kind, **{"share-images": self.share_images})
+        asked: dict[str, Any] = {
+            "observation": observation,
+            "kind": kind,
+            "guesses": guesses,
+            "share-images": self.share_images,
+        }
+        config = self.exchange.config(task, **asked)
         messages = {partition: RecordDict({**content, "config": config}) for partition, content in contents.items()}
         replies = self.exchange("query.audit", messages)
         answered = {}
@@ -190,14 +242,10 @@ def _worst(metric: str, values: Sequence[float]) -> float | None:
     return (min(values) if metric == "mse" else max(values)) if values else None
 
 
-def _records(guesses: Sequence[tuple[int, Any]]) -> ArrayRecord:
-    tensors = {}
-    for target, guess in guesses:
-        if isinstance(guess, Labels):
-            tensors[f"labels-{target}"] = guess.classes
-        else:
-            tensors |= {f"labels-{target}": guess.labels, f"images-{target}": guess.images.float()}
-    return to_record(tensors)
+def _card(attack: str) -> dict[str, Any]:
+    """What the attack itself adds to the threat card."""
+    stages = parse_attacks(attack)[0]
+    return {"auxiliary_data": "disjoint from all clients"} if stages.needs_auxiliary else {}
 
 
 def _gather(replies: Any) -> Scores:

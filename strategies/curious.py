@@ -16,7 +16,7 @@ from torch import Tensor
 from clients.records import reason_of, tensors_of, to_record, to_tensors, values_of
 from clients.task import Task
 from defenses.base import generator_for
-from strategies.attack_pool import AttackJob, Seen
+from strategies.attack_job import AttackJob, Observed, Seen, parse_attacks
 from strategies.auditor import Auditor, mean_and_interval
 from strategies.guard import fault
 
@@ -224,12 +224,25 @@ class CuriousFedAvg(FedAvg):
             for partition, reply in good.items()
             for at, record in enumerate(records)
         ]
-        self.auditor.baselines(task, observation, list(good), self._setting(task, observation, seen))
-        for at, text in enumerate(texts):
-            name = f"{self.label}-r{task.round:04d}-{observation}-{at:02d}"
-            self.auditor.submit(
-                AttackJob(name, text, observation, task, self._weights, seen, self._setting(task, observation, seen))
-            )
+        setting = self._setting(task, observation, seen)
+        self.auditor.baselines(task, observation, list(good), setting)
+        observed = Observed(task, self._weights, seen)
+        name = f"{self.label}-r{task.round:04d}-{observation}"
+        last = task.round == max(self.attack_rounds)
+        grouped, over_rounds = _grouped(texts)
+        for at, group in enumerate(grouped):
+            self.auditor.submit(AttackJob(f"{name}-{at:02d}", group, observation, observed, setting))
+        if not over_rounds:
+            return
+        history = AttackJob(f"{name}-history", over_rounds, observation, observed, setting)
+        if not last:
+            self.recorder.keep_history(history)
+            return
+        earlier = self.recorder.history(history)
+        for at, text in enumerate(over_rounds):
+            over = setting | {"rounds_observed": len(earlier) + 1}
+            job = AttackJob(f"{name}-history-{at:02d}", (text,), observation, observed, over, earlier)
+            self.auditor.submit(job)
 
     def _setting(self, task: Task, observation: str, seen: list[Seen]) -> dict[str, Any]:
         """The threat card: what the server saw and knew."""
@@ -296,6 +309,18 @@ class CuriousFedAvg(FedAvg):
             self.recorder.row(task, metric=metric, reference=reference, value=float(metrics[name]), n=total)  # type: ignore[arg-type]
         self.accuracy = float(metrics["test-accuracy-original"])  # type: ignore[arg-type]
         return metrics
+
+
+def _grouped(texts: Iterable[str]) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
+    """Attacks on one round, chains beside the attack that they begin with; and attacks on all rounds."""
+    groups: dict[str, list[str]] = {}
+    over_rounds = []
+    for text in texts:
+        if parse_attacks(text)[0].observes_history:
+            over_rounds.append(text)
+        else:
+            groups.setdefault(text.split(" | ")[0], []).append(text)
+    return [tuple(group) for group in groups.values()], tuple(over_rounds)
 
 
 def _labels(reply: Message, target: int) -> Tensor | None:

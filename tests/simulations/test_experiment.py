@@ -71,7 +71,7 @@ def test_bad_settings_are_refused_by_name(values: dict[str, Any], message: str) 
         (["-s", "rounds"], "expected key=value"),
         (["-s", "dataset=cifar10", "-s", "data-dir=/no/such/folder"], "/no/such/folder"),
         (["-s", "model=convnet", "-s", "image-size=4"], "convnet"),
-        (["-s", "probe-images=2000"], "probe-images is 2000; a client holds about 1000 images"),
+        (["-s", "probe-images=2000"], "probe-images is 2000; a client holds about 800 images"),
         (["missing.toml"], "cannot read missing.toml"),
         (["--resume", "nowhere"], "nowhere holds no run"),
     ],

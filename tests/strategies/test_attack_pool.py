@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from clients.training import LocalClient
-from strategies.attack_pool import AttackJob, AttackPool, Seen, run_job
+from strategies.attack_job import AttackJob, Observed, Seen, run_job
+from strategies.attack_pool import AttackPool
 from strategies.auditor import mean_and_interval
 from tests.clients.test_training import TASK, weights
 
@@ -20,19 +21,22 @@ def job() -> AttackJob:
     updates = LocalClient(TASK, 0, range(40), range(20)).probe(start, {}).updates
     labels = torch.tensor([1, 2])
     seen = [Seen(0, at, update, 2, 1, labels if at else None) for at, update in enumerate(updates)]
-    return AttackJob("p00-r0001-probe-00", "LabelInference()", "probe", TASK, start, seen, {"round": 1})
+    observed = Observed(TASK, start, seen)
+    return AttackJob("p00-r0001-probe-00", ("LabelInference()",), "probe", observed, {"round": 1}, (observed,))
 
 
 def test_saving_and_loading_keeps_everything(job: AttackJob, tmp_path: Path) -> None:
     job.save(tmp_path)
     loaded = AttackJob.load(tmp_path / "p00-r0001-probe-00.safetensors")
-    assert (loaded.name, loaded.attack, loaded.observation, loaded.task, loaded.setting) == (
-        job.name, job.attack, job.observation, job.task, job.setting,
+    assert (loaded.name, loaded.attacks, loaded.observation, loaded.task, loaded.setting) == (
+        job.name, job.attacks, job.observation, job.task, job.setting,
     )  # fmt: skip
-    assert all(torch.equal(loaded.weights[name], job.weights[name]) for name in job.weights)
-    for mine, theirs in zip(loaded.seen, job.seen, strict=True):
-        assert all(torch.equal(mine.update[name], theirs.update[name]) for name in theirs.update)
-        assert (mine.labels is None) == (theirs.labels is None)
+    assert len(loaded.earlier) == 1
+    for found in (loaded.observed, loaded.earlier[0]):
+        assert all(torch.equal(found.weights[name], tensor) for name, tensor in job.observed.weights.items())
+        for mine, theirs in zip(found.seen, job.observed.seen, strict=True):
+            assert all(torch.equal(mine.update[name], theirs.update[name]) for name in theirs.update)
+            assert (mine.labels is None) == (theirs.labels is None)
     assert [path.name for path in tmp_path.iterdir()] == ["p00-r0001-probe-00.safetensors"]
 
 
@@ -40,7 +44,7 @@ def test_processes_give_what_this_process_gives(job: AttackJob) -> None:
     pool = AttackPool(workers=1)
     try:
         pool.submit(job)
-        pool.submit(replace(job, name="broken", attack="NoSuchAttack()"))
+        pool.submit(replace(job, name="broken", attacks=("NoSuchAttack()",)))
         results = []
         while len(pool):
             results += pool.finished(wait=True)
@@ -48,14 +52,15 @@ def test_processes_give_what_this_process_gives(job: AttackJob) -> None:
         pool.close()
     here = run_job(job)
     by_name = {result.job.name: result for result in results}
-    assert [g.classes.tolist() for g in by_name[job.name].guesses] == [g.classes.tolist() for g in here.guesses]
-    assert "unknown attack 'NoSuchAttack'" in by_name["broken"].error
+    guesses = [[g.classes.tolist() for g in found.outcomes[0].guesses] for found in (by_name[job.name], here)]
+    assert guesses[0] == guesses[1]
+    assert "unknown attack 'NoSuchAttack'" in by_name["broken"].outcomes[0].error
 
 
 def test_an_attack_that_raises_is_a_result(job: AttackJob) -> None:
-    result = run_job(replace(job, weights={}))
-    assert result.error.startswith("KeyError")
-    assert not result.guesses
+    (outcome,) = run_job(replace(job, observed=replace(job.observed, weights={}))).outcomes
+    assert outcome.error.startswith("KeyError")
+    assert not outcome.guesses
 
 
 def test_interval_is_student_s() -> None:

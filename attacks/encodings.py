@@ -1,0 +1,131 @@
+"""Undoing InstaHide: what is left of an image when it was mixed with others and the signs of its pixels were flipped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from attacks.base import AttackError, ClientUpdate, Knowledge, Reconstruction, Refinement
+from defenses.base import Batch
+from defenses.checks import is_number, is_whole, require
+from defenses.instahide import InstaHide
+
+
+class _Map(NamedTuple):
+    """Ridge regression: original = mean + (|encoded| - centre) @ into @ out, rows of D values."""
+
+    mean: Tensor  # (D,)
+    centre: Tensor  # (D,)
+    into: Tensor  # (D, q) principal directions of |encoded|
+    out: Tensor  # (q, D)
+
+
+@dataclass(frozen=True, repr=False)
+class EncodingInversion(Refinement):
+    """Undoes InstaHide in recovered images: the simplest form of its known break.
+
+    An encoding is s * sum_j w_j x_j with pixels in [-1, 1] and secret signs s, so that |encoding| = |sum_j w_j x_j| has no
+    secret sign left. The originals are then guessed from absolute values by linear regression, which is learned on auxiliary
+    images that the server encodes itself, with the public number of images and law of weights.
+
+    Attributes:
+        components: Principal components of the absolute values that the regression sees.
+        ridge: Penalty, as a standard deviation that recovered absolute values (0 to 1) are assumed to be wrong by.
+        repeats: Encodings per auxiliary image.
+        batch_size: Auxiliary images that are mixed with each other.
+        max_auxiliary: Auxiliary images that are used.
+
+    Source: Carlini et al., "Is Private Learning Possible with Instance Encoding?", 2021, section 4 (taking absolute values). Their
+    attack clusters many encodings of the same images and solves for these; this one uses a single encoding, and is far weaker.
+    """
+
+    source: ClassVar[str] = "Carlini 2021, section 4: absolute values; then ridge regression, our own"
+    threat: ClassVar[str] = (
+        "recovered encodings, InstaHide's parameters (never its draws), auxiliary images like the clients'"
+    )
+    needs_auxiliary: ClassVar[bool] = True
+
+    components: int = 128
+    ridge: float = 0.1
+    repeats: int = 4
+    batch_size: int = 32
+    max_auxiliary: int = 2000
+    learned: tuple[_Map, ...] | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name, least in (("components", 1), ("repeats", 1), ("batch_size", 2), ("max_auxiliary", 2)):
+            value = getattr(self, name)
+            require(is_whole(value) and value >= least, self, name, f"a whole number of at least {least}")
+        require(is_number(self.ridge) and 0 < self.ridge < float("inf"), self, "ridge", "a positive number")
+
+    @torch.no_grad()
+    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> EncodingInversion:
+        """Learns the regression for the pipeline's first InstaHide; without one, that there is nothing to undo.
+
+        Raises:
+            AttackError: With fewer than two auxiliary images.
+        """
+        defense = next((d for d in knowledge.pipeline.defenses if isinstance(d, InstaHide)), None)
+        if defense is None:
+            return replace(self, learned=())
+        if len(knowledge.auxiliary) < 2:
+            raise AttackError(f"EncodingInversion learns from auxiliary images, got {len(knowledge.auxiliary)}")
+        seen, wanted = self._pairs(knowledge.auxiliary, defense, generator)
+        mean, centre = wanted.mean(0), seen.mean(0)
+        kept = min(self.components, *seen.shape)
+        values, vectors = torch.linalg.eigh((seen - centre).T.double() @ (seen - centre).double() / len(seen))
+        into = vectors.flip(1)[:, :kept].to(seen)
+        variances = values.flip(0)[:kept].clamp(min=0).to(seen) + self.ridge**2
+        out = into.T @ ((seen - centre).T @ (wanted - mean)) / len(seen) / variances[:, None]
+        return replace(self, learned=(_Map(mean, centre, into, out),))
+
+    def _pairs(self, auxiliary: Batch, defense: InstaHide, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """|encoded| and original pixels, (N, D) each."""
+        seen, wanted = [], []
+        for _ in range(self.repeats):
+            order = torch.randperm(len(auxiliary), generator=generator)[: self.max_auxiliary]
+            for rows in torch.split(order, self.batch_size):
+                if len(rows) > 1:  # a lone image would be mixed with itself
+                    batch = Batch(auxiliary.images[rows].float(), auxiliary.targets[rows])
+                    seen.append(_absolute(defense.protect_batch(batch, generator).images))
+                    wanted.append(batch.images.flatten(1))
+        return torch.cat(seen), torch.cat(wanted)
+
+    @torch.no_grad()
+    def refine_many(
+        self,
+        observations: Sequence[ClientUpdate],
+        guesses: Sequence[Reconstruction],
+        generators: Sequence[torch.Generator],
+    ) -> list[Reconstruction]:
+        """Regresses every image of every guess that did not fail; nothing is random.
+
+        Diagnostics gain "instahide": whether there was one to undo.
+
+        Raises:
+            AttackError: Before ``fit``.
+        """
+        if self.learned is None:
+            raise AttackError("EncodingInversion needs auxiliary data: call fit first")
+        return [guess if guess.failure else self._refine(guess, self.learned) for guess in guesses]
+
+    def _refine(self, guess: Reconstruction, learned: tuple[_Map, ...]) -> Reconstruction:
+        notes = guess.diagnostics | {"instahide": float(len(learned))}
+        if not learned:
+            return replace(guess, diagnostics=notes)
+        mean, centre, into, out = learned[0]
+        if guess.images[0].numel() != len(mean):
+            reason = f"images have shape {tuple(guess.images.shape[1:])}, auxiliary ones {len(mean)} values"
+            return replace(guess, images=torch.full_like(guess.images, 0.5), diagnostics=notes, failure=reason)
+        images = guess.images.detach().to(mean)
+        original = mean + (_absolute(images) - centre) @ into @ out
+        return replace(guess, images=original.view(images.shape).clamp(0, 1).to(guess.images), diagnostics=notes)
+
+
+def _absolute(images: Tensor) -> Tensor:
+    """|2 x - 1| of images in [0, 1], (B, D): what sign flips leave."""
+    return (2 * images - 1).abs().flatten(1)

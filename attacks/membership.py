@@ -1,0 +1,236 @@
+"""Was this record in the client's training data? What the server holds to answer that, and the attack without learning."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from attacks.base import Attack, AttackError, ClientUpdate
+
+Module = TypeVar("Module", bound=nn.Module)
+
+SCORED_AT_ONCE = 256
+"""Records per forward pass."""
+
+LARGEST_LOGIT = 1e6
+"""Beyond any trained model; logits that overflowed are set to it, so that every record has a score."""
+
+LARGEST_CONFIDENCE = 40.0
+"""Features of the attack network are clamped to +- this; float32 probabilities end near exp(-16) from 0 and 1."""
+
+
+class MembershipNetwork(nn.Module):
+    """A small network from what a model says about a record to how likely the record is a member: (N, F) -> (N,) logits.
+
+    Args:
+        num_features: F.
+        hidden: Width of its only hidden layer.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, num_features: int, hidden: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(num_features))
+        self.register_buffer("std", torch.ones(num_features))
+        self.hidden = nn.Linear(num_features, hidden)
+        self.out = nn.Linear(hidden, 1)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Standardises with ``mean`` and ``std``, then one hidden layer."""
+        hidden = torch.tanh(self.hidden((features - self.mean) / self.std))
+        logits: Tensor = self.out(hidden).squeeze(1)
+        return logits
+
+
+@dataclass(frozen=True)
+class Membership:
+    """A test that tells members from others. It goes to the client, who applies it to records the server never sees.
+
+    Attributes:
+        model: The client's model after local training, as the update gave it away, in eval mode; None where the attack failed.
+        network: Judges what ``model`` says about a record; None: the negative loss is the score.
+        diagnostics: Numbers that say how the attack went.
+        failure: Why the attack failed, or "".
+    """
+
+    model: nn.Module | None
+    network: MembershipNetwork | None = None
+    diagnostics: dict[str, float] = field(default_factory=dict)
+    failure: str = ""
+
+    def scores(self, images: Tensor, classes: Tensor) -> Tensor:
+        """How likely each record was trained on: higher is likelier. Zero for every record where the attack failed.
+
+        Args:
+            images: (N, C, H, W), normalised, as the model sees test images (protected where the defence asks for it).
+            classes: (N,) int64, their true classes.
+
+        Returns:
+            (N,) float64 on the CPU.
+        """
+        if self.model is None or not len(images):
+            return torch.zeros(len(images), dtype=torch.float64)
+        logits = predict(self.model, images)
+        classes = classes.cpu()
+        if self.network is None:
+            return -loss_of(logits, classes)
+        with torch.no_grad():
+            judged: Tensor = self.network(membership_features(logits, classes))
+        return judged.double()
+
+    def to_tensors(self) -> dict[str, Tensor]:
+        """The test as plain tensors: weights and float buffers under "model/NAME" and "network/NAME"; empty if it failed."""
+        tensors: dict[str, Tensor] = {}
+        for part, module in (("model", self.model), ("network", self.network)):
+            if module is not None:
+                tensors |= {f"{part}/{name}": value.detach().cpu().clone() for name, value in _state(module).items()}
+        return tensors
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor], model: nn.Module) -> Self:
+        """Inverts ``to_tensors``.
+
+        Args:
+            tensors: What ``to_tensors`` gave.
+            model: Of the same architecture; copied, not changed.
+
+        Raises:
+            AttackError: When names, shapes or values do not fit.
+        """
+        if not tensors:
+            return cls(None, failure="the attack failed and sent no test")
+        parts: dict[str, dict[str, Tensor]] = {"model": {}, "network": {}}
+        for key, value in tensors.items():
+            part, _, name = key.partition("/")
+            if part not in parts:
+                raise AttackError(f"{key!r} is neither model/NAME nor network/NAME")
+            parts[part][name] = value
+        network = None
+        if parts["network"]:
+            weight = parts["network"].get("hidden.weight")
+            if weight is None or weight.ndim != 2:
+                raise AttackError("network/hidden.weight is missing or is no matrix")
+            network = _rebuild(MembershipNetwork(weight.shape[1], weight.shape[0]), parts["network"])
+        return cls(_rebuild(copy.deepcopy(model), parts["model"]), network)
+
+
+@dataclass(frozen=True, repr=False)
+class LossThreshold(Attack[ClientUpdate, Membership]):
+    """Members have a low loss: the score of a record is its negative cross-entropy under the client's own model.
+
+    Source: Yeom, Giacomelli, Fredrikson, Jha, "Privacy Risk in Machine Learning: Analyzing the Connection to Overfitting", CSF
+    2018, Adversary 2. Theirs answers yes below a given loss; we leave the threshold open, so that a ROC curve covers them all.
+    """
+
+    observes: ClassVar[str] = "update"
+    source: ClassVar[str] = "Yeom et al. 2018, Adversary 2"
+    threat: ClassVar[str] = "global model and one update; true classes of the records in question; no auxiliary data"
+
+    def attack_many(
+        self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
+    ) -> list[Membership]:
+        """One test per observation; nothing is random."""
+        return [self._attack(observation) for observation, _ in zip(observations, generators, strict=True)]
+
+    def _attack(self, observation: ClientUpdate) -> Membership:
+        try:
+            return Membership(local_model(observation))
+        except AttackError as error:
+            return Membership(None, failure=str(error))
+
+
+def local_model(observation: ClientUpdate) -> nn.Module:
+    """The client's model after its local training, as the update gives it away: global + update, a private copy in eval mode.
+
+    Buffers that the update does not hold (integer counters, statistics that stayed at home) keep the global model's values.
+
+    Raises:
+        AttackError: When names, shapes or values of the update do not fit the model.
+    """
+    model, update = copy.deepcopy(observation.model), observation.update
+    if missing := sorted({name for name, _ in model.named_parameters()} - set(update)):
+        raise AttackError(f"the update lacks {missing[:3]} ({len(missing)} parameters)")
+    # Names that the model lacks are ignored, as in ClientUpdate.gradient.
+    state = _state(model)
+    moved = {n: state[n].detach() + _fitting(n, update[n], state[n]) for n in state if n in update}
+    # Noise can push a variance below zero, where BatchNorm gives NaN; the server's own average clamps it as well.
+    return _load(model, {n: value.clamp(min=0) if n.endswith("running_var") else value for n, value in moved.items()})
+
+
+def predict(model: nn.Module, images: Tensor) -> Tensor:
+    """Logits (N, K), float64 on the CPU, of a model in eval mode for normalised images (N, C, H, W); always finite."""
+    like = next(model.parameters())
+    starts = range(0, len(images), SCORED_AT_ONCE)
+    with torch.no_grad():
+        logits = torch.cat([model(images[at : at + SCORED_AT_ONCE].to(like)).double().cpu() for at in starts])
+    return logits.nan_to_num(nan=0.0).clamp(-LARGEST_LOGIT, LARGEST_LOGIT)
+
+
+def confidence_of(logits: Tensor, classes: Tensor) -> Tensor:
+    """Logit-scaled confidence log p_y - log(1 - p_y) of the true class y, (N,): Carlini et al. 2022, section VI-A."""
+    own = nn.functional.one_hot(classes, logits.shape[1]).bool()
+    others = logits.masked_fill(own, -torch.inf).logsumexp(1)
+    return logits[own] - others
+
+
+def loss_of(logits: Tensor, classes: Tensor) -> Tensor:
+    """Cross-entropy per record, (N,), that stays exact far below the smallest difference of a probability from 1."""
+    confidence = confidence_of(logits, classes)
+    return torch.logaddexp(torch.zeros_like(confidence), -confidence)
+
+
+def membership_features(logits: Tensor, classes: Tensor) -> Tensor:
+    """What an attack network sees of a record, (N, 1 + min(3, K) + K) float32.
+
+    The logit-scaled confidence of the true class, the three largest log-probabilities in falling order, and the class as one-hot.
+    """
+    largest = logits.log_softmax(1).topk(min(3, logits.shape[1])).values
+    said = torch.cat([confidence_of(logits, classes)[:, None], largest], 1)
+    said = said.clamp(-LARGEST_CONFIDENCE, LARGEST_CONFIDENCE)
+    return torch.cat([said, nn.functional.one_hot(classes, logits.shape[1])], 1).float()
+
+
+def _state(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and floating-point buffers by name: what clients send."""
+    buffers = {name: value for name, value in module.named_buffers() if value.is_floating_point()}
+    return dict(module.named_parameters()) | buffers
+
+
+def _fitting(name: str, value: Tensor, like: Tensor) -> Tensor:
+    """``value`` on the device and in the dtype of ``like``.
+
+    Raises:
+        AttackError: When it has another shape or holds NaN or infinite values.
+    """
+    if value.shape != like.shape:
+        raise AttackError(f"{name!r} has shape {tuple(value.shape)}, the model {tuple(like.shape)}")
+    if not torch.isfinite(value).all():
+        raise AttackError(f"{name!r} holds NaN or infinite values")
+    return value.detach().to(like)
+
+
+def _load(module: Module, values: Mapping[str, Tensor]) -> Module:
+    """Overwrites what ``values`` names; the module ends in eval mode and asks for no gradients."""
+    state = _state(module)
+    with torch.no_grad():
+        for name, value in values.items():
+            state[name].copy_(_fitting(name, value, state[name]))
+    return module.eval().requires_grad_(False)
+
+
+def _rebuild(module: Module, values: Mapping[str, Tensor]) -> Module:
+    """``_load`` for values that must name everything.
+
+    Raises:
+        AttackError: When a name is missing or unknown.
+    """
+    if different := sorted(set(_state(module)) ^ set(values)):
+        raise AttackError(f"missing or unknown names: {different[:3]} ({len(different)})")
+    return _load(module, values)

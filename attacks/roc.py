@@ -1,0 +1,164 @@
+"""How well scores tell members from non-members: the ROC curve, its area, and the true positives at few false ones.
+
+All functions take two vectors of scores, higher = more likely a member, and use their order only: an increasing transformation of
+all scores changes nothing. Infinite scores are fine; NaN has no order and is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import stats
+from torch import Tensor
+
+Floats = NDArray[np.float64]
+
+
+class Estimate(NamedTuple):
+    """A rate in [0, 1] with its confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def roc_curve(members: Tensor, nonmembers: Tensor) -> tuple[Tensor, Tensor]:
+    """False and true positive rates of the test "score >= threshold", for every threshold that changes either.
+
+    Args:
+        members: (M,) scores of members.
+        nonmembers: (N,) scores of non-members.
+
+    Returns:
+        (fpr, tpr), float64, of one length, from (0, 0) to (1, 1), both rising; tied scores make one step, not several.
+
+    Raises:
+        ValueError: On empty, NaN or other than one-dimensional scores.
+    """
+    false, true = _counts(*_checked(members, nonmembers))
+    return torch.from_numpy(false / len(nonmembers)), torch.from_numpy(true / len(members))
+
+
+def auc(members: Tensor, nonmembers: Tensor) -> float:
+    """Area under the ROC curve: the probability that a member scores above a non-member, ties counting one half.
+
+    This is the Mann-Whitney statistic U / (M N).
+
+    Raises:
+        ValueError: As ``roc_curve``.
+    """
+    return float(_placements(*_checked(members, nonmembers))[0].mean())
+
+
+def auc_interval(members: Tensor, nonmembers: Tensor, confidence: float = 0.95) -> tuple[float, float]:
+    """Confidence interval of ``auc``, from DeLong's variance on the logit scale.
+
+        var = Var_i(a_i) / M + Var_j(b_j) / N
+
+    with a_i the share of non-members below member i and b_j the share of members above non-member j.
+
+    Returns:
+        (low, high) within [0, 1]. With fewer than two members or non-members, (0, 1). At an AUC of exactly 0 or 1, where the
+        variance is zero too, the Clopper-Pearson interval of min(M, N) disjoint pairs that all came out the same way. Scores that
+        are all equal have an AUC of 0.5 by definition, and (0.5, 0.5).
+
+    Raises:
+        ValueError: As ``roc_curve``, or on a confidence outside (0, 1).
+
+    Source: DeLong, DeLong, Clarke-Pearson, "Comparing the areas under two or more correlated receiver operating characteristic
+    curves", Biometrics 1988. They use the plain scale, whose interval covers too rarely and leaves [0, 1] near an area of 1.
+    """
+    _check_confidence(confidence)
+    above, below = _placements(*_checked(members, nonmembers))
+    area, fewer = float(above.mean()), min(len(above), len(below))
+    if fewer < 2:
+        return 0.0, 1.0
+    if area in (0.0, 1.0):
+        return binomial_interval(fewer if area else 0, fewer, confidence)[1:]
+    deviation = math.sqrt(above.var(ddof=1) / len(above) + below.var(ddof=1) / len(below))
+    reach = float(stats.norm.ppf((1 + confidence) / 2)) * deviation / (area * (1 - area))
+    centre = math.log(area / (1 - area))
+    # tanh, because exp would overflow on the wide intervals of very few scores.
+    low, high = (0.5 * (1 + math.tanh((centre + shift) / 2)) for shift in (-reach, reach))
+    return low, high
+
+
+def tpr_at_fpr(members: Tensor, nonmembers: Tensor, fpr: float = 0.01, confidence: float = 0.95) -> Estimate:
+    """The largest true positive rate among the thresholds whose false positive rate is at most ``fpr``.
+
+    Nothing is interpolated: with fewer than 1 / fpr non-members the threshold must lie above all of them.
+
+    Returns:
+        The rate with its Clopper-Pearson interval over the members, for the threshold as it was found; the uncertainty of the
+        threshold itself, which is large with few non-members, is not in it.
+
+    Raises:
+        ValueError: As ``roc_curve``, or on a rate outside [0, 1] or a confidence outside (0, 1).
+
+    Source: Carlini et al., "Membership Inference Attacks From First Principles", 2022, section III.
+    """
+    if not 0 <= fpr <= 1:
+        raise ValueError(f"fpr is {fpr!r}; allowed: a rate from 0 to 1")
+    false, true = _counts(*_checked(members, nonmembers))
+    # 0.07 * 100 is 7.000000000000001 and 0.29 * 100 is 28.999999999999996: a rate must admit the count it was made from.
+    allowed = math.floor(fpr * len(nonmembers) + 1e-9)
+    return binomial_interval(int(true[false <= allowed].max()), len(members), confidence)
+
+
+def binomial_interval(successes: int, trials: int, confidence: float = 0.95) -> Estimate:
+    """The rate ``successes / trials`` and its exact interval, of Clopper and Pearson 1934.
+
+    Raises:
+        ValueError: Unless 0 <= successes <= trials and trials >= 1, or on a confidence outside (0, 1).
+    """
+    _check_confidence(confidence)
+    if not 0 <= successes <= trials or trials < 1:
+        raise ValueError(f"{successes} successes in {trials} trials")
+    tail = (1 - confidence) / 2
+    failures = trials - successes
+    low = float(stats.beta.ppf(tail, successes, failures + 1)) if successes else 0.0
+    high = float(stats.beta.ppf(1 - tail, successes + 1, failures)) if failures else 1.0
+    return Estimate(successes / trials, low, high)
+
+
+def _counts(members: Floats, nonmembers: Floats) -> tuple[Floats, Floats]:
+    """False and true positives for thresholds from above all scores down to the smallest."""
+    thresholds = np.unique(np.concatenate([members, nonmembers]))[::-1]
+    at_least: list[Any] = [
+        len(scores) - np.searchsorted(np.sort(scores), thresholds, "left") for scores in (nonmembers, members)
+    ]
+    false, true = (np.concatenate([[0.0], counts.astype(np.float64)]) for counts in at_least)
+    return false, true
+
+
+def _placements(members: Floats, nonmembers: Floats) -> tuple[Floats, Floats]:
+    """Per member, the share of non-members below it; per non-member, the share of members above it. Ties count one half."""
+    above = _share_below(members, nonmembers)
+    return above, 1 - _share_below(nonmembers, members)
+
+
+def _share_below(scores: Floats, others: Floats) -> Floats:
+    ordered = np.sort(others)
+    left, right = (np.searchsorted(ordered, scores, side) for side in ("left", "right"))
+    share: Floats = (left + right) / (2.0 * len(others))
+    return share
+
+
+def _checked(members: Tensor, nonmembers: Tensor) -> tuple[Floats, Floats]:
+    checked: list[Floats] = []
+    for name, scores in (("members", members), ("nonmembers", nonmembers)):
+        if scores.ndim != 1 or not len(scores):
+            raise ValueError(f"{name} has shape {tuple(scores.shape)}; expected at least one score, in one dimension")
+        if scores.isnan().any():
+            raise ValueError(f"{name} holds NaN, which has no order")
+        checked.append(scores.detach().cpu().double().numpy())
+    return checked[0], checked[1]
+
+
+def _check_confidence(confidence: float) -> None:
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence is {confidence!r}; allowed: between 0 and 1, both excluded")

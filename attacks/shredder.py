@@ -1,0 +1,289 @@
+"""Undoing shuffles inside known windows without learning: window means, annealed pixels (shredder), matched blocks (jigsaw)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from attacks.base import AttackError, ClientUpdate, Knowledge, Reconstruction, Refinement
+from attacks.jigsaw import place_blocks
+from attacks.metrics import total_variation
+from defenses.checks import is_number, is_whole, require
+from defenses.vfe import window_fill, window_sum
+from defenses.visual_mixer import BlockShuffle, Level, VisualMixer
+
+Shuffle = VisualMixer | BlockShuffle
+
+
+class _Windows(NamedTuple):
+    """Which pixels (or blocks) of a guess may have changed places with which.
+
+    Attributes:
+        levels: As ``VisualMixer.partition`` returns them, in units of ``side`` pixels.
+        side: Side of the squares that moved as a whole; 1 for pixels.
+        spatial: All channels moved together.
+    """
+
+    levels: list[Level]
+    side: int = 1
+    spatial: bool = False
+
+
+@dataclass(frozen=True, repr=False)
+class _Unshuffle(Refinement):
+    """What the three attacks share: windows of ``window`` pixels, or those of the first shuffle in the clients' pipeline.
+
+    With ``window`` = 0, the windows of ``BlockShuffle`` are known. Those of ``VisualMixer`` depend on the original image; they are
+    estimated by the same algorithm on the guess, whose window variances are those of the original.
+    """
+
+    threat: ClassVar[str] = (
+        "a guess of the protected images and the defence's algorithm; no auxiliary image is looked at"
+    )
+    needs_auxiliary: ClassVar[bool] = True  # ``fit`` takes the pipeline from the knowledge, and nothing else
+
+    window: int = 0
+    shuffle: Shuffle | None = field(default=None, repr=False, compare=False)
+    fitted: bool = field(default=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        require(is_whole(self.window) and self.window >= 0, self, "window", "a whole number, or 0: from the pipeline")
+
+    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
+        """Keeps the first shuffle of the clients' pipeline."""
+        found = [d for d in knowledge.pipeline.defenses if isinstance(d, VisualMixer | BlockShuffle)]
+        return replace(self, shuffle=found[0] if found else None, fitted=True)
+
+    def refine_many(
+        self,
+        observations: Sequence[ClientUpdate],
+        guesses: Sequence[Reconstruction],
+        generators: Sequence[torch.Generator],
+    ) -> list[Reconstruction]:
+        """Undoes the shuffle in every guess. Without one in the pipeline they stay, with ``nothing_to_undo`` = 1.
+
+        Raises:
+            AttackError: With ``window`` = 0, before ``fit``.
+        """
+        if self.window == 0 and not self.fitted:
+            raise AttackError(
+                f"{self} takes the windows from the pipeline: fit it (auxiliary data is needed), or give window"
+            )
+        return [self._refine(guess, generator) for guess, generator in zip(guesses, generators, strict=True)]
+
+    def _refine(self, guess: Reconstruction, generator: torch.Generator) -> Reconstruction:
+        if guess.failure:
+            return guess
+        pixels = guess.images.detach().float().cpu()
+        windows = self._windows(pixels)
+        if windows is None:
+            return replace(guess, diagnostics=guess.diagnostics | {"nothing_to_undo": 1.0})
+        images, found = self._solve(pixels, windows, generator)
+        return replace(guess, images=images.to(guess.images), diagnostics=guess.diagnostics | found)
+
+    def _windows(self, images: Tensor) -> _Windows | None:
+        known = self.shuffle
+        if isinstance(known, VisualMixer):
+            levels = known.partition(images) if self.window == 0 else _grid(images, self.window)
+            return _Windows(levels, 1, known.channels == "spatial")
+        if isinstance(known, BlockShuffle):
+            window = self.window or known.window
+            side = known.window // known.blocks
+            return _Windows(_grid(images, max(window // side, 1), side), side)
+        return _Windows(_grid(images, self.window)) if self.window else None
+
+    def _solve(self, images: Tensor, windows: _Windows, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
+        """Images (B, C, H, W) on the CPU -> guesses of the same shape, and diagnostics."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, repr=False)
+class WindowMean(_Unshuffle):
+    """Replaces every window by its mean, channel by channel: what shuffling never hides.
+
+    A null baseline: it says what a picture of this resolution gives away, and every attack on a shuffle must beat it.
+
+    Attributes:
+        window: Side of the windows in pixels; 0: from the pipeline.
+    """
+
+    source: ClassVar[str] = "null baseline: VisualMixer (NDSS 2024), Algorithm 1, keeps the values of every window"
+
+    def _solve(self, images: Tensor, windows: _Windows, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
+        result = images.clone()
+        for units, active in windows.levels:
+            size, (height, width) = units * windows.side, images.shape[-2:]
+            means = window_sum(images, size) / window_sum(torch.ones(height, width), size)
+            inside = window_fill(active, size, height, width)[:, None]
+            result = torch.where(inside, window_fill(means, size, height, width), result)
+        return result, {}
+
+
+@dataclass(frozen=True, repr=False)
+class Shredder(_Unshuffle):
+    """Simulated annealing over swaps of two pixels of a window, minimising total variation, seams to neighbours included.
+
+    One step proposes a swap in every fourth window (no two of them touch, so that their costs do not interact) of every image and
+    channel at once. A swap that adds d to the total variation is kept with probability exp(-d / T); T falls linearly to 0. Every
+    window keeps its values. An image that ends with more total variation than it came with is given back as it came.
+
+    Attributes:
+        window: Side of the windows in pixels; 0: from the pipeline.
+        sweeps: Proposals per window.
+        temperature: The first T, in units of images in [0, 1].
+
+    Source: the "image shredder" that Li et al. (NDSS 2024) defend against, without an algorithm; annealing is our choice. Images of
+    least variation are flatter than the truth: expect edges and lines of pictures to come out as blobs.
+    """
+
+    source: ClassVar[str] = "the image shredder of Li et al., VisualMixer, NDSS 2024, Sec. V; annealed total variation"
+
+    sweeps: int = 1000
+    temperature: float = 0.2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(is_whole(self.sweeps) and self.sweeps >= 1, self, "sweeps", "a whole number of at least 1")
+        allowed = is_number(self.temperature) and 0 <= self.temperature < float("inf")
+        require(allowed, self, "temperature", "a finite number of at least 0")
+
+    def _solve(self, images: Tensor, windows: _Windows, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
+        channels, height, width = images.shape[1:]
+        moved = channels if windows.spatial else 1
+        planes = images.reshape(-1, moved, height, width)
+        levels = [(size * windows.side, active) for size, active in windows.levels]
+        groups = _swap_groups(levels, channels // moved, height, width)
+        state = _Annealer(planes.clone())
+        for sweep in range(self.sweeps):
+            for plane, pixels, count in groups:
+                state.step(plane, pixels, count, self.temperature * (1 - (sweep + 1) / self.sweeps), generator)
+        better = total_variation(state.planes) < total_variation(planes)
+        result = torch.where(better[:, None, None, None], state.planes, planes).view_as(images)
+        before, after = (float(total_variation(picture).mean()) for picture in (images, result))
+        return result, {"total_variation_before": before, "total_variation": after}
+
+
+@dataclass(frozen=True, repr=False)
+class Jigsaw(_Unshuffle):
+    """Puts the blocks of every window where their edges fit their neighbours best; see ``place_blocks``.
+
+    Its unit is what the clients' defence moved: the blocks of ``BlockShuffle``, or single pixels of ``VisualMixer``, where
+    edges say little (use ``Shredder``). With ``window`` alone, without a pipeline that shuffles, pixels.
+
+    Attributes:
+        window: Side of the windows in pixels; 0: from the pipeline.
+        sweeps: Most visits of each window.
+
+    Source: Pomeranz, Shemesh, Ben-Shahar, "A fully automated greedy square jigsaw puzzle solver", CVPR 2011, Eq. 3
+    (prediction-based compatibility); placement by optimal assignment is ours, since windows confine every piece.
+    """
+
+    source: ClassVar[str] = "Pomeranz et al., greedy square jigsaw puzzle solver, CVPR 2011, Eq. 3"
+
+    sweeps: int = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(is_whole(self.sweeps) and self.sweeps >= 1, self, "sweeps", "a whole number of at least 1")
+
+    def _solve(self, images: Tensor, windows: _Windows, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
+        height, width = (length // windows.side for length in images.shape[-2:])
+        if height * width == 0:
+            return images, {"seam_cost_before": 0.0, "seam_cost": 0.0}
+        moved = images.shape[1] if windows.spatial else 1
+        result, costs = images.clone(), []
+        for i, image in enumerate(result):
+            members = _members(windows.levels, i, height, width)
+            for plane in image.split(moved):
+                costs.append(place_blocks(plane, windows.side, members, self.sweeps))
+        before, after = torch.tensor(costs).mean(0).tolist()
+        return result, {"seam_cost_before": before, "seam_cost": after}
+
+
+class _Annealer:
+    """Planes (P, D, H, W) whose pixels are swapped; the D channels of a plane move together."""
+
+    def __init__(self, planes: Tensor) -> None:
+        self.planes = planes
+        height, width = planes.shape[-2:]
+        self.flat = planes.view(*planes.shape[:2], -1)
+        place = torch.arange(height * width)
+        row, column = place // width, place % width
+        valid = [column > 0, column < width - 1, row > 0, row < height - 1]
+        steps = (-1, 1, -width, width)
+        self.valid = torch.stack(valid, 1).float()
+        self.neighbours = torch.stack([place + s * v for s, v in zip(steps, valid, strict=True)], 1)
+
+    def step(
+        self, plane: Tensor, pixels: Tensor, count: Tensor, temperature: float, generator: torch.Generator
+    ) -> None:
+        """Proposes one swap in each of M windows, no two of which touch: planes (M,), their pixels (M, n), how many (M,)."""
+        draws = torch.rand(3, len(plane), generator=generator)
+        rows = torch.arange(len(plane))
+        first = (draws[0] * count).long()
+        second = (first + 1 + (draws[1] * (count - 1)).long()) % count
+        a, b = pixels[rows, first], pixels[rows, second]
+        before = self._cost(plane, a) + self._cost(plane, b)
+        self._swap(plane, a, b)
+        # The edge between two neighbours is counted twice before and after, and a swap does not change it.
+        added = self._cost(plane, a) + self._cost(plane, b) - before
+        chance = torch.exp(-added / temperature) if temperature > 0 else (added <= 0).float()
+        refused = draws[2] >= chance
+        self._swap(plane[refused], a[refused], b[refused])
+
+    def _cost(self, plane: Tensor, at: Tensor) -> Tensor:
+        here = self.flat[plane, :, at].unsqueeze(1)
+        around = self.flat[plane[:, None], :, self.neighbours[at]]
+        return ((around - here).abs().sum(2) * self.valid[at]).sum(1)
+
+    def _swap(self, plane: Tensor, a: Tensor, b: Tensor) -> None:
+        kept = self.flat[plane, :, a]
+        self.flat[plane, :, a] = self.flat[plane, :, b]
+        self.flat[plane, :, b] = kept
+
+
+def _grid(images: Tensor, size: int, side: int = 1) -> list[Level]:
+    """Windows of ``size`` units of ``side`` pixels all over the images; those at the edges may be cut."""
+    rows, columns = (-(-length // (size * side)) for length in images.shape[-2:])
+    return [(size, torch.ones(len(images), rows, columns, dtype=torch.bool))]
+
+
+def _members(levels: list[Level], image: int, height: int, width: int) -> list[Tensor]:
+    """The units of every window of one image that holds more than one, as positions in a (height, width) grid."""
+    place = torch.arange(height * width).view(height, width)
+    found = []
+    for size, active in levels:
+        for row, column in active[image].nonzero().tolist():
+            inside = place[row * size : (row + 1) * size, column * size : (column + 1) * size].flatten()
+            found += [inside] if len(inside) > 1 else []
+    return found
+
+
+def _swap_groups(levels: list[Level], copies: int, height: int, width: int) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Windows of all planes in groups in which no two touch: planes (M,), pixels (M, n) and their number (M,) each.
+
+    Args:
+        levels: Windows in pixels, for B images.
+        copies: Planes per image.
+        height: H in pixels.
+        width: W in pixels.
+    """
+    groups: dict[tuple[int, int, int], list[tuple[int, Tensor]]] = {}
+    for size, active in levels:
+        for image in range(len(active)):
+            only = [(size, active[image : image + 1])]
+            for inside in _members(only, 0, height, width):
+                corner = int(inside[0])
+                colour = (size, corner // width // size % 2, corner % width // size % 2)
+                groups.setdefault(colour, []).extend((image * copies + c, inside) for c in range(copies))
+    padded = []
+    for members in groups.values():
+        plane, pixels = zip(*members, strict=True)
+        count = torch.tensor([len(inside) for inside in pixels])
+        table = torch.nn.utils.rnn.pad_sequence(list(pixels), batch_first=True)
+        padded.append((torch.tensor(plane), table, count))
+    return padded

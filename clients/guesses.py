@@ -1,0 +1,65 @@
+"""Guesses as tensors by name, for the message that takes them to the client who can score them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from attacks.base import Labels, Reconstruction, Representatives
+from attacks.membership import Membership
+
+Guess = Reconstruction | Labels | Representatives | Membership
+
+GUESSES: dict[str, type[Any]] = {
+    "images": Reconstruction,
+    "labels": Labels,
+    "representatives": Representatives,
+    "membership": Membership,
+}
+"""The kind that an audit message names -> the type of its guesses."""
+
+
+def guess_tensors(guess: Guess, target: int, recognised: Tensor | None) -> dict[str, Tensor]:
+    """One guess under the number of its target.
+
+    Args:
+        guess: The guess.
+        target: Number of the probe; 0 for a training update.
+        recognised: (B,) int64, the class that an oracle sees in each of its images.
+    """
+    end = f"-{target}"
+    if isinstance(guess, Membership):
+        return {f"test{end}/{name}": tensor for name, tensor in guess.to_tensors().items()}
+    if isinstance(guess, Labels):
+        return {f"labels{end}": guess.classes}
+    classes = guess.labels if isinstance(guess, Reconstruction) else guess.classes
+    seen = {} if recognised is None else {f"recognised{end}": recognised}
+    return {f"labels{end}": classes, f"images{end}": guess.images.float(), **seen}
+
+
+def read_guesses(
+    kind: str, tensors: Mapping[str, Tensor], count: int, model: nn.Module
+) -> list[tuple[Guess, Tensor | None]]:
+    """Inverts ``guess_tensors`` for targets 0 to count - 1; each with what the oracle recognised, if there is one.
+
+    Args:
+        kind: One of ``GUESSES``.
+        tensors: All guesses of one message.
+        count: How many there are.
+        model: Of the clients' architecture, for tests of membership.
+    """
+    found: list[tuple[Guess, Tensor | None]] = []
+    for at in range(count):
+        recognised = tensors.get(f"recognised-{at}")
+        if kind == "membership":
+            prefix = f"test-{at}/"
+            mine = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+            found.append((Membership.from_tensors(mine, model), None))
+        elif kind == "labels":
+            found.append((Labels(tensors[f"labels-{at}"]), None))
+        else:
+            images, classes = tensors[f"images-{at}"].float(), tensors[f"labels-{at}"]
+            found.append((GUESSES[kind](images, classes), recognised))
+    return found

@@ -1,0 +1,44 @@
+"""Which attacks run because a pipeline names them: those that know its defences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import attacks
+from attacks.base import Attack, Refinement
+from attacks.gradient_inversion import GradientInversion
+from defenses.base import Pipeline
+from defenses.spec import registry_of
+
+
+def adaptive_attacks(
+    pipeline: Pipeline, pipelines: Sequence[Pipeline], chosen: Sequence[Attack[Any, Any]], observation: str
+) -> list[str]:
+    """Texts of a pipeline's adaptive attacks on one kind of observation, with their default settings.
+
+    A refinement is written behind the inversions that the run uses anyway, those in ``chosen``. The pipeline without a
+    defence gets the other pipelines' attacks that stand alone, as their positive control.
+
+    Args:
+        pipeline: The attacked one.
+        pipelines: All of the run.
+        chosen: The attacks on probes that the run uses in any case.
+        observation: "probe" or "update".
+    """
+    known = registry_of(attacks, Attack)
+    names = pipeline.adaptive_attacks
+    controls = not pipeline.defenses
+    if controls:
+        names = tuple(dict.fromkeys(name for one in pipelines for name in one.adaptive_attacks))
+    inversions = [repr(a) for a in chosen if isinstance(a, GradientInversion)]
+    found = []
+    for name in names:
+        attack = known[name]()
+        if attack.observes != observation:
+            continue
+        if not isinstance(attack, Refinement):
+            found.append(repr(attack))
+        elif not controls:
+            found += [f"{inversion} | {attack!r}" for inversion in inversions]
+    return found

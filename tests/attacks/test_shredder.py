@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import itertools
+import pickle
+from dataclasses import replace
+
+import pytest
+import torch
+
+from attacks.base import AttackError, Knowledge, Reconstruction
+from attacks.jigsaw import place_blocks, seam_costs
+from attacks.metrics import mse, total_variation
+from attacks.shredder import Jigsaw, Shredder, WindowMean
+from defenses import Batch, BlockShuffle, Clip, Pipeline, VisualMixer
+from defenses.visual_mixer import window_ids
+from tests.attacks.wire import MEAN, STD, generators, pictures
+
+ALL = (WindowMean(), Shredder(sweeps=3), Jigsaw())
+
+
+def fit(attack, *defenses):
+    auxiliary = Batch(pictures(2), torch.ones(2, 1))
+    return attack.fit(
+        Knowledge(auxiliary, Pipeline(defenses), MEAN, STD, lambda *_: pytest.fail("trains")), generators(1)[0]
+    )
+
+
+def protect(defense, images):
+    return Pipeline((defense,)).protect_once(Batch(images, torch.ones(len(images), 1)), ("client", 1)).images
+
+
+def guess(images):
+    return Reconstruction(images, torch.zeros(len(images), dtype=torch.int64), {"cost": 1.0})
+
+
+def refine(attack, images, seed=0):
+    return attack.refine_many([None], [guess(images)], generators(1, seed))[0]
+
+
+def smooth(count=3, channels=1, height=16, width=16):
+    """Tilted parabolas: no two blocks look alike, and linear extrapolation across a seam is nearly right."""
+    y, x = torch.meshgrid(torch.linspace(0, 1, height), torch.linspace(0, 1, width), indexing="ij")
+    a = torch.rand(count, channels, 4, 1, 1, generator=torch.Generator().manual_seed(2)) * 0.2 + 0.05
+    return a[:, :, 0] * x + a[:, :, 1] * y + a[:, :, 2] * x * x + a[:, :, 3] * y * y
+
+
+@pytest.mark.parametrize(("height", "width"), [(12, 12), (10, 7)])
+def test_window_mean_is_the_mean_of_each_window(height, width):
+    images = pictures(2, side=12, channels=3)[..., :height, :width]
+    expected = images.clone()
+    for row, column in itertools.product(range(0, height, 4), range(0, width, 4)):
+        window = images[..., row : row + 4, column : column + 4]
+        expected[..., row : row + 4, column : column + 4] = window.mean((-2, -1), keepdim=True)
+    assert torch.allclose(refine(WindowMean(window=4), images).images, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("defense", [VisualMixer(4, 8), VisualMixer(4, 8, channels="spatial"), BlockShuffle(4, 2)])
+def test_window_means_do_not_see_the_shuffle(defense):
+    """Where windows are known, the same picture comes out of the original and of any shuffle of it."""
+    images = pictures(3, channels=3)
+    shuffled = protect(defense, images)
+    attack = replace(fit(WindowMean(), defense), window=4)
+    assert torch.allclose(refine(attack, shuffled).images, refine(attack, images).images, atol=1e-6)
+    assert mse(refine(attack, shuffled).images, images).mean() < mse(shuffled, images).mean()
+
+
+def test_with_mixed_windows_each_keeps_its_values():
+    """The estimated partition is the windows of the guess; nothing leaves one, in any of the channels."""
+    defense = VisualMixer(window_lower=2, window_upper=8)
+    shuffled = protect(defense, pictures(2, side=16, channels=2))
+    found = refine(fit(Shredder(sweeps=40), defense), shuffled).images
+    levels = defense.partition(shuffled)
+    assert sum(int(active.any()) for _, active in levels) > 1
+    ids = window_ids(levels, 16, 16)
+    for image, after, windows in zip(shuffled, found, ids, strict=True):
+        for number in windows.unique():
+            inside = windows == number
+            assert torch.equal(image[:, inside].sort(1).values, after[:, inside].sort(1).values)
+    assert not torch.equal(found, shuffled)
+
+
+@pytest.mark.parametrize(("height", "width"), [(12, 12), (10, 7)])
+def test_shredder_undoes_more_than_the_shuffle_and_the_means(height, width):
+    defense = VisualMixer(window_lower=2, window_upper=4)
+    clean = smooth(4, 1, height, width)
+    shuffled = protect(defense, clean)
+    result = refine(fit(Shredder(window=2, sweeps=200, temperature=0.02), defense), shuffled)
+    assert (total_variation(result.images) < total_variation(shuffled)).all()
+    assert result.diagnostics["total_variation"] < result.diagnostics["total_variation_before"]
+    means = refine(WindowMean(window=2), shuffled).images
+    assert mse(result.images, clean).mean() < mse(means, clean).mean() < mse(shuffled, clean).mean()
+
+
+def test_shredder_moves_whole_pixels_where_the_defence_does():
+    defense = VisualMixer(window_lower=4, window_upper=8, channels="spatial")
+    shuffled = protect(defense, pictures(1, channels=3))
+    found = refine(fit(Shredder(sweeps=30), defense), shuffled).images
+    pixels = [sorted(map(tuple, image[0].flatten(1).T.tolist())) for image in (shuffled, found)]
+    assert pixels[0] == pixels[1]
+    assert not torch.equal(shuffled, found)
+
+
+@pytest.mark.parametrize(("window", "blocks", "channels"), [(8, 2, 1), (8, 2, 3), (4, 2, 1), (6, 3, 1)])
+def test_jigsaw_solves_blocks_of_a_smooth_image_exactly(window, blocks, channels):
+    defense = BlockShuffle(window=window, blocks=blocks)
+    clean = smooth(3, channels, 24, 24)
+    shuffled = protect(defense, clean)
+    assert not torch.equal(shuffled, clean)
+    result = refine(fit(Jigsaw(), defense), shuffled)
+    assert torch.equal(result.images, clean)
+    assert result.diagnostics["seam_cost"] < result.diagnostics["seam_cost_before"]
+
+
+def test_jigsaw_finds_the_best_order_of_one_window():
+    """Against every one of the 24 orders, on noise, where no order is right."""
+    plane = torch.rand(1, 4, 4, generator=torch.Generator().manual_seed(4))
+    blocks = plane.unfold(1, 2, 2).unfold(2, 2, 2).permute(1, 2, 0, 3, 4).reshape(4, 1, 2, 2)
+    right, down = seam_costs(blocks)
+    costs = [
+        float(right[a, b] + right[c, d] + down[a, c] + down[b, d]) for a, b, c, d in itertools.permutations(range(4))
+    ]
+    before, after = place_blocks(plane.clone(), 2, [torch.arange(4)], sweeps=2)
+    assert before == pytest.approx(costs[0], rel=1e-5)
+    assert after == pytest.approx(min(costs), rel=1e-5)
+
+
+def test_seam_cost_is_zero_for_a_straight_slope():
+    slope = torch.arange(12.0).view(1, 2, 6) * 0.1
+    left, right = slope[None, ..., :3, None].transpose(-1, -2), slope[None, ..., 3:, None].transpose(-1, -2)
+    blocks = torch.cat([left.reshape(1, 1, 2, 3)[..., :2], right.reshape(1, 1, 2, 3)[..., :2]])
+    expected = (blocks[0, 0, :, 1] * 2 - blocks[0, 0, :, 0] - blocks[1, 0, :, 0]).abs().sum()
+    expected = expected + (blocks[1, 0, :, 0] * 2 - blocks[1, 0, :, 1] - blocks[0, 0, :, 1]).abs().sum()
+    assert float(seam_costs(blocks)[0, 0, 1]) == pytest.approx(float(expected), abs=1e-6)
+    ramp = torch.arange(4.0).expand(2, 4)
+    assert float(seam_costs(torch.stack([ramp[None, :, :2], ramp[None, :, 2:]]))[0, 0, 1]) == 0
+
+
+@pytest.mark.parametrize("attack", [Shredder(window=4, sweeps=30), Jigsaw(window=4)], ids=repr)
+def test_noise_in_noise_out(attack):
+    """Independent noise holds nothing of the truth: no better than the mean image."""
+    clean = pictures(4)
+    found = refine(attack, torch.rand(clean.shape, generator=torch.Generator().manual_seed(1))).images
+    assert mse(found, clean).mean() > mse(clean.mean(0).expand_as(clean), clean).mean()
+
+
+@pytest.mark.parametrize("attack", ALL, ids=repr)
+def test_common_behaviour(attack):
+    defense, images = BlockShuffle(4, 2), pictures(2)
+    with pytest.raises(AttackError, match="auxiliary"):
+        refine(attack, images)
+    assert refine(fit(attack, Clip(max_norm=1.0)), images).diagnostics == {"cost": 1.0, "nothing_to_undo": 1.0}
+    fitted, before = fit(attack, defense), images.clone()
+    first = refine(fitted, images)
+    assert torch.equal(refine(pickle.loads(pickle.dumps(fitted)), images).images, first.images)
+    assert torch.equal(images, before)
+    assert first.diagnostics["cost"] == 1.0
+    assert fitted == attack
+    assert repr(fitted) == repr(attack)
+    failed = replace(guess(images), failure="before")
+    results = fitted.refine_many([None] * 2, [failed, guess(images)], generators(2))
+    assert results[0] is failed
+    assert not results[1].failure
+
+
+@pytest.mark.parametrize("attack", [Shredder(window=3, sweeps=3), Jigsaw(window=3), WindowMean(window=3)], ids=repr)
+def test_windows_that_do_not_fit_the_image(attack):
+    for shape in ((1, 1, 2, 2), (1, 3, 7, 5), (2, 1, 1, 1)):
+        assert refine(attack, torch.rand(shape)).images.shape == shape
+
+
+@pytest.mark.parametrize(
+    ("cls", "change"),
+    [
+        (WindowMean, {"window": -1}),
+        (Shredder, {"sweeps": 0}),
+        (Shredder, {"temperature": -1.0}),
+        (Jigsaw, {"sweeps": 0}),
+    ],
+)
+def test_refuses_bad_values(cls, change):
+    with pytest.raises(ValueError, match=next(iter(change))):
+        cls(**change)
