@@ -28,9 +28,9 @@ class MultitaskGAN(Attack[UpdateHistory, Representatives]):
         min_D  -log r(x) - log(1 - r(x~)) + identity [ -log i(v) - log(1 - i(o)) ]
         min_G  -log r(x~) - category log p_w(c | x~) - identity log i(x~),      x~ = G(z, c)
 
-    x are auxiliary images, v representatives of the victim, o auxiliary images and representatives of the other clients. Judges r and
-    i are heads on one trunk, everything before the last ``nn.Linear`` of the received model; p_w is the received model itself. In
-    every round the trunk and p_w are set to the model of that round; the heads and the generator go on.
+    x are auxiliary images, v representatives of the victim, o auxiliary images and representatives of the other clients. Judges r
+    and i are heads on one trunk, everything before the last ``nn.Linear`` of the received model; p_w is the received model itself.
+    In every round the trunk and p_w are set to the model of that round; the heads and the generator go on.
 
     Attributes:
         iterations: Steps of discriminator and generator, divided evenly over the rounds.

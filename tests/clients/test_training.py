@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch.nn import functional as F
 
 from attacks.base import Labels, Reconstruction
-from clients.audit import audit_baselines, audit_guesses
+from attacks.membership import Membership
+from clients.audit import audit_baselines, audit_guesses, recognition
 from clients.task import Task, load_weights, shared_tensors
-from clients.training import LocalClient, TrainingError, normalise
+from clients.training import LocalClient, TrainingError, normalise, train_alone
 
 TASK = Task(
     dataset="mnist-5k", data_dir="", download=False, image_size=0, train_limit=200, test_limit=50, model="lenet", width=0,
@@ -104,23 +106,28 @@ def test_dp_probes_use_the_training_s_noise_and_their_own_books() -> None:
     assert trained.metrics["epsilon"] < again.metrics["epsilon"] <= 2.0
 
 
+def unseen(guesses: list[Reconstruction]) -> list[tuple[Any, None]]:
+    """Guesses that no oracle looked at."""
+    return [(guess, None) for guess in guesses]
+
+
 def test_the_audit_scores_against_original_and_transformed() -> None:
     mixing = client(pipeline="VisualMixer()")
     truth = [mixing.probed(0), mixing.probed(1)]
     perfect = [Reconstruction(t.original.images.flip(0), t.original.targets.argmax(1).flip(0)) for t in truth]
-    scores = audit_guesses(mixing, "probe", perfect).scores
+    scores = audit_guesses(mixing, "probe", unseen(perfect)).scores
     assert scores["psnr-original"] == [100.0] * 4, "the order of a batch is not the attacker's to know"
     assert max(scores["psnr-transformed"]) < 30
     assert scores["label-accuracy"] == [1.0, 1.0]
     leaked = [Reconstruction(t.seen.images, t.seen.targets.argmax(1)) for t in truth]
-    swapped = audit_guesses(mixing, "probe", leaked).scores
+    swapped = audit_guesses(mixing, "probe", unseen(leaked)).scores
     assert swapped["psnr-transformed"] == [100.0] * 4
     assert (
         swapped["psnr-original"] == pytest.approx(scores["psnr-transformed"][::-1], abs=1e-3)
         or max(swapped["psnr-original"]) < 30
     )
     with pytest.raises(ValueError, match="1 guesses for 2 observed updates"):
-        audit_guesses(mixing, "probe", perfect[:1])
+        audit_guesses(mixing, "probe", unseen(perfect[:1]))
 
 
 def test_baselines_know_nothing_and_pictures_stay_unless_shared() -> None:
@@ -142,8 +149,8 @@ def test_label_scores_count_multisets() -> None:
     classes = mine.originals().targets.argmax(1)
     wrong = classes.clone()
     wrong[:10] = (wrong[:10] + 1) % 10
-    assert audit_guesses(mine, "update", [Labels(classes.sort().values)]).scores["label-accuracy"] == [1.0]
-    value = audit_guesses(mine, "update", [Labels(wrong.sort().values)]).scores["label-accuracy"][0]
+    assert audit_guesses(mine, "update", [(Labels(classes.sort().values), None)]).scores["label-accuracy"] == [1.0]
+    value = audit_guesses(mine, "update", [(Labels(wrong.sort().values), None)]).scores["label-accuracy"][0]
     assert 0.75 <= value < 1.0
 
 
@@ -153,3 +160,43 @@ def test_evaluation_reports_protected_test_images_only_where_they_are_deployed()
     assert mixing["test-loss-original"] == pytest.approx(plain["test-loss-original"])
     assert mixing["test-loss-transformed"] != mixing["test-loss-original"]
     assert plain["num-examples"] == 20
+
+
+def test_recognition_pairs_images_before_it_compares_classes() -> None:
+    mine = client()
+    truth = mine.probed(0).original
+    classes = truth.targets.argmax(1)
+    guess = Reconstruction(truth.images.flip(0), torch.full((len(truth),), -1))
+    assert recognition(guess, classes.flip(0), truth) == [1.0] * len(truth)
+    assert recognition(guess, (classes.flip(0) + 1) % 10, truth) == [0.0] * len(truth)
+
+
+def test_membership_is_scored_by_the_client_on_all_of_its_records() -> None:
+    mine = client()
+    model = mine.task.build_model()
+    scores = audit_guesses(mine, "update", [(Membership(model.eval()), None)]).scores
+    assert (len(scores["member-score"]), len(scores["other-score"])) == (mine.num_train, mine.num_test)
+    losses = [-value for value in scores["other-score"]]
+    assert sum(losses) / len(losses) == pytest.approx(
+        mine.evaluate(shared_tensors(model))["test-loss-original"], rel=1e-4
+    )
+
+
+def test_the_server_s_examples_are_nobody_else_s_and_cover_all_classes() -> None:
+    task = replace(TASK, auxiliary_fraction=0.25)
+    data = task.load_data()
+    indices = task.auxiliary_indices(data.train.labels.numpy())
+    assert len(indices) == round(0.25 * len(data.train)) == len(set(indices.tolist()))
+    assert len(set(data.train.labels[torch.from_numpy(indices)].tolist())) == data.num_classes
+    assert len(task.auxiliary()) == len(indices)
+    assert len(TASK.auxiliary()) == 0
+
+
+def test_training_alone_is_a_client_s_whole_training_and_repeats() -> None:
+    task = replace(TASK, rounds=3, local_epochs=4)
+    batch = client().originals()
+    first, again, other = (train_alone(task, batch, seed) for seed in (1, 1, 2))
+    weight = [shared_tensors(model) for model in (first, again, other)]
+    assert all(torch.equal(weight[0][name], weight[1][name]) for name in weight[0])
+    assert any(not torch.equal(weight[0][name], weight[2][name]) for name in weight[0])
+    assert not first.training

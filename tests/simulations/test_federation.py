@@ -22,6 +22,7 @@ def experiment(out: Path, **changes: object) -> Experiment:
     small = Experiment(
         output_dir=str(out), dataset="mnist-5k", train_limit=120, test_limit=40, num_clients=3, rounds=2, local_epochs=1,
         defenses="GaussianNoise(std=0.02)", probe_attacks=FAST, probe_targets=1, attack_rounds="first", attack_workers=0,
+        adaptive=False,
     )  # fmt: skip
     return replace(small, **changes)
 
@@ -30,6 +31,48 @@ def untimed(rows: list[dict]) -> list[dict]:
     """Rows without what measures time."""
     kept = [row for row in rows if "seconds" not in row["metric"]]
     return [{k: v for k, v in row.items() if k != "seconds"} for row in kept]
+
+
+def test_chains_membership_and_attacks_over_rounds_run_on_what_the_server_knows(tmp_path: Path) -> None:
+    """Every kind of guess goes to the clients and comes back as rows; the history reaches back to the first attacked round."""
+    chain = "InvertingGradients(iterations=20) | WindowMean()"
+    settings = experiment(
+        tmp_path / "run", defenses="VisualMixer(window_lower=4, window_upper=16)", attack_rounds="all",
+        probe_attacks=f"InvertingGradients(iterations=20); {chain}",
+        update_attacks="LossThreshold(); ShadowModels(num_shadows=2); ClassGAN(iterations=2, images_per_class=1)",
+    )  # fmt: skip
+    run_experiment(LocalGrid(3), settings)
+    rows = read_lines(tmp_path / "run" / "rows.jsonl")
+    failed = [row for row in rows if row["status"] == "failed"]
+    assert not failed
+    mixed = [
+        r for r in rows if r["defense"] and r["reference"] == "original" and r["metric"] == "psnr" and r["round"] == 1
+    ]
+    assert {row["attack"] for row in mixed if "Inverting" in row["attack"]} == set(settings.probe_attacks.split("; "))
+    recognised = [row for row in rows if row["metric"] == "recognition" and row["attack"] == chain]
+    assert all(row["n"] == 3 and row["setting"]["auxiliary_data"] != "none" for row in recognised)
+    found = {(r["attack"], r["round"]): r for r in rows if r["metric"] == "membership-auc" and not r["defense"]}
+    assert set(found) == {
+        (attack, at) for attack in ("LossThreshold()", "ShadowModels(num_shadows=2)") for at in (1, 2)
+    }
+    one = found["LossThreshold()", 1]
+    # 120 examples less a fifth for the server, and 40 test examples.
+    assert (one["setting"]["members"], one["setting"]["others"]) == (96, 40)
+    assert one["ci_low"] < one["value"] < one["ci_high"]
+    assert one["roc"][0] == [0.0, 0.0]
+    assert one["roc"][-1] == [1.0, 1.0]
+    drawn = [row for row in rows if row["metric"] == "class-mean-psnr" and not row["defense"]]
+    assert [(row["round"], row["setting"]["rounds_observed"]) for row in drawn] == [(2, 2)]
+
+
+def test_without_auxiliary_data_an_attack_that_needs_it_says_so(tmp_path: Path) -> None:
+    settings = experiment(
+        tmp_path / "run", defenses="", rounds=1, update_attacks="ShadowModels()", auxiliary_fraction=0.0
+    )
+    run_experiment(LocalGrid(3), settings)
+    (row,) = [r for r in read_lines(tmp_path / "run" / "rows.jsonl") if r["attack"] == "ShadowModels()"]
+    assert row["status"] == "failed"
+    assert "auxiliary-fraction is 0" in row["message"]
 
 
 def test_run_leaves_a_report_and_rows_of_every_kind(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_attacks_that_were_open_are_run_again_without_training(
         patch.setattr(AttackPool, "__len__", lambda self: 1)
         with pytest.raises(Killed):
             run_experiment(LocalGrid(3), settings)
-    assert len(list((tmp_path / "run" / "jobs").glob("*.safetensors"))) == 9
+    assert len(list((tmp_path / "run" / "jobs").glob("*.safetensors"))) == 12
     grid = LocalGrid(3)
     run_experiment(grid, replace(settings, resume=True))
     assert untimed(read_lines(tmp_path / "run" / "rows.jsonl")) == unbroken
