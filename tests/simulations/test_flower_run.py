@@ -28,6 +28,7 @@ BINARIES = Path(sys.executable).parent
 SMALL: dict[str, Any] = {
     "train-limit": 200, "test-limit": 60, "rounds": 2, "local-epochs": 1, "defenses": "GaussianNoise(std=0.02)",
     "probe-attacks": "InvertingGradients(iterations=30); LabelInference()", "probe-targets": 1, "attack-rounds": "first",
+    "adaptive": False,
 }  # fmt: skip
 
 
