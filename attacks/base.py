@@ -32,10 +32,11 @@ class ClientUpdate:
         num_examples: Examples that the update was computed on.
         batch_size: Examples per local step.
         local_steps: Optimizer steps between the global model and the update.
-        learning_rate: Of plain local SGD.
+        learning_rate: Of plain local SGD; None where the server does not know it.
         weight_decay: L2 coefficient added to the gradient by the client's optimizer.
         labels: Classes (num_examples,), int64, when the server knows them; else None.
         train_mode: The client computed its gradients with the model in train mode.
+        momentum: Of the client's SGD; makes no difference to one step.
     """
 
     model: nn.Module
@@ -46,25 +47,33 @@ class ClientUpdate:
     num_examples: int
     batch_size: int
     local_steps: int
-    learning_rate: float
+    learning_rate: float | None
     weight_decay: float = 0.0
     labels: Tensor | None = None
     train_mode: bool = True
+    momentum: float = 0.0
 
-    def gradient(self) -> Update:
+    def gradient(self, learning_rate: float | None = None) -> Update:
         """The mean gradient that plain SGD would have needed: -update / (learning_rate * local_steps) - weight_decay * w.
 
-        Exact for one step of SGD without a defence; over several steps it is their mean.
+        Exact for one step of SGD without a defence; over several steps without momentum it is their mean.
+
+        Args:
+            learning_rate: Instead of the observation's, such as an estimate where that is None.
 
         Raises:
-            AttackError: When names, shapes or values of the update do not fit the model's parameters.
+            AttackError: When names, shapes or values of the update do not fit the model's parameters; when no learning rate is
+                known or given.
         """
-        if self.learning_rate <= 0 or self.local_steps < 1:
-            raise AttackError(f"learning rate {self.learning_rate} and {self.local_steps} local steps give no gradient")
+        rate = self.learning_rate if learning_rate is None else learning_rate
+        if rate is None:
+            raise AttackError("the server does not know the learning rate; give an estimate (estimate_learning_rate)")
+        if rate <= 0 or self.local_steps < 1:
+            raise AttackError(f"learning rate {rate} and {self.local_steps} local steps give no gradient")
         parameters = dict(self.model.named_parameters())
         if missing := sorted(set(parameters) - set(self.update)):
             raise AttackError(f"the update lacks {missing[:3]} ({len(missing)} of {len(parameters)} parameters)")
-        scale = -1.0 / (self.learning_rate * self.local_steps)
+        scale = -1.0 / (rate * self.local_steps)
         gradient = {}
         for name, weight in parameters.items():
             delta = self.update[name]
@@ -214,7 +223,9 @@ class Refinement(Attack[ClientUpdate, Reconstruction]):
         Raises:
             AttackError: Always.
         """
-        raise AttackError(f"{self} refines the guess of another attack; write it behind one: InvertingGradients() | {self}")
+        raise AttackError(
+            f"{self} refines the guess of another attack; write it behind one: InvertingGradients() | {self}"
+        )
 
 
 @dataclass(frozen=True, repr=False)

@@ -15,9 +15,16 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, grad_and_value, replace_all_batch_norm_modules_, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attacks.base import AttackError
+from attacks.base import AttackError, ClientUpdate
+from attacks.local_steps import local_orders, simulated_update
 from attacks.metrics import total_variation
 from defenses.base import Update
+
+Client = Callable[[Update, Tensor, Tensor], Update]
+"""(global weights, normalised images (b, C, H, W), soft labels (b, K)) -> what a client with these would send, as a gradient."""
+
+Observed = dict[str, tuple[Tensor, Tensor]]
+"""``attacks.batch_statistics.Statistics`` of every trial: layer -> (T, channels) each."""
 
 
 def attackable(model: nn.Module, train_mode: bool) -> nn.Module:
@@ -39,13 +46,40 @@ def count_classes(model: nn.Module, input_shape: tuple[int, int, int], like: Ten
         return int(model(like.new_zeros(2, *input_shape)).shape[-1])
 
 
+def unrolled_client(model: nn.Module, observation: ClientUpdate) -> Client:
+    """The local training of a client as a function of its images, for updates of several steps.
+
+    It returns -update / (learning_rate * local_steps) - weight_decay * w, which is how ``ClientUpdate.gradient`` reads what was
+    sent, so that costs, priors and their scales mean the same as for one step.
+
+    The client's order of examples is unknown. One fixed guess serves all trials (``local_orders`` from the seed 0): the first epoch
+    takes the dummy images as they come, which loses nothing where they can be exchanged, and a later one is right by luck only.
+
+    Args:
+        model: From ``attackable``.
+        observation: Whose ``learning_rate`` is a number.
+
+    Source: Dimitrov et al., "Data Leakage in Federated Averaging", 2022, section 4, without its prior on the epochs' order.
+    """
+    rate, steps, decay = observation.learning_rate, observation.local_steps, observation.weight_decay
+    assert rate is not None
+    order = local_orders(observation.num_examples, observation.batch_size, steps, torch.Generator().manual_seed(0))
+    buffers = dict(model.named_buffers())
+
+    def client(weights: Update, images: Tensor, labels: Tensor) -> Update:
+        sent = simulated_update(model, weights, buffers, images, labels, order, rate, observation.momentum, decay)
+        return {name: sent[name] / (-rate * steps) - decay * weight for name, weight in weights.items()}
+
+    return client
+
+
 class GradientMatching:
     """The objective of Zhu et al. 2019, Eq. 3, and Geiping et al. 2020, Eq. 4, for any number of trials in one call.
 
-        L(x, y) = D(grad_w loss(model_w(x), y), g) + total_variation * TV(x)
+        L(x, y) = D(grad_w loss(model_w(x), y), g) + total_variation * TV(x) + P(x)
 
     with D the cosine distance 1 - <a, g> / (|a| |g|) over all parameters concatenated, the sum of squares, or the sum of absolute
-    differences, loss the mean cross-entropy with soft labels, and TV the mean over the dummy images.
+    differences, loss the mean cross-entropy with soft labels, TV the mean over the dummy images, and P another prior, if any.
 
     The model's weights are shared by all trials; images, labels and observed gradients are batched (``torch.func.vmap``).
 
@@ -57,6 +91,9 @@ class GradientMatching:
         labels: (T, b) int64, or None: then the unknowns hold label logits, and the soft labels are their softmax.
         cost: "cosine", "masked-cosine", "l2" or "l1".
         total_variation: Weight of the image prior.
+        client: What to match instead of the gradient of the loss, see ``unrolled_client``; or None.
+        prior: P, a function of one trial's images and its ``observed``; or None.
+        observed: What P reads, batched over trials.
     """
 
     def __init__(
@@ -68,12 +105,18 @@ class GradientMatching:
         labels: Tensor | None,
         cost: str,
         total_variation: float,
+        client: Client | None = None,
+        prior: Callable[[Tensor, Observed], Tensor] | None = None,
+        observed: Observed | None = None,
     ) -> None:
         self.model = model
         self.batch_shape = batch_shape
         self.num_classes = num_classes
         self.cost = COSTS[cost]
         self.total_variation = total_variation
+        self.client = client or grad(self._training_loss)
+        self.prior = prior
+        self.observed = observed or {}
         self.targets = targets
         self.labels = None if labels is None else F.one_hot(labels, num_classes).to(next(iter(targets.values())))
         self.parameters = {name: p.detach() for name, p in model.named_parameters()}
@@ -85,15 +128,16 @@ class GradientMatching:
         Raises:
             AttackError: When an operation of the model has no second derivative in torch.
         """
-        targets, known = self.targets, self.labels
+        targets, known, observed = self.targets, self.labels, self.observed
         if known is None:
             known = unknowns.new_empty(len(next(iter(targets.values()))), 0)
         if len(trials) < len(known):
             targets, known = {name: t[trials] for name, t in targets.items()}, known[trials]
+            observed = {name: (mean[trials], var[trials]) for name, (mean, var) in observed.items()}
         # The fused attention kernels have no second derivative.
         try:
             with sdpa_kernel(SDPBackend.MATH):
-                gradients, losses = vmap(grad_and_value(self._loss))(unknowns, known, targets)
+                gradients, losses = vmap(grad_and_value(self._loss))(unknowns, known, targets, observed)
         except RuntimeError as error:
             if "derivative for" not in str(error):
                 raise
@@ -113,11 +157,12 @@ class GradientMatching:
         pixels = torch.Size(self.batch_shape).numel()
         return unknowns[:pixels].view(self.batch_shape), unknowns[pixels:].view(-1, self.num_classes)
 
-    def _loss(self, unknowns: Tensor, known: Tensor, target: Update) -> Tensor:
+    def _loss(self, unknowns: Tensor, known: Tensor, target: Update, observed: Observed) -> Tensor:
         images, logits = self.split(unknowns)
         labels = known if self.labels is not None else logits.softmax(1)
-        gradient = grad(self._training_loss)(self.parameters, images, labels)
-        loss = self.cost(gradient, target)
+        loss = self.cost(self.client(self.parameters, images, labels), target)
+        if self.prior is not None:
+            loss = loss + self.prior(images, observed)
         if self.total_variation:
             loss = loss + self.total_variation * total_variation(images).mean()
         return loss

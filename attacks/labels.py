@@ -43,7 +43,9 @@ class LabelInference(Attack[ClientUpdate, Labels]):
     def _attack(self, observation: ClientUpdate) -> Labels:
         count = min(observation.num_examples, self.max_labels)
         try:
-            guess = infer_observed_labels(observation, observation.gradient())[:count]
+            # Signs and proportions tell the classes: any rate serves where none is known.
+            rate = 1.0 if observation.learning_rate is None else None
+            guess = infer_observed_labels(observation, observation.gradient(rate))[:count]
         except AttackError as error:
             return Labels(torch.full((max(count, 0),), -1), failure=str(error))
         return Labels(guess.sort().values)

@@ -29,6 +29,7 @@ app = typer.Typer(
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
 DEFAULT_CLIENTS = 4
+DEFAULT_ATTACKS = "InvertingGradients(); LabelInference()"
 
 
 @app.command()
@@ -63,6 +64,81 @@ def run(
         _fail(str(error))
     resources = Resources(experiment.num_clients, cpus_per_client, gpus_per_client)
     raise typer.Exit(_run(experiment, resources))
+
+
+@app.command()
+def attack(
+    update: Annotated[
+        Path, typer.Argument(metavar="UPDATE.safetensors", help="Name -> (local - global), of every parameter.")
+    ],
+    model: Annotated[str, typer.Option(help="Name of the model, as `fedveil list models` shows.")],
+    num_classes: Annotated[int, typer.Option(help="Number of logits.")],
+    input_shape: Annotated[str, typer.Option(metavar="C,H,W", help="One image, such as 1,28,28.")],
+    learning_rate: Annotated[float, typer.Option(help="Of the client's plain SGD.")],
+    weights: Annotated[
+        Path | None, typer.Option(help="Safetensors of the global weights; without it, the initial ones of --seed.")
+    ] = None,
+    local: Annotated[bool, typer.Option("--local", help="UPDATE holds the local weights instead.")] = False,
+    width: Annotated[int, typer.Option(help="Of models that have one; 0 for the default.")] = 0,
+    norm: Annotated[str, typer.Option(help="group or batch.")] = "group",
+    mean: Annotated[str, typer.Option(help="Normalisation of images in [0, 1], per channel: 0.49,0.48,0.45.")] = "",
+    std: Annotated[str, typer.Option(help="Likewise.")] = "",
+    num_examples: Annotated[int, typer.Option(help="Examples that the update was computed on.")] = 1,
+    local_steps: Annotated[int, typer.Option(help="Optimizer steps of the client.")] = 1,
+    batch_size: Annotated[int, typer.Option(help="Examples of a local step; 0 for all.")] = 0,
+    weight_decay: Annotated[float, typer.Option(help="L2 coefficient of the client.")] = 0.0,
+    labels: Annotated[str, typer.Option(help="Classes of the examples, if known: 3,5.")] = "",
+    eval_mode: Annotated[bool, typer.Option("--eval-mode", help="The client's model was in eval mode.")] = False,
+    attack: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="Attacks; repeat it or separate by `;`.", show_default=DEFAULT_ATTACKS),
+    ] = None,
+    auxiliary: Annotated[str, typer.Option(metavar="DATASET", help="Data that attacks may learn from.")] = "",
+    data_dir: Annotated[str, typer.Option(help="Directory of its files.")] = "",
+    defense: Annotated[str, typer.Option(metavar="PIPELINE", help="The client's defence, which attacks know.")] = "",
+    truth: Annotated[
+        Path | None, typer.Option(help="Safetensors with `images` in [0, 1] and `labels`, to score the guesses.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the attacks and of the initial weights.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the results.", show_default="runs/attack-DATE-TIME")
+    ] = None,
+) -> None:
+    """Attacks one update that any Flower app recorded, and writes what it guesses.
+
+    The client must have trained by plain SGD from the weights given by --weights.
+    """
+    from rich.markup import escape
+
+    from simulations.attack_file import Request, prepare
+    from simulations.attack_file import run as run_attacks
+
+    folder = (out or Path("runs") / datetime.now().strftime("attack-%Y%m%d-%H%M%S")).resolve()
+    try:
+        request = Request(
+            update, model, num_classes, input_shape, learning_rate, weights, local, width, norm, mean, std, num_examples,
+            local_steps, batch_size, weight_decay, labels, eval_mode, "; ".join(attack or [DEFAULT_ATTACKS]), auxiliary,
+            data_dir, defense, truth, seed,
+        )  # fmt: skip
+        if (folder / "result.json").exists():
+            raise ConfigError(f"--out {folder} already holds results; name another folder")
+        prepared = prepare(request)
+        folder.mkdir(parents=True, exist_ok=True)
+    except (ConfigError, OSError) as error:
+        _fail(escape(str(error)))
+    for notice in prepared.notices:
+        console.print(f"notice: {notice}", markup=False, soft_wrap=True)
+    entries = run_attacks(prepared, folder)
+    for entry in entries:
+        told = entry["failure"] or ", ".join(
+            f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {[round(v, 3) for v in value]}"
+            for key, value in entry["scores"].items()
+        )
+        line = f"{entry['attack']}: {'failed: ' if entry['failure'] else ''}{told or 'done'} ({entry['seconds']:.1f} s)"
+        console.print(line, markup=False, soft_wrap=True)
+    console.print(f"results: {folder / 'result.json'}", soft_wrap=True, markup=False)
+    if all(entry["failure"] for entry in entries):
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -17,7 +17,7 @@ def adaptive_attacks(
 ) -> list[str]:
     """Texts of a pipeline's adaptive attacks on one kind of observation, with their default settings.
 
-    A refinement is written behind the inversions that the run uses anyway, those in ``chosen``. The pipeline without a
+    A refinement is written behind the first inversion that the run uses anyway, so that it costs little. The pipeline without a
     defence gets the other pipelines' attacks that stand alone, as their positive control.
 
     Args:
@@ -31,7 +31,7 @@ def adaptive_attacks(
     controls = not pipeline.defenses
     if controls:
         names = tuple(dict.fromkeys(name for one in pipelines for name in one.adaptive_attacks))
-    inversions = [repr(a) for a in chosen if isinstance(a, GradientInversion)]
+    inversions = [repr(a) for a in chosen if isinstance(a, GradientInversion)][:1]
     found = []
     for name in names:
         attack = known[name]()

@@ -102,6 +102,7 @@ class Observed:
                 learning_rate=task.learning_rate,
                 weight_decay=task.weight_decay,
                 labels=seen.labels,
+                momentum=task.momentum,
             )
             for seen in self.seen
         ]

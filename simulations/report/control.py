@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -12,6 +12,10 @@ from simulations.report.rows import Row, null_name
 IMAGE_METRICS = frozenset({"psnr", "ssim", "mse"})
 MEMBERSHIP_METRICS = frozenset({"membership-auc", "membership-tpr"})
 """Area under the ROC curve, and true positive rate at 1 % false positive rate."""
+CLASS_METRICS = frozenset({"class-mean-psnr", "class-mean-ssim"})
+"""Of class representatives (GAN attacks), against the mean image of a class; never a score of one person's image."""
+CHAIN = " | "
+"""Stands between the stages of an attack: an inversion and what refines its guess."""
 
 Audit = tuple[Any, ...]
 """(experiment, scenario, dataset, model, seed, round, observation): what a score and its null baselines share."""
@@ -36,18 +40,39 @@ class Control:
     reason: str = ""
 
 
-def family(metric: str) -> str:
-    """The kind of score that a metric belongs to; one control decides for all of a kind. "" needs no control."""
-    if metric in IMAGE_METRICS:
+def family(row: Row, drawn: Collection[str] = ()) -> str:
+    """The kind of score that a row belongs to; one control decides for all of a kind. "" needs no control.
+
+    Args:
+        row: The row.
+        drawn: Attacks that draw class representatives (``class_attacks``); their recognition is a kind of its own.
+    """
+    metric = row.metric
+    if metric in CLASS_METRICS or (metric == "recognition" and row.attack in drawn):
+        return "representatives"
+    if metric in IMAGE_METRICS or metric == "recognition":
         return "images"
     if metric == "label-accuracy":
         return "labels"
     return "membership" if metric in MEMBERSHIP_METRICS else ""
 
 
-def decides(row: Row) -> bool:
-    """Whether the row is the one by which its kind of score is judged."""
+def decides(row: Row, drawn: Collection[str] = ()) -> bool:
+    """Whether the row is the one by which its kind of score is judged; ``drawn`` as in ``family``."""
+    if row.metric == "recognition":
+        return row.attack in drawn
     return (row.metric, row.reference) in {("psnr", "original"), ("label-accuracy", ""), ("membership-auc", "")}
+
+
+def class_attacks(rows: Iterable[Row]) -> frozenset[str]:
+    """Texts of attacks that draw what classes look like, not what one person's image looks like."""
+    return frozenset(row.attack for row in rows if row.metric in CLASS_METRICS)
+
+
+def chance_of_recognition(setting: Mapping[str, Any]) -> float | None:
+    """1 / ``num_classes`` of a threat card; None where the card does not say how many classes there are."""
+    count = setting.get("num_classes")
+    return 1 / count if isinstance(count, int) and count >= 1 else None
 
 
 def audit_of(row: Row) -> Audit:
@@ -82,8 +107,14 @@ class Nulls:
         return {r.attack: r.value for r in closest(row, own, lambda r: r) if r.value is not None}
 
     def best(self, row: Row) -> tuple[str, float] | None:
-        """The highest of ``of(row)``; a membership score without a baseline is compared with chance, 0.5."""
+        """The highest of ``of(row)``.
+
+        Without a baseline, a membership score is compared with chance, 0.5, and recognition with one over the number of classes.
+        """
         found = self.of(row)
+        if not found and row.metric == "recognition":
+            chance = chance_of_recognition(row.setting)
+            return None if chance is None else ("chance", chance)
         if not found and row.metric == "membership-auc":
             return "chance", 0.5
         return max(found.items(), key=lambda item: item[1]) if found else None
@@ -102,12 +133,13 @@ def leaks(row: Row, null: tuple[str, float] | None) -> bool:
 def controls(rows: Sequence[Row]) -> list[Control]:
     """The verdict on every attack on the undefended run.
 
-    A label attack without a chance baseline gets no verdict; an image attack without a null baseline fails.
+    A label attack without a chance baseline gets no verdict, nor a GAN attack whose threat card does not give the number of
+    classes; an image attack without a null baseline fails.
     """
-    nulls = Nulls(rows)
+    nulls, drawn = Nulls(rows), class_attacks(rows)
     found = []
     for row in rows:
-        if row.attack and not row.is_null and row.defense == "" and decides(row):
+        if row.attack and not row.is_null and row.defense == "" and decides(row, drawn):
             null = nulls.best(row)
             if null is not None or row.metric == "psnr":
                 reason = _reason(row, null)
@@ -134,7 +166,12 @@ def validate(rows: Sequence[Row]) -> list[Row]:
     observation, if the 95 % interval of its mean PSNR against the original, without a defence, lies above the mean of
     the best null baseline. If not, or if there is no undefended run, its "ok" image rows of that round and observation
     get the status "not-validated" under every defence. Label accuracy is judged in the same way against
-    ``baseline:uniform`` where there is one, and membership against ``baseline:*`` or an AUC of 0.5.
+    ``baseline:uniform`` where there is one, membership against ``baseline:*`` or an AUC of 0.5, and the class representatives of
+    GAN attacks by their recognition against one over ``num_classes`` where the threat card gives it.
+
+    A chain such as ``InvertingGradients() | LearnedRestorer()`` undoes a defence, and so has nothing to do on the undefended
+    run: where it has no undefended row of its own, the control of its first stage in the same round and observation is its
+    control. This says that the inversion is strong enough to hand something on; it says nothing about the refinement.
 
     Args:
         rows: All rows of one or more runs; left unchanged.
@@ -142,18 +179,23 @@ def validate(rows: Sequence[Row]) -> list[Row]:
     Returns:
         The same rows in the same order, with new statuses. Failed rows stay failed.
     """
+    drawn = class_attacks(rows)
     verdicts: dict[tuple[Audit, str, str], list[Control]] = defaultdict(list)
     for control in controls(rows):
-        verdicts[audit_of(control.row), control.row.attack, family(control.row.metric)].append(control)
+        verdicts[audit_of(control.row), control.row.attack, family(control.row, drawn)].append(control)
     has_chance = {audit_of(row) for row in rows if row.is_null and row.metric == "label-accuracy"}
 
     def judged(row: Row) -> Row:
-        kind = family(row.metric)
+        kind = family(row, drawn)
         if not kind or not row.attack or row.is_null or row.status != "ok":
             return row
         if kind == "labels" and audit_of(row) not in has_chance:
             return row
-        deciding = closest(row, verdicts[audit_of(row), row.attack, kind], lambda control: control.row)
+        if kind == "representatives" and chance_of_recognition(row.setting) is None:
+            return row
+        at, first = audit_of(row), row.attack.split(CHAIN)[0]
+        own = verdicts.get((at, row.attack, kind)) or verdicts.get((at, first, kind), [])
+        deciding = closest(row, own, lambda control: control.row)
         passed = bool(deciding) and all(control.passed for control in deciding)
         return row if passed else replace(row, status="not-validated")
 

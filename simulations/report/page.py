@@ -17,7 +17,8 @@ from simulations.report import plots, text
 from simulations.report.charts import marker, svg
 from simulations.report.control import validate
 from simulations.report.looks import Look, looks
-from simulations.report.pictures import Embedder, Picture, grids, read_index
+from simulations.report.pictures import Embedder, Picture, drawn, grids, read_index
+from simulations.report.roc import roc_charts
 from simulations.report.rows import Row, null_name, read_rows
 from simulations.report.study import Study, split
 from simulations.report.style import CSS
@@ -115,6 +116,8 @@ def _view(
     columns, control = control_table(study)
     images = [verdict for row in control if row.metric == "psnr" for verdict in row.verdicts if verdict]
     nulls = study.mean_nulls()
+    # GAN attacks and scored attacks on membership have tables of their own.
+    attacked = [c for c in study.cells if not c.draws_classes and c.mean("membership-auc") is None]
     return {
         "study": study,
         "lines": lines,
@@ -123,7 +126,13 @@ def _view(
         "planes": plots.planes(study, lines, faces),
         "accuracy": plots.accuracy(study, faces),
         "panels": plots.panels(study, faces),
-        "grids": grids(pictures, study.pipelines, embed),
+        "grids": grids([one for one in pictures if one.attack not in study.class_attacks], study.pipelines, embed),
+        "drawn": drawn([one for one in pictures if one.attack in study.class_attacks], embed),
+        "membership": [cell for cell in study.cells if cell.mean("membership-auc") is not None],
+        "roc": roc_charts(study, faces),
+        "representatives": [cell for cell in study.cells if cell.draws_classes],
+        "attacked": attacked,
+        "has_recognition": any(cell.mean("recognition") is not None for cell in attacked),
         "control_columns": columns,
         "control": control,
         "unbroken": bool(images) and not any(verdict.passed for verdict in images),

@@ -15,6 +15,8 @@ from simulations.report.text import short_names
 
 TARGETS_FIRST, TARGETS_LATER = 24, 6
 """Targets kept per defence in the first attacked round and in each later one; the rest stays in ``pictures/``."""
+SHOWN_DRAWINGS = 10
+"""Class representatives shown of each attack on each client; classes come in order, so these differ."""
 MOST_BYTES = 24_000_000
 """Size of all embedded pictures; a page much larger than this is slow to open."""
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -194,3 +196,18 @@ def _tiles(
         uri, psnr = (embed(found.file), found.psnr) if found else (None, None)
         tiles.append(Tile(names.get(attack, kind), attack or kind, uri, psnr, kind))
     return tuple(tiles)
+
+
+def drawn(pictures: Sequence[Picture], embed: Embedder) -> dict[str, list[Strip]]:
+    """Defence -> ``SHOWN_DRAWINGS`` evenly spaced class representatives per attack and client, of the last round."""
+    groups: dict[tuple[str, str, tuple[Any, ...]], list[Picture]] = defaultdict(list)
+    for picture in pictures:
+        groups[picture.defense, picture.attack, picture.target[:3]].append(picture)
+    found: dict[str, list[Strip]] = defaultdict(list)
+    for (defense, attack, whose), of in groups.items():
+        last = [one for one in of if one.round == max(picture.round for picture in of)]
+        step = max(len(last) / SHOWN_DRAWINGS, 1)
+        chosen = [last[int(i * step)] for i in range(min(len(last), SHOWN_DRAWINGS))]
+        tiles = tuple(Tile(f"no. {one.target[-1]}", attack, embed(one.file), None, one.kind) for one in chosen)
+        found[defense].append(Strip(f"{attack}, round {last[0].round}, {_named((*whose, '', ''))}", tiles))
+    return dict(found)

@@ -137,7 +137,7 @@ def _strict(value: Any) -> Any:
         return None if math.isnan(value) else str(value)
     if isinstance(value, Mapping):
         return {key: _strict(inner) for key, inner in value.items()}
-    return value
+    return [_strict(inner) for inner in value] if isinstance(value, list) else value
 
 
 _READ: dict[str, Callable[[Any], Any]] = {
@@ -190,10 +190,11 @@ def read_rows(path: Path) -> tuple[list[Row], list[str]]:
 
 
 def to_csv(rows: Sequence[Row]) -> str:
-    """All rows as one table: the settings as columns ``setting.NAME``, unknown fields last."""
+    """All rows as one table: the settings as columns ``setting.NAME``, unknown fields last, without ROC curves."""
     names = [spec.name for spec in fields(Row) if spec.name not in {"setting", "extra"}]
     settings = sorted({key for row in rows for key in row.setting})
-    extras = sorted({key for row in rows for key in row.extra})
+    # A curve of a hundred points is no cell of a table; rows.jsonl has it.
+    extras = sorted({key for row in rows for key in row.extra} - {"roc"})
     text = io.StringIO()
     # All texts are quoted: a message may hold a carriage return, which ends a line for many readers.
     writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)

@@ -12,6 +12,9 @@ from simulations.report.rows import Row
 WORST_IS_HIGHEST = (
     "psnr",
     "ssim",
+    "recognition",
+    "class-mean-psnr",
+    "class-mean-ssim",
     "label-accuracy",
     "membership-auc",
     "membership-tpr",
@@ -32,7 +35,8 @@ class Score:
     Attributes:
         mean: Mean over seeds; None when no seed has a number.
         low: Lower end of the 95 % interval: Student's t over seeds when there are several; otherwise the row's own, or
-            Wilson's over the test images for an accuracy that comes without one.
+            Wilson's over the images for a test accuracy that comes without one, and for recognition: where all images or none
+            are recognised, Student's t would have no width.
         high: Upper end of that interval.
         worst: The worst example of any seed.
         n: Examples over all seeds.
@@ -88,7 +92,8 @@ def _own_interval(rows: Sequence[Row]) -> tuple[float | None, float | None]:
     if len(rows) != 1:
         return None, None
     row = rows[0]
-    if row.metric == "test-accuracy" and row.ci_low is None and row.value is not None and 0 <= row.value <= 1 <= row.n:
+    share = row.metric == "recognition" or (row.metric == "test-accuracy" and row.ci_low is None)
+    if share and row.value is not None and 0 <= row.value <= 1 <= row.n:
         return wilson(row.value, row.n)
     return row.ci_low, row.ci_high
 

@@ -9,7 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from simulations.report.control import Control, Nulls, controls, decides, leaks
+from simulations.report.control import (
+    CLASS_METRICS,
+    Control,
+    Nulls,
+    chance_of_recognition,
+    class_attacks,
+    controls,
+    decides,
+    leaks,
+)
 from simulations.report.rows import Row
 from simulations.report.score import PARTLY_FAILED, Score, merge
 from simulations.report.text import setting
@@ -28,11 +37,25 @@ UTILITY_METRICS = (
 )
 COST_METRICS = ("matching-cost", "objective")
 """Names of the loss that an attack minimises."""
-ATTACK_METRICS = ("psnr", "ssim", "mse", "label-accuracy", *COST_METRICS, "attack-seconds", "attack")
+ATTACK_METRICS = (
+    *(
+        "psnr",
+        "ssim",
+        "mse",
+        "recognition",
+        "oracle-accuracy",
+        "label-accuracy",
+        *COST_METRICS,
+        "attack-seconds",
+        "attack",
+    ),
+    *("membership-auc", "membership-tpr", "class-mean-psnr", "class-mean-ssim"),
+)
 """Metrics with a place of their own; "attack" is the row of an attack that gave no score at all."""
 
-LEADING = (("psnr", "original"), ("label-accuracy", ""), ("membership-auc", ""), ("attack", ""))
+RESULTS = (("psnr", "original"), ("label-accuracy", ""), ("membership-auc", ""), ("recognition", ""))
 """Scores in the order in which they say how an attack did."""
+LEADING = (*RESULTS, ("attack", ""))
 PER_ROUND = ("round", "model_accuracy", "attack_failures")
 """Settings of a row that are results rather than part of the threat card."""
 
@@ -87,8 +110,23 @@ class Cell:
         return setting(json.loads(self.card).get("observation") or "")
 
     @property
+    def chance(self) -> float | None:
+        """Recognition of a blind guess, where the threat card gives the number of classes."""
+        return chance_of_recognition(json.loads(self.card))
+
+    @property
+    def has_result(self) -> bool:
+        """Whether the attack ran and was scored; its time and its own loss alone are no result."""
+        return self.status != "failed" and any(self.mean(*key) is not None for key in RESULTS)
+
+    @property
+    def draws_classes(self) -> bool:
+        """Whether the attack drew class representatives, which are no guess of one person's image."""
+        return any((metric, "") in self.scores for metric in CLASS_METRICS)
+
+    @property
     def leading(self) -> Score:
-        """The score that the attack is about: of images, of labels or of members."""
+        """The score that the attack is about: of images, of labels, of members or of classes."""
         return next((self.scores[key] for key in LEADING if key in self.scores), next(iter(self.scores.values())))
 
     @property
@@ -162,6 +200,11 @@ class Study:
     def controls(self) -> tuple[Control, ...]:
         """Verdicts of the positive control."""
         return tuple(controls(self.rows))
+
+    @cached_property
+    def class_attacks(self) -> frozenset[str]:
+        """Attacks that draw class representatives."""
+        return class_attacks(self.rows)
 
     def cells_of(self, defense: str) -> list[Cell]:
         """Cells under one defence."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from simulations.report.control import CHAIN
 from simulations.report.rows import null_name
 from simulations.report.score import PARTLY_FAILED, Score
 from simulations.report.study import Cell, Study
@@ -197,15 +198,19 @@ def _adaptive(cells: Sequence[Cell], known: Any) -> list[str]:
     names = known.get("adaptive_attacks") if isinstance(known, Mapping) else None
     if not isinstance(names, list | tuple) or not names:
         return [UNTESTED]
-    ran = {str(name) for name in names for cell in cells if _runs(str(name), cell) and cell.status != "failed"}
-    if not ran:
-        return [f"{UNTESTED}: {', '.join(map(str, names))} did not run"]
-    missing = [str(name) for name in names if str(name) not in ran]
-    return [f"adaptive attacks that did not run: {', '.join(missing)}"] if missing else []
+    by_name = {str(name): [cell for cell in cells if _runs(str(name), cell) and cell.has_result] for name in names}
+    missing = [name for name, found in by_name.items() if not found]
+    if len(missing) == len(by_name):
+        return [f"{UNTESTED}: {', '.join(missing)} did not run"]
+    caveats = [f"adaptive attacks that did not run: {', '.join(missing)}"] if missing else []
+    if all(cell.psnr is None for found in by_name.values() for cell in found):
+        caveats.append("adaptive attacks ran on membership only; on the images it is untested against them")
+    return caveats
 
 
 def _runs(name: str, cell: Cell) -> bool:
-    return re.search(rf"\b{re.escape(name)}\b", cell.attack) is not None
+    """Whether the attack, or any stage of a chain, is the named one; a word inside of its arguments is not."""
+    return any(re.match(r"\s*(\w*)", stage)[1] == name for stage in cell.attack.split(CHAIN))  # type: ignore[index]
 
 
 def sentence(line: Line, seeds: int = 1) -> str:

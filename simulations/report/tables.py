@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simulations.report.control import Control, family
+from simulations.report.control import IMAGE_METRICS, Control
 from simulations.report.rows import Row, null_name
 from simulations.report.score import Score, merge
 from simulations.report.study import ATTACK_METRICS, UTILITY_METRICS, Cell, Study
@@ -169,6 +169,6 @@ def others(study: Study) -> list[Other]:
 
 def _unusual(row: Row) -> bool:
     """Whether a known metric comes with a reference that has no column."""
-    if family(row.metric) == "images" or row.metric == "test-accuracy":
+    if row.metric in IMAGE_METRICS or row.metric == "test-accuracy":
         return row.reference not in {"original", "transformed"}
     return row.reference != "" and row.metric != "test-loss"

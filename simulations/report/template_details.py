@@ -16,7 +16,7 @@ Otherwise it is printed as not validated under every defence.</p></header>
 <tbody>
 {% for row in view.control %}
 <tr><th scope="row"><code>{{ row.attack }}</code></th>
-<td>{{ {'psnr': 'PSNR, dB', 'label-accuracy': 'label accuracy', 'membership-auc': 'AUC'}.get(row.metric) }}</td>
+<td>{{ {'psnr': 'PSNR, dB', 'label-accuracy': 'label accuracy', 'membership-auc': 'AUC'}.get(row.metric, row.metric) }}</td>
 {% for verdict in row.verdicts %}
 {% if verdict %}{{ judged(verdict, decibel if row.metric == 'psnr' else two) }}
 {% else %}<td>{{ nothing }}</td>{% endif %}
@@ -56,10 +56,11 @@ ATTACK_MACROS = """
   {% endfor %}</td>
 {% endmacro %}
 
-{% macro attack_head(null_names) %}
+{% macro attack_head(null_names, recognition) %}
 <thead>
 <tr class="group"><th colspan="4"></th>
 <th class="edge" colspan="2">PSNR, dB</th>
+{% if recognition %}<th></th>{% endif %}
 {% if null_names %}<th class="edge" colspan="{{ null_names | length }}">Null baselines, dB</th>{% endif %}
 <th class="edge" colspan="3">Original / transformed</th>
 <th class="edge" colspan="7"></th></tr>
@@ -69,6 +70,7 @@ ATTACK_MACROS = """
 <th scope="col">Status</th>
 <th scope="col" class="num edge">mean</th>
 <th scope="col" class="num">worst</th>
+{% if recognition %}<th scope="col" class="num">recognised</th>{% endif %}
 {% for name in null_names %}
 <th scope="col" class="num{{ ' edge' if loop.first }}">{{ name | null_name }}</th>
 {% endfor %}
@@ -82,9 +84,9 @@ ATTACK_MACROS = """
 </tr></thead>
 {% endmacro %}
 
-{% macro attack_table(cells, null_names, card_numbers) %}
+{% macro attack_table(cells, null_names, card_numbers, recognition=false) %}
 <div class="scroll tall"><table>
-{{ attack_head(null_names) }}
+{{ attack_head(null_names, recognition) }}
 <tbody>
 {% for cell in cells %}
 <tr{% if cell.status == 'not-validated' %} class="doubt"{% endif %}>
@@ -95,6 +97,7 @@ ATTACK_MACROS = """
 {{ status(cell.status) }}
 {{ score(cell.psnr, decibel, true) }}
 {{ number((cell.psnr.worst if cell.psnr else none) | decibel) }}
+{% if recognition %}{{ recognised(cell) }}{% endif %}
 {% for name in null_names %}{{ number(cell.nulls.get(name) | decibel, '', loop.first) }}{% endfor %}
 {{ both(cell, 'ssim', two, true) }}
 {{ both(cell, 'mse', brief) }}
@@ -114,10 +117,13 @@ ATTACK_MACROS = """
 
 ATTACKS = """
 <section id="attacks{{ s }}">
-<header><h2>All attacks</h2><p>Every attack on every defence in every attacked round, with the null baselines beside it.
+<header><h2>All attacks</h2><p>Every attack on every defence in every attacked round, with the null baselines beside it
+{%- if view.membership or view.representatives %}; attacks on membership and GAN attacks have tables of their own{% endif %}.
+{% if view.has_recognition %}Recognised is the share of images in which a classifier trained on clean data, the oracle, sees
+the right class. {% endif %}
 Failed trials are counted and scored as a grey image, never dropped. Cost is the attack's own matching loss; the card
 says what the attacker knew. Small print is a 95&nbsp;% interval or a null baseline.</p></header>
-{% if study.cells %}{{ attack_table(study.cells, view.null_names, view.cards.numbers) }}
+{% if view.attacked %}{{ attack_table(view.attacked, view.null_names, view.cards.numbers, view.has_recognition) }}
 {% else %}<p class="soft">No attack has finished yet.</p>{% endif %}
 {% if study.null_cells %}
 <details><summary>The null baselines themselves</summary>{{ attack_table(study.null_cells, [], {}) }}</details>

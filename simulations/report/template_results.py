@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from simulations.report.template_leaks import LEAKS
+
 HEADLINE = """
 <section id="headline{{ s }}">
 <header><h2>Headline</h2><p>The strongest attack on each defence, scored against the original images. PSNR in dB: higher
@@ -222,4 +224,4 @@ points are not validated.</p></header>
 </section>
 """
 
-RESULTS = HEADLINE + SUMMARY + PLANE + PICTURES + CURVES
+RESULTS = HEADLINE + SUMMARY + PLANE + PICTURES + LEAKS + CURVES

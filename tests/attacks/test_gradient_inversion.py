@@ -10,10 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from attacks.base import ClientUpdate, Reconstruction
-from attacks.gradient_inversion import GradientInversion
+from attacks.base import AttackError, ClientUpdate, Reconstruction
+from attacks.batch_statistics import sent_statistics, statistics_distance
+from attacks.gradient_inversion import GradientInversion, _agreement
 from attacks.metrics import null_baselines, score
 from attacks.presets import DLG, InvertingGradients
+from tests.attacks.test_batch_statistics import direct_statistics, sent
 from tests.attacks.wire import CLASSES, MEAN, SIDE, STD, classes, generators, linear_net, observe, pictures, sigmoid_net
 
 QUASI_NEWTON: dict[str, Any] = {
@@ -319,6 +321,8 @@ def test_programming_errors_are_not_failures():
         {"restarts": 1.5},
         {"max_images": 0},
         {"chunk": 0},
+        {"max_unrolled_steps": -1},
+        {"batch_norm_prior": -1.0},
         {"signed": 1},
         {"boxed": None},
         {"line_search": True},
@@ -332,3 +336,113 @@ def test_programming_errors_are_not_failures():
 def test_bad_fields_are_refused_by_name(change):
     with pytest.raises(ValueError, match=f"^{next(iter(change))} is .*; allowed: "):
         GradientInversion(**change)
+
+
+# ---- learning rate, memory, statistics, reasons
+
+
+@pytest.mark.parametrize("labels", ["auto", "infer", "joint"])
+def test_an_unknown_learning_rate_is_estimated(labels):
+    model = linear_net()
+    with torch.no_grad():
+        model[1].weight.zero_()  # where the estimate is exact
+    observation = observe(model, pictures(3), torch.tensor([0, 1, 1]))
+    unknown = replace(observation, learning_rate=None)
+    with pytest.raises(AttackError, match="does not know the learning rate"):
+        unknown.gradient()
+    assert torch.equal(unknown.gradient(0.1)["1.bias"], observation.gradient()["1.bias"])
+    attack = GradientInversion(iterations=3, cost="l2", labels=labels)
+    guess, told = (attack(seen, generators(1)[0]) for seen in (unknown, observation))
+    assert guess.diagnostics["learning_rate"] == pytest.approx(0.1, rel=1e-3)
+    assert "learning_rate" not in told.diagnostics
+    assert guess.labels.tolist() == told.labels.tolist()
+    assert guess.diagnostics["gradient_norm"] == pytest.approx(told.diagnostics["gradient_norm"], rel=1e-3)
+
+
+def test_without_any_learning_rate_cosine_goes_on_and_others_fail():
+    (observation,), _ = observations(sigmoid_net(), 1)
+    # The wrong sign, as of a trained model: no rate explains it.
+    backwards = {name: -value for name, value in observation.update.items()}
+    unknown = replace(observation, update=backwards, learning_rate=None)
+    guess = GradientInversion(iterations=3)(unknown, generators(1)[0])
+    assert guess.failure == ""
+    assert "learning_rate" not in guess.diagnostics
+    assert "estimate failed" in GradientInversion(iterations=3, cost="l2")(unknown, generators(1)[0]).failure
+
+
+@pytest.mark.parametrize(("fits", "sizes"), [(3, [8, 4, 2, 2, 2, 2]), (1, [8, 4, 2, *[1] * 8]), (0, [8, 4, 2, 1])])
+def test_chunk_is_halved_when_memory_runs_out(monkeypatch, fits, sizes):
+    seen, _ = observations(sigmoid_net().double(), 4)
+    attack, tried = GradientInversion(iterations=3, restarts=2), []
+    expected, minimize = attack.attack_many(seen, generators(4)), GradientInversion._minimize
+
+    def small(self, trials, victim):
+        tried.append(len(trials))
+        if len(trials) > fits:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        return minimize(self, trials, victim)
+
+    monkeypatch.setattr(GradientInversion, "_minimize", small)
+    guesses = attack.attack_many(seen, generators(4))
+    assert tried == sizes
+    for guess, other in zip(guesses, expected, strict=True):
+        if fits:
+            assert torch.allclose(guess.images, other.images, atol=1e-6)
+        else:
+            assert "out of memory" in guess.failure
+
+
+def batch_norm_case(count: int, seed: int) -> tuple[ClientUpdate, torch.Tensor]:
+    torch.manual_seed(seed)
+    first = [nn.Conv2d(1, 6, 5, 2, 2), nn.BatchNorm2d(6), nn.ReLU()]
+    second = [nn.Conv2d(6, 6, 3, 2, 1), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(54, CLASSES)]
+    images, labels = pictures(count, seed=seed), torch.arange(count) % CLASSES
+    return sent(nn.Sequential(*first, *second), images, labels), images
+
+
+def test_batch_norm_prior_matches_the_statistics_and_helps():
+    plain = InvertingGradients(iterations=80, total_variation=1e-3)
+    distances, gains = [], []
+    for seed in range(3):
+        observation, images = batch_norm_case(4, seed)
+        truth = sent_statistics(observation)
+        guesses = [replace(plain, batch_norm_prior=w)(observation, generators(1, seed)[0]) for w in (0.0, 0.1)]
+        distances.append([statistics_distance(truth, direct_statistics(observation.model, g.images)) for g in guesses])
+        gains.append(psnrs([guesses[1]], images))
+        gains[-1] = mean(gains[-1]) - mean(psnrs([guesses[0]], images))
+        assert "batch_norm_layers" not in guesses[0].diagnostics
+        assert guesses[1].diagnostics["batch_norm_layers"] == 2
+    print(f"statistics {distances}, gains in dB {gains}")
+    assert all(after < before / 3 for before, after in distances)
+    assert mean(gains) > 0.5
+
+
+def test_batch_norm_prior_changes_nothing_without_buffers():
+    observation, _ = batch_norm_case(2, 0)
+    bare = replace(
+        observation, update={name: observation.update[name] for name, _ in observation.model.named_parameters()}
+    )
+    plain = GradientInversion(iterations=3)
+    with_prior, without = (a(bare, generators(1)[0]) for a in (replace(plain, batch_norm_prior=1.0), plain))
+    assert torch.equal(with_prior.images, without.images)
+    assert with_prior.diagnostics["batch_norm_layers"] == 0
+
+
+def test_diagnostics_say_why():
+    (observation,), _ = observations(sigmoid_net(), 1)
+    update = observation.update | {"5.bias": torch.zeros(CLASSES), "5.weight": observation.update["5.weight"].clone()}
+    update["5.weight"][:2] = 0
+    pruned = replace(observation, update=update)
+    guess = GradientInversion(iterations=1, init="black", labels="known")(pruned, generators(1)[0])
+    zeros = CLASSES + 2 * update["5.weight"].shape[1]
+    assert guess.diagnostics["masked_share"] == pytest.approx(zeros / sum(v.numel() for v in update.values()))
+    assert guess.diagnostics["clipped_share"] == 1
+    assert guess.diagnostics["labels_inferred"] == 0
+    assert guess.diagnostics["restart_agreement"] == 1
+    inner = GradientInversion(iterations=1, init="grey", labels="infer")(observation, generators(1)[0])
+    assert inner.diagnostics["clipped_share"] == 0
+    assert inner.diagnostics["labels_inferred"] == 1
+    single = [GradientInversion(iterations=3, restarts=4)(observation, generators(1)[0])]
+    assert single[0].diagnostics["restart_agreement"] in (0.25, 0.5, 0.75, 1)
+    assert _agreement(torch.tensor([1.0, 1.04, 1.06, torch.inf])) == 0.5
+    assert _agreement(torch.tensor([torch.inf, torch.inf])) == 0

@@ -14,14 +14,50 @@ import torch
 from torch import Tensor, nn
 
 import attacks
-from attacks import Attack, ClientUpdate, Labels, Reconstruction, null_baselines, score
-from defenses.spec import parse_statements, registry_of
-from tests.attacks.wire import CLASSES, classes, observe, pictures, sigmoid_net
+from attacks import (
+    Attack,
+    AttackError,
+    ClientUpdate,
+    InvertingGradients,
+    Knowledge,
+    Labels,
+    Membership,
+    Reconstruction,
+    Refinement,
+    Representatives,
+    UpdateHistory,
+    null_baselines,
+    score,
+)
+from defenses.base import Batch
+from defenses.spec import parse, parse_statements, registry_of
+from tests.attacks.wire import CLASSES, MEAN, STD, classes, observe, pictures, sigmoid_net
 
-NAMES: dict[str, Callable[..., Any]] = registry_of(attacks, Attack)
+NAMES: dict[str, Callable[..., Any]] = registry_of(attacks, Attack)  # concrete ones: Refinement is not among them
 
 # Enough to see a leak in tests that run every class; fields that a class lacks are ignored.
-CHEAP = {"iterations": 40, "restarts": 1}
+CHEAP = {
+    **{
+        "iterations": 20,
+        "restarts": 1,
+        "num_shadows": 2,
+        "batch_size": 8,
+        "images_per_class": 1,
+        "sweeps": 5,
+        "repeats": 1,
+    },
+    **{"representative_iterations": 5, "latent": 8, "width": 4},
+}
+
+# A pipeline that the attack is meant for, where it is not the empty one.
+PIPELINES = {
+    "EncodingInversion": "InstaHide(num_mixed=2)",
+    "PolicyInversion": "ATS(policies='24')",
+    **dict.fromkeys(
+        ("Jigsaw", "LearnedRestorer", "Shredder", "WindowMean"), "VisualMixer(window_lower=2, window_upper=8)"
+    ),
+    "NoiseModelInversion": "GaussianNoise(std=0.001)",
+}
 
 
 def cheap(cls: Callable[..., Any]) -> Any:
@@ -42,15 +78,61 @@ def update_of(model: nn.Module, image: Tensor, label: Tensor) -> ClientUpdate:
     return observe(model, image, label)
 
 
+def history_of(model: nn.Module, image: Tensor, label: Tensor) -> UpdateHistory:
+    return UpdateHistory((observe(model, image, label), observe(model, 1 - image, label)))
+
+
+def train(batch: Batch, seed: int) -> nn.Module:
+    """Ten steps of plain SGD, as a client would."""
+    model, mean, std = sigmoid_net(seed % 1000), torch.tensor(MEAN), torch.tensor(STD)
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    for _ in range(10):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model((batch.images - mean) / std), batch.targets).backward()
+        optimizer.step()
+    return model.eval()
+
+
+@cache
+def fitted(name: str) -> Any:
+    """The cheap attack after it has learned from 24 auxiliary pictures."""
+    targets = nn.functional.one_hot(classes(24, seed=8), CLASSES).float()
+    auxiliary = Batch(pictures(24, seed=8), targets)
+    knowledge = Knowledge(auxiliary, parse(PIPELINES.get(name, "")), MEAN, STD, train)
+    return cheap(NAMES[name]).fit(knowledge, torch.Generator().manual_seed(9))
+
+
+def run(name: str, seen: list[Any], generators: list[torch.Generator], attack: Any = None) -> list[Any]:
+    """Guesses of the fitted attack; a refinement gets those of a plain inversion, failed ones included."""
+    attack = attack or fitted(name)
+    if not isinstance(attack, Refinement):
+        return list(attack.attack_many(seen, generators))
+    first = InvertingGradients(iterations=20).attack_many(seen, streams(len(seen), seed=7))
+    return list(attack.refine_many(seen, first, generators))
+
+
+def updates_of(observation: Any) -> list[ClientUpdate]:
+    return list(observation.updates) if isinstance(observation, UpdateHistory) else [observation]
+
+
+def with_updates(observation: Any, change: Callable[[ClientUpdate], ClientUpdate]) -> Any:
+    if isinstance(observation, UpdateHistory):
+        return UpdateHistory(tuple(change(one) for one in observation.updates))
+    return change(observation)
+
+
 # One entry per type of observation: (model, image (1, 1, 12, 12), label (1,)) -> what crossed the wire.
-WIRES: dict[Any, Callable[[nn.Module, Tensor, Tensor], Any]] = {ClientUpdate: update_of}
+WIRES: dict[Any, Callable[[nn.Module, Tensor, Tensor], Any]] = {ClientUpdate: update_of, UpdateHistory: history_of}
 
 
 def silenced(observation: Any, seed: int) -> Any:
     """The observation with everything that depends on the private image replaced by fresh noise."""
     generator = torch.Generator().manual_seed(seed)
-    noise = {name: torch.randn(value.shape, generator=generator) for name, value in observation.update.items()}
-    return replace(observation, update=noise)
+
+    def noise(one: ClientUpdate) -> ClientUpdate:
+        return replace(one, update={k: torch.randn(v.shape, generator=generator) for k, v in one.update.items()})
+
+    return with_updates(observation, noise)
 
 
 @cache
@@ -70,7 +152,10 @@ def streams(count: int, seed: int = 0) -> list[torch.Generator]:
 
 
 def guessed(guess: Any) -> Tensor:
-    return guess.images if isinstance(guess, Reconstruction) else guess.classes
+    if isinstance(guess, Membership):
+        images, labels = data(4)
+        return guess.scores((images - torch.tensor(MEAN)) / torch.tensor(STD), labels)
+    return guess.images if isinstance(guess, Reconstruction | Representatives) else guess.classes
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -92,22 +177,36 @@ def test_survives_pickle_and_its_own_text(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_fields_cannot_be_changed(name):
     attack = NAMES[name]()
-    first = next(f.name for f in fields(attack))
+    first = next((f.name for f in fields(attack)), "threat")
     with pytest.raises(AttributeError):
         setattr(attack, first, getattr(attack, first))
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_what_needs_more_than_an_update_says_so(name):
+    """Auxiliary data for attacks that learn, another attack's guess for refinements."""
+    attack, seen = cheap(NAMES[name]), wires(NAMES[name], 1)
+    if isinstance(attack, Refinement):
+        with pytest.raises(AttackError, match="refines"):
+            attack.attack_many(seen, streams(1))
+    if attack.needs_auxiliary:
+        with pytest.raises(AttackError, match="auxiliary|fit"):
+            run(name, seen, streams(1), attack)
+        assert fitted(name) == attack  # what was learned is no hyper-parameter
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_repeats_itself_and_leaves_the_observation_alone(name):
-    attack, seen = cheap(NAMES[name]), wires(NAMES[name], 2)
+    seen = wires(NAMES[name], 2)
     before = copy.deepcopy(seen)
     torch.manual_seed(1)
-    first = attack.attack_many(seen, streams(2))
+    first = run(name, seen, streams(2))
     torch.manual_seed(2)
-    again = attack.attack_many(seen, streams(2))
+    again = run(name, seen, streams(2))
     assert all(torch.equal(guessed(a), guessed(b)) for a, b in zip(first, again, strict=True))
     assert not any(guess.failure for guess in first)
-    for old, new in zip(before, seen, strict=True):
+    pairs = zip(before, seen, strict=True)
+    for old, new in (pair for a, b in pairs for pair in zip(updates_of(a), updates_of(b), strict=True)):
         assert all(torch.equal(value, new.update[key]) for key, value in old.update.items())
         weights = new.model.state_dict()
         assert all(torch.equal(value, weights[key]) for key, value in old.model.state_dict().items())
@@ -118,9 +217,9 @@ def test_repeats_itself_and_leaves_the_observation_alone(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_guess_depends_on_its_own_observation(name):
     """At least one of several observations is guessed differently from the others, and a broken one harms none of them."""
-    attack, seen = cheap(NAMES[name]), wires(NAMES[name], 4)
-    broken = replace(seen[1], update={})
-    guesses = attack.attack_many([seen[0], broken, *seen[2:]], streams(4))
+    seen = wires(NAMES[name], 4)
+    broken = with_updates(seen[1], lambda one: replace(one, update={}))
+    guesses = run(name, [seen[0], broken, *seen[2:]], streams(4))
     assert [bool(guess.failure) for guess in guesses] == [False, True, False, False]
     assert len({tuple(guessed(guess).flatten().tolist()) for guess in guesses if not guess.failure}) > 1
 
@@ -131,8 +230,11 @@ def test_is_at_chance_on_fresh_noise(name):
     count = 60 if cls is attacks.LabelInference else 4
     images, labels = data(count)
     seen = [silenced(observation, seed) for seed, observation in enumerate(wires(cls, count))]
-    guesses = cheap(cls).attack_many(seen, streams(count))
-    if isinstance(guesses[0], Labels):
+    guesses = run(name, seen, streams(count))
+    if isinstance(guesses[0], Membership | Representatives):
+        # No guess of these images. Noise must not make the attack fail in silence, nor give anything but numbers.
+        assert all(torch.isfinite(guessed(guess)).all() for guess in guesses)
+    elif isinstance(guesses[0], Labels):
         right = sum(score(guess, labels[i : i + 1])["label-accuracy"] for i, guess in enumerate(guesses))
         # Three standard deviations above the mean of a binomial distribution.
         assert right < count / CLASSES + 3 * (count * (CLASSES - 1)) ** 0.5 / CLASSES

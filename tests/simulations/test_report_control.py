@@ -122,6 +122,47 @@ def test_reasons_say_what_is_missing() -> None:
     assert "failed" in reason(scored(None, None, status="failed"), null(8.0))
 
 
+CHAIN = "A() | R()"
+
+
+@pytest.mark.parametrize(
+    ("first", "own", "expected"),
+    [
+        (15.0, None, "ok"),  # the first stage broke the undefended run
+        (9.0, None, "not-validated"),
+        (9.0, 15.0, "ok"),  # an undefended row of its own wins, either way
+        (15.0, 9.0, "not-validated"),
+        (None, None, "not-validated"),
+    ],
+)
+def test_a_chain_has_the_control_of_its_first_stage(first: float | None, own: float | None, expected: str) -> None:
+    rows = [scored(20.0, 19.0, attack=CHAIN, defense="D()"), null(10.0)]
+    rows += [scored(20.0, low, attack=name) for name, low in (("A()", first), (CHAIN, own)) if low is not None]
+    # Neither another round, another observation nor another attack is its control.
+    rows += [
+        scored(20.0, 15.0, round=2),
+        scored(20.0, 15.0, setting={"observation": "update"}),
+        scored(20.0, 15.0, attack="R()"),
+    ]
+    assert statuses(*rows)[0] == expected
+
+
+@pytest.mark.parametrize(("low", "card", "expected"), [(0.3, 10, "ok"), (0.1, 10, "not-validated"), (0.0, None, "ok")])
+def test_class_representatives_are_judged_by_recognition_against_chance(
+    low: float, card: int | None, expected: str
+) -> None:
+    known = {"attack": "G()", "reference": "", "setting": PROBE | ({"num_classes": card} if card else {})}
+    rows = [scored(0.4, low, metric="recognition", **known)]
+    rows += [scored(60.0, 59.0, metric="class-mean-psnr", defense=one, **known) for one in ("", "D()")]
+    assert statuses(*rows) == [expected] * 3
+
+
+def test_recognition_of_reconstructions_is_judged_with_their_psnr() -> None:
+    seen = scored(0.9, 0.8, metric="recognition", reference="", defense="D()")
+    assert statuses(seen, scored(20.0, 15.0), null(10.0))[0] == "ok"
+    assert statuses(seen, scored(9.0, 8.0), null(10.0))[0] == "not-validated"
+
+
 some_rows = st.lists(
     st.builds(
         scored,

@@ -187,6 +187,26 @@ def test_an_adaptive_attack_that_failed_did_not_run() -> None:
     assert line(*rows, known={"adaptive_attacks": ["R"]}).caveats == (f"{UNTESTED}: R did not run",)
 
 
+def test_adaptive_attacks_in_chains_and_on_membership_ran() -> None:
+    member = psnr(0.7, 0.6, metric="membership-auc", reference="", defense="D()", attack="LossThreshold()")
+    chain = psnr(15.0, 14.0, defense="D()", attack="A() | R(iterations=2)")
+    assert line(chain, known={"adaptive_attacks": ["R"]}).caveats == ()
+    assert line(chain, member, known={"adaptive_attacks": ["R", "LossThreshold"]}).caveats == ()
+    only = line(psnr(15.0, 14.0, defense="D()"), member, known={"adaptive_attacks": ["LossThreshold"]}).caveats
+    assert only == ("adaptive attacks ran on membership only; on the images it is untested against them",)
+    # Its time alone is no result, and a name inside of an argument is no attack.
+    timed = replace(member, metric="attack-seconds")
+    assert "did not run" in line(timed, known={"adaptive_attacks": ["LossThreshold"]}).caveats[0]
+    named = replace(chain, attack="A(prior='R')")
+    assert any("R did not run" in one for one in line(named, known={"adaptive_attacks": ["R"]}).caveats)
+
+
+def test_class_representatives_never_make_the_headline() -> None:
+    drawn = psnr(99.0, 98.0, metric="class-mean-psnr", reference="", attack="G()", defense="D()")
+    assert line(drawn, psnr(9.0, 8.0, defense="D()")).strongest.attack == "A()"  # type: ignore[union-attr]
+    assert line(drawn).strongest is None
+
+
 def test_the_drop_is_paired_by_round_and_seed_and_as_deployed() -> None:
     rows = [accuracy(0.5, 1), accuracy(0.9, 2), accuracy(0.95, 2, seed=1)]
     rows += [accuracy(0.4, 1, defense="D()"), accuracy(0.2, 2, defense="D()")]  # the second seed has not come so far

@@ -1,0 +1,53 @@
+"""The estimate of memory against counts by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from attacks.memory import trial_bytes
+
+
+def small() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 2, 3, padding=1), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(2 * 16, 5)
+    )
+
+
+def test_counts_every_layer_once_per_image() -> None:
+    # Image 16, convolution, norm, ReLU and flatten 32 each, 5 logits.
+    activations = 16 + 4 * 32 + 5
+    for images in (1, 3, 8):
+        assert trial_bytes(small(), (1, 4, 4), images, 100) == 4 * (10 * images * activations + 4 * 100)
+
+
+def test_leaves_the_model_alone() -> None:
+    model = small().train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    trial_bytes(model, (1, 4, 4), 1, 0)
+    assert model.training
+    assert not any(module._forward_hooks for module in model.modules())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_huge_batches_are_counted_not_allocated() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), nn.ReLU())
+    assert trial_bytes(model, (3, 4096, 4096), 10**6, 0) > 10**15
+
+
+class ReadsValues(nn.Module):
+    """Its shapes depend on its values, which the meta device does not have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        out = self.linear(images.flatten(1))
+        return out if out.sum().item() < 1e9 else out[:0]
+
+
+def test_a_model_that_reads_values_is_measured_on_one_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attacks.memory.LARGE_IMAGE", 1)
+    assert trial_bytes(ReadsValues(), (1, 2, 2), 2, 0) == 4 * 10 * 2 * (4 + 3)

@@ -1,0 +1,48 @@
+"""Which attacks a run adds for the defences that it audits."""
+
+from __future__ import annotations
+
+import pytest
+
+import attacks
+import defenses
+from attacks.base import Attack, AttackError
+from defenses.base import Defense
+from defenses.spec import parse_pipelines, registry_of
+from strategies.adaptive import adaptive_attacks
+from strategies.attack_job import parse_attacks
+
+CHOSEN = parse_attacks("DLG(); InvertingGradients(); LabelInference()")
+
+
+def test_refinements_stand_behind_the_first_inversion_and_controls_alone() -> None:
+    plain, shuffled, noisy = parse_pipelines("VisualMixer(); GaussianNoise(std=0.1)")
+    everything = [plain, shuffled, noisy]
+    found = adaptive_attacks(shuffled, everything, CHOSEN, "probe")
+    assert "DLG() | LearnedRestorer()" in found
+    assert all(text.startswith("DLG() | ") for text in found)
+    assert adaptive_attacks(noisy, everything, CHOSEN, "probe") == ["NoiseModelInversion()"]
+    assert adaptive_attacks(plain, everything, CHOSEN, "probe") == ["NoiseModelInversion()"], "its positive control"
+
+
+def test_attacks_on_training_updates_do_not_run_on_probes() -> None:
+    _, private = parse_pipelines("DPSGD(target_epsilon=1.0)")
+    assert adaptive_attacks(private, [private], CHOSEN, "probe") == []
+    assert adaptive_attacks(private, [private], CHOSEN, "update") == ["LossThreshold()", "ShadowModels()"]
+
+
+@pytest.mark.parametrize("name", registry_of(defenses, Defense))
+def test_every_adaptive_attack_that_a_defence_names_exists(name: str) -> None:
+    known = registry_of(attacks, Attack)
+    assert set(registry_of(defenses, Defense)[name].adaptive_attacks) <= set(known)
+
+
+def test_chains_are_refused_when_they_begin_with_a_refinement_or_refine_nothing() -> None:
+    with pytest.raises(AttackError, match="refines what another attack found"):
+        parse_attacks("LearnedRestorer()")
+    with pytest.raises(AttackError, match="must not be a refinement"):
+        parse_attacks("LearnedRestorer() | InvertingGradients()")
+    with pytest.raises(AttackError, match="refines nothing"):
+        parse_attacks("DLG() | InvertingGradients()")
+    (chain,) = parse_attacks("DLG(iterations=3) | WindowMean() | LearnedRestorer(iterations=5)")
+    assert parse_attacks(repr(chain)) == [chain]
