@@ -249,6 +249,7 @@ class CuriousFedAvg(FedAvg):
         statistics = any(name.endswith("running_mean") for name in self._weights)
         return {
             "observation": "one-step probe" if observation == "probe" else "training update",
+            "num_classes": task.data_card().num_classes,
             "images": max(s.num_examples for s in seen),
             "local_steps": max(s.local_steps for s in seen),
             "learning_rate": "known",

@@ -190,7 +190,7 @@ def test_what_needs_more_than_an_update_says_so(name):
         with pytest.raises(AttackError, match="refines"):
             attack.attack_many(seen, streams(1))
     if attack.needs_auxiliary:
-        with pytest.raises(AttackError, match="auxiliary|fit"):
+        with pytest.raises(AttackError, match=r"auxiliary|fit"):
             run(name, seen, streams(1), attack)
         assert fitted(name) == attack  # what was learned is no hyper-parameter
 
