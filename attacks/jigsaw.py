@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import combinations, permutations
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 FEW = 4
@@ -124,5 +123,7 @@ class _Puzzle:
         for direction, a, b in inner:
             around[a] += self.cost[direction, current, current[b]]
             around[b] += self.cost[direction, current[a], current]
+        from scipy.optimize import linear_sum_assignment
+
         assigned = torch.from_numpy(linear_sum_assignment(around.numpy())[1])
         return torch.cat([swaps, assigned[None]])

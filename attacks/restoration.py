@@ -67,7 +67,7 @@ class LearnedRestorer(Refinement):
     )
     needs_auxiliary: ClassVar[bool] = True
 
-    iterations: int = 300
+    iterations: int = 200
     width: int = 12
     batch_size: int = 32
     learning_rate: float = 4e-3

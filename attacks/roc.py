@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import stats
 from torch import Tensor
 
 Floats = NDArray[np.float64]
@@ -72,6 +71,8 @@ def auc_interval(members: Tensor, nonmembers: Tensor, confidence: float = 0.95) 
     Source: DeLong, DeLong, Clarke-Pearson, "Comparing the areas under two or more correlated receiver operating characteristic
     curves", Biometrics 1988. They use the plain scale, whose interval covers too rarely and leaves [0, 1] near an area of 1.
     """
+    from scipy import stats
+
     _check_confidence(confidence)
     above, below = _placements(*_checked(members, nonmembers))
     area, fewer = float(above.mean()), min(len(above), len(below))
@@ -115,6 +116,8 @@ def binomial_interval(successes: int, trials: int, confidence: float = 0.95) -> 
     Raises:
         ValueError: Unless 0 <= successes <= trials and trials >= 1, or on a confidence outside (0, 1).
     """
+    from scipy import stats
+
     _check_confidence(confidence)
     if not 0 <= successes <= trials or trials < 1:
         raise ValueError(f"{successes} successes in {trials} trials")
