@@ -6,7 +6,7 @@ Scoring is a separate step (``attacks.metrics``), done by whoever holds the trut
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
@@ -203,8 +203,31 @@ class Attack(Generic[Observation, Guess]):
 class Refinement(Attack[ClientUpdate, Reconstruction]):
     """An attack that starts from the guess of another: it undoes a defence in images that were recovered before it.
 
-    Written behind another attack, as in ``InvertingGradients() | LearnedRestorer()``.
+    Written behind another attack, as in ``InvertingGradients() | LearnedRestorer()``. A subclass implements ``refine``; one that
+    gains from many guesses at once overrides ``refine_many``.
+
+    Attributes:
+        learned: What ``fit`` learned; None before. Of no use to attacks that do not learn.
     """
+
+    learned: Any = None
+
+    def refine(self, observation: ClientUpdate, guess: Reconstruction, generator: torch.Generator) -> Reconstruction:
+        """Improves one guess that did not fail; keeps its diagnostics and adds its own.
+
+        Raises:
+            AttackError: When this guess cannot be refined.
+        """
+        raise NotImplementedError
+
+    def check_fitted(self) -> None:
+        """Whether it may be used yet.
+
+        Raises:
+            AttackError: Before ``fit``, where that is needed.
+        """
+        if self.needs_auxiliary and self.learned is None:
+            raise AttackError(f"{self} needs auxiliary data: call fit first")
 
     def refine_many(
         self,
@@ -212,8 +235,21 @@ class Refinement(Attack[ClientUpdate, Reconstruction]):
         guesses: Sequence[Reconstruction],
         generators: Sequence[torch.Generator],
     ) -> list[Reconstruction]:
-        """Improves one guess per observation. A failed guess stays failed; diagnostics of both steps are kept."""
-        raise NotImplementedError
+        """Improves one guess per observation. A failed guess stays failed; one that cannot be refined becomes grey and failed.
+
+        Raises:
+            AttackError: Before ``fit``, where that is needed.
+        """
+        self.check_fitted()
+        return [self._attempt(*one) for one in zip(observations, guesses, generators, strict=True)]
+
+    def _attempt(self, observation: ClientUpdate, guess: Reconstruction, generator: torch.Generator) -> Reconstruction:
+        if guess.failure:
+            return guess
+        try:
+            return self.refine(observation, guess, generator)
+        except AttackError as error:
+            return replace(guess, images=torch.full_like(guess.images, 0.5), failure=str(error))
 
     def attack_many(
         self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
 
@@ -96,31 +95,21 @@ class EncodingInversion(Refinement):
         return torch.cat(seen), torch.cat(wanted)
 
     @torch.no_grad()
-    def refine_many(
-        self,
-        observations: Sequence[ClientUpdate],
-        guesses: Sequence[Reconstruction],
-        generators: Sequence[torch.Generator],
-    ) -> list[Reconstruction]:
-        """Regresses every image of every guess that did not fail; nothing is random.
+    def refine(self, observation: ClientUpdate, guess: Reconstruction, generator: torch.Generator) -> Reconstruction:
+        """Regresses every image; nothing is random.
 
         Diagnostics gain "instahide": whether there was one to undo.
 
         Raises:
-            AttackError: Before ``fit``.
+            AttackError: When images have another number of values than the auxiliary ones.
         """
-        if self.learned is None:
-            raise AttackError("EncodingInversion needs auxiliary data: call fit first")
-        return [guess if guess.failure else self._refine(guess, self.learned) for guess in guesses]
-
-    def _refine(self, guess: Reconstruction, learned: tuple[_Map, ...]) -> Reconstruction:
+        learned = self.learned or ()
         notes = guess.diagnostics | {"instahide": float(len(learned))}
         if not learned:
             return replace(guess, diagnostics=notes)
         mean, centre, into, out = learned[0]
         if guess.images[0].numel() != len(mean):
-            reason = f"images have shape {tuple(guess.images.shape[1:])}, auxiliary ones {len(mean)} values"
-            return replace(guess, images=torch.full_like(guess.images, 0.5), diagnostics=notes, failure=reason)
+            raise AttackError(f"images have shape {tuple(guess.images.shape[1:])}, auxiliary ones {len(mean)} values")
         images = guess.images.detach().to(mean)
         original = mean + (_absolute(images) - centre) @ into @ out
         return replace(guess, images=original.view(images.shape).clamp(0, 1).to(guess.images), diagnostics=notes)

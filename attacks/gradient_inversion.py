@@ -3,72 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from attacks.base import Attack, AttackError, ClientUpdate, Reconstruction
-from attacks.batch_statistics import Statistics, call_with_statistics, sent_statistics, statistics_distance
-from attacks.gradient_matching import COSTS, GradientMatching, Observed, attackable, count_classes, unrolled_client
+from attacks.batch_statistics import call_with_statistics, statistics_distance
+from attacks.finite_difference import DifferencedMatching, agrees
+from attacks.gradient_matching import COSTS, GradientMatching, Observed, unrolled_client
 from attacks.inversion_loop import Minimum, Stage, first_order, step_decay_stages
-from attacks.labels import infer_observed_labels
+from attacks.inversion_target import Target, Victim, count_images, prepare
 from attacks.lbfgs import minimize
-from attacks.learning_rate import estimate_learning_rate
-from defenses.base import Update
+from attacks.memory import fitting_trials, in_chunks
+from attacks.normalisation import channel_statistics, normalise
 from defenses.checks import is_number, is_whole, require
 
 INITS = ("randn", "uniform", "grey", "black")
 
 
-@dataclass(frozen=True)
-class _Victim:
-    """A private copy of the global model, and the number of its logits."""
-
-    model: nn.Module
-    num_classes: int
-
-    @classmethod
-    def of(cls, observation: ClientUpdate, gradient: Update) -> _Victim:
-        model = attackable(observation.model, observation.train_mode)
-        return cls(model, count_classes(model, observation.input_shape, next(iter(gradient.values()))))
-
-
-@dataclass(frozen=True)
-class _Target:
-    """One observation, ready to be attacked.
-
-    Attributes:
-        index: Its place among the observations.
-        observation: With a learning rate in any case.
-        gradient: What is matched.
-        labels: (restarts, b) int64, or None where they are unknowns.
-        starts: (restarts, D), see ``attacks.gradient_matching``.
-        unrolled: The client's local training is unrolled.
-        statistics: Of the client's batch, where they are matched too; else empty.
-        diagnostics: What is known before the attack.
-    """
-
-    index: int
-    observation: ClientUpdate
-    gradient: Update
-    labels: Tensor | None
-    starts: Tensor
-    unrolled: bool
-    statistics: Statistics
-    diagnostics: dict[str, float]
-
-    @property
-    def alike(self) -> tuple[object, ...]:
-        """Equal for targets that one call can attack: same model, same unknowns, same objective."""
-        seen = self.observation
-        training = (seen.learning_rate, seen.batch_size, seen.local_steps, seen.momentum, seen.weight_decay)
-        model = (id(seen.model), seen.train_mode, seen.input_shape, seen.mean, seen.std, self.starts.shape)
-        return (*model, seen.num_examples if self.unrolled else 0, training if self.unrolled else (), *self.statistics)
-
-
-Trials = list[tuple[_Target, int]]
+Trials = Sequence[tuple[Target, int]]
 """Targets, and which of their restarts."""
 
 Ends = tuple[Tensor, Tensor, Tensor]
@@ -95,7 +50,8 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
     Besides numbers on how the search went, ``diagnostics`` hold reasons for its failure: "labels_inferred" (1 where the labels
     were not told), "clipped_share" (pixels of the result at 0 or 1), "masked_share" (entries of the observed gradient that are
     exactly zero), "restart_agreement" (restarts whose objective is within 5 % of the lowest), "learning_rate" (where it was
-    estimated), "unrolled" (1 where the local steps were), "batch_norm_layers" (whose statistics were matched).
+    estimated), "unrolled" (1 where the local steps were), "batch_norm_layers" (whose statistics were matched),
+    "differenced" (1 where a finite difference stood for the second derivative).
 
     Attributes:
         cost: D: "cosine" over the concatenated gradient, "masked-cosine" over its non-zero entries only, "l2" (sum of squares) or
@@ -119,6 +75,8 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
         max_unrolled_steps: Local steps that are unrolled at most, as memory grows with them; 0 always matches the mean gradient.
         batch_norm_prior: Weight of ``statistics_distance`` between the dummy images' batch statistics and the client's. Without
             effect where the update does not give these away (``sent_statistics``).
+        second_order: "auto": Adam and SGD follow a finite difference (``DifferencedMatching``) that takes half the time or less,
+            wherever it agrees with the second derivative at the first start. "exact": always the second derivative.
 
     Source: Zhu, Liu, Han, "Deep Leakage from Gradients", 2019, Algorithm 1; Geiping, Bauermeister, Droege, Moeller, "Inverting
     Gradients", 2020, Eq. 4.
@@ -146,6 +104,7 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
     chunk: int = 32
     max_unrolled_steps: int = 16
     batch_norm_prior: float = 0.0
+    second_order: str = "auto"
 
     def __post_init__(self) -> None:
         for name, allowed in (
@@ -153,6 +112,7 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
             ("optimizer", ("adam", "sgd", "lbfgs")),
             ("labels", ("auto", "known", "infer", "joint")),
             ("init", INITS),
+            ("second_order", ("auto", "exact")),
         ):
             require(getattr(self, name) in allowed, self, name, " | ".join(allowed))
         for name in ("iterations", "restarts", "max_images", "chunk"):
@@ -185,16 +145,13 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
     ) -> list[Reconstruction]:
         """Attacks all observations together; one that cannot be attacked becomes a failed guess and leaves the others alone."""
         guesses: dict[int, Reconstruction] = {}
-        victims: dict[tuple[int, bool], _Victim] = {}
-        groups: dict[tuple[object, ...], list[_Target]] = {}
+        victims: dict[tuple[int, bool], Victim] = {}
+        groups: dict[tuple[object, ...], list[Target]] = {}
         for index, (observation, generator) in enumerate(zip(observations, generators, strict=True)):
             try:
-                _require_usable(observation)
-                known, estimate = self._with_learning_rate(observation)
-                gradient = _usable_gradient(known)
                 model = (id(observation.model), observation.train_mode)
-                victim = victims[model] = victims.get(model) or _Victim.of(known, gradient)
-                target = self._prepare(index, known, estimate, gradient, victim, generator)
+                victims[model] = victims.get(model) or Victim.of(observation)
+                target = prepare(self, index, observation, victims[model], generator)
             except AttackError as error:
                 guesses[index] = self._failure(observation, str(error))
                 continue
@@ -207,137 +164,62 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
                 guesses.update({target.index: self._failure(target.observation, str(error)) for target in targets})
         return [guesses[index] for index in range(len(observations))]
 
-    def _count(self, observation: ClientUpdate) -> int:
-        return min(observation.num_examples, self.max_images)
-
-    def _told(self, observation: ClientUpdate) -> bool:
-        return self.labels == "known" or (self.labels == "auto" and observation.labels is not None)
-
-    def _with_learning_rate(self, observation: ClientUpdate) -> tuple[ClientUpdate, float | None]:
-        """The observation with a learning rate, and its estimate if there is one."""
-        if observation.learning_rate is not None:
-            return observation, None
-        try:
-            told = observation.labels if self._told(observation) else None
-            rate = _estimate(observation) if told is None else estimate_learning_rate(observation, told)
-            return replace(observation, learning_rate=rate), rate
-        except AttackError as error:
-            # Any rate will do for a cosine, unless the weight decay is to be subtracted.
-            if "cosine" not in self.cost or observation.weight_decay:
-                raise AttackError(
-                    f"the server does not know the learning rate, and the estimate failed: {error}"
-                ) from error
-            return replace(observation, learning_rate=1.0), 0.0
-
-    def _prepare(
-        self,
-        index: int,
-        observation: ClientUpdate,
-        estimate: float | None,
-        gradient: Update,
-        victim: _Victim,
-        generator: torch.Generator,
-    ) -> _Target:
-        labels = self._labels(observation, gradient, victim)
-        steps, examples = observation.local_steps, observation.num_examples
-        # An estimate of 0 is none: nothing can be simulated with it.
-        unrolled = 1 < steps <= self.max_unrolled_steps and examples <= self.max_images and estimate != 0
-        unrolled = unrolled and observation.batch_size >= 1
-        if labels is not None and unrolled and not self._told(observation):
-            labels = labels.sort().values
-        statistics = self._statistics(observation)
-        size, zeros = (
-            sum(int(count(v)) for v in gradient.values()) for count in (torch.numel, lambda v: (v == 0).sum())
-        )
-        diagnostics = {"labels_inferred": float(not self._told(observation)), "masked_share": zeros / size}
-        diagnostics |= {"learning_rate": estimate} if estimate else {}
-        diagnostics |= {"unrolled": float(unrolled)} if steps > 1 else {}
-        diagnostics |= {"batch_norm_layers": float(len(statistics))} if self.batch_norm_prior else {}
-        starts = [self._start(observation, victim.num_classes, generator) for _ in range(self.restarts)]
-        stacked = torch.stack(starts).to(next(iter(gradient.values())))
-        dealt = None if labels is None else labels.expand(self.restarts, -1)
-        if labels is not None and unrolled:
-            deals = [torch.randperm(examples, generator=generator) for _ in range(self.restarts - 1)]
-            dealt = torch.stack([labels, *(labels[deal] for deal in deals)])
-        return _Target(index, observation, gradient, dealt, stacked, unrolled, statistics, diagnostics)
-
-    def _statistics(self, observation: ClientUpdate) -> Statistics:
-        """Of the client's batch, where they are wanted and were sent; else empty."""
-        try:
-            return sent_statistics(observation) if self.batch_norm_prior else {}
-        except AttackError:
-            # A prior is extra: without it the attack is the ordinary one.
-            return {}
-
-    def _labels(self, observation: ClientUpdate, gradient: Update, victim: _Victim) -> Tensor | None:
-        count, labels = self._count(observation), None
-        if self._told(observation):
-            labels = observation.labels
-            if labels is None:
-                raise AttackError("the server does not know the labels; use labels='infer' or labels='joint'")
-            if labels.shape != (observation.num_examples,):
-                raise AttackError(f"{tuple(labels.shape)} labels for {observation.num_examples} examples")
-            if labels.min() < 0 or labels.max() >= victim.num_classes:
-                raise AttackError(f"labels {labels.tolist()[:8]} do not fit a model of {victim.num_classes} classes")
-        elif self.labels in ("auto", "infer"):
-            labels = infer_observed_labels(observation, gradient)
-        if labels is not None and count < len(labels):
-            # The middles of ``count`` equal parts: frequent classes stay frequent.
-            labels = labels.sort().values[(torch.arange(count) * 2 + 1) * len(labels) // (2 * count)]
-        return labels
-
-    def _start(self, observation: ClientUpdate, num_classes: int, generator: torch.Generator) -> Tensor:
-        """One start: pixels, then label logits if they are unknown; float32, so that it does not depend on the model's type."""
-        shape = (self._count(observation), *observation.input_shape)
-        if self.init == "randn":
-            pixels = torch.randn(shape, generator=generator)
-        else:
-            level = {"grey": torch.full(shape, 0.5), "black": torch.zeros(shape)}.get(self.init)
-            mean, std = _channels(observation)
-            pixels = ((torch.rand(shape, generator=generator) if level is None else level) - mean) / std
-        logits = torch.randn(shape[0], num_classes, generator=generator) if self.labels == "joint" else torch.zeros(0)
-        return torch.cat([pixels.flatten(), logits.flatten()])
-
-    def _invert(self, targets: list[_Target], victim: _Victim) -> dict[int, Reconstruction]:
+    def _invert(self, targets: list[Target], victim: Victim) -> dict[int, Reconstruction]:
         """Attacks targets whose unknowns have the same shape and meaning."""
         trials = [(target, restart) for target in targets for restart in range(self.restarts)]
-        parts = _in_chunks(lambda some: self._minimize(some, victim), trials, self.chunk)
+        fitting = fitting_trials(victim.model, targets[0].observation.input_shape, targets[0].batch_shape[0])
+        differenced = self._differences(trials[:1], victim)
+        parts = in_chunks(lambda some: self._minimize(some, victim, differenced), trials, min(self.chunk, fitting))
         unknowns, loss, evaluations = (torch.split(torch.cat(rows), self.restarts) for rows in zip(*parts, strict=True))
         return {
-            target.index: self._guess(target, victim, Minimum(*outcome))
+            target.index: self._guess(target, victim, Minimum(*outcome), differenced)
             for target, *outcome in zip(targets, unknowns, loss, evaluations, strict=True)
         }
 
-    def _minimize(self, trials: Trials, victim: _Victim) -> Ends:
-        observation, owners = trials[0][0].observation, [target for target, _ in trials]
-        gradients = {name: torch.stack([o.gradient[name] for o in owners]) for name in owners[0].gradient}
-        starts = torch.stack([target.starts[restart] for target, restart in trials])
+    def _differences(self, trial: Trials, victim: Victim) -> bool:
+        """Whether differences may stand for second derivatives, by one evaluation of both at the start of one trial.
+
+        The times of both are known (benchmarks/attack_speed.py) and not measured here: a choice that depended on them would make
+        runs of the same seed differ.
+        """
+        if self.optimizer == "lbfgs" or self.second_order == "exact" or trial[0][0].unrolled:
+            return False
+        start = trial[0][0].starts[trial[0][1]][None]
+        return agrees(self._objective(trial, victim), start.clamp(*self._bounds(trial[0][0], start[0])))
+
+    def _objective(self, trials: Trials, victim: Victim) -> GradientMatching:
+        owners = [target for target, _ in trials]
+        first = owners[0]
         labels = None
         if self.labels != "joint":
-            dealt = [target.labels[at] for target, at in trials if target.labels is not None]
-            labels = torch.stack(dealt).to(starts.device)
-        objective = GradientMatching(
+            labels = torch.stack([target.labels[at] for target, at in trials if target.labels is not None])
+        return GradientMatching(
             victim.model,
-            (self._count(observation), *observation.input_shape),
+            first.batch_shape,
             victim.num_classes,
-            gradients,
-            labels,
+            {name: torch.stack([owner.gradient[name] for owner in owners]) for name in first.gradient},
+            None if labels is None else labels.to(first.starts.device),
             self.cost,
             self.total_variation,
-            unrolled_client(victim.model, observation) if owners[0].unrolled else None,
-            self._statistics_prior(victim.model) if owners[0].statistics else None,
+            unrolled_client(victim.model, first.observation) if first.unrolled else None,
+            self._statistics_prior(victim.model) if first.statistics else None,
             {
                 name: (
-                    torch.stack([o.statistics[name][0] for o in owners]),
-                    torch.stack([o.statistics[name][1] for o in owners]),
+                    torch.stack([owner.statistics[name][0] for owner in owners]),
+                    torch.stack([owner.statistics[name][1] for owner in owners]),
                 )
-                for name in owners[0].statistics
+                for name in first.statistics
             },
         )
-        bounds = self._bounds(observation, starts[0])
+
+    def _minimize(self, trials: Trials, victim: Victim, differenced: bool) -> Ends:
+        exact = self._objective(trials, victim)
+        objective = DifferencedMatching(exact) if differenced else exact
+        starts = torch.stack([target.starts[restart] for target, restart in trials])
+        bounds = self._bounds(trials[0][0], starts[0])
         rate, steps = self.learning_rate, self.iterations
         if self.optimizer == "lbfgs":
-            end = minimize(objective, starts, bounds, steps, rate, self.line_search, self.signed)
+            end = minimize(exact, starts, bounds, steps, rate, self.line_search, self.signed)
         else:
             end = first_order(self._stages(objective), starts, bounds, self.optimizer, self.signed)
         return end.unknowns, end.loss, end.evaluations
@@ -350,7 +232,7 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
 
         return prior
 
-    def _stages(self, objective: GradientMatching) -> list[Stage]:
+    def _stages(self, objective: GradientMatching | DifferencedMatching) -> list[Stage]:
         if not self.step_decay:
             return [Stage(objective, self.learning_rate, self.iterations)]
         objectives = [objective] * 4
@@ -358,16 +240,16 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
             objectives = [objective.with_prior(self.total_variation * 0.1**i) for i in range(4)]
         return step_decay_stages(objectives, self.learning_rate, self.iterations)
 
-    def _bounds(self, observation: ClientUpdate, unknowns: Tensor) -> tuple[Tensor, Tensor]:
+    def _bounds(self, target: Target, unknowns: Tensor) -> tuple[Tensor, Tensor]:
         lower, upper = torch.full_like(unknowns, -torch.inf), torch.full_like(unknowns, torch.inf)
         if self.boxed:
-            mean, std = _channels(observation)
-            pixels = torch.ones(self._count(observation), *observation.input_shape)
-            lower[: pixels.numel()] = ((0 - mean) / std * pixels).flatten()
-            upper[: pixels.numel()] = ((1 - mean) / std * pixels).flatten()
+            pixels = torch.Size(target.batch_shape).numel()
+            for bound, level in ((lower, 0.0), (upper, 1.0)):
+                images = normalise(unknowns.new_full(target.batch_shape, level), target.observation)
+                bound[:pixels] = images.flatten()
         return lower, upper
 
-    def _guess(self, target: _Target, victim: _Victim, end: Minimum) -> Reconstruction:
+    def _guess(self, target: Target, victim: Victim, end: Minimum, differenced: bool) -> Reconstruction:
         """The restart with the lowest objective, as images in [0, 1]."""
         failed = ~end.loss.isfinite()
         norm = float(sum(value.double().square().sum() for value in target.gradient.values())) ** 0.5
@@ -379,18 +261,18 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
             "evaluations": float(end.evaluations.sum()),
             "gradient_norm": norm,
             "restart_agreement": float(_agreement(end.loss)),
+            "differenced": float(differenced),
             **target.diagnostics,
         }
         if failed.all():
             reason = f"the objective became NaN or infinite in all {self.restarts} restarts"
             return self._failure(target.observation, reason, diagnostics)
-        shape = (self._count(target.observation), *target.observation.input_shape)
         best = end.unknowns[chosen].cpu()
-        pixels = torch.Size(shape).numel()
-        mean, std = _channels(target.observation)
+        pixels = torch.Size(target.batch_shape).numel()
+        mean, std = channel_statistics(target.observation, best)
         logits = best[pixels:].view(-1, victim.num_classes)
         labels = logits.argmax(1) if target.labels is None else target.labels[chosen]
-        images = (best[:pixels].view(shape) * std + mean).clamp(0, 1)
+        images = (best[:pixels].view(target.batch_shape) * std + mean).clamp(0, 1)
         # Undoing the normalisation rounds.
         diagnostics["clipped_share"] = float(((images < 1e-6) | (images > 1 - 1e-6)).double().mean())
         return Reconstruction(images, labels.cpu(), diagnostics)
@@ -398,53 +280,9 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
     def _failure(
         self, observation: ClientUpdate, reason: str, diagnostics: dict[str, float] | None = None
     ) -> Reconstruction:
-        count = max(self._count(observation), 0)
+        count = max(count_images(self, observation), 0)
         grey = torch.full((count, *observation.input_shape), 0.5)
         return Reconstruction(grey, torch.full((count,), -1), diagnostics or {}, reason)
-
-
-def _estimate(observation: ClientUpdate) -> float:
-    """The learning rate by inferred labels, whose counts depend on it in turn: a few rounds, as a rule two, settle both."""
-    rate, before = 1.0, None
-    for _ in range(5):
-        labels = infer_observed_labels(observation, observation.gradient(rate)).sort().values
-        if before is not None and torch.equal(labels, before):
-            break
-        rate, before = estimate_learning_rate(observation, labels), labels
-    return rate
-
-
-def _in_chunks(minimize_some: Callable[[Trials], Ends], trials: Trials, chunk: int) -> list[Ends]:
-    """Results for consecutive parts of ``trials``, of at most ``chunk`` each and fewer where memory runs out.
-
-    Raises:
-        AttackError: When even one trial does not fit.
-    """
-    ends: list[Ends] = []
-    done = 0
-    while done < len(trials):
-        some = trials[done : done + chunk]
-        try:
-            ends.append(minimize_some(some))
-            done += len(some)
-            continue
-        except RuntimeError as error:
-            if not _is_out_of_memory(error):
-                raise
-            reason = str(error).splitlines()[0][:200]
-        # Behind the except block, because the error keeps all tensors of the failed try alive.
-        if len(some) == 1:
-            raise AttackError(f"out of memory with a single trial in memory: {reason}")
-        chunk = len(some) // 2
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-    return ends
-
-
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    """Accelerators raise their own class; the CPU's allocator a plain RuntimeError, like many an error of another kind."""
-    told = ("out of memory", "not enough memory", "can't allocate memory")
-    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error).lower() for words in told)
 
 
 def _agreement(loss: Tensor) -> Tensor:
@@ -452,23 +290,3 @@ def _agreement(loss: Tensor) -> Tensor:
     best = loss.min()
     # 1e-12: two exact solutions agree.
     return (loss - best <= 0.05 * best.abs() + 1e-12).double().mean() * best.isfinite()
-
-
-def _require_usable(observation: ClientUpdate) -> None:
-    channels = observation.input_shape[0]
-    if observation.num_examples < 1:
-        raise AttackError(f"the update covers {observation.num_examples} examples; at least 1 is needed")
-    if not len(observation.mean) == len(observation.std) == channels:
-        raise AttackError(f"{len(observation.mean)} means and {len(observation.std)} stds for {channels} channels")
-
-
-def _usable_gradient(observation: ClientUpdate) -> Update:
-    gradient = observation.gradient()
-    if not any(bool(value.any()) for value in gradient.values()):
-        raise AttackError("the gradient is zero in every parameter, so there is nothing to match")
-    return gradient
-
-
-def _channels(observation: ClientUpdate) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of the normalisation, (C, 1, 1) each."""
-    return torch.tensor(observation.mean).view(-1, 1, 1), torch.tensor(observation.std).view(-1, 1, 1)

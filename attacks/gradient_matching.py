@@ -128,12 +128,7 @@ class GradientMatching:
         Raises:
             AttackError: When an operation of the model has no second derivative in torch.
         """
-        targets, known, observed = self.targets, self.labels, self.observed
-        if known is None:
-            known = unknowns.new_empty(len(next(iter(targets.values()))), 0)
-        if len(trials) < len(known):
-            targets, known = {name: t[trials] for name, t in targets.items()}, known[trials]
-            observed = {name: (mean[trials], var[trials]) for name, (mean, var) in observed.items()}
+        known, targets, observed = self.of_trials(trials)
         # The fused attention kernels have no second derivative.
         try:
             with sdpa_kernel(SDPBackend.MATH):
@@ -152,20 +147,36 @@ class GradientMatching:
         other.total_variation = weight
         return other
 
-    def split(self, unknowns: Tensor) -> tuple[Tensor, Tensor]:
-        """Unknowns of one trial (D,) as images (b, C, H, W) and label logits (b, K), empty where labels are known."""
+    def of_trials(self, trials: Tensor) -> tuple[Tensor, Update, Observed]:
+        """Soft labels (n, b, K), or (n, 0) where they are unknowns; targets; and what the prior reads, of some trials."""
+        targets, known, observed = self.targets, self.labels, self.observed
+        if known is None:
+            known = next(iter(targets.values())).new_empty(len(next(iter(targets.values()))), 0)
+        if len(trials) < len(known):
+            targets, known = {name: t[trials] for name, t in targets.items()}, known[trials]
+            observed = {name: (mean[trials], var[trials]) for name, (mean, var) in observed.items()}
+        return known, targets, observed
+
+    def read(self, unknowns: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
+        """Images (..., b, C, H, W) and soft labels (..., b, K) of unknowns (..., D)."""
         pixels = torch.Size(self.batch_shape).numel()
-        return unknowns[:pixels].view(self.batch_shape), unknowns[pixels:].view(-1, self.num_classes)
+        images = unknowns[..., :pixels].reshape(*unknowns.shape[:-1], *self.batch_shape)
+        if self.labels is not None:
+            return images, known
+        return images, unknowns[..., pixels:].reshape(*unknowns.shape[:-1], -1, self.num_classes).softmax(-1)
+
+    def priors(self, images: Tensor, observed: Observed) -> Tensor:
+        """What the objective adds to the distance of the gradients, for the images (b, C, H, W) of one trial."""
+        value = images.new_zeros(())
+        if self.prior is not None:
+            value = value + self.prior(images, observed)
+        if self.total_variation:
+            value = value + self.total_variation * total_variation(images).mean()
+        return value
 
     def _loss(self, unknowns: Tensor, known: Tensor, target: Update, observed: Observed) -> Tensor:
-        images, logits = self.split(unknowns)
-        labels = known if self.labels is not None else logits.softmax(1)
-        loss = self.cost(self.client(self.parameters, images, labels), target)
-        if self.prior is not None:
-            loss = loss + self.prior(images, observed)
-        if self.total_variation:
-            loss = loss + self.total_variation * total_variation(images).mean()
-        return loss
+        images, labels = self.read(unknowns, known)
+        return self.cost(self.client(self.parameters, images, labels), target) + self.priors(images, observed)
 
     def _training_loss(self, parameters: Update, images: Tensor, labels: Tensor) -> Tensor:
         logits = functional_call(self.model, (parameters, self.buffers), (images,))

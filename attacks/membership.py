@@ -5,14 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Self, TypeVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from attacks.base import Attack, AttackError, ClientUpdate
-
-Module = TypeVar("Module", bound=nn.Module)
+from attacks.local_model import Module, local_model, overwrite, sent_state
 
 SCORED_AT_ONCE = 256
 """Records per forward pass."""
@@ -90,7 +89,9 @@ class Membership:
         tensors: dict[str, Tensor] = {}
         for part, module in (("model", self.model), ("network", self.network)):
             if module is not None:
-                tensors |= {f"{part}/{name}": value.detach().cpu().clone() for name, value in _state(module).items()}
+                tensors |= {
+                    f"{part}/{name}": value.detach().cpu().clone() for name, value in sent_state(module).items()
+                }
         return tensors
 
     @classmethod
@@ -146,24 +147,6 @@ class LossThreshold(Attack[ClientUpdate, Membership]):
             return Membership(None, failure=str(error))
 
 
-def local_model(observation: ClientUpdate) -> nn.Module:
-    """The client's model after its local training, as the update gives it away: global + update, a private copy in eval mode.
-
-    Buffers that the update does not hold (integer counters, statistics that stayed at home) keep the global model's values.
-
-    Raises:
-        AttackError: When names, shapes or values of the update do not fit the model.
-    """
-    model, update = copy.deepcopy(observation.model), observation.update
-    if missing := sorted({name for name, _ in model.named_parameters()} - set(update)):
-        raise AttackError(f"the update lacks {missing[:3]} ({len(missing)} parameters)")
-    # Names that the model lacks are ignored, as in ClientUpdate.gradient.
-    state = _state(model)
-    moved = {n: state[n].detach() + _fitting(n, update[n], state[n]) for n in state if n in update}
-    # Noise can push a variance below zero, where BatchNorm gives NaN; the server's own average clamps it as well.
-    return _load(model, {n: value.clamp(min=0) if n.endswith("running_var") else value for n, value in moved.items()})
-
-
 def predict(model: nn.Module, images: Tensor) -> Tensor:
     """Logits (N, K), float64 on the CPU, of a model in eval mode for normalised images (N, C, H, W); always finite."""
     like = next(model.parameters())
@@ -197,40 +180,12 @@ def membership_features(logits: Tensor, classes: Tensor) -> Tensor:
     return torch.cat([said, nn.functional.one_hot(classes, logits.shape[1])], 1).float()
 
 
-def _state(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and floating-point buffers by name: what clients send."""
-    buffers = {name: value for name, value in module.named_buffers() if value.is_floating_point()}
-    return dict(module.named_parameters()) | buffers
-
-
-def _fitting(name: str, value: Tensor, like: Tensor) -> Tensor:
-    """``value`` on the device and in the dtype of ``like``.
-
-    Raises:
-        AttackError: When it has another shape or holds NaN or infinite values.
-    """
-    if value.shape != like.shape:
-        raise AttackError(f"{name!r} has shape {tuple(value.shape)}, the model {tuple(like.shape)}")
-    if not torch.isfinite(value).all():
-        raise AttackError(f"{name!r} holds NaN or infinite values")
-    return value.detach().to(like)
-
-
-def _load(module: Module, values: Mapping[str, Tensor]) -> Module:
-    """Overwrites what ``values`` names; the module ends in eval mode and asks for no gradients."""
-    state = _state(module)
-    with torch.no_grad():
-        for name, value in values.items():
-            state[name].copy_(_fitting(name, value, state[name]))
-    return module.eval().requires_grad_(False)
-
-
 def _rebuild(module: Module, values: Mapping[str, Tensor]) -> Module:
-    """``_load`` for values that must name everything.
+    """``overwrite`` with values that must name everything.
 
     Raises:
-        AttackError: When a name is missing or unknown.
+        AttackError: When names, shapes or values do not fit.
     """
-    if different := sorted(set(_state(module)) ^ set(values)):
+    if different := sorted(set(sent_state(module)) ^ set(values)):
         raise AttackError(f"missing or unknown names: {different[:3]} ({len(different)})")
-    return _load(module, values)
+    return overwrite(module, values)

@@ -1,45 +1,51 @@
-"""How much memory one trial of a gradient inversion takes, estimated before it starts."""
+"""How many trials of a gradient inversion fit into memory: estimated before it starts, and halved where memory runs out."""
 
 from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
+import psutil
 import torch
 from torch import Tensor, nn
+
+from attacks.base import AttackError
+
+Trial = TypeVar("Trial")
+End = TypeVar("End")
 
 FLOAT_BYTES = 4
 
 ACTIVATION_COPIES = 10
 """The second derivative keeps a layer's output, its gradient, and what both are made of, forwards and backwards."""
 
-WEIGHT_COPIES = 4
-"""Observed gradient, dummy gradient, their difference, and one temporary."""
+WEIGHT_COPIES = 8
+"""Observed and dummy gradient, each by name and as one vector; moved weights, the slope of the cost, and temporaries."""
 
 
 LARGE_IMAGE = 3 * 512 * 512
 """Values of an image from which on only its shapes are passed on: the meta device takes seconds to load, but holds no memory."""
 
 
-def trial_bytes(model: nn.Module, input_shape: tuple[int, int, int], images: int, num_parameters: int) -> int:
+def trial_bytes(model: nn.Module, input_shape: tuple[int, int, int], images: int) -> int:
     """A rough count of the bytes that one trial (one start of one target) holds at once; right within a small factor.
 
-        bytes = 4 * (10 * images * A + 4 * num_parameters)
+        bytes = 4 * (10 * images * A + 8 * P)
 
-    where A is the number of values that the leaf modules of the model output for one image.
+    where A is the number of values that the leaf modules of the model output for one image, and P that of its weights.
 
     Args:
         model: The attacked model; left as it is. One image passes through a copy of it; of a large image, only the shape.
         input_shape: (C, H, W) of one image.
         images: Dummy images of the trial.
-        num_parameters: Weights of the model.
 
     Returns:
         The estimate, for float32.
     """
-    return FLOAT_BYTES * (
-        ACTIVATION_COPIES * images * _activations(model, input_shape) + WEIGHT_COPIES * num_parameters
-    )
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    return FLOAT_BYTES * (ACTIVATION_COPIES * images * _activations(model, input_shape) + WEIGHT_COPIES * weights)
 
 
 def _activations(model: nn.Module, input_shape: tuple[int, int, int]) -> int:
@@ -69,3 +75,53 @@ def _count(model: nn.Module, image: Tensor) -> int:
         # In train mode, BatchNorm refuses one value per channel.
         model.eval()(image)
     return sum(found)
+
+
+def fitting_trials(model: nn.Module, input_shape: tuple[int, int, int], images: int) -> int:
+    """How many trials fit into the memory that is free where the model is, by ``trial_bytes``.
+
+    Raises:
+        AttackError: When not even one does.
+    """
+    device = next(model.parameters()).device
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+    needed = trial_bytes(model, input_shape, images)
+    if needed > free:
+        size = "x".join(map(str, input_shape))
+        raise AttackError(
+            f"one trial of {images} dummy images of {size} would need about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free"
+        )
+    return free // needed
+
+
+def in_chunks(run: Callable[[Sequence[Trial]], End], trials: Sequence[Trial], chunk: int) -> list[End]:
+    """Results for consecutive parts of ``trials``, of at most ``chunk`` each and fewer where memory runs out.
+
+    Raises:
+        AttackError: When even one trial does not fit.
+    """
+    ends: list[End] = []
+    done = 0
+    while done < len(trials):
+        some = trials[done : done + chunk]
+        try:
+            ends.append(run(some))
+            done += len(some)
+            continue
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            reason = str(error).splitlines()[0][:200]
+        # Behind the except block, because the error keeps all tensors of the failed try alive.
+        if len(some) == 1:
+            raise AttackError(f"out of memory with a single trial in memory: {reason}")
+        chunk = len(some) // 2
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+    return ends
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Accelerators raise their own class; the CPU's allocator a plain RuntimeError, like many an error of another kind."""
+    told = ("out of memory", "not enough memory", "can't allocate memory")
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error).lower() for words in told)

@@ -5,24 +5,25 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.base import Attack, AttackError, ClientUpdate, Knowledge, Representatives, UpdateHistory
-from attacks.class_gan import check_generator_fields, drawn, normalised
+from attacks.base import AttackError, ClientUpdate, Knowledge, Representatives, UpdateHistory
 from attacks.generator_network import ImageGenerator
 from attacks.labels import last_linear
+from attacks.normalisation import normalise
 from attacks.presets import InvertingGradients
-from attacks.received_models import failed_representatives, received_rounds, wanted_classes
+from attacks.representative_attack import RepresentativeAttack, Rounds, usable_rounds
 from defenses.base import Batch
 from defenses.checks import is_number, is_whole, require
 
 
 @dataclass(frozen=True, repr=False)
-class MultitaskGAN(Attack[UpdateHistory, Representatives]):
+class MultitaskGAN(RepresentativeAttack):
     """A GAN with three judges: real or generated, which class, and this client or another.
 
         min_D  -log r(x) - log(1 - r(x~)) + identity [ -log i(v) - log(1 - i(o)) ]
@@ -33,17 +34,12 @@ class MultitaskGAN(Attack[UpdateHistory, Representatives]):
     In every round the trunk and p_w are set to the model of that round; the heads and the generator go on.
 
     Attributes:
-        iterations: Steps of discriminator and generator, divided evenly over the rounds.
-        batch_size: Images per step and kind.
-        latent: Numbers of noise per image.
-        width: Channels of the generator.
-        learning_rate: Of Adam with betas (0.5, 0.999), generator and discriminator.
-        images_per_class: Images of each class in the guess.
-        classes: The classes to draw; empty for all.
         category: Weight of the class.
         identity: Weight of the identity; 0 leaves the representatives out.
         representative_iterations: Of the gradient inversion that makes the representatives.
         auxiliary: Public images; set by ``fit``.
+
+    The rest as in ``RepresentativeAttack``: steps, batch size (per kind of image) and learning rate are the discriminator's too.
 
     Source: Wang, Song, Zhang, Song, Wang, Qi, "Beyond Inferring Class Representatives: User-Level Privacy Leakage From Federated
     Learning", INFOCOM 2019, section IV (passive variant) and Eq. 1-4.
@@ -55,26 +51,18 @@ class MultitaskGAN(Attack[UpdateHistory, Representatives]):
     images are auxiliary ones, so the generator learns what *they* look like: compare with the auxiliary mean of each class.
     """
 
-    observes: ClassVar[str] = "update"
-    observes_history: ClassVar[bool] = True
     source: ClassVar[str] = "Wang 2019 (mGAN-AI), section IV, passive"
     threat: ClassVar[str] = "global models and updates of all clients over the rounds, normalisation; auxiliary images"
     needs_auxiliary: ClassVar[bool] = True
 
     iterations: int = 150
-    batch_size: int = 32
-    latent: int = 100
-    width: int = 16
-    learning_rate: float = 1e-3
-    images_per_class: int = 8
-    classes: tuple[int, ...] = ()
     category: float = 1.0
     identity: float = 0.1
     representative_iterations: int = 50
     auxiliary: Batch | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_generator_fields(self)
+        super().__post_init__()
         for name in ("category", "identity"):
             value = getattr(self, name)
             require(is_number(value) and 0 <= value < float("inf"), self, name, "a finite number of at least 0")
@@ -105,10 +93,7 @@ class MultitaskGAN(Attack[UpdateHistory, Representatives]):
         guesses = []
         for at, (history, generator) in enumerate(zip(observations, generators, strict=True)):
             others = [images for i, images in enumerate(known) if i != at and images is not None]
-            try:
-                guesses.append(self._attack(history, known[at], others, generator))
-            except AttackError as error:
-                guesses.append(failed_representatives(history, self.classes, self.images_per_class, str(error)))
+            guesses.append(self._represent(history, generator, partial(self._train, own=known[at], others=others)))
         return guesses
 
     def _representatives(
@@ -118,35 +103,36 @@ class MultitaskGAN(Attack[UpdateHistory, Representatives]):
         oldest: dict[int, ClientUpdate] = {}
         for at, history in enumerate(observations):
             try:
-                oldest[at] = received_rounds(history)[0][0]
+                oldest[at] = usable_rounds(history)[0][0]
             except AttackError:
-                continue  # _attack says why
+                continue  # _represent says why
         inversion = InvertingGradients(iterations=self.representative_iterations)
         guesses = inversion.attack_many(list(oldest.values()), [generators[at] for at in oldest])
         found = dict(zip(oldest, guesses, strict=True))
         return [found[at].images if at in found and not found[at].failure else None for at in range(len(observations))]
 
-    def _attack(
-        self, history: UpdateHistory, own: Tensor | None, others: list[Tensor], generator: torch.Generator
-    ) -> Representatives:
-        rounds = received_rounds(history)
+    def _train(
+        self,
+        network: ImageGenerator,
+        rounds: Rounds,
+        wanted: Tensor,
+        generator: torch.Generator,
+        own: Tensor | None,
+        others: list[Tensor],
+    ) -> dict[str, float]:
+        """Plays the game over all rounds, with representatives of this client and of the others, (R, C, H, W) in [0, 1]."""
         last, model = rounds[-1]
-        wanted, num_classes = wanted_classes(last, self.classes)
         public = self._public(last).to(next(model.parameters()))
-        network = ImageGenerator(self.latent, num_classes, last.input_shape, self.width, generator).to(public)
+        others = [images for images in others if images.shape[1:] == public.shape[1:]]
         judge = _Discriminator(model, generator)
-        game = _Game(
-            self, network, judge, public, own, [images for images in others if images.shape[1:] == public.shape[1:]]
-        )
+        game = _Game(self, network, judge, public, own, others)
         per_round = [len(part) for part in torch.arange(self.iterations).tensor_split(len(rounds))]
         for (observation, received), steps in zip(rounds, per_round, strict=True):
             judge.take_over(received)
             for _ in range(steps):
                 classes = wanted[torch.randint(len(wanted), (self.batch_size,), generator=generator)]
                 game.step(observation, received, classes.to(public.device), generator)
-        guess = drawn(network, wanted.repeat_interleave(self.images_per_class), last, model, generator)
-        used = 0 if own is None else len(own)
-        return replace(guess, diagnostics=guess.diagnostics | game.losses | {"representatives": float(used)})
+        return game.losses | {"representatives": 0.0 if own is None else float(len(own))}
 
     def _public(self, observation: ClientUpdate) -> Tensor:
         assert self.auxiliary is not None
@@ -213,7 +199,7 @@ class _Game:
         images = self.network.draw(classes, generator)
         judged = self._judge_loss(observation, images.detach(), generator)
         self._descend(0, judged)
-        fake = normalised(images, observation)
+        fake = normalise(images, observation)
         logits = self.judge(fake)
         fooled = _says(logits[:, 0], True)
         loss = fooled + self.attack.category * F.cross_entropy(received(fake), classes)
@@ -224,11 +210,11 @@ class _Game:
 
     def _judge_loss(self, observation: ClientUpdate, images: Tensor, generator: torch.Generator) -> Tensor:
         size = len(images)
-        real = self.judge(normalised(_some(self.public, size, generator), observation))
-        loss = _says(real[:, 0], True) + _says(self.judge(normalised(images, observation))[:, 0], False)
+        real = self.judge(normalise(_some(self.public, size, generator), observation))
+        loss = _says(real[:, 0], True) + _says(self.judge(normalise(images, observation))[:, 0], False)
         if self.own is not None:
-            victim = self.judge(normalised(_some(self.own, size, generator), observation))
-            others = self.judge(normalised(_some(self.others, size, generator), observation))
+            victim = self.judge(normalise(_some(self.own, size, generator), observation))
+            others = self.judge(normalise(_some(self.others, size, generator), observation))
             foreign = torch.cat([real[:, 1], others[:, 1]])
             loss = loss + self.attack.identity * (_says(victim[:, 1], True) + _says(foreign, False))
         return loss

@@ -153,33 +153,23 @@ class PolicyInversion(Refinement):
         return _Undo(draw, parts, whole.mean, whole.basis, error.mean(0), weights)
 
     @torch.no_grad()
-    def refine_many(
-        self,
-        observations: Sequence[ClientUpdate],
-        guesses: Sequence[Reconstruction],
-        generators: Sequence[torch.Generator],
-    ) -> list[Reconstruction]:
-        """Undoes ATS in every image of every guess that did not fail; nothing is random.
+    def refine(self, observation: ClientUpdate, guess: Reconstruction, generator: torch.Generator) -> Reconstruction:
+        """Undoes ATS in every image; nothing is random.
 
-        Diagnostics gain "ats-policy" (number of the chosen policy, from 0; the mean over a guess's images) and "ats-margin" (log
-        score above that of the second draw, mean; infinite if there is one draw), or "ats-draws" = 0 without ATS.
+        Diagnostics gain "ats-draws" (how many there may be; 0 without ATS), "ats-policy" (number of the chosen policy, from 0; the
+        mean over the images) and "ats-margin" (log score above that of the second draw, mean; infinite if there is one draw).
 
         Raises:
-            AttackError: Before ``fit``.
+            AttackError: When images have another number of values than the auxiliary ones.
         """
-        if self.learned is None:
-            raise AttackError("PolicyInversion needs auxiliary data: call fit first")
-        return [guess if guess.failure else self._refine(guess) for guess in guesses]
-
-    def _refine(self, guess: Reconstruction) -> Reconstruction:
         learned = self.learned or ()
         notes = guess.diagnostics | {"ats-draws": float(len(learned))}
         if not learned:
             return replace(guess, diagnostics=notes)
+        size = len(learned[0].centre)
         images = guess.images.detach().to(learned[0].centre)
-        if images[0].numel() != len(learned[0].centre):
-            reason = f"images have shape {tuple(images.shape[1:])}, auxiliary ones {len(learned[0].centre)} values"
-            return replace(guess, images=torch.full_like(guess.images, 0.5), diagnostics=notes, failure=reason)
+        if images[0].numel() != size:
+            raise AttackError(f"images have shape {tuple(images.shape[1:])}, auxiliary ones {size} values")
         restored = torch.stack([undo.restore(images) for undo in learned])  # (draws, n, C, H, W)
         scores = torch.stack([self._score(undo, images, x) for undo, x in zip(learned, restored, strict=True)])
         ranked = scores.sort(0, descending=True)

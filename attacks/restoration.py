@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
@@ -124,31 +123,18 @@ class LearnedRestorer(Refinement):
             schedule.step()
         return network.eval()
 
-    def refine_many(
-        self,
-        observations: Sequence[ClientUpdate],
-        guesses: Sequence[Reconstruction],
-        generators: Sequence[torch.Generator],
-    ) -> list[Reconstruction]:
-        """Restores every guess. Where the clients protect no images it stays as it is, with ``nothing_to_undo`` = 1.
+    def refine(self, observation: ClientUpdate, guess: Reconstruction, generator: torch.Generator) -> Reconstruction:
+        """Restores every image. Where the clients protect none they stay as they are, with ``nothing_to_undo`` = 1.
 
         Raises:
-            AttackError: Before ``fit``.
+            AttackError: When images have another shape than the auxiliary ones.
         """
-        if self.learned is None:
-            raise AttackError(f"{self} must be fitted on auxiliary data before it is used")
-        return [self._refine(guess) for guess in guesses]
-
-    def _refine(self, guess: Reconstruction) -> Reconstruction:
         assert self.learned is not None
         network, shape = self.learned.network, tuple(guess.images.shape[1:])
-        if guess.failure:
-            return guess
         if network is None:
             return replace(guess, diagnostics=guess.diagnostics | {"nothing_to_undo": 1.0})
         if shape != self.learned.shape:
-            why = f"the restorer was fitted on images of shape {self.learned.shape}, the guess has {shape}"
-            return replace(guess, images=torch.full_like(guess.images, 0.5), failure=why)
+            raise AttackError(f"images have shape {shape}, auxiliary ones {self.learned.shape}")
         weight = next(network.parameters())
         images = restore(network, guess.images.to(weight)).to(guess.images)
         return replace(guess, images=images, diagnostics=guess.diagnostics | self.learned.diagnostics)

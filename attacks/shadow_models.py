@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.base import Attack, AttackError, ClientUpdate, Knowledge
-from attacks.membership import Membership, MembershipNetwork, local_model, membership_features, predict
+from attacks.local_model import local_model
+from attacks.membership import Membership, MembershipNetwork, membership_features, predict
+from attacks.normalisation import normalise
 from attacks.roc import auc
 from defenses.base import Batch
 from defenses.checks import is_number, is_whole, require
@@ -141,6 +143,5 @@ def _shadow_features(knowledge: Knowledge, members: Tensor, others: Tensor, gene
     shown = Batch(plain.images[both], plain.targets[both])
     if pipeline.at_inference:
         shown = pipeline.protect_test(shown, ("shadow-model", seed))
-    mean, std = (shown.images.new_tensor(values).view(-1, 1, 1) for values in (knowledge.mean, knowledge.std))
     # The classes of the originals: a defence may soften what it returns.
-    return membership_features(predict(model, (shown.images - mean) / std), plain.targets[both].argmax(1).cpu())
+    return membership_features(predict(model, normalise(shown.images, knowledge)), plain.targets[both].argmax(1).cpu())

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from attacks.base import AttackError, ClientUpdate, Knowledge, Reconstruction, Refinement
+from attacks.base import ClientUpdate, Knowledge, Reconstruction, Refinement
 from attacks.jigsaw import place_blocks
 from attacks.metrics import total_variation
 from defenses.checks import is_number, is_whole, require
@@ -47,37 +46,23 @@ class _Unshuffle(Refinement):
     needs_auxiliary: ClassVar[bool] = True  # ``fit`` takes the pipeline from the knowledge, and nothing else
 
     window: int = 0
-    shuffle: Shuffle | None = field(default=None, repr=False, compare=False)
-    fitted: bool = field(default=False, repr=False, compare=False)
+    learned: tuple[Shuffle, ...] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         require(is_whole(self.window) and self.window >= 0, self, "window", "a whole number, or 0: from the pipeline")
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Keeps the first shuffle of the clients' pipeline."""
+        """Keeps the first shuffle of the clients' pipeline, if there is one."""
         found = [d for d in knowledge.pipeline.defenses if isinstance(d, VisualMixer | BlockShuffle)]
-        return replace(self, shuffle=found[0] if found else None, fitted=True)
+        return replace(self, learned=tuple(found[:1]))
 
-    def refine_many(
-        self,
-        observations: Sequence[ClientUpdate],
-        guesses: Sequence[Reconstruction],
-        generators: Sequence[torch.Generator],
-    ) -> list[Reconstruction]:
-        """Undoes the shuffle in every guess. Without one in the pipeline they stay, with ``nothing_to_undo`` = 1.
+    def check_fitted(self) -> None:
+        """As ``Refinement``; with ``window`` given there is nothing to learn."""
+        if self.window == 0:
+            super().check_fitted()
 
-        Raises:
-            AttackError: With ``window`` = 0, before ``fit``.
-        """
-        if self.window == 0 and not self.fitted:
-            raise AttackError(
-                f"{self} takes the windows from the pipeline: fit it (auxiliary data is needed), or give window"
-            )
-        return [self._refine(guess, generator) for guess, generator in zip(guesses, generators, strict=True)]
-
-    def _refine(self, guess: Reconstruction, generator: torch.Generator) -> Reconstruction:
-        if guess.failure:
-            return guess
+    def refine(self, observation: ClientUpdate, guess: Reconstruction, generator: torch.Generator) -> Reconstruction:
+        """Undoes the shuffle in every image. Without one in the pipeline they stay, with ``nothing_to_undo`` = 1."""
         pixels = guess.images.detach().float().cpu()
         windows = self._windows(pixels)
         if windows is None:
@@ -86,7 +71,7 @@ class _Unshuffle(Refinement):
         return replace(guess, images=images.to(guess.images), diagnostics=guess.diagnostics | found)
 
     def _windows(self, images: Tensor) -> _Windows | None:
-        known = self.shuffle
+        known = self.learned[0] if self.learned else None
         if isinstance(known, VisualMixer):
             levels = known.partition(images) if self.window == 0 else _grid(images, self.window)
             return _Windows(levels, 1, known.channels == "spatial")

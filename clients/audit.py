@@ -40,8 +40,10 @@ def truths(client: LocalClient, observation: str) -> list[Probed]:
     """What the server observed, as the client knows it: one entry per probe target, or one for the whole local round."""
     if observation == "probe":
         return [client.probed(target) for target in range(client.task.probe_targets)]
-    seen = client.pipeline.protect_batch(client.protected(), client.key("audit", client.task.round))
-    return [Probed(client.originals(), seen)]
+    used, whole, plain = client.trained_on(), client.protected(), client.originals()
+    entered = Batch(whole.images[used], whole.targets[used])
+    seen = client.pipeline.protect_batch(entered, client.key("audit", client.task.round))
+    return [Probed(Batch(plain.images[used], plain.targets[used]), seen)]
 
 
 def audit_guesses(client: LocalClient, observation: str, guesses: Sequence[tuple[Guess, Tensor | None]]) -> Audited:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -64,13 +65,14 @@ class Task:
         seed: Of the whole experiment.
         round: The server round, from 1.
         rounds: Rounds in which this client will train, for the privacy budget.
-        local_epochs: Passes over the local data in a round.
+        local_epochs: Passes over the local data in a round, unless ``local_steps`` says otherwise.
         batch_size: Examples of a local step.
         learning_rate: Of local SGD.
         momentum: Of local SGD.
         weight_decay: L2 coefficient of local SGD.
         probe_targets: One-step updates that a probe asks for.
         probe_images: Images that each of them is computed on.
+        local_steps: Optimizer steps in a round, in as many passes as that takes; 0: those of ``local_epochs``.
         auxiliary_fraction: Share of the training examples that the server holds and no client has.
         owns_data: Everything in the client's data directory is its own; else the server names its examples.
         card: Shape and normalisation that all clients share; None only until the set-up is done.
@@ -96,6 +98,7 @@ class Task:
     weight_decay: float
     probe_targets: int
     probe_images: int
+    local_steps: int = 0
     auxiliary_fraction: float = 0.0
     owns_data: bool = False
     card: DataCard | None = None
@@ -110,6 +113,13 @@ class Task:
         values = json.loads(text)
         card = values.pop("card")
         return cls(**values, card=None if card is None else DataCard.from_mapping(card))
+
+    def passes(self, num_examples: int, rounds: int = 1) -> int:
+        """Passes over a client's examples in the training steps of ``rounds`` rounds, a begun pass counted whole."""
+        if not self.local_steps:
+            return rounds * self.local_epochs
+        steps_per_pass = max(1, math.ceil(num_examples / self.batch_size))
+        return math.ceil(rounds * self.local_steps / steps_per_pass)
 
     def load_data(self) -> ImageDataset:
         """The data set, cached per process."""

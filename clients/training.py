@@ -7,8 +7,9 @@ defences) -> update -> update defences.
 from __future__ import annotations
 
 import functools
+import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -125,11 +126,25 @@ class LocalClient:
         model = self._model(weights)
         batch = self.protected()
         key = self.key("train", self.task.round)
-        training = self._training(model, batch, ledger.get("train", {}), key, epochs=self.task.local_epochs)
+        training = self._training(model, batch, ledger.get("train", {}), key)
         loss, steps = self._run(training, key)
         update = self._update(model, weights, key)
         metrics = {"train-loss": loss, **self._privacy(training.state), "train-seconds": time.perf_counter() - start}
-        return LocalResult([update], len(batch), steps, metrics, _without_empty(ledger | {"train": training.state}))
+        # Exact, because a pass repeats nobody; of a Poisson sample (DP-SGD) the expected size, as the true one is private.
+        examples = min(len(batch), steps * self.task.batch_size)
+        return LocalResult([update], examples, steps, metrics, _without_empty(ledger | {"train": training.state}))
+
+    def trained_on(self) -> Tensor:
+        """Positions (n,), int64 and ascending, of the training examples that this round's training update depends on."""
+        everyone = torch.arange(self.num_train)
+        if not self.task.local_steps:
+            return everyone
+        # The same draws as in ``train``, with positions in place of images.
+        key = self.key("train", self.task.round)
+        training = self._training(self.task.build_model(), Batch(everyone, everyone), {}, key)
+        drawn = everyone[torch.isin(everyone, torch.cat([positions for positions, _ in self._batches(training)]))]
+        # Poisson sampling may draw nobody, and a score needs somebody.
+        return drawn if len(drawn) else everyone
 
     def probe(self, weights: Mapping[str, Tensor], ledger: Ledger) -> LocalResult:
         """One-step updates on a few images each, through the same defences: the strongest setting of the papers.
@@ -143,7 +158,7 @@ class LocalClient:
         for target in range(self.task.probe_targets):
             key = self.key("probe", self.task.round, target)
             model, seen = self._model(weights), self.probed(target).seen
-            training = self._training(model, seen, booked, key, epochs=1, batch_size=len(seen))
+            training = self._training(model, seen, booked, key, one_step=True)
             _, steps = self._run(training, key, protect=False)
             booked = training.state
             updates.append(self._update(model, weights, key))
@@ -156,7 +171,7 @@ class LocalClient:
         if not any(isinstance(defense, TrainingDefense) for defense in self.pipeline.defenses):
             return {}
         key = self.key("calibrate")
-        return self._training(self._model(weights), self.protected(), {}, key, epochs=self.task.local_epochs).state
+        return self._training(self._model(weights), self.protected(), {}, key).state
 
     def _privacy(self, *states: Mapping[str, Any]) -> dict[str, float]:
         spent: dict[str, float] = {}
@@ -219,7 +234,7 @@ class LocalClient:
         return load_weights(self.task.build_model(), weights).to(device())
 
     def _training(
-        self, model: nn.Module, batch: Batch, state: dict[str, Any], key: Key, *, epochs: int, batch_size: int = 0
+        self, model: nn.Module, batch: Batch, state: dict[str, Any], key: Key, *, one_step: bool = False
     ) -> Training:
         task = self.task
         training = Training(
@@ -229,13 +244,13 @@ class LocalClient:
             ),
             loader=DataLoader(
                 TensorDataset(batch.images, batch.targets),
-                batch_size=batch_size or task.batch_size,
+                batch_size=len(batch) if one_step else task.batch_size,
                 shuffle=True,
                 generator=generator_for(*key, "order"),
             ),
             loss=soft_cross_entropy,
-            epochs=epochs,
-            total_epochs=task.rounds * task.local_epochs,
+            epochs=1 if one_step else task.passes(self.num_train),
+            total_epochs=task.passes(self.num_train, task.rounds),
             state=dict(state),
         )
         return self.pipeline.protect_training(training, (*key, "training"))
@@ -243,18 +258,22 @@ class LocalClient:
     def _run(self, training: Training, key: Key, *, protect: bool = True) -> tuple[float, int]:
         """Trains; returns the mean loss per example and the number of steps."""
         total, seen, step = 0.0, 0, 0
-        for _ in range(training.epochs):
-            for images, targets in training.loader:
-                batch = Batch(images, targets)
-                if protect and len(batch):
-                    batch = self.pipeline.protect_batch(batch, (*key, "batch", step))
-                inputs = normalise(batch.images.to(device()), self.card)
-                loss = training.loss(training.model, inputs, batch.targets.to(device()))
-                training.optimizer.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
-                training.optimizer.step()
-                total, seen, step = total + float(loss.detach()) * len(batch), seen + len(batch), step + 1
+        for images, targets in self._batches(training):
+            batch = Batch(images, targets)
+            if protect and len(batch):
+                batch = self.pipeline.protect_batch(batch, (*key, "batch", step))
+            inputs = normalise(batch.images.to(device()), self.card)
+            loss = training.loss(training.model, inputs, batch.targets.to(device()))
+            training.optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            training.optimizer.step()
+            total, seen, step = total + float(loss.detach()) * len(batch), seen + len(batch), step + 1
         return total / max(seen, 1), step
+
+    def _batches(self, training: Training) -> Iterator[tuple[Tensor, ...]]:
+        """The batches of all passes; at most ``local_steps`` of them, unless that is 0."""
+        passes = itertools.chain.from_iterable(training.loader for _ in range(training.epochs))
+        return itertools.islice(passes, self.task.local_steps or None)
 
     def _update(self, model: nn.Module, weights: Mapping[str, Tensor], key: Key) -> Update:
         update = {name: local.cpu() - weights[name] for name, local in shared_tensors(model).items()}
@@ -294,7 +313,8 @@ def train_alone(task: Task, batch: Batch, seed: int) -> nn.Module:
     alone = replace(task, seed=generator_for("alone", task.seed, seed).initial_seed() % 2**31, round=1)
     client = _LoneClient(alone, batch, -1)
     weights = shared_tensors(alone.build_model())
-    client.task = replace(alone, local_epochs=task.rounds * task.local_epochs, rounds=1)
+    epochs, steps = (task.rounds * count for count in (task.local_epochs, task.local_steps))
+    client.task = replace(alone, local_epochs=epochs, local_steps=steps, rounds=1)
     result = client.train(weights, {})
     model = load_weights(alone.build_model(), {name: weights[name] + result.updates[0][name] for name in weights})
     return model.eval()

@@ -1,4 +1,4 @@
-"""The command ``fedveil``: run an experiment, rebuild a report, list what there is."""
+"""The command ``fedveil``: run an experiment, attack a recorded update, rebuild a report, list what there is."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from simulations.attack_request import DEFAULT_ATTACKS, Request
 from simulations.experiment import ConfigError, Experiment, key_of
 from simulations.progress import follow, read_progress
 
@@ -29,7 +30,6 @@ app = typer.Typer(
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
 DEFAULT_CLIENTS = 4
-DEFAULT_ATTACKS = "InvertingGradients(); LabelInference()"
 
 
 @app.command()
@@ -110,15 +110,17 @@ def attack(
     """
     from rich.markup import escape
 
-    from simulations.attack_file import Request, prepare
+    from simulations.attack_file import prepare
     from simulations.attack_file import run as run_attacks
 
     folder = (out or Path("runs") / datetime.now().strftime("attack-%Y%m%d-%H%M%S")).resolve()
     try:
         request = Request(
-            update, model, num_classes, input_shape, learning_rate, weights, local, width, norm, mean, std, num_examples,
-            local_steps, batch_size, weight_decay, labels, eval_mode, "; ".join(attack or [DEFAULT_ATTACKS]), auxiliary,
-            data_dir, defense, truth, seed,
+            update=update, model=model, num_classes=num_classes, input_shape=input_shape, learning_rate=learning_rate,
+            weights=weights, local=local, width=width, norm=norm, mean=mean, std=std, num_examples=num_examples,
+            local_steps=local_steps, batch_size=batch_size, weight_decay=weight_decay, labels=labels,
+            eval_mode=eval_mode, attacks="; ".join(attack or [DEFAULT_ATTACKS]), auxiliary=auxiliary,
+            data_dir=data_dir, defense=defense, truth=truth, seed=seed,
         )  # fmt: skip
         if (folder / "result.json").exists():
             raise ConfigError(f"--out {folder} already holds results; name another folder")
@@ -130,12 +132,7 @@ def attack(
         console.print(f"notice: {notice}", markup=False, soft_wrap=True)
     entries = run_attacks(prepared, folder)
     for entry in entries:
-        told = entry["failure"] or ", ".join(
-            f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {[round(v, 3) for v in value]}"
-            for key, value in entry["scores"].items()
-        )
-        line = f"{entry['attack']}: {'failed: ' if entry['failure'] else ''}{told or 'done'} ({entry['seconds']:.1f} s)"
-        console.print(line, markup=False, soft_wrap=True)
+        console.print(_told(entry), markup=False, soft_wrap=True)
     console.print(f"results: {folder / 'result.json'}", soft_wrap=True, markup=False)
     if all(entry["failure"] for entry in entries):
         raise typer.Exit(1)
@@ -167,6 +164,16 @@ def list_(
 def main() -> None:
     """Entry point of the command."""
     app()
+
+
+def _told(entry: dict[str, Any]) -> str:
+    """One line on how an attack on a recorded update ended."""
+    scores = ", ".join(
+        f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {[round(v, 3) for v in value]}"
+        for key, value in entry["scores"].items()
+    )
+    ended = f"failed: {entry['failure']}" if entry["failure"] else scores or "done"
+    return f"{entry['attack']}: {ended} ({entry['seconds']:.1f} s)"
 
 
 def _experiment(

@@ -90,6 +90,9 @@ class Experiment:
     )
     rounds: int = _setting(6, "federated rounds of each pipeline", **_at_least(1))
     local_epochs: int = _setting(2, "passes over the local data in a round", **_at_least(1))
+    local_steps: int = _setting(
+        0, "optimizer steps in a round, whatever local-epochs says; 0: as many as local-epochs takes", **_at_least(0)
+    )
     batch_size: int = _setting(32, "examples of a local step", **_at_least(1))
     learning_rate: float = _setting(0.1, "of local SGD", **_above(0))
     momentum: float = _setting(0.5, "of local SGD", allowed="from 0, below 1", check=lambda value: 0 <= value < 1)

@@ -1,28 +1,21 @@
-"""Attacks on the updates of one round as a piece of work: saved, loaded, sent to a worker and run there."""
+"""Attacks on the updates of one round as a piece of work: what goes into it, what comes out, and how it is kept in a file."""
 
 from __future__ import annotations
 
-import functools
 import json
-import time
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 import attacks
-from attacks.base import Attack, AttackError, Chain, ClientUpdate, Knowledge, Reconstruction, Representatives
-from attacks.base import UpdateHistory as History
-from attacks.oracle import Oracle, train_oracle
+from attacks.base import Attack, AttackError, Chain, ClientUpdate
 from clients.task import Task, load_weights
-from clients.training import train_alone
-from defenses.base import Batch, Update, generator_for
+from defenses.base import Update
 from defenses.spec import parse_statements, registry_of
 
 
@@ -199,94 +192,9 @@ def parse_attacks(text: str) -> list[Attack[Any, Any]]:
     return [stages[0] if len(stages) == 1 else Chain(tuple(stages)) for stages in statements]
 
 
-def run_job(job: AttackJob) -> AttackResult:
-    """Runs a job in this process. A crash of an attack is a result as well; it must not end the run."""
-    outcomes = []
-    runner = _Runner(job)
-    for text in job.attacks:
-        start = time.perf_counter()
-        try:
-            outcome = runner(text)
-        except Exception as error:
-            last = traceback.extract_tb(error.__traceback__)[-1]
-            reason = f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
-            outcome = Outcome(text, [], 0.0, reason)
-        outcomes.append(replace(outcome, seconds=time.perf_counter() - start))
-    return AttackResult(job, outcomes)
-
-
-class _Runner:
-    """Runs the attacks of one job; chains share the guess of their first attack."""
-
-    def __init__(self, job: AttackJob) -> None:
-        self.job = job
-        self.first: dict[str, list[Any]] = {}
-
-    def __call__(self, text: str) -> Outcome:
-        attack = parse_attacks(text)[0]
-        task = self.job.task
-        has_auxiliary = len(task.auxiliary()) > 0
-        if attack.needs_auxiliary and not has_auxiliary:
-            raise AttackError(f"{text} learns from auxiliary data, and auxiliary-fraction is 0")
-        attack = _fitted(attack, replace(task, round=0))
-        guesses = self._guess(attack, text)
-        if not has_auxiliary or not isinstance(guesses[0], Reconstruction | Representatives):
-            return Outcome(text, guesses, 0.0)
-        oracle = _oracle(replace(task, pipeline="", round=0))
-        return Outcome(text, guesses, 0.0, "", [oracle.classify(guess.images) for guess in guesses], oracle.accuracy)
-
-    def _guess(self, attack: Attack[Any, Any], text: str) -> list[Any]:
-        observed = self.job.observed
-        if attack.observes_history:
-            return list(attack.attack_many(list(self._histories()), self._streams(text)))
-        updates = observed.updates()
-        first = attack.stages[0] if isinstance(attack, Chain) else attack
-        name = text.split(" | ")[0]
-        if name not in self.first:
-            self.first[name] = list(first.attack_many(updates, self._streams(name)))
-        if isinstance(attack, Chain):
-            return attack.refine_many(updates, self.first[name], self._streams(text))
-        return self.first[name]
-
-    def _streams(self, text: str) -> list[torch.Generator]:
-        # The attacker's randomness is its own: no defence draws from a stream that starts with "attack".
-        task, kind = self.job.task, self.job.observation
-        return [
-            generator_for("attack", task.seed, text, kind, task.round, seen.partition, seen.target)
-            for seen in self.job.observed.seen
-        ]
-
-    def _histories(self) -> Iterator[History]:
-        rounds = [*self.job.earlier, self.job.observed]
-        updates = [dict(zip([(s.partition, s.target) for s in r.seen], r.updates(), strict=True)) for r in rounds]
-        for seen in self.job.observed.seen:
-            place = (seen.partition, seen.target)
-            yield History(tuple(found[place] for found in updates if place in found))
-
-
-def knowledge_of(task: Task) -> Knowledge:
-    """What the server holds besides its observations; without auxiliary data, an empty batch of it."""
-    card = task.data_card()
-    train: Callable[[Batch, int], nn.Module] = functools.partial(train_alone, task)
-    return Knowledge(task.auxiliary(), task.defenses(), card.mean, card.std, train)
-
-
-def _fitted(attack: Attack[Any, Any], task: Task) -> Attack[Any, Any]:
-    """What is learned depends on the pipeline alone, so that it serves in every round and behind every attack."""
-    if isinstance(attack, Chain):
-        return Chain(tuple(_fitted(stage, task) for stage in attack.stages))
-    return _fitted_stage(repr(attack), task)
-
-
-@functools.lru_cache(maxsize=8)
-def _fitted_stage(text: str, task: Task) -> Attack[Any, Any]:
-    attack: Attack[Any, Any] = parse_statements(text, registry_of(attacks, Attack), "attack")[0][0]
-    return attack.fit(knowledge_of(task), generator_for("attack", task.seed, text, "fit"))
-
-
-@functools.lru_cache(maxsize=1)
-def _oracle(task: Task) -> Oracle:
-    return train_oracle(task.auxiliary(), task.seed)
+def stages_of(attack: Attack[Any, Any]) -> tuple[Attack[Any, Any], ...]:
+    """The attacks of a chain in order, or the attack alone."""
+    return attack.stages if isinstance(attack, Chain) else (attack,)
 
 
 def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

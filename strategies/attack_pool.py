@@ -6,18 +6,19 @@ actors therefore ask for none and share the cores with the clients, one thread e
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent import futures
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import Any
 
 import torch
 
-from strategies.attack_job import AttackJob, AttackResult, Outcome, run_job
+from strategies.attack_job import AttackJob, AttackResult, Outcome
+from strategies.attack_runner import run_job
 
 
 class AttackPool:
-    """A queue of attack jobs and a few workers; nothing blocks until ``wait``.
+    """A queue of attack jobs and a few workers; only ``finished(wait=True)`` blocks.
 
     Args:
         workers: Attacks that run at the same time; 0 runs each at once in this process (tests, debugging).
@@ -124,7 +125,7 @@ class _Worker:
     """Body of a Ray actor."""
 
     def run(self, job: AttackJob) -> AttackResult:
-        torch.set_num_threads(1)
+        _use_one_thread()
         return run_job(job)
 
 
@@ -132,17 +133,24 @@ class _Processes(_Backend):
     """Worker processes, for a deployment's ServerApp, where no Ray runs."""
 
     def __init__(self, workers: int) -> None:
-        initializer: Callable[..., None] = torch.set_num_threads
-        # "spawn": forking a process that already runs gRPC and torch threads can deadlock.
-        self._pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer, (1,))
+        self._workers = workers
+        self._pool = self._start()
 
-    def submit(self, job: AttackJob) -> Future[AttackResult]:
-        return self._pool.submit(run_job, job)
+    def submit(self, job: AttackJob) -> futures.Future[AttackResult]:
+        try:
+            return self._pool.submit(run_job, job)
+        except BrokenProcessPool:
+            # A worker was killed, for its memory perhaps. The jobs it had are lost and will say so; later ones need not be.
+            self._pool = self._start()
+            return self._pool.submit(run_job, job)
+
+    def _start(self) -> futures.ProcessPoolExecutor:
+        # "spawn": forking a process that already runs gRPC and torch threads can deadlock.
+        context = get_context("spawn")
+        return futures.ProcessPoolExecutor(self._workers, context, _use_one_thread)
 
     def ready(self, handles: list[Any], *, block: bool) -> list[Any]:
-        from concurrent.futures import FIRST_COMPLETED, wait
-
-        return list(wait(handles, timeout=None if block else 0, return_when=FIRST_COMPLETED).done)
+        return list(futures.wait(handles, None if block else 0, futures.FIRST_COMPLETED).done)
 
     def result(self, handle: Any, job: AttackJob) -> AttackResult:
         try:
@@ -153,6 +161,10 @@ class _Processes(_Backend):
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _use_one_thread() -> None:
+    torch.set_num_threads(1)
 
 
 def _lost(job: AttackJob, reason: str) -> AttackResult:

@@ -14,6 +14,8 @@ MEMBERSHIP_METRICS = frozenset({"membership-auc", "membership-tpr"})
 """Area under the ROC curve, and true positive rate at 1 % false positive rate."""
 CLASS_METRICS = frozenset({"class-mean-psnr", "class-mean-ssim"})
 """Of class representatives (GAN attacks), against the mean image of a class; never a score of one person's image."""
+LEAST_OTHERS = 100
+"""Non-members from which a false positive rate of 1 % can be reached at all without being 0."""
 CHAIN = " | "
 """Stands between the stages of an attack: an inversion and what refines its guess."""
 
@@ -159,6 +161,22 @@ def _reason(row: Row, null: tuple[str, float] | None) -> str:
     return "" if leaks(row, null) else f"the interval of the undefended run reaches down to {null_name(null[0])}"
 
 
+def under_powered(row: Row, deciding: Iterable[Control]) -> bool:
+    """Whether a score of membership rests on too few records to tell a leak from none.
+
+    An AUC under a defence does if its interval holds both chance and the score of every undefended run in ``deciding``: the
+    defence may have stopped all of the leak, or nothing of it. A true positive rate at 1 % false positives does with fewer than
+    ``LEAST_OTHERS`` non-members, where the threshold lies above all of them (Carlini et al. 2022).
+    """
+    if row.metric == "membership-tpr":
+        others = row.setting.get("others")
+        return isinstance(others, int) and others < LEAST_OTHERS
+    if row.metric != "membership-auc" or row.defense == "" or row.ci_low is None or row.ci_high is None:
+        return False
+    ends = [end for one in deciding for end in (one.null and one.null[1], one.row.value) if end is not None]
+    return bool(ends) and row.ci_low <= min(ends) and max(ends) <= row.ci_high
+
+
 def validate(rows: Sequence[Row]) -> list[Row]:
     """Marks scores of attacks that did not break the undefended run as "not-validated".
 
@@ -172,6 +190,8 @@ def validate(rows: Sequence[Row]) -> list[Row]:
     A chain such as ``InvertingGradients() | LearnedRestorer()`` undoes a defence, and so has nothing to do on the undefended
     run: where it has no undefended row of its own, the control of its first stage in the same round and observation is its
     control. This says that the inversion is strong enough to hand something on; it says nothing about the refinement.
+
+    Scores of membership that pass get the status "under-powered" where they rest on too few records: see ``under_powered``.
 
     Args:
         rows: All rows of one or more runs; left unchanged.
@@ -197,6 +217,8 @@ def validate(rows: Sequence[Row]) -> list[Row]:
         own = verdicts.get((at, row.attack, kind)) or verdicts.get((at, first, kind), [])
         deciding = closest(row, own, lambda control: control.row)
         passed = bool(deciding) and all(control.passed for control in deciding)
-        return row if passed else replace(row, status="not-validated")
+        if passed and not under_powered(row, deciding):
+            return row
+        return replace(row, status="under-powered" if passed else "not-validated")
 
     return [judged(row) for row in rows]

@@ -211,7 +211,10 @@ def curves(
     frame = _curve_frame([p.x for of in (*series.values(), null) for p in of], width, margin, show_y, domain)
     drawn = frame.axes("Round", y_title)
     if null:
-        drawn.append(path([(frame.x(p.x), frame.y(p.y)) for p in null], "nullline"))
+        places = [(frame.x(p.x), frame.y(p.y)) for p in null]
+        if len(places) == 1:  # a path of one point cannot be seen
+            places = [(frame.x.start, places[0][1]), (frame.x.end, places[0][1])]
+        drawn.append(path(places, "nullline"))
     for one, of in series.items():
         drawn += _line(of, frame, faces[one])
     ends = [frame.y(of[-1].y) for of in (*series.values(), *([null] if null else []))]

@@ -17,12 +17,12 @@ from simulations.report import plots, text
 from simulations.report.charts import marker, svg
 from simulations.report.control import validate
 from simulations.report.looks import Look, looks
-from simulations.report.pictures import Embedder, Picture, drawn, grids, read_index
+from simulations.report.pictures import LONG, Embedder, Picture, drawn, grids, read_index
 from simulations.report.roc import roc_charts
 from simulations.report.rows import Row, null_name, read_rows
 from simulations.report.study import Study, split
 from simulations.report.style import CSS
-from simulations.report.summary import Line, sentence, summarise
+from simulations.report.summary import Line, is_adaptive, sentence, summarise
 from simulations.report.tables import cards, control_table, failures, others
 from simulations.report.template import PAGE
 
@@ -61,7 +61,7 @@ def build(directory: Path) -> tuple[str, list[Row]]:
     context = {
         "css": Markup(CSS),
         "faces": faces,
-        "attack_names": text.short_names(list(dict.fromkeys(row.attack for row in rows if row.attack))),
+        "attack_names": text.short_names(list(dict.fromkeys(row.attack for row in rows if row.attack)), LONG),
         "alone": alone,
         "studies": views,
         "loose": grids(loose, order, embed),
@@ -112,7 +112,8 @@ def _view(
 ) -> dict[str, Any]:
     """Everything that the sections of one study show."""
     defenses = config.get("defenses")
-    lines = summarise(study, defenses if isinstance(defenses, Mapping) else {})
+    defenses = defenses if isinstance(defenses, Mapping) else {}
+    lines = summarise(study, defenses)
     columns, control = control_table(study)
     images = [verdict for row in control if row.metric == "psnr" for verdict in row.verdicts if verdict]
     nulls = study.mean_nulls()
@@ -132,6 +133,7 @@ def _view(
         "roc": roc_charts(study, faces),
         "representatives": [cell for cell in study.cells if cell.draws_classes],
         "attacked": attacked,
+        "adaptive": {(c.defense, c.attack) for c in study.cells if is_adaptive(c, defenses.get(c.defense))},
         "has_recognition": any(cell.mean("recognition") is not None for cell in attacked),
         "control_columns": columns,
         "control": control,

@@ -17,6 +17,8 @@ TARGETS_FIRST, TARGETS_LATER = 24, 6
 """Targets kept per defence in the first attacked round and in each later one; the rest stays in ``pictures/``."""
 SHOWN_DRAWINGS = 10
 """Class representatives shown of each attack on each client; classes come in order, so these differ."""
+LONG = 60
+"""Characters of an attack's name below a picture, where it may break: the last stage of a chain tells it from others."""
 MOST_BYTES = 24_000_000
 """Size of all embedded pictures; a page much larger than this is slow to open."""
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -154,7 +156,7 @@ def grids(pictures: Sequence[Picture], pipelines: Sequence[str], embed: Embedder
     for picture in pictures:
         groups[picture.defense, picture.round].append(picture)
     order = list(dict.fromkeys([*pipelines, *(defense for defense, _ in groups)]))
-    names = short_names(list(dict.fromkeys(picture.attack for picture in pictures if picture.attack)))
+    names = short_names(list(dict.fromkeys(picture.attack for picture in pictures if picture.attack)), LONG)
     found: dict[str, list[Grid]] = {}
     for defense in order:
         for at in sorted(at for name, at in groups if name == defense):
@@ -198,6 +200,11 @@ def _tiles(
     return tuple(tiles)
 
 
+def _count(name: str) -> tuple[float, str]:
+    """A sort key that puts "2" before "10", and texts last."""
+    return (int(name) if name.isdecimal() else math.inf), name
+
+
 def drawn(pictures: Sequence[Picture], embed: Embedder) -> dict[str, list[Strip]]:
     """Defence -> ``SHOWN_DRAWINGS`` evenly spaced class representatives per attack and client, of the last round."""
     groups: dict[tuple[str, str, tuple[Any, ...]], list[Picture]] = defaultdict(list)
@@ -205,7 +212,8 @@ def drawn(pictures: Sequence[Picture], embed: Embedder) -> dict[str, list[Strip]
         groups[picture.defense, picture.attack, picture.target[:3]].append(picture)
     found: dict[str, list[Strip]] = defaultdict(list)
     for (defense, attack, whose), of in groups.items():
-        last = [one for one in of if one.round == max(picture.round for picture in of)]
+        latest = max(picture.round for picture in of)
+        last = sorted((one for one in of if one.round == latest), key=lambda one: _count(one.target[-1]))
         step = max(len(last) / SHOWN_DRAWINGS, 1)
         chosen = [last[int(i * step)] for i in range(min(len(last), SHOWN_DRAWINGS))]
         tiles = tuple(Tile(f"no. {one.target[-1]}", attack, embed(one.file), None, one.kind) for one in chosen)

@@ -12,7 +12,7 @@ from simulations.report.charts import Scale, line, marker, path, svg, text, tick
 from simulations.report.figures import Frame
 from simulations.report.looks import Look
 from simulations.report.study import Cell, Study, card_of
-from simulations.report.text import plain, two, within
+from simulations.report.text import dagger, plain, two, within
 
 Curve = list[tuple[float, float]]
 """(false positive rate, true positive rate), both rising from 0 to 1."""
@@ -75,11 +75,11 @@ def _chart(curves: Mapping[str, Curve], cells: Mapping[str, Cell], faces: Mappin
     drawn = frame.axes("False positive rate", "True positive rate")
     drawn.append(line(frame.x(0), frame.y(0), frame.x(1), frame.y(1), "nullline"))
     for place, (defense, curve) in enumerate(curves.items()):
-        look, score, at = faces[defense], cells[defense].scores[AUC], HEIGHT + 14 + ENTRY * place
+        look, score, at = faces[defense], cells[defense].scores[AUC], HEIGHT + 20 + ENTRY * place
         drawn.append(path([(frame.x(x), frame.y(y)) for x, y in curve], "series", style=f"--c:{look.color}"))
         ends = within(score.low, score.high, two)
         drawn.append(marker(52, at - 4, look.shape, look.color, "", score.status != "ok", 4.0))
-        shown = f"{look.name}: AUC {two(score.mean)}" + (f" ({ends})" if ends else "")
+        shown = f"{look.name}: AUC {two(score.mean)}" + (f" ({ends})" if ends else "") + dagger(score.status)
         drawn.append(text(64, at, shown, "name", style=f"--c:{look.color}"))
     title = "True positive rate against false positive rate of a membership attack, one line per defence"
-    return svg(WIDTH, HEIGHT + ENTRY * len(curves) + 6, title, drawn)
+    return svg(WIDTH, HEIGHT + ENTRY * len(curves) + 12, title, drawn)

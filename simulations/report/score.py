@@ -43,7 +43,7 @@ class Score:
         failures: Failed trials over all seeds.
         by_seed: Seed -> mean, of the seeds that have a number.
         status: "failed" if no seed has a number, "partly failed" if some have none (the mean leaves them out),
-            "not-validated" if any seed is, else "ok".
+            "not-validated" if any seed is, else "under-powered" if any is, else "ok".
         messages: Why rows failed.
     """
 

@@ -56,8 +56,10 @@ ATTACK_METRICS = (
 RESULTS = (("psnr", "original"), ("label-accuracy", ""), ("membership-auc", ""), ("recognition", ""))
 """Scores in the order in which they say how an attack did."""
 LEADING = (*RESULTS, ("attack", ""))
-PER_ROUND = ("round", "model_accuracy", "attack_failures")
-"""Settings of a row that are results rather than part of the threat card."""
+PER_ROUND = ("round", "model_accuracy", "attack_failures", "members", "others")
+"""Settings of a row that are results, or counts of one metric, rather than part of the threat card.
+
+With ``members`` and ``others``, which only the scores of membership name, an attack's time would land on a card of its own."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class Cell:
         null_scores: (metric, reference) -> null baseline -> mean, for the same images.
         leaking: Scores that lie above the best null baseline with their whole interval, in at least one seed.
         model_accuracy: Test accuracy of the attacked model, mean over seeds.
+        members: Members among the records of a test of membership, over all seeds; None where the rows do not say.
     """
 
     defense: str
@@ -83,6 +86,7 @@ class Cell:
     null_scores: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
     leaking: frozenset[tuple[str, str]] = frozenset()
     model_accuracy: float | None = None
+    members: int | None = None
 
     @property
     def psnr(self) -> Score | None:
@@ -253,6 +257,8 @@ def _cell(defense: str, attack: str, at: int, card: str, rows: list[Row], nulls:
         groups[row.metric, row.reference].append(row)
     accuracies = {row.seed: row.setting.get("model_accuracy") for row in rows}
     known = [value for value in accuracies.values() if isinstance(value, int | float)]
+    tested = {row.seed: row.setting.get("members") for row in rows if row.metric == "membership-auc"}
+    members = [count for count in tested.values() if isinstance(count, int)]
     return Cell(
         defense,
         attack,
@@ -264,6 +270,7 @@ def _cell(defense: str, attack: str, at: int, card: str, rows: list[Row], nulls:
             key for key, of in groups.items() if any(decides(row) and leaks(row, nulls.best(row)) for row in of)
         ),
         model_accuracy=sum(known) / len(known) if known else None,
+        members=sum(members) if members else None,
     )
 
 

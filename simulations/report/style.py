@@ -30,7 +30,7 @@ CSS = """
 * { box-sizing: border-box; }
 html { -webkit-text-size-adjust: 100%; text-size-adjust: 100%; }
 body { margin: 0; background: var(--page); color: var(--ink); font: 16px/1.5 var(--sans); }
-main { max-width: 1240px; margin: 0 auto; padding: 40px 24px 80px; }
+main { max-width: 1400px; margin: 0 auto; padding: 40px 24px 80px; }
 h1 { font-size: clamp(1.7rem, 4vw, 2.5rem); line-height: 1.12; letter-spacing: -.022em; margin: 6px 0 10px;
   font-weight: 700; text-wrap: balance; }
 h2 { font-size: 1.3rem; line-height: 1.2; letter-spacing: -.012em; margin: 0; font-weight: 680; }
@@ -81,16 +81,17 @@ section > header p { color: var(--soft); font-size: .92rem; max-width: 78ch; mar
 .scroll.tall { max-height: 620px; overflow-y: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .84rem; font-variant-numeric: tabular-nums; line-height:
   1.35; }
-th, td { padding: 8px 8px; text-align: left; vertical-align: top; border-bottom: 1px solid var(--rule); }
+th, td { padding: 8px 7px; text-align: left; vertical-align: top; border-bottom: 1px solid var(--rule); }
 tbody tr:last-child > * { border-bottom: 0; }
 thead th { font-weight: 600; color: var(--soft); font-size: .76rem; vertical-align: bottom; background: var(--card); }
 .tall thead { position: sticky; top: 0; z-index: 1; } .tall thead th { box-shadow: inset 0 -1px var(--rule); }
+thead th.num { white-space: normal; }
 thead tr.group th { border-bottom: 0; padding-bottom: 0; color: var(--ink); }
 th.edge, td.edge { border-left: 1px solid var(--rule); }
 .num { text-align: right; white-space: nowrap; }
-td small { display: block; color: var(--soft); font-size: .92em; }
+td small { display: block; color: var(--soft); font-size: .88em; }
 td.num small { white-space: nowrap; }
-tbody th { font-weight: 600; min-width: 134px; }
+tbody th { font-weight: 600; min-width: 120px; }
 tbody th code { font-weight: 500; } table code { font-size: .93em; }
 .pairs th { width: 240px; }
 tbody th small { display: block; color: var(--soft); font-weight: 400; margin: 0; }

@@ -194,11 +194,21 @@ def _caveats(defense: str, best: Cell | None, cells: Sequence[Cell], known: Any)
     return found
 
 
-def _adaptive(cells: Sequence[Cell], known: Any) -> list[str]:
+def is_adaptive(cell: Cell, known: Any) -> bool:
+    """Whether the attack was made against its cell's defence, as ``known``, the configuration of that defence, says."""
+    return any(_runs(name, cell) for name in _adaptive_names(known))
+
+
+def _adaptive_names(known: Any) -> list[str]:
     names = known.get("adaptive_attacks") if isinstance(known, Mapping) else None
-    if not isinstance(names, list | tuple) or not names:
+    return [str(name) for name in names] if isinstance(names, list | tuple) else []
+
+
+def _adaptive(cells: Sequence[Cell], known: Any) -> list[str]:
+    names = _adaptive_names(known)
+    if not names:
         return [UNTESTED]
-    by_name = {str(name): [cell for cell in cells if _runs(str(name), cell) and cell.has_result] for name in names}
+    by_name = {name: [cell for cell in cells if _runs(name, cell) and cell.has_result] for name in names}
     missing = [name for name, found in by_name.items() if not found]
     if len(missing) == len(by_name):
         return [f"{UNTESTED}: {', '.join(missing)} did not run"]

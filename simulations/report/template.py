@@ -14,6 +14,12 @@ MACROS = """
   {{ faces[defense] | swatch }}{{ label(defense) }}
 {%- endmacro %}
 
+{# An attack, and whether it was made against the defence that it faces. #}
+{% macro named(cell, adaptive) -%}
+  <code>{{ cell.attack | null_name | breakable }}</code>
+  {%- if (cell.defense, cell.attack) in adaptive %}<small>adaptive to this defence</small>{% endif %}
+{%- endmacro %}
+
 {# Column headings; those that start with # stand over numbers. #}
 {% macro head(names) %}
 <thead><tr>
@@ -32,9 +38,16 @@ MACROS = """
 {{ number(show(value.mean if value else none), within(value.low, value.high, show) if value else '', edge) }}
 {% endmacro %}
 
+{# The same with the mark of a score that says nothing: an AUC and a rate of membership differ in the records they need. #}
+{% macro marked(value, show, show_ends) %}
+{% set shown = show(value.mean if value else none) %}
+{{ number(shown ~ (value.status | dagger if value else ''), within(value.low, value.high, show_ends) if value else '') }}
+{% endmacro %}
+
 {% macro status(name) %}
 <td class="status {{ {'ok': 'good', 'failed': 'bad'}.get(name, '') }}">
-  {{- {'ok': '✓ ok', 'failed': '✗ failed', 'not-validated': '† not validated'}.get(name, name) -}}
+  {{- {'ok': '✓ ok', 'failed': '✗ failed', 'not-validated': '† not validated',
+    'under-powered': '† under-powered'}.get(name, name) -}}
 </td>
 {% endmacro %}
 
@@ -110,7 +123,7 @@ FRONT = """
 {% endfor %}
 {% if progress %}<p class="banner">{{ progress }}</p>{% endif %}
 {% for view in studies if view.unbroken %}
-<p class="banner alarm"><b>Positive control failed.</b> No attack broke the undefended run
+<p class="banner alarm"><b>Positive control failed.</b> No attack recovered the images of the undefended run
 {%- if not alone %} of {{ view.study.name | select | join(' · ') }}{% endif %}:
 nothing here is evidence for any defence.</p>
 {% endfor %}

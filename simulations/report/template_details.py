@@ -6,7 +6,8 @@ CONTROL = """
 <section id="control{{ s }}">
 <header><h2>Positive control</h2><p>An attack that cannot recover undefended images says nothing about a defence. It
 counts in a round only if the whole 95&nbsp;% interval of its score without a defence lies above the best null baseline.
-Otherwise it is printed as not validated under every defence.</p></header>
+Otherwise it is printed as not validated under every defence. A chain such as <code>A() | B()</code>, where B undoes a defence, has
+nothing to undo here: without a row of its own it is judged by its first stage, A.</p></header>
 {% if view.control %}
 <div class="scroll"><table>
 <thead><tr><th scope="col">Attack on the undefended run</th><th scope="col">Score</th>
@@ -60,7 +61,7 @@ ATTACK_MACROS = """
 <thead>
 <tr class="group"><th colspan="4"></th>
 <th class="edge" colspan="2">PSNR, dB</th>
-{% if recognition %}<th></th>{% endif %}
+{% if recognition %}<th class="edge">Oracle</th>{% endif %}
 {% if null_names %}<th class="edge" colspan="{{ null_names | length }}">Null baselines, dB</th>{% endif %}
 <th class="edge" colspan="3">Original / transformed</th>
 <th class="edge" colspan="7"></th></tr>
@@ -70,7 +71,7 @@ ATTACK_MACROS = """
 <th scope="col">Status</th>
 <th scope="col" class="num edge">mean</th>
 <th scope="col" class="num">worst</th>
-{% if recognition %}<th scope="col" class="num">recognised</th>{% endif %}
+{% if recognition %}<th scope="col" class="num edge">recognised</th>{% endif %}
 {% for name in null_names %}
 <th scope="col" class="num{{ ' edge' if loop.first }}">{{ name | null_name }}</th>
 {% endfor %}
@@ -84,20 +85,20 @@ ATTACK_MACROS = """
 </tr></thead>
 {% endmacro %}
 
-{% macro attack_table(cells, null_names, card_numbers, recognition=false) %}
+{% macro attack_table(cells, null_names, card_numbers, recognition=false, adaptive=[]) %}
 <div class="scroll tall"><table>
 {{ attack_head(null_names, recognition) }}
 <tbody>
 {% for cell in cells %}
-<tr{% if cell.status == 'not-validated' %} class="doubt"{% endif %}>
+<tr{% if cell.status | dagger %} class="doubt"{% endif %}>
 <td class="tight">{{ who(cell.defense) }}</td>
-<td class="attack"><code>{{ cell.attack | null_name | breakable }}</code>
+<td class="attack">{{ named(cell, adaptive) }}
   {% if cell.observation %}<small>{{ cell.observation }}</small>{% endif %}</td>
 {{ number(cell.round) }}
 {{ status(cell.status) }}
 {{ score(cell.psnr, decibel, true) }}
 {{ number((cell.psnr.worst if cell.psnr else none) | decibel) }}
-{% if recognition %}{{ recognised(cell) }}{% endif %}
+{% if recognition %}{{ recognised(cell, true) }}{% endif %}
 {% for name in null_names %}{{ number(cell.nulls.get(name) | decibel, '', loop.first) }}{% endfor %}
 {{ both(cell, 'ssim', two, true) }}
 {{ both(cell, 'mse', brief) }}
@@ -123,7 +124,8 @@ ATTACKS = """
 the right class. {% endif %}
 Failed trials are counted and scored as a grey image, never dropped. Cost is the attack's own matching loss; the card
 says what the attacker knew. Small print is a 95&nbsp;% interval or a null baseline.</p></header>
-{% if view.attacked %}{{ attack_table(view.attacked, view.null_names, view.cards.numbers, view.has_recognition) }}
+{% if view.attacked %}{{ attack_table(view.attacked, view.null_names, view.cards.numbers, view.has_recognition,
+  view.adaptive) }}
 {% else %}<p class="soft">No attack has finished yet.</p>{% endif %}
 {% if study.null_cells %}
 <details><summary>The null baselines themselves</summary>{{ attack_table(study.null_cells, [], {}) }}</details>

@@ -6,20 +6,22 @@ MEMBERSHIP = """
 {% if view.membership %}
 <section id="membership{{ s }}">
 <header><h2>Membership</h2><p>Was a record part of a client's training data? An AUC of 0.5, the dotted diagonal, is chance.
-The true positive rate at 1&nbsp;% false positives says how many members are named almost without error, which an AUC can hide.
-Small print is a 95&nbsp;% interval; charts show the last attacked round, hollow marks are not validated.</p></header>
+The true positive rate (TPR) at 1&nbsp;% false positives (FPR), where chance is 1&nbsp;%, says how many members are named almost
+without error, which an AUC can hide. Small print is a 95&nbsp;% interval; charts show the last attacked round. † and hollow marks:
+the attack did not break the undefended run (not validated), or it was tested on too few records (under-powered): the interval
+holds both chance and the undefended AUC, or fewer than 100 non-members cannot give 1&nbsp;% false positives.</p></header>
 <div class="scroll tall"><table>
 {{ head(['Defence', 'Attack', '#Round', 'Status', '#AUC', '#TPR at 1 % FPR', '#Records', '#Failures', '#Time', '#Card']) }}
 <tbody>
 {% for cell in view.membership %}{% set auc = cell.scores[('membership-auc', '')] %}
-<tr{% if cell.status == 'not-validated' %} class="doubt"{% endif %}>
+<tr{% if cell.status | dagger %} class="doubt"{% endif %}>
 <td class="tight">{{ who(cell.defense) }}</td>
-<td class="attack"><code>{{ cell.attack | breakable }}</code></td>
+<td class="attack">{{ named(cell, view.adaptive) }}</td>
 {{ number(cell.round) }}
 {{ status(cell.status) }}
-{{ score(auc, two) }}
-{{ score(cell.scores.get(('membership-tpr', '')), percent) }}
-{{ number(auc.n) }}
+{{ marked(auc, two, two) }}
+{{ marked(cell.scores.get(('membership-tpr', '')), percent, percentage) }}
+{{ number(auc.n, count(cell.members, 'member') if cell.members is not none else '') }}
 {{ number(auc.failures) }}
 {{ number(cell.mean('attack-seconds') | seconds) }}
 {{ number(view.cards.numbers.get(cell.card, nothing)) }}
@@ -39,22 +41,23 @@ REPRESENTATIVES = """
 {% if view.representatives %}
 <section id="representatives{{ s }}">
 <header><h2>Class representatives</h2><p>GAN attacks draw what the classes of a client look like. None of these images is a guess of
-one person's image, so they have no PSNR of their own and no place in the headline. Recognition is the share in which a classifier
-trained on clean data sees the intended class; the last scores compare with the mean image of that class.</p></header>
+one person's image, so they have no PSNR of their own and no place in the headline. Recognition is the share in which the
+oracle, a classifier trained on clean data, sees the intended class; below it are chance and how often the oracle is right on real
+images. The last scores compare with the mean image of that class: high means close. Pictures run through the classes in
+order.</p></header>
 <div class="scroll tall"><table>
-{{ head(['Defence', 'Attack', '#Round', 'Status', '#Recognised', '#Class-mean PSNR, dB', '#Class-mean SSIM', '#n', '#Failures',
+{{ head(['Defence', 'Attack', '#Round', 'Status', '#Recognised', '#Class-mean PSNR, dB', '#Class-mean SSIM', '#Failures',
   '#Card']) }}
 <tbody>
 {% for cell in view.representatives %}
-<tr{% if cell.status == 'not-validated' %} class="doubt"{% endif %}>
+<tr{% if cell.status | dagger %} class="doubt"{% endif %}>
 <td class="tight">{{ who(cell.defense) }}</td>
-<td class="attack"><code>{{ cell.attack | breakable }}</code></td>
+<td class="attack">{{ named(cell, view.adaptive) }}</td>
 {{ number(cell.round) }}
 {{ status(cell.status) }}
 {{ recognised(cell) }}
 {{ score(cell.scores.get(('class-mean-psnr', '')), decibel) }}
 {{ score(cell.scores.get(('class-mean-ssim', '')), two) }}
-{{ number(cell.leading.n) }}
 {{ number(cell.leading.failures) }}
 {{ number(view.cards.numbers.get(cell.card, nothing)) }}
 </tr>
@@ -68,12 +71,13 @@ trained on clean data sees the intended class; the last scores compare with the 
 """
 
 RECOGNISED = """
-{# Share recognised with its interval, what a blind guess would get, and how good the oracle is on real images. #}
-{% macro recognised(cell) %}
+{# Share recognised, its interval and number of images, what a blind guess would get, and how good the oracle is. #}
+{% macro recognised(cell, edge=false) %}
 {% set found = cell.scores.get(('recognition', '')) %}
-<td class="num">{{ cell.mean('recognition') | percent }}
+<td class="num{{ ' edge' if edge }}">{{ cell.mean('recognition') | percent }}
   {% if found %}
   <small>{{ within(found.low, found.high, percentage) }}</small>
+  <small>n = {{ found.n }}</small>
   {% if cell.chance is not none %}<small>chance {{ cell.chance | percent }}</small>{% endif %}
   {% if cell.mean('oracle-accuracy') is not none %}<small>oracle {{ cell.mean('oracle-accuracy') | percent }}</small>{% endif %}
   {% endif %}</td>

@@ -15,10 +15,11 @@ fails.</p></header>
 <li>
   <div>
     <p><span class="who">{{ who(line.defense) }}</span>:
-    {{ sentence(line, best.psnr.by_seed | length if best else 1) }}</p>
+    {{ sentence(line, best.psnr.by_seed | length if best else 1) | replace('n = ', 'n&nbsp;=&nbsp;' | safe) }}</p>
     <p class="meta">
     {% if best %}
     <span>{{ best.attack | breakable }}, round {{ best.round }}{{ ', ' if best.observation }}{{ best.observation }}</span>
+    {% if (line.defense, best.attack) in view.adaptive %}<span>adaptive to this defence</span>{% endif %}
     {% endif %}
     {% if line.deployed %}
     <span>test accuracy {{ line.deployed.mean | percent }}
@@ -80,7 +81,7 @@ SUMMARY_ROW = """
 {% if has.protected %}{{ score(line.protected, percentage) }}{% endif %}
 {{ number(line.drop | points) }}
 {% if best %}
-<td class="edge wide">{{ attack_names[best.attack] | breakable }}{{ ' †' if best.status == 'not-validated' }}
+<td class="edge wide">{{ attack_names[best.attack] | breakable }}{{ best.status | dagger }}
   <small>round {{ best.round }}, n = {{ best.psnr.n }}
   {%- if best.psnr.failures %}, {{ count(best.psnr.failures, 'failure') }}{% endif %}</small></td>
 {{ score(best.psnr, decibel) }}
@@ -94,8 +95,8 @@ SUMMARY_ROW = """
 {% endif %}
 {% if has.labels %}{{ labels_found(line) }}{% endif %}
 {% if has.membership %}
-{{ score(line.membership.scores.get(('membership-auc', '')) if line.membership else none, two) }}
-{{ score(line.membership.scores.get(('membership-tpr', '')) if line.membership else none, percent) }}
+{{ marked(line.membership.scores.get(('membership-auc', '')) if line.membership else none, two, two) }}
+{{ marked(line.membership.scores.get(('membership-tpr', '')) if line.membership else none, percent, percentage) }}
 {% endif %}
 {% if has.epsilon %}
 <td class="num">{{ line.epsilon | two }}
@@ -118,7 +119,7 @@ SUMMARY_MACROS = """
 {% macro labels_found(line) %}
 {% if line.labels %}
 <td class="num edge" title="{{ line.labels.attack }}">{{ line.label_score.mean | percent }}
-  {{- ' †' if line.label_score.status == 'not-validated' }}
+  {{- line.label_score.status | dagger }}
   {% for value in line.labels.null_scores.get(('label-accuracy', ''), {}).values() %}
   <small>chance {{ value | whole_percent }}</small>
   {% endfor %}
@@ -134,7 +135,8 @@ as deployed: on protected test images where the defence protects them. <i>Origin
 person's image, <i>transf.</i> with what the model saw. Small print is the 95&nbsp;% interval of the mean
 {%- if study.seeds | length > 1 %} over {{ study.seeds | length }} seeds
 {%- else %}, for an accuracy without one Wilson's over the test images{% endif %}.
-† marks an attack that did not break the undefended run.</p></header>
+† marks an attack that did not break the undefended run{{ ', or a test of membership on too few records' if has.membership }}.</p>
+</header>
 """
 
 SUMMARY_NOTES = """

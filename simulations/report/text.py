@@ -103,6 +103,11 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
+def dagger(status: str) -> str:
+    """The mark of a score that says nothing about a defence: its attack is not validated, or its records are too few."""
+    return " †" if status in {"not-validated", "under-powered"} else ""
+
+
 def within(low: float | None, high: float | None, show: Callable[[float | None], str]) -> str:
     """An interval, or "" where there is none."""
     return "" if low is None or high is None else f"{show(low)} to {show(high)}"

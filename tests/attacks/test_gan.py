@@ -12,9 +12,9 @@ from torch.nn import functional as F
 from attacks.base import AttackError, ClientUpdate, Knowledge, UpdateHistory
 from attacks.class_gan import ClassGAN
 from attacks.generator_network import ImageGenerator, random_shift
+from attacks.local_model import local_model
 from attacks.multitask_gan import MultitaskGAN
 from attacks.oracle import train_oracle
-from attacks.received_models import received_model
 from attacks.representatives import score_representatives
 from clients.data import load_dataset, to_float
 from defenses.base import Batch, Pipeline
@@ -90,29 +90,6 @@ def mean(values):
     return sum(values) / len(values)
 
 
-def test_the_received_model_is_the_global_one_plus_the_update():
-    observation = small().updates[0]
-    received = received_model(observation)
-    assert not received.training
-    for name, weight in observation.model.named_parameters():
-        assert torch.equal(dict(received.named_parameters())[name], weight + observation.update[name])
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda update: {},
-        lambda update: update | {"odd": torch.zeros(1)},
-        lambda update: {name: value[None] for name, value in update.items()},
-        lambda update: {name: value * float("nan") for name, value in update.items()},
-    ],
-)
-def test_an_update_that_does_not_fit(spoil):
-    observation = small().updates[0]
-    with pytest.raises(AttackError):
-        received_model(replace(observation, update=spoil(observation.update)))
-
-
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 13, 10), (1, 3, 3)])
 def test_generator_draws_images_of_the_asked_shape(shape):
     torch.manual_seed(1)
@@ -140,7 +117,7 @@ def test_the_received_model_recognises_what_was_drawn_for_it():
     assert guess.images.shape == (80, 1, 14, 14)
     assert torch.equal(guess.classes, torch.arange(10).repeat_interleave(8))
     with torch.no_grad():
-        answers = received_model(history().updates[-1])((guess.images - 0.13) / 0.31).argmax(1)
+        answers = local_model(history().updates[-1])((guess.images - 0.13) / 0.31).argmax(1)
     agreement = (answers == guess.classes).float().mean().item()
     assert agreement >= 0.9
     assert guess.diagnostics["agreement"] == pytest.approx(agreement)
@@ -202,6 +179,31 @@ def test_a_broken_round_is_left_out(attack):
     good = small(1).updates[0]
     both = UpdateHistory((replace(good, update={}), good))
     assert torch.equal(attack(both, generators(1)[0]).images, attack(UpdateHistory((good,)), generators(1)[0]).images)
+
+
+def batch_norm_history():
+    """A client that trains a network with BatchNorm on four pictures for one step, and sends its statistics as well."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        start = nn.Sequential(nn.Conv2d(1, 4, 5, 2, 2), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5))
+    client = pickle.loads(pickle.dumps(start))
+    seen = observe(client, pictures(4), classes(4))
+    buffers = dict(start.named_buffers())
+    sent = {n: v - buffers[n] for n, v in client.named_buffers() if v.is_floating_point()}
+    assert all(moved.any() for moved in sent.values())
+    return UpdateHistory((replace(seen, model=start, update=seen.update | sent),))
+
+
+@pytest.mark.parametrize("attack", attacks(), ids=repr)
+def test_batch_norm_statistics_in_the_update_are_part_of_the_model(attack):
+    seen = batch_norm_history()
+    guess = attack(seen, generators(1)[0])
+    assert not guess.failure
+    assert guess.images.shape == (10, 1, 12, 12)
+    last = seen.updates[-1]
+    parameters = {name: last.update[name] for name, _ in last.model.named_parameters()}
+    without = attack(UpdateHistory((replace(last, update=parameters),)), generators(1)[0])
+    assert not torch.equal(guess.images, without.images)
 
 
 @pytest.mark.parametrize("attack", attacks(), ids=repr)

@@ -376,11 +376,11 @@ def test_chunk_is_halved_when_memory_runs_out(monkeypatch, fits, sizes):
     attack, tried = GradientInversion(iterations=3, restarts=2), []
     expected, minimize = attack.attack_many(seen, generators(4)), GradientInversion._minimize
 
-    def small(self, trials, victim):
+    def small(self, trials, *others):
         tried.append(len(trials))
         if len(trials) > fits:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
-        return minimize(self, trials, victim)
+        return minimize(self, trials, *others)
 
     monkeypatch.setattr(GradientInversion, "_minimize", small)
     guesses = attack.attack_many(seen, generators(4))

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from attacks.base import Labels, Reconstruction
 from attacks.membership import Membership
 from clients.audit import audit_baselines, audit_guesses, recognition
 from clients.task import Task, load_weights, shared_tensors
-from clients.training import LocalClient, TrainingError, normalise, train_alone
+from clients.training import Ledger, LocalClient, TrainingError, normalise, train_alone
 
 TASK = Task(
     dataset="mnist-5k", data_dir="", download=False, image_size=0, train_limit=200, test_limit=50, model="lenet", width=0,
@@ -60,6 +61,89 @@ def test_training_equals_a_plain_loop_over_the_same_batches() -> None:
     update = whole_batch.train(weights(), {}).updates[0]
     for name, value in shared_tensors(model).items():
         torch.testing.assert_close(update[name], value - weights()[name], atol=1e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_local_steps_are_that_many_steps_of_torch_sgd(count: int) -> None:
+    """A batch of everyone leaves no doubt about the order; one step is an epoch, so that five are more than local-epochs."""
+    limited = client(local_steps=count, local_epochs=2, batch_size=40, momentum=0.5)
+    result = limited.train(weights(), {})
+    assert (result.num_examples, result.local_steps) == (40, count)
+    model = load_weights(TASK.build_model(), weights())
+    optimizer = torch.optim.SGD(model.parameters(), lr=TASK.learning_rate, momentum=0.5, weight_decay=0.01)
+    images, targets = normalise(limited.originals().images, TASK.data_card()), limited.originals().targets
+    for _ in range(count):
+        optimizer.zero_grad()
+        F.cross_entropy(model(images), targets).backward()
+        optimizer.step()
+    for name, value in shared_tensors(model).items():
+        torch.testing.assert_close(result.updates[0][name], value - weights()[name], atol=1e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("count", "examples"), [(1, 16), (2, 32), (3, 40), (4, 40), (7, 40)])
+def test_a_limited_round_says_how_many_examples_it_used(count: int, examples: int) -> None:
+    """An epoch is three steps: of 16, 16 and 8 examples."""
+    taken = []
+    hook = register_optimizer_step_post_hook(lambda *_: taken.append(1))
+    limited = client(local_steps=count)
+    result = limited.train(weights(), {})
+    hook.remove()
+    assert len(taken) == result.local_steps == count
+    assert result.num_examples == len(limited.trained_on()) == examples
+    assert result.updates[0].keys() == weights().keys()
+
+
+def test_one_local_step_is_the_gradient_of_the_examples_it_names() -> None:
+    limited = client(local_steps=1)
+    used, batch = limited.trained_on(), limited.originals()
+    model = TASK.build_model()
+    loss = F.cross_entropy(model(normalise(batch.images[used], TASK.data_card())), batch.targets[used])
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
+    update = limited.train(weights(), {}).updates[0]
+    for (name, parameter), gradient in zip(model.named_parameters(), gradients, strict=True):
+        expected = -TASK.learning_rate * (gradient + TASK.weight_decay * parameter.detach())
+        torch.testing.assert_close(update[name], expected, atol=1e-6, rtol=1e-4)
+    assert not torch.equal(used, client(local_steps=1, round=2).trained_on()), "every round draws anew"
+    assert torch.equal(client().trained_on(), torch.arange(40))
+
+
+def test_without_a_limit_local_epochs_decide_and_probes_stay_one_step() -> None:
+    assert client(local_epochs=2, local_steps=0).train(weights(), {}).local_steps == 6
+    probed = client(local_steps=7).probe(weights(), {})
+    assert (probed.num_examples, probed.local_steps) == (TASK.probe_images, 1)
+    plain = client().probe(weights(), {})
+    assert all(torch.equal(probed.updates[0][name], value) for name, value in plain.updates[0].items())
+
+
+def test_the_poisson_sample_of_a_private_step_is_the_one_that_is_named() -> None:
+    """Without noise and with a clip that never acts, the update is the sum over that sample by its expected size."""
+    private = client(local_steps=1, pipeline="DPSGD(noise_multiplier=0.0, max_grad_norm=1e6)")
+    used, batch = private.trained_on(), private.originals()
+    model = private.task.build_model()
+    images = normalise(batch.images[used], TASK.data_card())
+    loss = F.cross_entropy(model(images), batch.targets[used], reduction="sum") / (40 / 3)
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
+    update = private.train(weights(), {}).updates[0]
+    for (name, parameter), gradient in zip(model.named_parameters(), gradients, strict=True):
+        expected = -TASK.learning_rate * (gradient + TASK.weight_decay * parameter.detach())
+        torch.testing.assert_close(update[name], expected, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("count", "rounds", "exact"), [(3, 4, True), (2, 2, False)])
+def test_a_privacy_budget_covers_the_limited_steps(count: int, rounds: int, exact: bool) -> None:
+    """Noise is for whole epochs of three steps: 12 steps are four, 4 steps are paid as six."""
+    private = {"pipeline": "DPSGD(target_epsilon=2.0)", "local_epochs": 9, "local_steps": count, "rounds": rounds}
+    ledger: Ledger = {}
+    for at in range(rounds):
+        limited = client(**private, round=at + 1)
+        result = limited.train(weights(), ledger)
+        ledger = result.ledger
+        assert result.num_examples == min(40, 16 * count), "the size of the sample that was drawn stays private"
+        assert 0 < len(limited.trained_on()) <= 40
+    ((_, _, steps),) = ledger["train"]["accountant"]["history"]
+    assert steps == count * rounds
+    assert result.metrics["epsilon"] <= 2.0
+    assert (result.metrics["epsilon"] > 1.99) is exact
 
 
 def test_global_weights_are_not_changed_and_divergence_is_an_error() -> None:
@@ -154,6 +238,18 @@ def test_label_scores_count_multisets() -> None:
     assert 0.75 <= value < 1.0
 
 
+def test_a_limited_round_is_scored_against_the_examples_it_used() -> None:
+    limited = client(local_steps=1)
+    used = limited.originals().targets.argmax(1)[limited.trained_on()]
+    scores = audit_guesses(limited, "update", [(Labels(used.sort().values), None)]).scores
+    assert scores["label-accuracy"] == [1.0]
+    guess = Reconstruction(limited.originals().images[limited.trained_on()[:8]], used[:8])
+    assert audit_guesses(limited, "update", [(guess, None)]).scores["psnr-original"] == [100.0] * 8
+    others = [at for at in range(40) if at not in limited.trained_on().tolist()]
+    wrong = Reconstruction(limited.originals().images[others[:8]], used[:8])
+    assert max(audit_guesses(limited, "update", [(wrong, None)]).scores["psnr-original"]) < 40
+
+
 def test_evaluation_reports_protected_test_images_only_where_they_are_deployed() -> None:
     plain, mixing = client().evaluate(weights()), client(pipeline="VisualMixer()").evaluate(weights())
     assert plain["test-loss-original"] == plain["test-loss-transformed"]
@@ -200,3 +296,12 @@ def test_training_alone_is_a_client_s_whole_training_and_repeats() -> None:
     assert all(torch.equal(weight[0][name], weight[1][name]) for name in weight[0])
     assert any(not torch.equal(weight[0][name], weight[2][name]) for name in weight[0])
     assert not first.training
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_training_alone_counts_the_limited_steps_of_all_rounds(count: int) -> None:
+    taken = []
+    hook = register_optimizer_step_post_hook(lambda *_: taken.append(1))
+    train_alone(replace(TASK, rounds=3, local_epochs=4, local_steps=count), client().originals(), 1)
+    hook.remove()
+    assert len(taken) == 3 * count

@@ -13,6 +13,7 @@ from typing import Any
 PIPELINES = ["", "Mixer(window=4)", "DPSGD(target_epsilon=8.0)", "DPSGD(target_epsilon=2.0)"]
 ATTACKED, ROUNDS = (1, 3), 3
 INVERSION, LABELS = "InvertingGradients(iterations=600)", "LabelInference()"
+MEMBERS, DRAWING, CHAINED = "LossThreshold()", "ClassGAN()", f"{INVERSION} | LearnedRestorer()"
 
 # PSNR against the original of the inversion: pipeline -> round -> (mean, half interval, worst).
 PSNR = {
@@ -102,6 +103,44 @@ def attack_rows(defense: str, seed: int = 0) -> list[dict[str, Any]]:
 def demo_rows(seeds: Iterable[int] = (0,)) -> list[dict[str, Any]]:
     """All rows of a finished run."""
     return [one for seed in seeds for text in PIPELINES for one in training_rows(text, seed) + attack_rows(text, seed)]
+
+
+def member_rows(
+    defense: str, mean: float, ends: tuple[float, float], seed: int = 0, others: int = 400, **given: Any
+) -> list[dict[str, Any]]:
+    """What one test of membership writes: the AUC with its curve, the rate at 1 % false positives, and its time."""
+    known = {"defense": defense, "seed": seed, "attack": MEMBERS, "n": 600 + others, "failures": 0} | given
+    card = setting(known.get("round", 1), observation="training update")
+    counted = known | {"setting": card | {"members": 600, "others": others}}
+    curve = [[0.0, 0.0], [0.0, 0.05], [0.25, mean], [1.0, 1.0]]
+    return [
+        row(
+            **{"metric": "membership-auc", "value": mean, "ci_low": ends[0], "ci_high": ends[1], "roc": curve} | counted
+        ),
+        row(**{"metric": "membership-tpr", "value": 0.125, "ci_low": 0.1, "ci_high": 0.15} | counted),
+        # Its time is no score: it comes without the counts of records.
+        row(**{"metric": "attack-seconds", "value": 7.0} | known | {"setting": card}),
+    ]
+
+
+def drawing_rows(defense: str, share: float, half: float = 0.05) -> list[dict[str, Any]]:
+    """What one GAN attack writes about class representatives."""
+    card = setting(1, observation="training update", num_classes=10)
+    known = {"defense": defense, "attack": DRAWING, "setting": card, "n": 80, "failures": 3}
+    ends = {"ci_low": share - half, "ci_high": share + half}
+    scores = {"recognition": (share, ends), "class-mean-psnr": (12.3, {}), "class-mean-ssim": (0.34, {})}
+    scores |= {"oracle-accuracy": (0.97, {"n": 1}), "attack-seconds": (20.0, {"n": 4})}
+    return [row(**{"metric": metric, "value": value} | known | more) for metric, (value, more) in scores.items()]
+
+
+def chain_rows(defense: str, mean: float, half: float = 0.5, at: int = 1) -> list[dict[str, Any]]:
+    """The PSNR and the time of an inversion and the restorer that refines its guess."""
+    known = {"defense": defense, "attack": CHAINED, "setting": setting(at), "round": at}
+    ends = {"ci_low": mean - half, "ci_high": mean + half, "worst": mean + 2}
+    return [
+        row(metric="psnr", reference="original", value=mean, **ends, **known),
+        row(metric="attack-seconds", value=3.0, **known),
+    ]
 
 
 CONFIG: dict[str, Any] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -17,9 +17,9 @@ from attacks import ClientUpdate, Reconstruction
 from attacks.base import AttackError
 from clients.data import load_dataset, to_float
 from clients.models import build_model
-from simulations import attack_file
-from simulations.attack_file import attack_update
-from simulations.cli import DEFAULT_ATTACKS, app
+from simulations.attack_file import attack_update, prepare
+from simulations.attack_request import Request
+from simulations.cli import app
 
 RATE, DIGIT = 0.1, 17
 MEAN, STD = 0.1307, 0.3081
@@ -148,11 +148,11 @@ def test_running_averages_are_read_and_counters_ignored(tmp_path: Path) -> None:
     before["1.running_mean" if "1.running_mean" in before else next(n for n in before if "running_mean" in n)] += 0.5
     save_file(before, tmp_path / "global")
     save_file(after, tmp_path / "local")
-    request = attack_file.Request(
+    request = Request(
         tmp_path / "local", "resnet20", 10, "1,28,28", RATE, tmp_path / "global", local=True, norm="batch",
         attacks="LabelInference()",
     )  # fmt: skip
-    observation = attack_file.prepare(request).observation
+    observation = prepare(request).observation
     own = dict(observation.model.named_buffers())
     for name, value in own.items():
         if value.is_floating_point():
@@ -161,8 +161,21 @@ def test_running_averages_are_read_and_counters_ignored(tmp_path: Path) -> None:
     assert not any("num_batches_tracked" in name for name in observation.update)
 
 
-def test_the_default_attacks_are_the_same_everywhere() -> None:
-    assert attack_file.DEFAULT_ATTACKS == DEFAULT_ATTACKS
+def test_the_default_attacks_are_the_same_everywhere(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the command, of a request and of the Python call."""
+    seen: list[str] = []
+    monkeypatch.setattr("simulations.attack_file.parse_attacks", lambda text: seen.append(text) or [])
+    assert attack_update(cast("ClientUpdate", None)) == []
+    monkeypatch.setattr(
+        "simulations.attack_file.prepare", lambda request: seen.append(request.attacks) or prepare(request)
+    )
+    monkeypatch.setattr("simulations.attack_file.run", lambda prepared, _: seen.append(prepared.request.attacks) or [])
+    invoke(files / "update", "--out", tmp_path / "o")
+    seen.append(Request(files / "update", "lenet", 10, "1,28,28", RATE).attacks)
+    assert len(seen) == 4
+    assert set(seen) == {"InvertingGradients(); LabelInference()"}
 
 
 def test_a_crash_of_one_attack_leaves_the_others(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +199,9 @@ def changed(files: Path, change: Any) -> dict[str, Tensor]:
 
 
 BAD_FILES = {
-    "lacks": (lambda t: [t.pop(n) for n in list(t)[:4]], "and 1 more of the model's 8 parameters"),
+    "lacks": (lambda t: [t.pop(n) for n in list(t)[:4]], "and 1 more of the model's 8 parameters; it holds '"),
+    "prefixed": (lambda t: [t.update({f"module.{n}": t.pop(n)}) for n in list(t)], "it holds 'module."),
+    "empty": (lambda t: t.clear(), "of the model's 8 parameters; it holds nothing"),
     "unknown": (lambda t: t.update({f"extra.{i}": torch.zeros(1) for i in range(5)}), "'extra.0', 'extra.1', 'extra.2' and 2 more"),
     "shape": (lambda t: t.update({"7.bias": torch.zeros(3)}), "'7.bias' has shape (3,), the model (10,)"),
     "dtype": (lambda t: t.update({"7.bias": torch.zeros(10, dtype=torch.int32)}), "'7.bias' has type torch.int32"),
@@ -231,18 +246,19 @@ BAD_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "labels-count": ({"labels": "3,5"}, "--labels holds 2 classes; --num-examples is 1"),
     "labels-range": ({"labels": "10"}, "--labels is '10'; allowed: classes from 0 to 9"),
     "labels-text": ({"labels": "cat"}, "--labels is 'cat'"),
-    "attack": ({"attack": "DLGG()"}, "did you mean 'DLG'?"),
+    "labels-long": ({"labels": "9" * 5000}, "allowed: classes from 0 to 9"),
+    "attack": ({"attack": "DLGG()"}, "--attack: unknown attack 'DLGG', did you mean 'DLG'?"),
     "attack-argument": ({"attack": "DLG(iterations=0)"}, "iterations is 0; allowed"),
     "attack-markup": ({"attack": "[red]DLG()"}, "[red]DLG()"),
     "no-attack": ({"attack": ";"}, "--attack is ';'"),
     "history": ({"attack": "ClassGAN()"}, "several rounds"),
     "membership": ({"attack": "LossThreshold()"}, "judges records"),
     "auxiliary": ({"attack": "InvertingGradients() | LearnedRestorer()"}, "--auxiliary"),
-    "auxiliary-name": ({"auxiliary": "mnits"}, "unknown data set 'mnits'"),
+    "auxiliary-name": ({"auxiliary": "mnits"}, "--auxiliary: unknown data set 'mnits'"),
     "auxiliary-classes": ({"auxiliary": "photos"}, "--auxiliary photos has 8 classes"),
-    "defense": ({"defense": "Nothing()"}, "unknown defence 'Nothing'"),
+    "defense": ({"defense": "Nothing()"}, "--defense: unknown defence 'Nothing'"),
     "wrong-defense": ({"attack": "InvertingGradients() | WindowMean()"}, "WindowMean"),
-    "model": ({"model": "lennet"}, "lennet"),
+    "model": ({"model": "lennet"}, "--model lennet: unknown model 'lennet'"),
     "norm": ({"norm": "layer"}, "norm is 'layer'"),
     "width": ({"width": 3}, "width is 3"),
     "classes": ({"num_classes": 1}, "--num-classes is 1"),
@@ -279,7 +295,10 @@ def test_refuses_a_truth_that_is_no_picture(files: Path, tmp_path: Path) -> None
         ({"images": images[:, :, :9]}, "(1, 1, 9, 28)"),
         ({"images": (images * 255).to(torch.uint8)}, "torch.uint8"),
         ({"images": images, "labels": labels + 10}, "whole numbers from 0 to 9"),
+        ({"images": images * torch.nan}, "run from nan to nan"),
+        ({"images": images, "labels": labels + 10}, f"run from {int(labels) + 10} to"),
         ({"images": images, "labels": labels.float()}, "torch.float32 (1,)"),
+        ({"images": images, "labels": labels.bool()}, "torch.bool (1,)"),
     ]):  # fmt: skip
         save_file({name: value.contiguous() for name, value in truth.items()}, tmp_path / str(at))
         refused(invoke(files / "update", truth=tmp_path / str(at)), told)

@@ -11,6 +11,9 @@ from typer.testing import CliRunner
 
 from simulations.cli import app
 from simulations.experiment import ConfigError, Experiment
+from simulations.run_directory import read_lines
+from simulations.server_app import run_experiment
+from tests.local_grid import LocalGrid
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,6 +36,9 @@ BAD = [
     ({"batch-size": "32"}, "batch-size is '32' (str); expected int"),
     ({"batch-size": True}, "batch-size is True (bool); expected int"),
     ({"batch-size": 0}, "batch-size is 0; allowed: at least 1"),
+    ({"local-steps": -1}, "local-steps is -1; allowed: at least 0"),
+    ({"local-steps": 1.0}, "local-steps is 1.0 (float); expected int"),
+    ({"local-step": 1}, "unknown setting 'local-step', did you mean 'local-steps'?"),
     ({"rounds": 2.5}, "rounds is 2.5 (float); expected int"),
     ({"learning-rate": 0.0}, "learning-rate is 0.0; allowed: above 0"),
     ({"learning-rate": float("nan")}, "learning-rate is nan; allowed: above 0"),
@@ -103,3 +109,15 @@ def test_attacked_rounds() -> None:
     assert Experiment(rounds=5, attack_rounds="first, 3,last").attacked_rounds() == [1, 3, 5]
     assert Experiment(rounds=2, attack_rounds="all").attacked_rounds() == [1, 2]
     assert Experiment(attack_rounds="").attacked_rounds() == []
+
+
+def test_local_steps_reach_the_clients_and_the_threat_card(tmp_path: Path) -> None:
+    settings = Experiment(
+        output_dir=str(tmp_path / "run"), train_limit=100, test_limit=20, num_clients=2, rounds=1, local_steps=1,
+        batch_size=8, defenses="", probe_attacks="", update_attacks="LabelInference()", attack_rounds="first",
+        attack_workers=0, adaptive=False,
+    )  # fmt: skip
+    run_experiment(LocalGrid(2), settings)
+    found = [row for row in read_lines(tmp_path / "run" / "rows.jsonl") if row["attack"] == "LabelInference()"]
+    assert found
+    assert all((row["setting"]["local_steps"], row["setting"]["images"]) == (1, 8) for row in found)

@@ -133,6 +133,15 @@ def test_curves_have_a_line_and_a_name_for_each_defence() -> None:
     assert len(shapes(drawing, "hollow")) == 1
 
 
+def test_the_null_baseline_of_a_single_round_can_be_seen() -> None:
+    """A path of one point draws nothing."""
+    drawing = curves({"": [Point(1, 30.0)]}, FACES, 350, "PSNR, dB", plain, [Point(1, 12.0)], (0, 40))
+    (drawn,) = shapes(drawing, "nullline")
+    ends = [tuple(map(float, pair.split())) for pair in str(drawn.get("d")).lstrip("M").split("L")]
+    assert len({x for x, _ in ends}) == 2
+    assert len({y for _, y in ends}) == 1
+
+
 def test_a_long_run_keeps_whole_rounds_on_its_axis() -> None:
     series = {"": [Point(at, 0.5) for at in range(200)]}
     drawing = curves(series, FACES, 350, "accuracy", whole_percent, (), (0, 1))

@@ -163,6 +163,38 @@ def test_recognition_of_reconstructions_is_judged_with_their_psnr() -> None:
     assert statuses(seen, scored(9.0, 8.0), null(10.0))[0] == "not-validated"
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.45, 0.75, "under-powered"),  # holds chance and the undefended 0.7: all of the leak or nothing of it
+        (0.5, 0.7, "under-powered"),
+        (0.45, 0.65, "ok"),  # less than without a defence
+        (0.55, 0.75, "ok"),  # more than chance
+        (0.71, 0.9, "ok"),
+        (0.45, None, "ok"),
+    ],
+)
+def test_an_auc_that_may_be_no_leak_or_the_whole_is_under_powered(
+    low: float, high: float | None, expected: str
+) -> None:
+    known = {"metric": "membership-auc", "reference": ""}
+    plain = scored(0.7, 0.6, ci_high=0.8, **known)
+    assert statuses(plain, scored(0.6, low, ci_high=high, defense="D()", **known)) == ["ok", expected]
+    # The undefended run is no evidence about itself, and an attack that is too weak says still less than too few records.
+    assert statuses(replace(plain, ci_low=0.4), scored(0.6, low, ci_high=high, defense="D()", **known)) == [
+        "not-validated",
+        "not-validated",
+    ]
+
+
+@pytest.mark.parametrize(("others", "expected"), [(99, "under-powered"), (100, "ok"), (None, "ok")])
+def test_one_false_positive_in_a_hundred_needs_a_hundred_non_members(others: int | None, expected: str) -> None:
+    card = PROBE if others is None else PROBE | {"others": others}
+    rows = [scored(0.7, 0.6, metric="membership-auc", reference="", setting=card)]
+    rows += [scored(0.1, 0.05, metric="membership-tpr", reference="", setting=card, defense=one) for one in ("", "D()")]
+    assert statuses(*rows) == ["ok", expected, expected]
+
+
 some_rows = st.lists(
     st.builds(
         scored,

@@ -160,6 +160,47 @@ def test_a_leak_by_an_attack_that_is_not_validated_is_not_hidden() -> None:
     assert any(caveat.startswith("not validated") for caveat in found.caveats)
 
 
+@pytest.mark.parametrize("reached", [11.0, 12.0, 12.5])
+def test_an_attack_that_is_neither_validated_nor_recovers_anything_never_leads(reached: float) -> None:
+    """However high its mean: its interval reaches the baselines, and it never broke the undefended run."""
+    weak = psnr(reached, 11.5, defense="D()", attack="Untried()")
+    found = line(psnr(7.0, 6.0, defense="D()"), weak)
+    assert found.strongest is not None
+    assert (found.strongest.attack, found.strongest.status) == ("A()", "ok")
+    # Where nothing else ran it is shown for what it is.
+    alone = line(weak)
+    assert alone.strongest is not None
+    assert alone.strongest.status == "not-validated"
+    assert any("its failure shows nothing" in caveat for caveat in alone.caveats)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_headline_is_the_highest_of_all_that_recovered_something(order: int) -> None:
+    rows = [
+        psnr(v, v - 0.5, defense="D()", attack=f"A(x={v})", round=at) for at, v in ((1, 14.0), (2, 19.0), (3, 16.0))
+    ]
+    rows += [
+        psnr(17.0, 16.5, defense="D()", attack="A() | R()"),
+        psnr(90.0, None, defense="D()", attack="baseline:best"),
+    ]
+    found = line(*rows[::order])
+    assert found.strongest is not None
+    assert (found.strongest.attack, found.strongest.mean("psnr", "original")) == ("A(x=19.0)", 19.0)
+
+
+def test_the_membership_score_of_the_summary_is_the_strongest_that_says_something() -> None:
+    known = {"metric": "membership-auc", "reference": "", "defense": "D()", "round": 1}
+    base = [psnr(0.7, 0.6, metric="membership-auc", reference="", attack=name) for name in ("L()", "S()")]
+    few = psnr(0.62, 0.4, attack="S()", ci_high=0.8, **known)
+    sure = psnr(0.52, 0.49, attack="L()", ci_high=0.55, **known)
+    found = line(*base, few, sure).membership
+    assert found is not None
+    assert (found.attack, found.status) == ("L()", "ok")
+    only = line(*base, few).membership
+    assert only is not None
+    assert only.status == "under-powered"
+
+
 def test_a_failed_control_voids_the_headline() -> None:
     rows = [psnr(9.0, 8.5), psnr(7.0, 6.0, defense="D()")]
     assert any(caveat.startswith("positive control failed") for caveat in line(*rows, defense="").caveats)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from attacks import Labels, UpdateHistory
+from clients.task import Task
 from clients.training import LocalClient
-from strategies.attack_job import AttackJob, Observed, Seen, run_job
+from strategies.attack_job import AttackJob, Observed, Seen
 from strategies.attack_pool import AttackPool
+from strategies.attack_runner import run_job
 from strategies.auditor import mean_and_interval
 from tests.clients.test_training import TASK, weights
 
@@ -40,21 +46,73 @@ def test_saving_and_loading_keeps_everything(job: AttackJob, tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["p00-r0001-probe-00.safetensors"]
 
 
-def test_processes_give_what_this_process_gives(job: AttackJob) -> None:
+@pytest.fixture(scope="module")
+def pool() -> Iterator[AttackPool]:
+    """One worker process, because each takes seconds to start."""
     pool = AttackPool(workers=1)
-    try:
-        pool.submit(job)
-        pool.submit(replace(job, name="broken", attacks=("NoSuchAttack()",)))
-        results = []
-        while len(pool):
-            results += pool.finished(wait=True)
-    finally:
-        pool.close()
+    yield pool
+    pool.close()
+
+
+def test_processes_give_what_this_process_gives(job: AttackJob, pool: AttackPool) -> None:
+    pool.submit(job)
+    pool.submit(replace(job, name="broken", attacks=("NoSuchAttack()",)))
+    results = []
+    while len(pool):
+        results += pool.finished(wait=True)
     here = run_job(job)
     by_name = {result.job.name: result for result in results}
     guesses = [[g.classes.tolist() for g in found.outcomes[0].guesses] for found in (by_name[job.name], here)]
     assert guesses[0] == guesses[1]
     assert "unknown attack 'NoSuchAttack'" in by_name["broken"].outcomes[0].error
+
+
+class Killer:
+    """Ends the process that unpickles it, as a kernel short of memory would."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os._exit, (1,)
+
+
+def test_a_killed_worker_loses_its_job_and_no_later_one(job: AttackJob, pool: AttackPool) -> None:
+    pool.submit(replace(job, setting={"bomb": Killer()}))
+    ((lost,),) = (result.outcomes for result in pool.finished(wait=True))
+    assert lost.error.startswith("the attack's worker failed: BrokenProcessPool")
+    pool.submit(job)
+    ((outcome,),) = (result.outcomes for result in pool.finished(wait=True))
+    assert not outcome.error
+    assert len(outcome.guesses) == len(job.observed.seen)
+
+
+def test_a_job_builds_its_model_and_its_auxiliary_data_once(job: AttackJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    for name in ("build_model", "auxiliary"):
+        original = getattr(Task, name)
+        monkeypatch.setattr(Task, name, lambda task, n=name, o=original: calls.append(n) or o(task))
+    texts = ("LabelInference()", "LossThreshold()", "InvertingGradients(iterations=1, restarts=1)")
+    observed = replace(job.observed, task=replace(job.task, seed=91))  # of no other test: fitted attacks are cached
+    outcomes = run_job(replace(job, attacks=texts, observed=observed)).outcomes
+    assert [outcome.error for outcome in outcomes] == ["", "", ""]
+    assert sorted(calls) == ["auxiliary", "build_model"]
+
+
+def test_a_history_holds_the_updates_of_one_client_oldest_first(
+    job: AttackJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    histories: list[UpdateHistory] = []
+
+    def attack_many(_: Any, observations: Sequence[UpdateHistory], __: Any) -> list[Labels]:
+        histories.extend(observations)
+        return [Labels(torch.zeros(1, dtype=torch.int64))] * len(observations)
+
+    monkeypatch.setattr("attacks.ClassGAN.attack_many", attack_many)
+    first, second = job.observed.seen
+    earlier = [replace(job.observed, seen=seen) for seen in ([second], [replace(second, num_examples=1), first])]
+    (outcome,) = run_job(replace(job, attacks=("ClassGAN()",), earlier=tuple(earlier))).outcomes
+    assert not outcome.error
+    assert [[update.num_examples for update in history.updates] for history in histories] == [[2, 2], [2, 1, 2]]
+    for history, seen in zip(histories, job.observed.seen, strict=True):
+        assert all(update.update is seen.update for update in history.updates)
 
 
 def test_an_attack_that_raises_is_a_result(job: AttackJob) -> None:

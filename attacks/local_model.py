@@ -1,0 +1,72 @@
+"""The model that a client ended its local training with, as its update gives it away."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from attacks.base import AttackError, ClientUpdate
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def local_model(observation: ClientUpdate) -> nn.Module:
+    """The client's model after its local training, w_global + update: a private, frozen copy in eval mode.
+
+    Buffers that the update does not hold (integer counters, statistics that stayed at home) keep the global model's values.
+
+    Raises:
+        AttackError: When names, shapes or values of the update do not fit the model.
+    """
+    model, update = copy.deepcopy(observation.model), observation.update
+    parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+    if missing := sorted(set(parameters) - set(update)):
+        raise AttackError(f"the update lacks {missing[:3]} ({len(missing)} of {len(parameters)} parameters)")
+    if unknown := sorted(set(update) - set(parameters) - set(buffers)):
+        raise AttackError(f"the update holds {unknown[:3]} ({len(unknown)} names), which the model does not have")
+    state = sent_state(model)
+    moved = {n: state[n].detach() + _fitting(n, update[n], state[n]) for n in state if n in update}
+    # Noise can push a variance below zero, where BatchNorm gives NaN; the server's own average clamps it as well.
+    return overwrite(
+        model, {n: value.clamp(min=0) if n.endswith("running_var") else value for n, value in moved.items()}
+    )
+
+
+def sent_state(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and floating-point buffers by name: what clients send."""
+    buffers = {name: value for name, value in module.named_buffers() if value.is_floating_point()}
+    return dict(module.named_parameters()) | buffers
+
+
+def overwrite(module: Module, values: Mapping[str, Tensor]) -> Module:
+    """Sets what ``values`` names, in place; the module ends in eval mode and asks for no gradients.
+
+    Args:
+        module: Has every name of ``values`` in its ``sent_state``.
+        values: Name -> new value, on any device.
+
+    Raises:
+        AttackError: When a shape does not fit, or a value is NaN or infinite.
+    """
+    state = sent_state(module)
+    with torch.no_grad():
+        for name, value in values.items():
+            state[name].copy_(_fitting(name, value, state[name]))
+    return module.eval().requires_grad_(False)
+
+
+def _fitting(name: str, value: Tensor, like: Tensor) -> Tensor:
+    """``value`` on the device and in the dtype of ``like``.
+
+    Raises:
+        AttackError: When it has another shape or holds NaN or infinite values.
+    """
+    if value.shape != like.shape:
+        raise AttackError(f"{name!r} has shape {tuple(value.shape)}, the model {tuple(like.shape)}")
+    if not torch.isfinite(value).all():
+        raise AttackError(f"{name!r} holds NaN or infinite values")
+    return value.detach().to(like)

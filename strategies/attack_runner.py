@@ -1,0 +1,132 @@
+"""Runs an attack job in this process: fits what learns, attacks every update, lets the oracle look at the pictures."""
+
+from __future__ import annotations
+
+import functools
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import attacks
+from attacks.base import (
+    Attack,
+    AttackError,
+    Chain,
+    ClientUpdate,
+    Knowledge,
+    Reconstruction,
+    Representatives,
+    UpdateHistory,
+)
+from attacks.oracle import Oracle, train_oracle
+from clients.task import Task
+from clients.training import train_alone
+from defenses.base import Batch, generator_for
+from defenses.spec import parse_statements, registry_of
+from strategies.attack_job import AttackJob, AttackResult, Outcome, parse_attacks, stages_of
+
+
+def run_job(job: AttackJob) -> AttackResult:
+    """Runs a job in this process. A crash of an attack is a result as well; it must not end the run."""
+    outcomes = []
+    runner = _Runner(job)
+    for text in job.attacks:
+        start = time.perf_counter()
+        try:
+            outcome = runner(text)
+        except Exception as error:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            reason = f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
+            outcome = Outcome(text, [], 0.0, reason)
+        outcomes.append(replace(outcome, seconds=time.perf_counter() - start))
+    return AttackResult(job, outcomes)
+
+
+class _Runner:
+    """Runs the attacks of one job, which share the observations; chains also share the guess of their first attack."""
+
+    def __init__(self, job: AttackJob) -> None:
+        self.job = job
+        self.first: dict[str, list[Any]] = {}
+
+    def __call__(self, text: str) -> Outcome:
+        attack, task = parse_attacks(text)[0], self.job.task
+        if attack.needs_auxiliary and not self.has_auxiliary:
+            raise AttackError(f"{text} learns from auxiliary data, and auxiliary-fraction is 0")
+        guesses = self._guess(_fitted(attack, replace(task, round=0)), text)
+        if not self.has_auxiliary or not isinstance(guesses[0], Reconstruction | Representatives):
+            return Outcome(text, guesses, 0.0)
+        oracle = _oracle(replace(task, pipeline="", round=0))
+        return Outcome(text, guesses, 0.0, "", [oracle.classify(guess.images) for guess in guesses], oracle.accuracy)
+
+    @functools.cached_property
+    def has_auxiliary(self) -> bool:
+        """Whether the server holds examples of its own; no image is copied to find out."""
+        task = self.job.task
+        return len(task.auxiliary_indices(task.load_data().train.labels.numpy())) > 0
+
+    @functools.cached_property
+    def updates(self) -> list[ClientUpdate]:
+        """What the attacks see of the round, all of one model; no attack changes it."""
+        return self.job.observed.updates()
+
+    @functools.cached_property
+    def histories(self) -> list[UpdateHistory]:
+        """What attacks on several rounds see: of each update, those that the same client sent before, too."""
+        rounds = [*self.job.earlier, self.job.observed]
+        updates = [*(earlier.updates() for earlier in self.job.earlier), self.updates]
+        by_place: dict[tuple[int, int], list[ClientUpdate]] = {}
+        for observed, ours in zip(rounds, updates, strict=True):
+            for seen, update in zip(observed.seen, ours, strict=True):
+                by_place.setdefault((seen.partition, seen.target), []).append(update)
+        return [UpdateHistory(tuple(by_place[seen.partition, seen.target])) for seen in self.job.observed.seen]
+
+    def _guess(self, attack: Attack[Any, Any], text: str) -> list[Any]:
+        if attack.observes_history:
+            return list(attack.attack_many(self.histories, self._streams(text)))
+        first, name = stages_of(attack)[0], text.split(" | ")[0]
+        if name not in self.first:
+            self.first[name] = list(first.attack_many(self.updates, self._streams(name)))
+        if isinstance(attack, Chain):
+            return attack.refine_many(self.updates, self.first[name], self._streams(text))
+        return self.first[name]
+
+    def _streams(self, text: str) -> list[torch.Generator]:
+        # The attacker's randomness is its own: no defence draws from a stream that starts with "attack".
+        task, kind = self.job.task, self.job.observation
+        return [
+            generator_for("attack", task.seed, text, kind, task.round, seen.partition, seen.target)
+            for seen in self.job.observed.seen
+        ]
+
+
+@functools.lru_cache(maxsize=1)
+def knowledge_of(task: Task) -> Knowledge:
+    """What the server holds besides its observations; without auxiliary data, an empty batch of it."""
+    card = task.data_card()
+    train: Callable[[Batch, int], nn.Module] = functools.partial(train_alone, task)
+    return Knowledge(task.auxiliary(), task.defenses(), card.mean, card.std, train)
+
+
+def _fitted(attack: Attack[Any, Any], task: Task) -> Attack[Any, Any]:
+    """What is learned depends on the pipeline alone, so that it serves in every round and behind every attack."""
+    stages = tuple(_fitted_stage(repr(stage), task) for stage in stages_of(attack))
+    return Chain(stages) if len(stages) > 1 else stages[0]
+
+
+@functools.lru_cache(maxsize=8)
+def _fitted_stage(text: str, task: Task) -> Attack[Any, Any]:
+    # Of a text, because an attack need not be hashable; not by ``parse_attacks``, which refuses a refinement that stands alone.
+    attack: Attack[Any, Any] = parse_statements(text, registry_of(attacks, Attack), "attack")[0][0]
+    return attack.fit(knowledge_of(task), generator_for("attack", task.seed, text, "fit"))
+
+
+@functools.lru_cache(maxsize=1)
+def _oracle(task: Task) -> Oracle:
+    return train_oracle(task.auxiliary(), task.seed)

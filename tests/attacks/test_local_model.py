@@ -1,0 +1,113 @@
+"""The model that a client ended with, as its update gives it away."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from attacks.base import AttackError, ClientUpdate
+from attacks.local_model import local_model
+from attacks.normalisation import normalise
+from tests.attacks.wire import CLASSES, classes, observe, pictures, sigmoid_net
+
+SIZE = 144
+
+
+def step():
+    return observe(sigmoid_net(seed=5), pictures(4), classes(4))
+
+
+def trained() -> tuple[ClientUpdate, nn.Module]:
+    """What a client with BatchNorm sends after 60 steps, and the model that it has then."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        start = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(SIZE), nn.Linear(SIZE, CLASSES))
+    local, images, labels = copy.deepcopy(start).train(), pictures(50), classes(50)
+    seen = observe(start, images, labels)
+    optimizer = torch.optim.SGD(local.parameters(), 0.1)
+    for _ in range(60):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(local(normalise(images, seen)), labels).backward()
+        optimizer.step()
+    old = dict(start.named_parameters()) | dict(start.named_buffers())
+    new = dict(local.named_parameters()) | dict(local.named_buffers())
+    update = {name: (new[name] - old[name]).detach() for name in new if new[name].is_floating_point()}
+    return replace(seen, model=start, update=update), local.eval()
+
+
+def test_is_the_global_model_plus_the_update():
+    observation = step()
+    received = local_model(observation)
+    assert not received.training
+    for name, weight in observation.model.named_parameters():
+        assert torch.equal(dict(received.named_parameters())[name], weight + observation.update[name])
+
+
+def test_answers_as_the_client_does_and_leaves_the_global_model_alone():
+    seen, local = trained()
+    before = copy.deepcopy(seen.model.state_dict())
+    rebuilt, images = local_model(seen), normalise(pictures(50), seen)
+    with torch.no_grad():
+        torch.testing.assert_close(rebuilt(images), local(images), atol=1e-4, rtol=1e-4)
+    assert not rebuilt.training
+    assert not any(p.requires_grad for p in rebuilt.parameters())
+    assert seen.model.training
+    assert all(torch.equal(value, seen.model.state_dict()[name]) for name, value in before.items())
+
+
+def test_buffers_that_are_not_sent_keep_the_global_values():
+    seen, _ = trained()
+    without = {name: value for name, value in seen.update.items() if "running" not in name}
+    assert len(without) < len(seen.update)
+    kept = dict(local_model(replace(seen, update=without)).named_buffers())
+    assert torch.equal(kept["1.running_mean"], dict(seen.model.named_buffers())["1.running_mean"])
+
+
+def test_integer_counters_are_ignored():
+    seen, _ = trained()
+    counted = replace(seen, update=seen.update | {"1.num_batches_tracked": torch.tensor(60)})
+    expected, found = local_model(seen).state_dict(), local_model(counted).state_dict()
+    assert all(torch.equal(value, found[name]) for name, value in expected.items())
+
+
+def test_a_noisy_variance_is_never_negative():
+    seen, _ = trained()
+    noisy = local_model(replace(seen, update=seen.update | {"1.running_var": torch.full((SIZE,), -5.0)}))
+    assert float(dict(noisy.named_buffers())["1.running_var"].min()) == 0
+    assert torch.isfinite(noisy(normalise(pictures(4), seen))).all()
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda update: {},
+        lambda update: update | {"odd": torch.zeros(1)},
+        lambda update: {name: value[None] for name, value in update.items()},
+        lambda update: {name: value * float("nan") for name, value in update.items()},
+    ],
+)
+def test_an_update_that_does_not_fit(spoil):
+    observation = step()
+    with pytest.raises(AttackError):
+        local_model(replace(observation, update=spoil(observation.update)))
+
+
+@pytest.mark.parametrize("name", ["1.running_mean", "1.running_var"])
+def test_statistics_that_do_not_fit(name):
+    seen, _ = trained()
+    for bad in (torch.zeros(3), torch.full((SIZE,), torch.nan)):
+        with pytest.raises(AttackError, match=name):
+            local_model(replace(seen, update=seen.update | {name: bad}))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_normalisation_is_per_channel(dtype):
+    seen = replace(step(), mean=(0.1, 0.2, 0.7), std=(0.5, 0.25, 2.0))
+    images = torch.stack([torch.full((4, 5), level, dtype=dtype) for level in (0.6, 0.2, 0.7 - 2.0)])
+    expected = torch.tensor([1.0, 0.0, -1.0], dtype=dtype)[:, None, None].expand(3, 4, 5)
+    for shown in (normalise(images, seen), normalise(images[None], seen)[0]):
+        torch.testing.assert_close(shown, expected)
