@@ -57,7 +57,7 @@ class DifferencedMatching:
         shared = {name: w.requires_grad_() for name, w in expanded(self._exact.parameters, len(trials)).items()}
         with RecordKinks() as kinks:
             here, *dummy = self._gradients(shared, unknowns, known, list(shared.values()))
-        slopes, distances = vmap(grad_and_value(self._distance))(torch.cat([g.flatten(1) for g in dummy], 1), targets)
+        distances, slopes = SLOPES[self._exact.cost_name](torch.cat([g.flatten(1) for g in dummy], 1), targets)
         # A slope of zero moves nothing, however long the step.
         step = self._step / slopes.norm(dim=1, keepdim=True).clamp_min(torch.finfo(slopes.dtype).tiny)
         with ReplayKinks(kinks.noted):
@@ -79,10 +79,6 @@ class DifferencedMatching:
         loss = -(labels * F.log_softmax(logits, -1)).sum() / labels.shape[1]
         return torch.autograd.grad(loss, [rows, *wanted])
 
-    def _distance(self, dummy: Tensor, target: Tensor) -> Tensor:
-        # The costs only see all entries together.
-        return self._exact.cost({"": dummy}, {"": target})
-
     def _prior(self, unknowns: Tensor, known: Tensor, observed: Observed) -> Tensor:
         return self._exact.priors(self._exact.read(unknowns, known)[0], observed)
 
@@ -90,6 +86,36 @@ class DifferencedMatching:
         """Weights (T, P) by name, (T, *shape) each."""
         parts = torch.split(rows, [shape.numel() for shape in self._shapes.values()], 1)
         return {name: part.reshape(-1, *shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
+
+
+def _cosine(dummy: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    products, squares, others = (
+        (a * b).sum(1, keepdim=True) for a, b in ((dummy, target), (dummy, dummy), (target, target))
+    )
+    # As in ``cosine_distance``.
+    squares, others = squares + 1e-24, others + 1e-24
+    scale = (squares * others).rsqrt()
+    slopes = torch.addcmul(-scale * target, scale * products / squares, dummy)
+    return (1 - products * scale).squeeze(1), slopes
+
+
+def _masked_cosine(dummy: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    # The slope is zero where the target is, because both of its terms are.
+    return _cosine(dummy * (target != 0), target)
+
+
+def _l2(dummy: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    difference = dummy - target
+    return difference.square().sum(1), 2 * difference
+
+
+def _l1(dummy: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    difference = dummy - target
+    return difference.abs().sum(1), difference.sign()
+
+
+SLOPES = {"cosine": _cosine, "masked-cosine": _masked_cosine, "l2": _l2, "l1": _l1}
+"""The costs of ``attacks.gradient_matching`` by name: (T, P), (T, P) -> values (T,) and their derivatives (T, P) by the first."""
 
 
 def agrees(exact: GradientMatching, unknowns: Tensor) -> bool:

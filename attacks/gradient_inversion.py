@@ -75,8 +75,8 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
         max_unrolled_steps: Local steps that are unrolled at most, as memory grows with them; 0 always matches the mean gradient.
         batch_norm_prior: Weight of ``statistics_distance`` between the dummy images' batch statistics and the client's. Without
             effect where the update does not give these away (``sent_statistics``).
-        second_order: "auto": Adam and SGD follow a finite difference (``DifferencedMatching``) that takes half the time or less,
-            wherever it agrees with the second derivative at the first start. "exact": always the second derivative.
+        second_order: "auto": a finite difference (``DifferencedMatching``) that takes half the time or less, wherever it agrees with
+            the second derivative at the first start. "exact": always the second derivative.
 
     Source: Zhu, Liu, Han, "Deep Leakage from Gradients", 2019, Algorithm 1; Geiping, Bauermeister, Droege, Moeller, "Inverting
     Gradients", 2020, Eq. 4.
@@ -182,7 +182,7 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
         The times of both are known (benchmarks/attack_speed.py) and not measured here: a choice that depended on them would make
         runs of the same seed differ.
         """
-        if self.optimizer == "lbfgs" or self.second_order == "exact" or trial[0][0].unrolled:
+        if self.second_order == "exact" or trial[0][0].unrolled:
             return False
         start = trial[0][0].starts[trial[0][1]][None]
         return agrees(self._objective(trial, victim), start.clamp(*self._bounds(trial[0][0], start[0])))
@@ -219,7 +219,7 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
         bounds = self._bounds(trials[0][0], starts[0])
         rate, steps = self.learning_rate, self.iterations
         if self.optimizer == "lbfgs":
-            end = minimize(exact, starts, bounds, steps, rate, self.line_search, self.signed)
+            end = minimize(objective, starts, bounds, steps, rate, self.line_search, self.signed)
         else:
             end = first_order(self._stages(objective), starts, bounds, self.optimizer, self.signed)
         return end.unknowns, end.loss, end.evaluations

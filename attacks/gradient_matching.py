@@ -112,7 +112,7 @@ class GradientMatching:
         self.model = model
         self.batch_shape = batch_shape
         self.num_classes = num_classes
-        self.cost = COSTS[cost]
+        self.cost_name, self.cost = cost, COSTS[cost]
         self.total_variation = total_variation
         self.client = client or grad(self._training_loss)
         self.prior = prior

@@ -32,7 +32,8 @@ class RecordKinks(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in _RELU:
             result = torch.relu(args[0])
-            self.noted.append(result > 0)
+            # 0 or 1 as a float: products with booleans are slow.
+            self.noted.append(result.detach().sign())
             return result
         if func is F.leaky_relu:
             result = F.leaky_relu(args[0], *args[1:2], **_without(kwargs, "inplace"))
@@ -73,7 +74,7 @@ _MAX_POOL = {F.max_pool2d, torch.max_pool2d}
 
 def _leaky_slopes(result: Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
     negative = args[1] if len(args) > 1 else kwargs.get("negative_slope", 0.01)
-    return torch.where(result > 0, 1.0, negative).to(result)
+    return torch.where(result.detach() > 0, 1.0, negative).to(result)
 
 
 def _without(kwargs: dict[str, Any], name: str) -> dict[str, Any]:

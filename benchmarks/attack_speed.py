@@ -29,7 +29,7 @@ from attacks.metrics import psnr
 from clients.data import load_dataset, to_float
 from clients.models import build_model
 
-CASES = {"lenet": ("mnist-5k", 16, 0, 4.0), "convnet": ("photos", 8, 16, 3.0), "resnet20": ("photos", 8, 1, 3.0)}
+CASES = {"lenet": ("photos", 16, 0, 4.0), "convnet": ("photos", 8, 64, 3.0), "resnet20": ("photos", 8, 1, 3.0)}
 """Model -> data set, targets, width, goal (ratio of image-iterations per second)."""
 TOTAL_VARIATION = 1e-2
 LEARNING_RATE = 0.1

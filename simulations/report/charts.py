@@ -164,6 +164,13 @@ def place_label(x: float, y: float, content: str, taken: Sequence[Box], inside: 
     """The position beside a point (right, left, above, below, corners) that covers least of what is taken."""
     near = [(x + 9, y + 4, "start"), (x - 9, y + 4, "end"), (x, y - 11, "middle"), (x, y + 20, "middle")]
     near += [(x + 9, y - 9, "start"), (x + 9, y + 17, "start"), (x - 9, y - 9, "end"), (x - 9, y + 17, "end")]
+    return freest(near, content, taken, inside)
+
+
+def freest(
+    near: Sequence[tuple[float, float, str]], content: str, taken: Sequence[Box], inside: Box
+) -> tuple[float, float, str]:
+    """The position (x, baseline, anchor) of a text that covers least of what is taken; the first of several."""
 
     def cost(spot: tuple[float, float, str]) -> float:
         box = label_box(spot[0], spot[1], content, spot[2])

@@ -12,6 +12,7 @@ from simulations.report.charts import (
     Box,
     Scale,
     bounds,
+    freest,
     label_box,
     line,
     marker,
@@ -140,7 +141,9 @@ def plane(
     """
     frame = _plane_frame(points, nulls, width)
     x, y = frame.x, frame.y
-    drawn, label, taken = _band(nulls, frame)
+    inside = Box(x.start, y.end, x.end, y.start)
+    taken = [box for point in points.values() for box in frame.covered(point)]
+    drawn, label = _band(nulls, frame, taken, inside)
     drawn += frame.axes(
         "Test accuracy as deployed (higher is better →)", "PSNR of the strongest attack, dB (lower is better ↓)"
     )
@@ -150,8 +153,6 @@ def plane(
         drawn.append(path(joined, "curve", style="--c:var(--dp1)"))
     for one, point in points.items():
         drawn += frame.error_bars(point, faces[one].color)
-        taken += frame.covered(point)
-    inside = Box(x.start, y.end, x.end, y.start)
     for one, point in points.items():
         name = faces[one].name + (f", ε = {two(spent[one])}" if one in spent else "")
         left, base, anchor = place_label(x(point.x), y(point.y), name, taken, inside)
@@ -171,10 +172,10 @@ def _plane_frame(points: Mapping[str, Point], nulls: Mapping[str, float], width:
     return Frame(width, height, x, y, lambda value: f"{plain(100 * value)} %", plain, across)
 
 
-def _band(nulls: Mapping[str, float], frame: Frame) -> tuple[list[Markup], list[Markup], list[Box]]:
-    """The band of the null baselines, its label, and where the label lies."""
+def _band(nulls: Mapping[str, float], frame: Frame, taken: list[Box], inside: Box) -> tuple[list[Markup], list[Markup]]:
+    """The band of the null baselines, and its label at an end above or below it; where that lies becomes ``taken``."""
     if not nulls:
-        return [], [], []
+        return [], []
     name = "null baselines"
     if frame.width > 500:
         ordered = sorted(nulls.items(), key=lambda item: item[1])
@@ -182,8 +183,12 @@ def _band(nulls: Mapping[str, float], frame: Frame) -> tuple[list[Markup], list[
     top, bottom = frame.y(max(nulls.values())), frame.y(min(nulls.values()))
     left, right = frame.x.start, frame.x.end
     band = tag("rect", "", x=left, y=top - 1, width=right - left, height=bottom - top + 2, class_="null")
-    label = text(left + 6, top - 6, name, "note")
-    return [band], [label], [label_box(left + 6, top - 6, name, "start")]
+    ends = [
+        (at, base, anchor) for base in (top - 6, bottom + 15) for at, anchor in ((left + 6, "start"), (right, "end"))
+    ]
+    at, base, anchor = freest(ends, name, taken, inside)
+    taken.append(label_box(at, base, name, anchor))
+    return [band], [text(at, base, name, "note", anchor)]
 
 
 def curves(

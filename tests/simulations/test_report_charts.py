@@ -16,7 +16,8 @@ from simulations.report.looks import COLORS, SHADES, looks
 from simulations.report.style import CSS
 from simulations.report.text import breakable, plain, short_names, whole_percent
 
-FACES = looks(["", "A()", "DPSGD(target_epsilon=8.0)", "DPSGD(target_epsilon=2.0)"])
+DP = ("DPSGD(target_epsilon=8.0)", "DPSGD(target_epsilon=2.0)")
+FACES = looks(["", "A()", *DP])
 numbers = st.floats(-1e6, 1e6)
 
 
@@ -113,6 +114,21 @@ def test_the_plane_joins_dp_sgd_in_order_of_epsilon_and_puts_better_lower_right(
     assert heights[0] < inside[0] < inside[1] < heights[1]  # 15 dB is above the band (8 to 12 dB), 7 dB below it
     assert len(shapes(drawing, "hollow")) == 1
     assert len(shapes(drawing, "whisker")) == 1
+
+
+@pytest.mark.parametrize("accuracy", [0.7, 0.75, 0.9])
+def test_the_label_of_the_null_baselines_keeps_clear_of_the_points(accuracy: float) -> None:
+    points = {"": Point(0.95, 31.0), "A()": Point(0.68, 5.0), DP[0]: Point(accuracy, 13.0), DP[1]: Point(0.93, 13.0)}
+    drawing = plane(points, {}, {"baseline:grey": 8.0, "baseline:blurred": 12.0}, FACES, 1120)
+    (note,) = [one for one in shapes(drawing, "note") if str(one.text).startswith("null baselines")]
+    at = float(note.get("x") or 0), float(note.get("y") or 0)
+    box = label_box(*at, str(note.text), note.get("text-anchor") or "start")
+    marks = [one for one in shapes(drawing, "mark") if one.tag == "polygon"]
+    assert len(marks) == 3
+    for mark in marks:
+        corners = np.array([[float(v) for v in pair.split(",")] for pair in str(mark.get("points")).split()])
+        assert not box.overlap(Box(*corners.min(0), *corners.max(0)))
+    assert (box.left >= 40) & (box.right <= 1120)
 
 
 @pytest.mark.parametrize("mean", [math.inf, -math.inf, 1e300])
