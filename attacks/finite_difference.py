@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -48,6 +49,8 @@ class DifferencedMatching:
         self._shapes = {name: weight.shape for name, weight in exact.parameters.items()}
         self._weights = torch.cat([weight.flatten() for weight in exact.parameters.values()])
         self._targets = torch.cat([exact.targets[name].flatten(1) for name in self._shapes], 1)
+        # Until a call finds none: watching every operation of a small network costs as much as the operation.
+        self._kinked = True
         self._step = RELATIVE_STEP * torch.finfo(self._weights.dtype).eps ** 0.5 * self._weights.norm()
 
     def __call__(self, unknowns: Tensor, trials: Tensor) -> tuple[Tensor, Tensor]:
@@ -55,12 +58,14 @@ class DifferencedMatching:
         known, _, observed = self._exact.of_trials(trials)
         targets = self._targets if len(trials) == len(self._targets) else self._targets[trials]
         shared = {name: w.requires_grad_() for name, w in expanded(self._exact.parameters, len(trials)).items()}
-        with RecordKinks() as kinks:
+        kinks = RecordKinks()
+        with kinks if self._kinked else nullcontext():
             here, *dummy = self._gradients(shared, unknowns, known, list(shared.values()))
+        self._kinked = bool(kinks.noted)
         distances, slopes = SLOPES[self._exact.cost_name](torch.cat([g.flatten(1) for g in dummy], 1), targets)
         # A slope of zero moves nothing, however long the step.
         step = self._step / slopes.norm(dim=1, keepdim=True).clamp_min(torch.finfo(slopes.dtype).tiny)
-        with ReplayKinks(kinks.noted):
+        with ReplayKinks(kinks.noted) if self._kinked else nullcontext():
             there = self._gradients(self._named(torch.addcmul(self._weights, step, slopes)), unknowns, known, [])[0]
         pulls, priors = vmap(grad_and_value(self._prior))(unknowns, known, observed)
         return distances + priors, (there - here) / step + pulls

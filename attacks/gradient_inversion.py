@@ -75,8 +75,8 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
         max_unrolled_steps: Local steps that are unrolled at most, as memory grows with them; 0 always matches the mean gradient.
         batch_norm_prior: Weight of ``statistics_distance`` between the dummy images' batch statistics and the client's. Without
             effect where the update does not give these away (``sent_statistics``).
-        second_order: "auto": a finite difference (``DifferencedMatching``) that takes half the time or less, wherever it agrees with
-            the second derivative at the first start. "exact": always the second derivative.
+        second_order: "auto": a finite difference (``DifferencedMatching``), which is faster, wherever it agrees with the second
+            derivative at the first start. "exact": always the second derivative.
 
     Source: Zhu, Liu, Han, "Deep Leakage from Gradients", 2019, Algorithm 1; Geiping, Bauermeister, Droege, Moeller, "Inverting
     Gradients", 2020, Eq. 4.

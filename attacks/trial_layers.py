@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,9 @@ from torch.autograd.function import once_differentiable
 
 from attacks.base import AttackError
 from defenses.base import Update
+
+FEW_COLUMNS = 2**14
+"""Up to so many values a convolution is faster as a product of matrices: its kernels cost more to call than to run."""
 
 
 class TrialNetwork:
@@ -101,7 +105,11 @@ class _TrialConv2d(_TrialLayer):
         self.geometry = _Geometry.of(layer)
 
     def forward(self, features: Tensor) -> Tensor:
-        result: Tensor = _Convolution.apply(features, self.weight, self.geometry, self.settings.groups)
+        assert self.weight is not None
+        if self.settings.groups == 1 and self.geometry.columns(features, self.weight) <= FEW_COLUMNS:
+            result = self.geometry.multiply(features, self.weight)
+        else:
+            result = _Convolution.apply(features, self.weight, self.geometry, self.settings.groups)
         if self.bias is None:
             return result
         rows = result.view(len(self.bias), -1, *result.shape[1:])
@@ -165,6 +173,24 @@ class _Geometry:
                 )
             padding = tuple(span // 2 if padding == "same" else 0 for span in spans)
         return cls(tuple(layer.stride), tuple(padding), tuple(layer.dilation))
+
+    def output_size(self, features: Tensor, weight: Tensor) -> list[int]:
+        """Height and width of the result."""
+        sizes = zip(features.shape[-2:], weight.shape[-2:], self.stride, self.padding, self.dilation, strict=True)
+        return [
+            (size + 2 * pad - dilation * (kernel - 1) - 1) // step + 1 for size, kernel, step, pad, dilation in sizes
+        ]
+
+    def columns(self, features: Tensor, weight: Tensor) -> int:
+        """Values of one image written out as the patches that the kernel sees."""
+        return math.prod(weight.shape[2:]) * math.prod(self.output_size(features, weight))
+
+    def multiply(self, features: Tensor, weight: Tensor) -> Tensor:
+        """The convolution (T * b, C, H, W) with (T, O, C, h, w) as a product of matrices."""
+        kernel = (weight.shape[-2], weight.shape[-1])
+        columns = F.unfold(features, kernel, self.dilation, self.padding, self.stride)
+        products = weight.flatten(2)[:, None] @ columns.view(len(weight), -1, *columns.shape[1:])
+        return products.view(len(features), -1, *self.output_size(features, weight))
 
     def convolve(self, features: Tensor, weight: Tensor, groups: int) -> Tensor:
         return F.conv2d(features, weight, None, self.stride, self.padding, self.dilation, groups)

@@ -126,6 +126,11 @@ class AttackJob:
         """The clients' orders in the attacked round."""
         return self.observed.task
 
+    @property
+    def learns(self) -> bool:
+        """Whether one of the attacks is fitted to auxiliary data first."""
+        return any(attack.needs_auxiliary for text in self.attacks for attack in parse_attacks(text))
+
     def save(self, directory: Path) -> None:
         """Writes the job to ``directory``, so that a killed run need not collect its updates again."""
         rounds = [self.observed, *self.earlier]

@@ -86,7 +86,7 @@ def _choose_backend(workers: int, num_gpus: float) -> _Backend:
 
 
 class _RayActors(_Backend):
-    """Long-lived actors, each with its own queue; a job goes to the shortest."""
+    """Long-lived actors, each with its own queue; a job goes to the shortest, or to the one that learned for it before."""
 
     def __init__(self, workers: int, num_gpus: float) -> None:
         import ray
@@ -95,9 +95,13 @@ class _RayActors(_Backend):
         remote: Any = ray.remote(_Worker).options(num_cpus=0, num_gpus=num_gpus, max_restarts=-1, max_task_retries=1)
         self._actors: list[Any] = [remote.remote() for _ in range(workers)]
         self._queues: list[set[Any]] = [set() for _ in range(workers)]
+        self._learned: dict[tuple[str, ...], int] = {}
 
     def submit(self, job: AttackJob) -> Any:
         at = min(range(len(self._actors)), key=lambda i: len(self._queues[i]))
+        if job.learns:
+            # What one actor learned about a pipeline the next would have to learn again.
+            at = self._learned.setdefault((job.task.pipeline, *job.attacks), at)
         handle = self._actors[at].run.remote(job)
         self._queues[at].add(handle)
         return handle
