@@ -65,8 +65,9 @@ class DifferencedMatching:
         distances, slopes = SLOPES[self._exact.cost_name](torch.cat([g.flatten(1) for g in dummy], 1), targets)
         # A slope of zero moves nothing, however long the step.
         step = self._step / slopes.norm(dim=1, keepdim=True).clamp_min(torch.finfo(slopes.dtype).tiny)
+        moved = slopes.mul_(step).add_(self._weights)
         with ReplayKinks(kinks.noted) if self._kinked else nullcontext():
-            there = self._gradients(self._named(torch.addcmul(self._weights, step, slopes)), unknowns, known, [])[0]
+            there = self._gradients(self._named(moved), unknowns, known, [])[0]
         pulls, priors = vmap(grad_and_value(self._prior))(unknowns, known, observed)
         return distances + priors, (there - here) / step + pulls
 
@@ -94,14 +95,17 @@ class DifferencedMatching:
 
 
 def _cosine(dummy: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    products, squares, others = (
-        (a * b).sum(1, keepdim=True) for a, b in ((dummy, target), (dummy, dummy), (target, target))
-    )
+    products, squares, others = (_dots(*pair)[:, None] for pair in ((dummy, target), (dummy, dummy), (target, target)))
     # As in ``cosine_distance``.
     squares, others = squares + 1e-24, others + 1e-24
     scale = (squares * others).rsqrt()
-    slopes = torch.addcmul(-scale * target, scale * products / squares, dummy)
+    slopes = torch.mul(target, -scale).addcmul_(dummy, scale * products / squares)
     return (1 - products * scale).squeeze(1), slopes
+
+
+def _dots(a: Tensor, b: Tensor) -> Tensor:
+    """Inner products of the rows (T, P), without a temporary of their size."""
+    return torch.bmm(a[:, None], b[:, :, None]).flatten()
 
 
 def _masked_cosine(dummy: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -111,7 +115,7 @@ def _masked_cosine(dummy: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 def _l2(dummy: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     difference = dummy - target
-    return difference.square().sum(1), 2 * difference
+    return _dots(difference, difference), 2 * difference
 
 
 def _l1(dummy: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:

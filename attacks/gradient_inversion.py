@@ -168,7 +168,7 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
         """Attacks targets whose unknowns have the same shape and meaning."""
         trials = [(target, restart) for target in targets for restart in range(self.restarts)]
         fitting = fitting_trials(victim.model, targets[0].observation.input_shape, targets[0].batch_shape[0])
-        differenced = self._differences(trials[:1], victim)
+        (differenced,) = in_chunks(lambda first: self._differences(first, victim), trials[:1], 1)
         parts = in_chunks(lambda some: self._minimize(some, victim, differenced), trials, min(self.chunk, fitting))
         unknowns, loss, evaluations = (torch.split(torch.cat(rows), self.restarts) for rows in zip(*parts, strict=True))
         return {

@@ -28,31 +28,34 @@ def local_model(observation: ClientUpdate) -> nn.Module:
         raise AttackError(f"the update lacks {missing[:3]} ({len(missing)} of {len(parameters)} parameters)")
     if unknown := sorted(set(update) - set(parameters) - set(buffers)):
         raise AttackError(f"the update holds {unknown[:3]} ({len(unknown)} names), which the model does not have")
-    state = sent_state(model)
-    moved = {n: state[n].detach() + _fitting(n, update[n], state[n]) for n in state if n in update}
+    state = shared_tensors(model)
+    moved = {n: state[n] + _fitting(n, update[n], state[n]) for n in state if n in update}
     # Noise can push a variance below zero, where BatchNorm gives NaN; the server's own average clamps it as well.
     return overwrite(
         model, {n: value.clamp(min=0) if n.endswith("running_var") else value for n, value in moved.items()}
     )
 
 
-def sent_state(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and floating-point buffers by name: what clients send."""
-    buffers = {name: value for name, value in module.named_buffers() if value.is_floating_point()}
-    return dict(module.named_parameters()) | buffers
+def shared_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """What clients and server exchange: parameters and floating-point buffers, by name, detached.
+
+    Integer buffers (BatchNorm's batch counter) stay at home: they carry nothing that a model needs and cannot be averaged.
+    """
+    named = [*model.named_parameters(), *model.named_buffers()]
+    return {name: tensor.detach() for name, tensor in named if tensor.is_floating_point()}
 
 
 def overwrite(module: Module, values: Mapping[str, Tensor]) -> Module:
     """Sets what ``values`` names, in place; the module ends in eval mode and asks for no gradients.
 
     Args:
-        module: Has every name of ``values`` in its ``sent_state``.
+        module: Has every name of ``values`` in its ``shared_tensors``.
         values: Name -> new value, on any device.
 
     Raises:
         AttackError: When a shape does not fit, or a value is NaN or infinite.
     """
-    state = sent_state(module)
+    state = shared_tensors(module)
     with torch.no_grad():
         for name, value in values.items():
             state[name].copy_(_fitting(name, value, state[name]))

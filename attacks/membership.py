@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.base import Attack, AttackError, ClientUpdate
-from attacks.local_model import Module, local_model, overwrite, sent_state
+from attacks.local_model import Module, local_model, overwrite, shared_tensors
 
 SCORED_AT_ONCE = 256
 """Records per forward pass."""
@@ -90,7 +90,7 @@ class Membership:
         for part, module in (("model", self.model), ("network", self.network)):
             if module is not None:
                 tensors |= {
-                    f"{part}/{name}": value.detach().cpu().clone() for name, value in sent_state(module).items()
+                    f"{part}/{name}": value.detach().cpu().clone() for name, value in shared_tensors(module).items()
                 }
         return tensors
 
@@ -186,6 +186,6 @@ def _rebuild(module: Module, values: Mapping[str, Tensor]) -> Module:
     Raises:
         AttackError: When names, shapes or values do not fit.
     """
-    if different := sorted(set(sent_state(module)) ^ set(values)):
+    if different := sorted(set(shared_tensors(module)) ^ set(values)):
         raise AttackError(f"missing or unknown names: {different[:3]} ({len(different)})")
     return overwrite(module, values)

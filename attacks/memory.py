@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import ctypes
 import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -92,6 +94,22 @@ def fitting_trials(model: nn.Module, input_shape: tuple[int, int, int], images: 
             f"one trial of {images} dummy images of {size} would need about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free"
         )
     return free // needed
+
+
+def keep_freed_memory() -> None:
+    """Lets this process reuse large blocks of memory instead of returning them to the system and asking for them again.
+
+    An evaluation allocates and frees the same blocks thousands of times, and the system hands each of them out page by page, which
+    costs about a fifth of the time. For processes that do nothing but attack; without effect where the C library is not glibc.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+        for parameter, value in ((M_MMAP_THRESHOLD, 2**30), (M_TRIM_THRESHOLD, 2**31 - 1)):
+            mallopt(parameter, value)
+
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Numbers of glibc's malloc.h."""
 
 
 def in_chunks(run: Callable[[Sequence[Trial]], End], trials: Sequence[Trial], chunk: int) -> list[End]:

@@ -16,9 +16,10 @@ from torch import Tensor
 from attacks.base import Labels, Reconstruction, Representatives
 from attacks.membership import Membership
 from attacks.metrics import null_baselines, optimal_assignment, score
+from attacks.normalisation import normalise
 from attacks.representatives import score_representatives
 from clients.guesses import Guess
-from clients.training import LocalClient, Probed, normalise
+from clients.training import LocalClient, Probed
 from defenses.base import Batch
 
 MAX_PSNR = 100.0

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attacks.local_model import shared_tensors
 from clients.data import ImageDataset, load_dataset, to_float
 from clients.image_data import Labels, stratified_prefix
 from clients.models import build_model
@@ -180,12 +181,3 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
         for name, tensor in shared_tensors(model).items():
             tensor.copy_(weights[name])
     return model
-
-
-def shared_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """What clients and server exchange: parameters and floating-point buffers, by name, detached.
-
-    Integer buffers (BatchNorm's batch counter) stay at home: they carry nothing that a model needs and cannot be averaged.
-    """
-    named = [*model.named_parameters(), *model.named_buffers()]
-    return {name: tensor.detach() for name, tensor in named if tensor.is_floating_point()}

@@ -18,8 +18,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
+from attacks.local_model import shared_tensors
+from attacks.normalisation import normalise
 from clients.data import ImageData, to_float
-from clients.task import DataCard, Task, load_weights, shared_tensors
+from clients.task import Task, load_weights
 from defenses.base import Batch, Key, Training, TrainingDefense, Update, generator_for
 
 Ledger = dict[str, dict[str, Any]]
@@ -52,13 +54,6 @@ class LocalResult:
 def device() -> torch.device:
     """The GPU when this process may use one, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def normalise(images: Tensor, card: DataCard) -> Tensor:
-    """(images - mean) / std per channel, for (B, C, H, W) images in [0, 1]."""
-    mean = images.new_tensor(card.mean).view(-1, 1, 1)
-    std = images.new_tensor(card.std).view(-1, 1, 1)
-    return (images - mean) / std
 
 
 def soft_cross_entropy(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:

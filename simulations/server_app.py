@@ -12,9 +12,10 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
+from attacks.local_model import shared_tensors
 from clients.partition import partition_indices
 from clients.records import reason_of, to_record, to_tensors, values_of
-from clients.task import DataCard, Task, shared_tensors
+from clients.task import DataCard, Task
 from defenses.base import Pipeline
 from simulations.experiment import Experiment
 from simulations.report import write_report

@@ -10,7 +10,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from clients.task import load_weights, shared_tensors
+from attacks.local_model import shared_tensors
+from clients.task import load_weights
 from defenses.base import Update
 from simulations.experiment import ConfigError
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from attacks.memory import keep_freed_memory
 from strategies.attack_job import AttackJob, AttackResult, Outcome
 from strategies.attack_runner import run_job
 
@@ -129,7 +130,7 @@ class _Worker:
     """Body of a Ray actor."""
 
     def run(self, job: AttackJob) -> AttackResult:
-        _use_one_thread()
+        _prepare_process()
         return run_job(job)
 
 
@@ -151,7 +152,7 @@ class _Processes(_Backend):
     def _start(self) -> futures.ProcessPoolExecutor:
         # "spawn": forking a process that already runs gRPC and torch threads can deadlock.
         context = get_context("spawn")
-        return futures.ProcessPoolExecutor(self._workers, context, _use_one_thread)
+        return futures.ProcessPoolExecutor(self._workers, context, _prepare_process)
 
     def ready(self, handles: list[Any], *, block: bool) -> list[Any]:
         return list(futures.wait(handles, None if block else 0, futures.FIRST_COMPLETED).done)
@@ -167,8 +168,9 @@ class _Processes(_Backend):
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _use_one_thread() -> None:
+def _prepare_process() -> None:
     torch.set_num_threads(1)
+    keep_freed_memory()
 
 
 def _lost(job: AttackJob, reason: str) -> AttackResult:

@@ -12,9 +12,10 @@ from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from attacks.base import Labels, Reconstruction
+from attacks.local_model import shared_tensors
 from attacks.membership import Membership
 from clients.audit import audit_baselines, audit_guesses, recognition
-from clients.task import Task, load_weights, shared_tensors
+from clients.task import Task, load_weights
 from clients.training import Ledger, LocalClient, TrainingError, normalise, train_alone
 
 TASK = Task(
