@@ -31,7 +31,7 @@ class DifferencedMatching:
 
     so that one evaluation takes two forward and backward passes, none of which is differentiated again. ReLUs and maxima keep the
     side of their kinks in the second pass (``attacks.kinks``); otherwise the difference would count kinks and be useless. The
-    values of the objective are exact.
+    values of the objective are exact. On a GPU, convolutions in TensorFloat-32 are too coarse for this: ``agrees`` then says no.
 
     Args:
         exact: The objective. It must match the gradient itself, not that of an unrolled client.

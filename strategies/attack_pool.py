@@ -171,6 +171,8 @@ class _Processes(_Backend):
 def _prepare_process() -> None:
     torch.set_num_threads(1)
     keep_freed_memory()
+    # Differences of gradients (``attacks.finite_difference``) need all digits of a float32; TensorFloat-32 has three.
+    torch.backends.cudnn.allow_tf32 = False
 
 
 def _lost(job: AttackJob, reason: str) -> AttackResult:
