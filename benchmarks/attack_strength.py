@@ -171,6 +171,14 @@ def private(model: nn.Module, images: Tensor, classes: Tensor) -> nn.Module:
     return model.eval()
 
 
+def sent(start: nn.Module, local: nn.Module, examples: int, batch_size: int, count: int) -> ClientUpdate:
+    """The update of a client that took ``count`` steps of SGD from ``start`` to ``local``, labels not told."""
+    data, weights = load_dataset(DIGITS), dict(local.named_parameters())
+    update = {name: (weights[name] - value).detach() for name, value in start.named_parameters()}
+    shape, mean, std = (1, 28, 28), tuple(data.mean), tuple(data.std)
+    return ClientUpdate(start, update, shape, mean, std, examples, batch_size, count, RATE, train_mode=False)
+
+
 def perceptron(seed: int) -> nn.Module:
     """32 hidden units."""
     with torch.random.fork_rng():
@@ -189,12 +197,7 @@ def membership(seed: int) -> Iterator[Row]:
     trainers: dict[str, Trainer] = {"overfitted": overfit, "differentially private": private}
     for setting, train in trainers.items():
         start = perceptron(seed)
-        local = dict(train(copy.deepcopy(start), *members).named_parameters())
-        update = {name: (local[name] - value).detach() for name, value in start.named_parameters()}
-        data = load_dataset(DIGITS)
-        seen = ClientUpdate(
-            start, update, (1, 28, 28), tuple(data.mean), tuple(data.std), MEMBERS, MEMBERS, STEPS, RATE
-        )
+        seen = sent(start, train(copy.deepcopy(start), *members), MEMBERS, MEMBERS, STEPS)
 
         def trained(batch: Batch, number: int, train: Trainer = train) -> nn.Module:
             return train(perceptron(number), batch.images, batch.targets.argmax(1))
@@ -222,11 +225,7 @@ def two_steps(order: list[int], pair: tuple[Tensor, Tensor], model: nn.Module) -
         optimizer.zero_grad()
         F.cross_entropy(client(normalised(pair[0][at : at + 1])), pair[1][at : at + 1]).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    sent = dict(client.named_parameters())
-    update = {name: (sent[name] - value).detach() for name, value in model.named_parameters()}
-    data = load_dataset(DIGITS)
-    seen = ClientUpdate(model, update, (1, 28, 28), tuple(data.mean), tuple(data.std), 2, 1, len(order), RATE)
-    return replace(seen, labels=pair[1], train_mode=False)
+    return replace(sent(model, client, 2, 1, len(order)), labels=pair[1])
 
 
 def steps(seed: int) -> Iterator[Row]:
@@ -234,8 +233,8 @@ def steps(seed: int) -> Iterator[Row]:
     images, labels = digits("test", 200, seed)
     pairs = []
     for at in range(8):
-        low, high = (torch.where(labels == number)[0][at] for number in (at % 9, at % 9 + 1))
-        pairs.append((images[[low, high]], labels[[low, high]]))
+        chosen = torch.stack([torch.where(labels == number)[0][at] for number in (at, at + 1)])
+        pairs.append((images[chosen], labels[chosen]))
     model = build_model("lenet", num_classes=10, input_shape=(1, 28, 28), seed=seed).eval()
     unrolled = InvertingGradients(iterations=200)
     for order in ([0, 1], [0, 1, 0, 1], [0, 1, 1, 0], [1, 0]):
