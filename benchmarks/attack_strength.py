@@ -8,8 +8,9 @@ Studies, chosen by ``--studies``:
 - ``membership``: a model that remembers its records, records that it never saw, and a model under differential privacy.
 - ``steps``: two local steps, matched as steps and as one mean gradient.
 
-Attacked images are test images, what attackers learn from are training images. Means over images with their 95 % interval (t);
-equal images count as 50 dB. The interval is over images and says nothing about another seed, which is why each has its own row.
+Attacked images are test images, what attackers learn from are training images (membership: all of them). Means over images with
+their 95 % interval (t); equal images count as 50 dB. The interval is over images and says nothing about another seed, which is why
+each has its own row.
 
     python benchmarks/attack_strength.py --studies refinements encodings --seeds 0 1
 """
@@ -48,7 +49,7 @@ from defenses.base import Batch, InputDefense, Pipeline
 DIGITS = "mnist-5k"
 CAP = 50.0
 Row = tuple[str, ...]
-Trainer = Callable[[nn.Module, Tensor, Tensor], nn.Module]
+Trainer = Callable[[nn.Module, Tensor, Tensor, int], nn.Module]
 MEMBERS, OTHERS, AUXILIARY = 100, 400, 400
 STEPS, RATE = 60, 0.1
 
@@ -143,7 +144,7 @@ def normalised(images: Tensor) -> Tensor:
     return (images - data.mean[0]) / data.std[0]
 
 
-def overfit(model: nn.Module, images: Tensor, classes: Tensor) -> nn.Module:
+def overfit(model: nn.Module, images: Tensor, classes: Tensor, _: int) -> nn.Module:
     """Full-batch SGD until every label is remembered."""
     optimizer = torch.optim.SGD(model.parameters(), RATE, momentum=0.9)
     for _ in range(STEPS):
@@ -153,9 +154,9 @@ def overfit(model: nn.Module, images: Tensor, classes: Tensor) -> nn.Module:
     return model.eval()
 
 
-def private(model: nn.Module, images: Tensor, classes: Tensor) -> nn.Module:
+def private(model: nn.Module, images: Tensor, classes: Tensor, seed: int) -> nn.Module:
     """Full-batch DP-SGD, clipping norm 1, noise multiplier 100: epsilon 0.26 at delta 1e-5 for adding a record."""
-    weights, noise = dict(model.named_parameters()), seeded(3)
+    weights, noise = dict(model.named_parameters()), seeded(seed)
 
     def loss(values: dict[str, Tensor], image: Tensor, label: Tensor) -> Tensor:
         return F.cross_entropy(functional_call(model, values, (image[None],)), label[None])
@@ -197,10 +198,10 @@ def membership(seed: int) -> Iterator[Row]:
     trainers: dict[str, Trainer] = {"overfitted": overfit, "differentially private": private}
     for setting, train in trainers.items():
         start = perceptron(seed)
-        seen = sent(start, train(copy.deepcopy(start), *members), MEMBERS, MEMBERS, STEPS)
+        seen = sent(start, train(copy.deepcopy(start), *members, seed), MEMBERS, MEMBERS, STEPS)
 
         def trained(batch: Batch, number: int, train: Trainer = train) -> nn.Module:
-            return train(perceptron(number), batch.images, batch.targets.argmax(1))
+            return train(perceptron(number), batch.images, batch.targets.argmax(1), number)
 
         knowledge = Knowledge(known, Pipeline(), seen.mean, seen.std, trained)
         for attack in (LossThreshold(), ShadowModels(num_members=MEMBERS).fit(knowledge, seeded(seed))):
@@ -217,34 +218,43 @@ def membership(seed: int) -> Iterator[Row]:
                 )
 
 
-def two_steps(order: list[int], pair: tuple[Tensor, Tensor], model: nn.Module) -> ClientUpdate:
+def one_by_one(order: list[int], pair: tuple[Tensor, Tensor], model: nn.Module) -> ClientUpdate:
     """What a client with two digits sends that takes them one by one, in this order."""
     client = copy.deepcopy(model)
     optimizer = torch.optim.SGD(client.parameters(), RATE)
+    inputs = normalised(pair[0]).double()
     for at in order:
         optimizer.zero_grad()
-        F.cross_entropy(client(normalised(pair[0][at : at + 1])), pair[1][at : at + 1]).backward()  # type: ignore[no-untyped-call]
+        F.cross_entropy(client(inputs[at : at + 1]), pair[1][at : at + 1]).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    return replace(sent(model, client, 2, 1, len(order)), labels=pair[1])
+    seen = sent(model, client, 2, 1, len(order))
+    return replace(seen, input_shape=(1, 14, 14), labels=pair[1])
 
 
 def steps(seed: int) -> Iterator[Row]:
-    """LeNet at initialisation, pairs of digits of different classes; labels are told in ascending order, as "0 1"."""
+    """Digits of 14 x 14 in pairs of different classes; labels are told in the order "0 1"; double precision for L-BFGS."""
     images, labels = digits("test", 200, seed)
-    pairs = []
-    for at in range(8):
-        chosen = torch.stack([torch.where(labels == number)[0][at] for number in (at, at + 1)])
-        pairs.append((images[chosen], labels[chosen]))
-    model = build_model("lenet", num_classes=10, input_shape=(1, 28, 28), seed=seed).eval()
-    unrolled = InvertingGradients(iterations=200)
-    for order in ([0, 1], [0, 1, 0, 1], [0, 1, 1, 0], [1, 0]):
-        seen = [two_steps(order, pair, model) for pair in pairs]
+    images = F.avg_pool2d(images, 2)
+    model = build_model("lenet", num_classes=10, input_shape=(1, 14, 14), seed=seed).eval().double()
+    unrolled = GradientInversion(
+        optimizer="lbfgs",
+        signed=False,
+        learning_rate=1.0,
+        line_search=True,
+        step_decay=False,
+        total_variation=0.0,
+        iterations=80,
+    )
+    chosen = [torch.stack([torch.where(labels == number)[0][at] for number in (at, at + 1)]) for at in range(8)]
+    pairs = [(images[rows], labels[rows]) for rows in chosen]
+    for order in ([0, 1], [0, 1, 0, 1], [1, 0]):
+        seen = [one_by_one(order, pair, model) for pair in pairs]
         for name, attack in (("unrolled", unrolled), ("mean gradient", replace(unrolled, max_unrolled_steps=0))):
             guesses = attack.attack_many(seen, [seeded(1000 * seed + at) for at in range(len(pairs))])
             matched = [optimal_assignment(guess.images, pair[0]) for guess, pair in zip(guesses, pairs, strict=True)]
             found = torch.cat([guess.images[rows] for guess, (rows, _) in zip(guesses, matched, strict=True)])
             truth = torch.cat([pair[0][columns] for pair, (_, columns) in zip(pairs, matched, strict=True)])
-            yield " ".join(map(str, order)), name, *scored(found, truth)
+            yield " ".join(map(str, order)), name, *scored(found.float(), truth)
 
 
 QUALITY = ("n", "PSNR, dB", "SSIM")
