@@ -91,7 +91,8 @@ def fitting_trials(model: nn.Module, input_shape: tuple[int, int, int], images: 
     if needed > free:
         size = "x".join(map(str, input_shape))
         raise AttackError(
-            f"one trial of {images} dummy images of {size} would need about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free"
+            f"one trial of {images} dummy images of {size} would need about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB "
+            "are free; lower its max_images"
         )
     return free // needed
 

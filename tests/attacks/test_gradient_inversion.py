@@ -160,7 +160,8 @@ def test_the_model_and_the_update_are_left_alone():
 
 
 def test_the_restart_is_chosen_by_its_own_objective():
-    (observation,), _ = observations(sigmoid_net(), 1)
+    # In float64, because the signs of small entries depend on rounding, which depends on how many trials run together.
+    (observation,), _ = observations(sigmoid_net().double(), 1)
     single, several = GradientInversion(iterations=15), GradientInversion(iterations=15, restarts=4)
     chosen = []
     for seed in range(4):
