@@ -41,10 +41,15 @@ def truths(client: LocalClient, observation: str) -> list[Probed]:
     """What the server observed, as the client knows it: one entry per probe target, or one for the whole local round."""
     if observation == "probe":
         return [client.probed(target) for target in range(client.task.probe_targets)]
-    used, whole, plain = client.trained_on(), client.protected(), client.originals()
-    entered = Batch(whole.images[used], whole.targets[used])
+    entered = _trained_on(client, client.protected())
     seen = client.pipeline.protect_batch(entered, client.key("audit", client.task.round))
-    return [Probed(Batch(plain.images[used], plain.targets[used]), seen)]
+    return [Probed(_trained_on(client, client.originals()), seen)]
+
+
+def _trained_on(client: LocalClient, batch: Batch) -> Batch:
+    """Those of all local training examples that this round's update depends on."""
+    used = client.trained_on()
+    return Batch(batch.images[used], batch.targets[used])
 
 
 def audit_guesses(client: LocalClient, observation: str, guesses: Sequence[tuple[Guess, Tensor | None]]) -> Audited:
@@ -90,9 +95,13 @@ def recognition(guess: Reconstruction, recognised: Tensor, truth: Batch) -> list
 
 
 def membership_scores(client: LocalClient, test: Membership) -> dict[str, list[float]]:
-    """A test's scores of this client's training examples and of its test examples, shown to the model as in use."""
+    """A test's scores of this client's training examples and of its test examples, shown to the model as in use.
+
+    With ``local-steps``, an example that earlier rounds used and this one did not is neither member nor other.
+    """
     found = {}
-    for name, batch in (("member-score", client.originals()), ("other-score", client.test_examples())):
+    members = _trained_on(client, client.originals())
+    for name, batch in (("member-score", members), ("other-score", client.test_examples())):
         shown = client.pipeline.protect_test(batch, client.key("membership", name))
         images = normalise(shown.images, client.card)
         found[name] = test.scores(images, batch.targets.argmax(1)).tolist()

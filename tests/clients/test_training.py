@@ -14,9 +14,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from attacks.base import Labels, Reconstruction
 from attacks.local_model import shared_tensors
 from attacks.membership import Membership
+from attacks.normalisation import normalise
 from clients.audit import audit_baselines, audit_guesses, recognition
 from clients.task import Task, load_weights
-from clients.training import Ledger, LocalClient, TrainingError, normalise, train_alone
+from clients.training import Ledger, LocalClient, TrainingError, train_alone
 
 TASK = Task(
     dataset="mnist-5k", data_dir="", download=False, image_size=0, train_limit=200, test_limit=50, model="lenet", width=0,
@@ -249,6 +250,18 @@ def test_a_limited_round_is_scored_against_the_examples_it_used() -> None:
     others = [at for at in range(40) if at not in limited.trained_on().tolist()]
     wrong = Reconstruction(limited.originals().images[others[:8]], used[:8])
     assert max(audit_guesses(limited, "update", [(wrong, None)]).scores["psnr-original"]) < 40
+
+
+def test_members_of_a_limited_round_are_the_examples_it_used() -> None:
+    for limited in (client(local_steps=1), client()):
+        test = Membership(limited.task.build_model().eval())
+        scores = audit_guesses(limited, "update", [(test, None)]).scores
+        used = limited.trained_on()
+        images, classes = limited.originals().images[used], limited.originals().targets.argmax(1)[used]
+        expected = test.scores(normalise(images, limited.card), classes)
+        assert scores["member-score"] == pytest.approx(expected.tolist(), rel=1e-4)
+        assert len(scores["other-score"]) == len(limited.test_examples())
+    assert len(used) > len(client(local_steps=1).trained_on())
 
 
 def test_evaluation_reports_protected_test_images_only_where_they_are_deployed() -> None:
