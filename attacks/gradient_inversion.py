@@ -168,7 +168,8 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
         """Attacks targets whose unknowns have the same shape and meaning."""
         trials = [(target, restart) for target in targets for restart in range(self.restarts)]
         fitting = fitting_trials(victim.model, targets[0].observation.input_shape, targets[0].batch_shape[0])
-        (differenced,) = in_chunks(lambda first: self._differences(first, victim), trials[:1], 1)
+        # Two, because a forward pass that mixes the images of a batch does no harm to one.
+        differenced = all(in_chunks(lambda first: self._differences(first, victim), trials[:2], 2))
         parts = in_chunks(lambda some: self._minimize(some, victim, differenced), trials, min(self.chunk, fitting))
         unknowns, loss, evaluations = (torch.split(torch.cat(rows), self.restarts) for rows in zip(*parts, strict=True))
         return {
@@ -176,16 +177,16 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
             for target, *outcome in zip(targets, unknowns, loss, evaluations, strict=True)
         }
 
-    def _differences(self, trial: Trials, victim: Victim) -> bool:
-        """Whether differences may stand for second derivatives, by one evaluation of both at the start of one trial.
+    def _differences(self, trials: Trials, victim: Victim) -> bool:
+        """Whether differences may stand for second derivatives, by one evaluation of both at the starts of these trials.
 
         The times of both are known (benchmarks/attack_speed.py) and not measured here: a choice that depended on them would make
         runs of the same seed differ.
         """
-        if self.second_order == "exact" or trial[0][0].unrolled:
+        if self.second_order == "exact" or trials[0][0].unrolled:
             return False
-        start = trial[0][0].starts[trial[0][1]][None]
-        return agrees(self._objective(trial, victim), start.clamp(*self._bounds(trial[0][0], start[0])))
+        starts = torch.stack([target.starts[restart] for target, restart in trials])
+        return agrees(self._objective(trials, victim), starts.clamp(*self._bounds(trials[0][0], starts[0])))
 
     def _objective(self, trials: Trials, victim: Victim) -> GradientMatching:
         owners = [target for target, _ in trials]

@@ -12,10 +12,13 @@ from torch.func import functional_call, grad, vmap
 
 from attacks.base import AttackError
 from attacks.finite_difference import DifferencedMatching, agrees
+from attacks.gradient_inversion import GradientInversion
 from attacks.gradient_matching import COSTS, GradientMatching, attackable
 from attacks.kinks import RecordKinks, ReplayKinks
 from attacks.trial_layers import TrialNetwork, expanded
 from clients.models import build_model
+from tests.attacks.test_batch_statistics import sent
+from tests.attacks.wire import pictures
 
 TRIALS, CLASSES = 3, 4
 
@@ -201,3 +204,16 @@ def test_what_cannot_be_differenced_is_noticed(build: Callable[[], nn.Module]) -
 def test_agreement_holds_where_it_should() -> None:
     for name in NETS:
         assert agrees(objective(attackable(net(name), True), 2), unknowns(2))
+
+
+def test_an_attack_notices_a_model_that_mixes_its_trials() -> None:
+    """BatchNorm without weights is no trial layer: its batch would be that of all trials."""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4, affine=False), nn.Sigmoid(), nn.Flatten(), nn.Linear(400, 4)
+    )
+    images, labels = pictures(2, seed=1), torch.tensor([0, 1])
+    seen = [sent(net, images[at : at + 1], labels[at : at + 1]) for at in range(2)]
+    assert all(observation.train_mode for observation in seen)
+    guesses = GradientInversion(iterations=3).attack_many(seen, [torch.Generator().manual_seed(at) for at in range(2)])
+    assert [guess.diagnostics["differenced"] for guess in guesses] == [0.0, 0.0]
