@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from defenses.base import Batch, Pipeline, Update, call_text
+
+if TYPE_CHECKING:
+    from attacks.smashed import Sender
 
 
 class AttackError(ValueError):
@@ -97,6 +100,7 @@ class Knowledge:
         std: Per-channel standard deviation of the normalisation.
         train: Trains a new model on a batch of auxiliary examples as a client would, defences included, and returns it in eval
             mode; the number is the seed of its weights and of its training.
+        sender: In split learning, what makes smashed data of auxiliary images as a client would; else None.
     """
 
     auxiliary: Batch
@@ -104,6 +108,7 @@ class Knowledge:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     train: Callable[[Batch, int], nn.Module]
+    sender: Sender | None = None
 
 
 @dataclass(frozen=True)
@@ -170,7 +175,8 @@ class Attack(Generic[Observation, Guess]):
         source: The paper, with the number of the algorithm or equation.
         threat: What the server is assumed to know, in one line.
         needs_auxiliary: The attack must be fitted (``fit``) before use, on auxiliary data.
-        observes: What it is meant for: "probe" (a one-step update of few examples) or "update" (of a whole local round).
+        observes: What it is meant for: "probe" (a one-step update of few examples), "update" (of a whole local round) or
+            "smashed" (what the client half of a split model sends).
         observes_history: Its observations are ``UpdateHistory``, not ``ClientUpdate``.
     """
 

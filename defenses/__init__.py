@@ -17,13 +17,16 @@ from defenses.base import (
     TrainingDefense,
     UpdateDefense,
 )
-from defenses.blur import Blur
+from defenses.blur import Blur, Downsample
 from defenses.clipping import Clip
 from defenses.dp_sgd import DPSGD
+from defenses.feature_noise import FeatureDP, FeatureNoise
 from defenses.instahide import InstaHide
 from defenses.noise import GaussianNoise, ImageNoise, LaplaceNoise
+from defenses.patch_shuffle import BatchShuffle, PatchShuffle
 from defenses.pruning import Pruning
 from defenses.spec import SpecError, parse, parse_pipelines
+from defenses.spectral_shuffle import SpectralShuffle
 from defenses.st_adam import STAdam
 from defenses.visual_mixer import BlockShuffle, VisualMixer
 
@@ -31,21 +34,27 @@ __all__ = [
     "ATS",
     "DPSGD",
     "Batch",
+    "BatchShuffle",
     "BlockShuffle",
     "Blur",
     "Clip",
     "Defense",
     "DefenseError",
+    "Downsample",
+    "FeatureDP",
+    "FeatureNoise",
     "GaussianNoise",
     "ImageNoise",
     "InputDefense",
     "InstaHide",
     "LaplaceNoise",
+    "PatchShuffle",
     "Pipeline",
     "Pruning",
     "STAdam",
     "SmashedDefense",
     "SpecError",
+    "SpectralShuffle",
     "Training",
     "TrainingDefense",
     "UpdateDefense",

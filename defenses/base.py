@@ -6,6 +6,7 @@ A defence maps one thing that a client holds to the same kind of thing. "No defe
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
@@ -140,11 +141,42 @@ class TrainingDefense(Defense):
 
 
 class SmashedDefense(Defense):
-    """Protects what the client half of a split model sends; autograd passes through."""
+    """Protects what the client half of a split model sends; autograd passes through.
+
+    The client half embeds an image into N tokens, runs its transformer blocks on them and sends the result.
+
+    Attributes:
+        before_blocks: It acts on the embedded tokens, before the client's blocks, not on what these return.
+        edge_blocks: Blocks that the client half must have under this defence; None leaves that to the experiment.
+        raw_patches: Its tokens are the patches' pixels, without a learned embedding.
+        widening: Length of a protected token over that of a token.
+    """
+
+    before_blocks: ClassVar[bool] = False
+    edge_blocks: ClassVar[int | None] = None
+    widening: ClassVar[int] = 1
+
+    @property
+    def raw_patches(self) -> bool:
+        """See the class."""
+        return False
+
+    def check_batch(self, batch_size: int, num_tokens: int, dim: int) -> None:
+        """Whether batches of this many images of (num_tokens, dim) can be protected; most can.
+
+        Raises:
+            DefenseError: When they cannot, with the reason.
+        """
 
     def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
-        """Maps (B, N, D) tokens to protected tokens of the same shape."""
+        """Maps (B, N, D) tokens to protected tokens (B, N, widening * D)."""
         raise NotImplementedError
+
+    def order(self, num_images: int, num_tokens: int, generator: torch.Generator) -> Tensor:
+        """Where each sent token comes from: (B, N) int64 numbers of tokens 0 to B * N - 1, as ``protect_features`` with a
+        generator in the same state takes them. Without shuffling, in order.
+        """
+        return torch.arange(num_images * num_tokens).view(num_images, num_tokens)
 
 
 class UpdateDefense(Defense):
@@ -215,9 +247,48 @@ class Pipeline:
         """All training stages."""
         return _fold(self._stages(TrainingDefense), "protect_training", training, key)
 
+    def _smashed_stages(self, *, before_blocks: bool) -> list[tuple[int, SmashedDefense]]:
+        return [(i, d) for i, d in self._stages(SmashedDefense) if d.before_blocks == before_blocks]
+
+    def protect_tokens(self, tokens: Tensor, key: Key) -> Tensor:
+        """Stages on smashed data that come before the client's transformer blocks."""
+        return _fold(self._smashed_stages(before_blocks=True), "protect_features", tokens, key)
+
     def protect_features(self, features: Tensor, key: Key) -> Tensor:
-        """All stages on smashed data."""
-        return _fold(self._stages(SmashedDefense), "protect_features", features, key)
+        """Stages on smashed data that come after them: the last before the wire."""
+        return _fold(self._smashed_stages(before_blocks=False), "protect_features", features, key)
+
+    def token_order(self, num_images: int, num_tokens: int, key: Key) -> Tensor:
+        """Where each token on the wire comes from: (B, N) int64, numbers of tokens 0 to B * N - 1 before all shuffles.
+
+        The same ``key`` gives the order that ``protect_tokens`` and ``protect_features`` gave the tokens.
+        """
+        order = torch.arange(num_images * num_tokens).view(num_images, num_tokens)
+        for before_blocks in (True, False):
+            for index, defense in self._smashed_stages(before_blocks=before_blocks):
+                taken = defense.order(num_images, num_tokens, generator_for(*key, index))
+                order = order.flatten()[taken]
+        return order
+
+    @property
+    def edge_blocks(self) -> int | None:
+        """Blocks that a stage on smashed data asks the client half to have; None when none asks."""
+        return next((d.edge_blocks for d in self.smashed_defenses if d.edge_blocks is not None), None)
+
+    @property
+    def raw_patches(self) -> bool:
+        """Whether tokens are pixels, without a learned embedding."""
+        return any(d.raw_patches for d in self.smashed_defenses)
+
+    @property
+    def widening(self) -> int:
+        """Length of a token on the wire over that of an embedded one."""
+        return math.prod(d.widening for d in self.smashed_defenses)
+
+    @property
+    def smashed_defenses(self) -> tuple[SmashedDefense, ...]:
+        """The stages on smashed data."""
+        return tuple(d for d in self.defenses if isinstance(d, SmashedDefense))
 
     def protect_update(self, update: Update, key: Key) -> Update:
         """All stages on the update."""

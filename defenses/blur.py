@@ -1,4 +1,4 @@
-"""Gaussian blur."""
+"""Blurring of images: with a Gaussian, and by a small copy that is enlarged again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from defenses.base import Batch, InputDefense
-from defenses.checks import is_number, require
+from defenses.checks import is_number, is_whole, require
 
 
 def gaussian_blur(images: Tensor, std: float) -> Tensor:
@@ -60,3 +60,37 @@ class Blur(InputDefense):
         """Blurs the images; deterministic, targets are unchanged."""
         # A weighted mean of numbers in [0, 1] leaves it by rounding only.
         return replace(batch, images=gaussian_blur(batch.images, self.std).clamp(0, 1))
+
+
+@dataclass(frozen=True, repr=False)
+class Downsample(InputDefense):
+    """Shrinks images by averaging blocks of pixels and enlarges them again: the baseline "Blur" of the shuffling paper.
+
+    An image of H x W becomes one of ceil(H / factor) x ceil(W / factor), each pixel the mean of its block, and then H x W
+    again by bilinear interpolation. As with ``Blur`` there is no randomness to average out. An image that is not larger
+    than ``factor`` keeps its mean colour alone.
+
+    Args:
+        factor: 14 makes 16 x 16 of 224 x 224, as in the paper; 1 changes nothing.
+    """
+
+    factor: int = 14
+
+    always_shown: ClassVar[tuple[str, ...]] = ("factor",)
+    source: ClassVar[str] = (
+        "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, VI (baseline Blur)"
+    )
+    at_inference: ClassVar[bool] = True
+    resamples: ClassVar[bool] = False
+    adaptive_attacks: ClassVar[tuple[str, ...]] = ("LearnedRestorer",)
+
+    def __post_init__(self) -> None:
+        require(is_whole(self.factor) and self.factor >= 1, self, "factor", "a whole number of 1 or more")
+
+    def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
+        """Shrinks and enlarges the images; deterministic, targets are unchanged."""
+        height, width = batch.images.shape[-2:]
+        small = F.interpolate(batch.images, (-(-height // self.factor), -(-width // self.factor)), mode="area")
+        # Interpolated values are weighted means, which leave [0, 1] by rounding only.
+        large = F.interpolate(small, (height, width), mode="bilinear", align_corners=False)
+        return replace(batch, images=large.clamp(0, 1))

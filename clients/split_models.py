@@ -1,0 +1,243 @@
+"""Vision transformers without position embedding, cut in two: the client half sends tokens, the server half classifies them.
+
+The cut lies behind the embedding and the first ``edge_blocks`` transformer blocks. The client half prepends its class token to
+those blocks and drops it from what it sends; the server half prepends a class token of its own, with the same initial value (Yao
+et al., ICDM 2022, reference code). The cut model therefore differs from the uncut one, shuffling or not.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+
+from clients.library_models import ModelError
+
+Embedding = nn.Module
+"""Images (B, C, H, W) -> tokens (B, N, D), row by row."""
+
+
+@dataclass(frozen=True)
+class SplitShape:
+    """Sizes of a split transformer.
+
+    Attributes:
+        patch_size: Side of a patch in pixels, which divides both sides of an image.
+        width: Length D of a token inside the transformer.
+        depth: Transformer blocks of both halves together.
+        heads: Attention heads, which divide ``width``.
+        edge_blocks: Blocks of the client half, below ``depth``.
+        widening: Length of a token on the wire over that of an embedded one.
+        raw_patches: Tokens are the patches' pixels: no embedding is learned.
+    """
+
+    patch_size: int
+    width: int
+    depth: int
+    heads: int
+    edge_blocks: int
+    widening: int = 1
+    raw_patches: bool = False
+
+
+class EdgeHalf(nn.Module):
+    """The client half: embedding, then ``edge_blocks`` blocks (see ``attacks.smashed.EdgeHalf``).
+
+    Attributes:
+        grid: Rows and columns of tokens.
+        patch_size: Side in pixels of what one token stands for.
+        dim: Length of a token before smashed-data defences.
+    """
+
+    def __init__(
+        self,
+        embedding: Embedding,
+        blocks: Sequence[nn.Module],
+        class_token: Tensor,
+        *,
+        grid: tuple[int, int],
+        patch_size: int,
+        dim: int,
+    ) -> None:
+        super().__init__()
+        self.grid, self.patch_size, self.dim = grid, patch_size, dim
+        self.embedding = embedding
+        self.blocks = nn.Sequential(*blocks)
+        # Without blocks the class token would be a weight that nothing uses.
+        self.class_token = nn.Parameter(class_token.clone()) if blocks else None
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of one image."""
+        return self.grid[0] * self.grid[1]
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Normalised images (B, C, H, W) -> tokens (B, N, D), row by row."""
+        tokens: Tensor = self.embedding(images)
+        return tokens
+
+    def encode(self, tokens: Tensor) -> Tensor:
+        """Tokens (B, N, D) through the blocks, a class token in front that is dropped behind: (B, N, D)."""
+        if self.class_token is None:
+            return tokens
+        whole = torch.cat([self.class_token.expand(len(tokens), -1, -1), tokens], 1)
+        encoded: Tensor = self.blocks(whole)
+        return encoded[:, 1:]
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Smashed data of normalised images, without defences."""
+        return self.encode(self.embed(images))
+
+
+class ServerHalf(nn.Module):
+    """The server half: adapter where tokens have another length, class token, blocks, norm, head: (B, N, D) -> logits."""
+
+    def __init__(
+        self, blocks: Sequence[nn.Module], class_token: Tensor, norm: nn.Module, head: nn.Module, adapter: nn.Module
+    ) -> None:
+        super().__init__()
+        self.adapter = adapter
+        self.class_token = nn.Parameter(class_token.clone())
+        self.blocks = nn.Sequential(*blocks)
+        self.norm = norm
+        self.head = head
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Smashed data (B, N, D) -> logits (B, K)."""
+        tokens = self.adapter(features)
+        whole = torch.cat([self.class_token.expand(len(tokens), -1, -1), tokens], 1)
+        logits: Tensor = self.head(self.norm(self.blocks(whole)[:, 0]))
+        return logits
+
+    def fast_parameters(self) -> list[nn.Parameter]:
+        """Those of the head and the adapter, which start from nothing even where the blocks are pretrained."""
+        return [*self.adapter.parameters(), *self.head.parameters()]
+
+
+class RawPatches(nn.Module):
+    """Cuts images into patches without learning anything: token index (row of the patch, column, channel)."""
+
+    def __init__(self, patch_size: int) -> None:
+        super().__init__()
+        self.patch_size = patch_size
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, N, p * p * C)."""
+        size = self.patch_size
+        batch, channels, height, width = images.shape
+        cut = images.view(batch, channels, height // size, size, width // size, size)
+        return cut.permute(0, 2, 4, 3, 5, 1).reshape(batch, -1, size * size * channels)
+
+
+def build_split_model(
+    name: str, *, num_classes: int, input_shape: tuple[int, int, int], shape: SplitShape, seed: int
+) -> tuple[EdgeHalf, ServerHalf]:
+    """Both halves, randomly initialised, in train mode, on the CPU.
+
+    Args:
+        name: See ``split_model_names``.
+        num_classes: Number of logits, at least 2.
+        input_shape: (C, H, W) of one image.
+        shape: Sizes.
+        seed: The weights depend on it alone; halves built by client and server agree. The caller's random state stays as it was.
+
+    Raises:
+        ModelError: When the sizes do not fit each other or the images, saying what does.
+    """
+    if name not in _BUILDERS:
+        close = difflib.get_close_matches(name, _BUILDERS, n=1, cutoff=0.3)
+        hint = f", did you mean {close[0]!r}?" if close else ""
+        raise ModelError(f"unknown split model {name!r}{hint}; known: {', '.join(_BUILDERS)}")
+    _check(num_classes, input_shape, shape)
+    with torch.random.fork_rng(devices=[]):
+        # Seeding the CPU generator alone: torch.manual_seed would also reset the caller's accelerator streams.
+        torch.default_generator.manual_seed(seed)
+        whole, embedding = _BUILDERS[name](num_classes, input_shape, shape)
+        return _cut(whole, embedding, input_shape, shape)
+
+
+def split_model_names() -> dict[str, str]:
+    """Name -> one line with its source, for listings."""
+    return {
+        "vit": "vision transformer without position embedding (Dosovitskiy et al. 2021), blocks of timm, any size",
+    }
+
+
+def default_width(name: str) -> int:
+    """Width of a split model where the user names none."""
+    return _DEFAULT_WIDTHS[name]
+
+
+def vit(num_classes: int, input_shape: tuple[int, int, int], shape: SplitShape) -> tuple[VisionTransformer, Embedding]:
+    """A ViT whose patch embedding is a strided convolution; 768 wide, 12 deep, 12 heads, patches of 16 is ViT-B/16."""
+    whole = _transformer(num_classes, input_shape, shape, mlp_ratio=4.0, qkv_bias=True)
+    return whole, whole.patch_embed
+
+
+def _transformer(
+    num_classes: int, input_shape: tuple[int, int, int], shape: SplitShape, *, mlp_ratio: float, qkv_bias: bool
+) -> VisionTransformer:
+    return VisionTransformer(
+        img_size=input_shape[1:],
+        patch_size=shape.patch_size,
+        in_chans=input_shape[0],
+        num_classes=num_classes,
+        embed_dim=shape.width,
+        depth=shape.depth,
+        num_heads=shape.heads,
+        mlp_ratio=mlp_ratio,
+        qkv_bias=qkv_bias,
+        pos_embed="none",
+    )
+
+
+def _cut(
+    whole: VisionTransformer, embedding: Embedding, input_shape: tuple[int, int, int], shape: SplitShape
+) -> tuple[EdgeHalf, ServerHalf]:
+    grid = (input_shape[1] // shape.patch_size, input_shape[2] // shape.patch_size)
+    assert whole.cls_token is not None
+    blocks, class_token, dim = list(whole.blocks), whole.cls_token.detach(), shape.width
+    if shape.raw_patches:
+        embedding, dim = RawPatches(shape.patch_size), shape.patch_size**2 * input_shape[0]
+    on_wire = shape.widening * dim
+    # Two layers, the first as wide as what arrives: the reference code's for SpectralShuffle (1536-1536-768).
+    adapter = nn.Sequential(nn.Linear(on_wire, on_wire), nn.GELU(), nn.Linear(on_wire, shape.width))
+    edge = EdgeHalf(
+        embedding, blocks[: shape.edge_blocks], class_token, grid=grid, patch_size=shape.patch_size, dim=dim
+    )
+    server = ServerHalf(
+        blocks[shape.edge_blocks :],
+        class_token,
+        whole.norm,
+        whole.head,
+        nn.Identity() if on_wire == shape.width else adapter,
+    )
+    return edge, server
+
+
+def _check(num_classes: int, input_shape: tuple[int, int, int], shape: SplitShape) -> None:
+    _, height, width = input_shape
+    size = shape.patch_size
+    if num_classes < 2:
+        raise ModelError(f"num_classes is {num_classes}; a classifier needs at least 2")
+    if size < 1 or height % size or width % size:
+        fits = [str(p) for p in range(1, min(height, width) + 1) if height % p == 0 == width % p]
+        raise ModelError(
+            f"patch-size is {size}, which does not divide images of {height} x {width} pixels; allowed: {', '.join(fits)}"
+        )
+    if (height // size) * (width // size) < 2:
+        raise ModelError(f"patch-size is {size}: images of {height} x {width} pixels would be a single token")
+    if shape.heads < 1 or shape.width < 1 or shape.width % shape.heads:
+        raise ModelError(f"heads is {shape.heads}, which does not divide width = {shape.width}")
+    if not 0 <= shape.edge_blocks < shape.depth:
+        raise ModelError(f"edge-blocks is {shape.edge_blocks}; allowed: 0 to {shape.depth - 1}, below depth")
+
+
+_BUILDERS: dict[str, Callable[[int, tuple[int, int, int], SplitShape], tuple[VisionTransformer, Embedding]]] = {
+    "vit": vit
+}
+_DEFAULT_WIDTHS = {"vit": 64}

@@ -1,0 +1,123 @@
+"""Gaussian noise on smashed data: without and with a bound on what one example can change."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from defenses.base import SmashedDefense
+from defenses.checks import is_number, require
+from defenses.functional import gaussian_like
+from defenses.gaussian_mechanism import gaussian_epsilon
+
+_SENSITIVITY_OVER_CLIP = {"replace": 2, "remove": 1}
+
+
+@dataclass(frozen=True, repr=False)
+class FeatureNoise(SmashedDefense):
+    """Adds N(0, std^2) to every entry of the smashed data, drawn afresh each time.
+
+    The baseline "GN" of the shuffling paper, which writes N(0, 4) and uses the number as standard deviation. Features are
+    not bounded, so no privacy budget follows (for that see ``FeatureDP``), and the mean of e sendings of the same image
+    has noise of std / sqrt(e).
+
+    Args:
+        std: Standard deviation in the unit of the features. 0 changes nothing.
+    """
+
+    std: float = 4.0
+
+    always_shown: ClassVar[tuple[str, ...]] = ("std",)
+    source: ClassVar[str] = (
+        "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, VI (baseline GN)"
+    )
+    at_inference: ClassVar[bool] = True
+    adaptive_attacks: ClassVar[tuple[str, ...]] = ("FeatureAveraging",)
+
+    def __post_init__(self) -> None:
+        require(is_number(self.std) and 0 <= self.std < math.inf, self, "std", "a finite number >= 0")
+
+    def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
+        """Adds the noise."""
+        return features + gaussian_like(features, self.std, generator)
+
+
+@dataclass(frozen=True, repr=False)
+class FeatureDP(SmashedDefense):
+    """Clips the smashed data of every example to an L2 norm of C and adds N(0, (z C)^2): the Gaussian mechanism.
+
+        h~ = h min(1, C / ||h||_2) + N(0, (z C)^2 I),    h: all N * D numbers of one example
+
+    Whoever sees h~ learns about the example at most what (epsilon, delta)-differential privacy allows, with epsilon from
+    ``epsilon``. That covers one sending of its features. Training sends each example once per epoch, which is that many
+    releases, and inference is one more. It does not cover the labels, nor the update of a client half that is trained,
+    nor features that depend on several examples (a batch shuffle in front).
+
+    Noise comes from a generator that repeats experiments, not from a secure source.
+
+    Args:
+        clip: C, in the unit of the features.
+        noise_multiplier: z; 0 clips alone and has no finite epsilon.
+        delta: In (0, 1).
+        adjacency: What is hidden. "replace": which example was sent, against any other, so that features differ by up to
+            2 C. "remove": the example against features of zero, up to C. The default is the stronger claim and the one that
+            fits: the server sees that something was sent, and asks what.
+
+    The paper prints epsilon = 6.68 for its baseline "DP" but neither its clipping, its delta nor its adjacency.
+    """
+
+    clip: float = 1.0
+    noise_multiplier: float = 1.0
+    delta: float = 1e-5
+    adjacency: str = "replace"
+
+    always_shown: ClassVar[tuple[str, ...]] = ("clip", "noise_multiplier")
+    source: ClassVar[str] = (
+        "Balle and Wang, Improving the Gaussian Mechanism, ICML 2018, Theorem 8; baseline DP of Yao et al., ICDM 2022, VI"
+    )
+    at_inference: ClassVar[bool] = True
+    adaptive_attacks: ClassVar[tuple[str, ...]] = ("FeatureAveraging",)
+
+    def __post_init__(self) -> None:
+        require(is_number(self.clip) and 0 < self.clip < math.inf, self, "clip", "a finite number above 0")
+        finite = is_number(self.noise_multiplier) and 0 <= self.noise_multiplier < math.inf
+        require(finite, self, "noise_multiplier", "a finite number >= 0")
+        require(is_number(self.delta) and 0 < self.delta < 1, self, "delta", "a number in (0, 1)")
+        known = isinstance(self.adjacency, str) and self.adjacency in _SENSITIVITY_OVER_CLIP
+        require(known, self, "adjacency", ", ".join(_SENSITIVITY_OVER_CLIP))
+
+    def epsilon(self, releases: int = 1) -> float:
+        """The exact epsilon at ``delta`` of sending the features of one example ``releases`` times; inf without noise.
+
+        Independent Gaussian noise on each makes them one release whose sensitivity is sqrt(releases) times as large.
+
+        Raises:
+            ValueError: When ``releases`` is negative.
+        """
+        if releases < 0:
+            raise ValueError(f"releases is {releases}; allowed: 0 or more")
+        if releases == 0:
+            return 0.0
+        if self.noise_multiplier == 0:
+            return math.inf
+        sensitivity = _SENSITIVITY_OVER_CLIP[self.adjacency] * math.sqrt(releases)
+        return gaussian_epsilon(sensitivity / self.noise_multiplier, self.delta)
+
+    def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
+        """Clips and adds the noise."""
+        return clip_examples(features, self.clip) + gaussian_like(
+            features, self.noise_multiplier * self.clip, generator
+        )
+
+
+def clip_examples(features: Tensor, clip: float) -> Tensor:
+    """h min(1, C / ||h||_2) for every example, with one norm over all of its tokens: (B, N, D) -> (B, N, D)."""
+    # Half precision would overflow in the squares.
+    exact = features if features.dtype == torch.float64 else features.float()
+    norms = torch.linalg.vector_norm(exact, dim=(1, 2), keepdim=True)
+    # A norm of zero is raised to C, not divided by.
+    return (exact * (clip / norms.clamp(min=clip))).to(features.dtype)

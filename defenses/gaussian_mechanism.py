@@ -1,0 +1,71 @@
+"""The privacy of Gaussian noise, exactly.
+
+Source: Balle, Wang, "Improving the Gaussian Mechanism for Differential Privacy: Analytical Calibration and Optimal
+Denoising" (ICML 2018), Theorem 8. With r = sensitivity / standard deviation, the mechanism is (epsilon, delta)-DP exactly if
+
+    delta >= Phi(r / 2 - epsilon / r) - exp(epsilon) Phi(-r / 2 - epsilon / r)
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+import torch
+
+
+def gaussian_delta(sensitivity_over_std: float, epsilon: float) -> float:
+    """The smallest delta at which the mechanism is (epsilon, delta)-differentially private.
+
+    Args:
+        sensitivity_over_std: r, 0 or more. r independent releases count as one of sqrt(number) times the ratio.
+        epsilon: 0 or more.
+
+    Raises:
+        ValueError: When an argument is out of range.
+    """
+    ratio = sensitivity_over_std
+    if not (ratio >= 0 and epsilon >= 0):
+        raise ValueError(f"sensitivity_over_std is {ratio}, epsilon is {epsilon}; allowed: 0 or more")
+    if ratio == 0 or epsilon == math.inf:
+        return 0.0
+    if ratio == math.inf:
+        return 1.0
+    # With a and b below, exp(epsilon) Phi(-b) = exp(-a^2 / 2) erfcx(b / sqrt(2)) / 2, which never overflows.
+    a, b = epsilon / ratio - ratio / 2, epsilon / ratio + ratio / 2
+    if a < 0:
+        return 0.5 * (math.erfc(a / math.sqrt(2)) - math.exp(-a * a / 2) * _erfcx(b / math.sqrt(2)))
+    # Phi(-a) written the same way: the difference keeps its digits however small both terms are.
+    return 0.5 * math.exp(-a * a / 2) * (_erfcx(a / math.sqrt(2)) - _erfcx(b / math.sqrt(2)))
+
+
+def gaussian_epsilon(sensitivity_over_std: float, delta: float) -> float:
+    """The smallest epsilon >= 0 at which the mechanism is (epsilon, delta)-differentially private.
+
+    Args:
+        sensitivity_over_std: As for ``gaussian_delta``; inf, no noise, has no finite epsilon.
+        delta: In (0, 1).
+
+    Raises:
+        ValueError: When an argument is out of range.
+    """
+    if not 0 < delta < 1:
+        raise ValueError(f"delta is {delta}; allowed: a number in (0, 1)")
+    ratio = sensitivity_over_std
+    if gaussian_delta(ratio, 0.0) <= delta:
+        return 0.0
+    # Leaving out the second, negative term of delta gives an epsilon that is enough; delta falls as epsilon grows.
+    low, high = 0.0, ratio * (ratio / 2 - NormalDist().inv_cdf(delta))
+    while True:
+        middle = low + (high - low) / 2
+        if middle in (low, high) or high == math.inf:
+            return high
+        if gaussian_delta(ratio, middle) <= delta:
+            high = middle
+        else:
+            low = middle
+
+
+def _erfcx(x: float) -> float:
+    """exp(x^2) erfc(x)."""
+    return float(torch.special.erfcx(torch.tensor(x, dtype=torch.float64)))

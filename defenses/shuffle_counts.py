@@ -1,0 +1,55 @@
+"""How many orders of tokens a shuffled batch can be sent in: the privacy statement of the shuffling paper.
+
+With N tokens per image of which K stay native, N' = N - K, and B images (Yao et al., ICDM 2022, sigma-privacy):
+
+    equation 7, all orders of a batch:                          (C(N, K) K!)^B       (B N')!
+    equation 8, those with the target's tokens in one order:    (C(N, K) K!)^(B-1)   ((B - 1) N')!
+
+Their ratio is the chance that an image is sent with all of its own tokens in one given order. That is what a guesser who
+ignores the tokens themselves faces. The tokens are on the wire, so it bounds no real attack.
+"""
+
+from __future__ import annotations
+
+import math
+
+
+def log10_orders(num_tokens: int, num_native: int, batch_size: int) -> float:
+    """log10 of equation 7.
+
+    Args:
+        num_tokens: N, 1 or more.
+        num_native: K, 0 to N; N is a shuffle within each image.
+        batch_size: B, 1 or more.
+
+    Raises:
+        ValueError: When an argument is out of range.
+    """
+    _check(num_tokens, num_native, batch_size)
+    return _log_orders(num_tokens, num_native, batch_size) / math.log(10)
+
+
+def log10_orders_containing_target(num_tokens: int, num_native: int, batch_size: int) -> float:
+    """log10 of equation 8; arguments as for ``log10_orders``."""
+    _check(num_tokens, num_native, batch_size)
+    return _log_orders(num_tokens, num_native, batch_size - 1) / math.log(10)
+
+
+def log10_target_share(num_tokens: int, num_native: int, batch_size: int) -> float:
+    """log10 of equation 8 over equation 7: -log10(N!) for K = N; arguments as for ``log10_orders``."""
+    arguments = (num_tokens, num_native, batch_size)
+    return log10_orders_containing_target(*arguments) - log10_orders(*arguments)
+
+
+def _log_orders(num_tokens: int, num_native: int, batch_size: int) -> float:
+    pooled = num_tokens - num_native
+    kept = math.lgamma(num_tokens + 1) - math.lgamma(pooled + 1)  # log of C(N, K) K! = N! / N'!
+    return batch_size * kept + math.lgamma(batch_size * pooled + 1)
+
+
+def _check(num_tokens: int, num_native: int, batch_size: int) -> None:
+    if not (1 <= num_tokens and 0 <= num_native <= num_tokens and batch_size >= 1):
+        raise ValueError(
+            f"num_tokens {num_tokens}, num_native {num_native}, batch_size {batch_size}; "
+            "allowed: 1 or more, 0 to num_tokens, 1 or more"
+        )
