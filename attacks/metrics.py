@@ -106,9 +106,19 @@ def score(guess: Any, truth: Tensor) -> dict[str, Any]:
 
 @score.register
 def _(guess: Reconstruction, truth: Tensor) -> dict[str, Any]:
-    images, truth = guess.images.detach().cpu(), truth.detach().cpu().to(guess.images.dtype)
-    rows, columns = optimal_assignment(images, truth)
-    pair = images[rows], truth[columns]
+    return score_pairs(guess.images, truth, optimal_assignment(guess.images, truth))
+
+
+def score_pairs(guess: Tensor, truth: Tensor, pairs: tuple[Tensor, Tensor]) -> dict[str, list[float]]:
+    """Per-image lists ``mse``, ``psnr`` and ``ssim`` of given pairs.
+
+    Args:
+        guess: (M, C, H, W) in [0, 1].
+        truth: (N, C, H, W) in [0, 1].
+        pairs: Indices into ``guess`` and into ``truth``, as ``optimal_assignment`` returns them.
+    """
+    images, truth = guess.detach().cpu(), truth.detach().cpu().to(guess.dtype)
+    pair = images[pairs[0]], truth[pairs[1]]
     return {metric.__name__: metric(*pair).tolist() for metric in (mse, psnr, ssim)}
 
 

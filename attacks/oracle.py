@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -26,7 +28,7 @@ class Oracle:
         accuracy: On the held-out auxiliary images, 0 to 1. A judge that is often wrong on clean images says little about others.
     """
 
-    network: nn.Module
+    network: nn.Sequential
     image_shape: tuple[int, int, int]
     accuracy: float
 
@@ -36,13 +38,51 @@ class Oracle:
         Raises:
             ValueError: When the images are of another shape than those it was trained on.
         """
+        with torch.no_grad():
+            logits: Tensor = self.network[-1](self.features(images))
+        return logits.argmax(1)
+
+    def features(self, images: Tensor) -> Tensor:
+        """What it sees in each image (B, C, H, W) in [0, 1] before it names a class: (B, F) on the CPU.
+
+        Raises:
+            ValueError: When the images are of another shape than those it was trained on.
+        """
         if tuple(images.shape[1:]) != self.image_shape:
             raise ValueError(f"the oracle judges images of shape {self.image_shape}, not {tuple(images.shape[1:])}")
-        if not len(images):
-            return torch.zeros(0, dtype=torch.int64)
         with torch.no_grad():
-            parts = [self.network(part).argmax(1) for part in torch.split(images.detach().float().cpu(), CHUNK)]
+            parts = [self.network[:-1](part) for part in torch.split(images.detach().float().cpu(), CHUNK)]
         return torch.cat(parts)
+
+    def compare(self, guess: Tensor, truth: Tensor) -> dict[str, list[float]]:
+        """Whether guesses look like the images that they are guesses of, to the oracle.
+
+        Args:
+            guess: (M, C, H, W) in [0, 1]; guess i is of image i.
+            truth: (N, C, H, W) in [0, 1], N >= M; the images behind the guesses first.
+
+        Returns:
+            Per guess "feature-similarity", the |cosine| of its features and those of its image (F-SIM of Yao et al., ICDM 2022,
+            with this oracle in place of FaceNet), and "identification": 1 where no other true image is more similar, else 0.
+            Guessing at random identifies one in N.
+        """
+        seen, known = (F.normalize(self.features(images), dim=1) for images in (guess, truth))
+        cosines = (seen @ known.T).abs()
+        own = cosines.diagonal()
+        return {"feature-similarity": own.tolist(), "identification": (own >= cosines.amax(1)).float().tolist()}
+
+    def to_tensors(self) -> dict[str, Tensor]:
+        """The network's weights, for a message to whoever holds the truth; ``from_tensors`` reads them."""
+        return {name: tensor.detach() for name, tensor in self.network.state_dict().items()}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor], image_shape: tuple[int, int, int]) -> Oracle:
+        """The oracle that ``to_tensors`` described, without its accuracy."""
+        last = max(int(name.partition(".")[0]) for name in tensors)
+        width, num_classes = len(tensors["1.bias"]), len(tensors[f"{last}.bias"])
+        network = _network(torch.zeros(2, *image_shape), num_classes, width, 0)
+        network.load_state_dict(dict(tensors))
+        return cls(network.eval().requires_grad_(False), image_shape, math.nan)
 
 
 def train_oracle(auxiliary: Batch, seed: int, epochs: int = 12, batch_size: int = 32, width: int = 8) -> Oracle:

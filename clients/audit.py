@@ -15,10 +15,12 @@ from torch import Tensor
 
 from attacks.base import Labels, Reconstruction, Representatives
 from attacks.membership import Membership
-from attacks.metrics import null_baselines, optimal_assignment, score
+from attacks.metrics import mse, null_baselines, optimal_assignment, psnr, score, score_pairs, ssim
 from attacks.normalisation import normalise
+from attacks.oracle import Oracle
 from attacks.representatives import score_representatives
 from clients.guesses import Guess
+from clients.split_training import SplitClient
 from clients.training import LocalClient, Probed
 from defenses.base import Batch
 
@@ -39,6 +41,8 @@ class Audited:
 
 def truths(client: LocalClient, observation: str) -> list[Probed]:
     """What the server observed, as the client knows it: one entry per probe target, or one for the whole local round."""
+    if isinstance(client, SplitClient):
+        return [client.audited(target) for target in range(client.task.probe_targets)]
     if observation == "probe":
         return [client.probed(target) for target in range(client.task.probe_targets)]
     entered = _trained_on(client, client.protected())
@@ -52,18 +56,25 @@ def _trained_on(client: LocalClient, batch: Batch) -> Batch:
     return Batch(batch.images[used], batch.targets[used])
 
 
-def audit_guesses(client: LocalClient, observation: str, guesses: Sequence[tuple[Guess, Tensor | None]]) -> Audited:
-    """Scores one guess per observed update.
+def audit_guesses(
+    client: LocalClient,
+    observation: str,
+    guesses: Sequence[tuple[Guess, Tensor | None]],
+    oracle: Oracle | None = None,
+) -> Audited:
+    """Scores one guess per observed update or batch of smashed data.
 
     Args:
         client: Holds the truth.
-        observation: "probe" or "update".
+        observation: "probe", "update" or "smashed".
         guesses: Each with the classes (B,) that an oracle sees in its images, or None.
+        oracle: The oracle itself, which then compares features of the guesses with those of the truth.
 
     Returns:
         For reconstructions "psnr-original", "psnr-transformed" and the like, "label-accuracy", and "recognition" where there is an
-        oracle; for labels "label-accuracy"; for representatives see ``score_representatives``; for tests of membership
-        "member-score" and "other-score", one per training and per test example.
+        oracle, with "feature-similarity" and "identification" where it came along; for labels "label-accuracy"; for
+        representatives see ``score_representatives``; for tests of membership "member-score" and "other-score", one per training
+        and per test example.
 
     Raises:
         ValueError: When the number of guesses is not the number of observed updates, or their image shape is not the data's.
@@ -81,15 +92,18 @@ def audit_guesses(client: LocalClient, observation: str, guesses: Sequence[tuple
             found = score_representatives(guess, truth.original.images, classes, seen)
             _add(scores, "", {name: values for name, values in found.items() if values})
         else:
-            _add(scores, "", score_both(guess, truth))
+            paired = observation == "smashed"
+            _add(scores, "", score_both(guess, truth, paired=paired))
             if isinstance(guess, Reconstruction) and recognised is not None:
-                scores["recognition"].extend(recognition(guess, recognised, truth.original))
+                scores["recognition"].extend(recognition(guess, recognised, truth.original, paired=paired))
+            if isinstance(guess, Reconstruction) and oracle is not None:
+                _add(scores, "", oracle.compare(guess.images, truth.original.images))
     return Audited(dict(scores))
 
 
-def recognition(guess: Reconstruction, recognised: Tensor, truth: Batch) -> list[float]:
+def recognition(guess: Reconstruction, recognised: Tensor, truth: Batch, *, paired: bool = False) -> list[float]:
     """1 for every guessed image in which the oracle sees the class of the true image that it is paired with, else 0."""
-    rows, columns = optimal_assignment(guess.images, truth.images)
+    rows, columns = _pairs(guess.images, truth.images, paired=paired)
     classes = truth.targets.argmax(1)[columns]
     return (recognised[rows] == classes).float().tolist()
 
@@ -120,20 +134,41 @@ def audit_baselines(client: LocalClient, observation: str, *, pictures: bool) ->
     for target, truth in enumerate(known):
         # Of a whole local round an attack reconstructs a few images, so the baselines answer with a few as well.
         few = truth.original.images[: max(client.task.probe_images, BASELINE_IMAGES)]
+        paired = observation == "smashed"
         for name, guess in null_baselines(few, mean).items():
-            _add(scores, f"{name}:", _image_scores(guess, truth))
+            _add(scores, f"{name}:", _image_scores(guess, truth, paired=paired))
         scores["uniform:label-accuracy"].append(uniform_label_accuracy(truth.original))
-        if pictures and observation == "probe":
+        if pictures and observation != "update":
             shared |= {f"original-{target}": truth.original.images, f"protected-{target}": truth.seen.images}
     return Audited(dict(scores), shared)
 
 
-def score_both(guess: Reconstruction | Labels, truth: Probed) -> dict[str, list[float]]:
-    """Every metric of a guess, image metrics against both references."""
+def score_both(guess: Reconstruction | Labels, truth: Probed, *, paired: bool = False) -> dict[str, list[float]]:
+    """Every metric of a guess, image metrics against both references.
+
+    Args:
+        guess: The guess.
+        truth: What it is compared with.
+        paired: Guess i is of image i, as in smashed data, where an image keeps its row; else pairs are those of the optimal
+            assignment. Attacks on smashed data guess no labels beside their images.
+    """
     classes = truth.original.targets.argmax(1)
     if isinstance(guess, Labels):
         return {name: [value] for name, value in score(guess, classes).items()}
+    if paired:
+        return _image_scores(guess, truth, paired=True) | paper_scores(guess.images, truth.original.images)
     return _image_scores(guess, truth) | score_both(Labels(guess.labels.sort().values), truth)
+
+
+def paper_scores(guess: Tensor, truth: Tensor) -> dict[str, list[float]]:
+    """Scores in the convention of the shuffling paper: images in [-1, 1], a peak of 1 (Yao et al., ICDM 2022, reference code).
+
+    "mse-paper" is 4 times the usual one, "psnr-paper" about 6 dB below, "ssim-paper" that of a data range of 1. For comparison
+    with the paper's tables only; its images are normalised by 0.5 and 0.5 there (CelebA, LFW).
+    """
+    g, t = 2 * guess.cpu() - 1, 2 * truth.cpu() - 1
+    found = {metric.__name__: metric(g, t).tolist() for metric in (mse, psnr, ssim)}
+    return {f"{name}-paper": [min(value, MAX_PSNR) for value in values] for name, values in found.items()}
 
 
 def uniform_label_accuracy(batch: Batch) -> float:
@@ -146,10 +181,19 @@ def uniform_label_accuracy(batch: Batch) -> float:
     return float(sum(hits)) / num_classes
 
 
-def _image_scores(guess: Reconstruction, truth: Probed) -> dict[str, list[float]]:
+def _pairs(guess: Tensor, truth: Tensor, *, paired: bool) -> tuple[Tensor, Tensor]:
+    if not paired:
+        return optimal_assignment(guess, truth)
+    if len(guess) > len(truth):
+        raise ValueError(f"{len(guess)} guessed images for {len(truth)} attacked ones")
+    return torch.arange(len(guess)), torch.arange(len(guess))
+
+
+def _image_scores(guess: Reconstruction, truth: Probed, *, paired: bool = False) -> dict[str, list[float]]:
     found = {}
     for reference, batch in (("original", truth.original), ("transformed", truth.seen)):
-        for metric, values in score(guess, batch.images).items():
+        pairs = _pairs(guess.images, batch.images, paired=paired)
+        for metric, values in score_pairs(guess.images, batch.images, pairs).items():
             found[f"{metric}-{reference}"] = [min(value, MAX_PSNR) if metric == "psnr" else value for value in values]
     return found
 

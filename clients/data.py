@@ -12,7 +12,17 @@ import torch
 
 from clients import packaged_data, picture_files
 from clients.array_files import read_cifar, read_idx, read_pickle
-from clients.image_data import DataError, ImageData, ImageDataset, Part, Source, array_part, stratified_prefix, to_float
+from clients.image_data import (
+    DataError,
+    ImageData,
+    ImageDataset,
+    Part,
+    Source,
+    array_part,
+    stratified_prefix,
+    to_float,
+    with_channels,
+)
 
 __all__ = ["DataError", "ImageData", "ImageDataset", "dataset_names", "load_dataset", "to_float"]
 
@@ -143,7 +153,7 @@ def _assemble(name: str, source: Source, train: ImageData, test: ImageData) -> I
     if shapes[0] != shapes[1]:
         raise DataError(f"{name}: training images are {shapes[0]} and test images {shapes[1]} pixels; set image-size")
     channels = max(train.images.shape[1], test.images.shape[1])
-    train, test = (ImageData(p.images.expand(-1, channels, -1, -1), p.labels) for p in (train, test))
+    train, test = (with_channels(part, channels) for part in (train, test))
     mean, std = (values * channels if len(values) == 1 else values for values in (source.mean, source.std))
     return ImageDataset(name, train, test, len(source.class_names), source.class_names, mean, std)
 

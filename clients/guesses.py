@@ -40,7 +40,7 @@ def guess_tensors(guess: Guess, target: int, recognised: Tensor | None) -> dict[
 
 
 def read_guesses(
-    kind: str, tensors: Mapping[str, Tensor], count: int, model: nn.Module
+    kind: str, tensors: Mapping[str, Tensor], count: int, model: nn.Module | None
 ) -> list[tuple[Guess, Tensor | None]]:
     """Inverts ``guess_tensors`` for targets 0 to count - 1; each with what the oracle recognised, if there is one.
 
@@ -48,13 +48,14 @@ def read_guesses(
         kind: One of ``GUESSES``.
         tensors: All guesses of one message.
         count: How many there are.
-        model: Of the clients' architecture, for tests of membership.
+        model: Of the clients' architecture; only tests of membership need it.
     """
     found: list[tuple[Guess, Tensor | None]] = []
     for at in range(count):
         recognised = tensors.get(f"recognised-{at}")
         if kind == "membership":
             prefix = f"test-{at}/"
+            assert model is not None
             mine = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
             found.append((Membership.from_tensors(mine, model), None))
         elif kind == "labels":

@@ -56,6 +56,17 @@ class ImageData:
         return len(self.labels)
 
 
+def with_channels(part: ImageData, channels: int) -> ImageData:
+    """The same images in grey (luma of ITU-R BT.601) or in three equal colours; unchanged if they have ``channels`` already."""
+    if part.images.shape[1] == channels:
+        return part
+    if channels == 1:
+        weights = torch.tensor([0.299, 0.587, 0.114]).view(1, 3, 1, 1)
+        grey = (part.images.float() * weights).sum(1, keepdim=True).round().clamp(0, 255)
+        return ImageData(grey.to(torch.uint8), part.labels)
+    return ImageData(part.images.expand(-1, channels, -1, -1), part.labels)
+
+
 @dataclass(frozen=True, eq=False)
 class ImageDataset:
     """A data set for classification; its tensors are shared by everyone who loads it and must not be written to.

@@ -8,14 +8,17 @@ et al., ICDM 2022, reference code). The cut model therefore differs from the unc
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from timm.layers.patch_embed import PatchEmbed
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from clients.library_models import ModelError
+from clients.t2t import PerformerAttention, SoftmaxAttention, TokensToToken
 
 Embedding = nn.Module
 """Images (B, C, H, W) -> tokens (B, N, D), row by row."""
@@ -156,14 +159,15 @@ def build_split_model(
     with torch.random.fork_rng(devices=[]):
         # Seeding the CPU generator alone: torch.manual_seed would also reset the caller's accelerator streams.
         torch.default_generator.manual_seed(seed)
-        whole, embedding = _BUILDERS[name](num_classes, input_shape, shape)
-        return _cut(whole, embedding, input_shape, shape)
+        return _cut(_BUILDERS[name](num_classes, input_shape, shape), input_shape, shape)
 
 
 def split_model_names() -> dict[str, str]:
     """Name -> one line with its source, for listings."""
     return {
         "vit": "vision transformer without position embedding (Dosovitskiy et al. 2021), blocks of timm, any size",
+        "t2t": "T2T-ViT_t without position embedding (Yuan et al. 2021): overlapping tokens that have seen the whole image",
+        "t2t-performer": "the same with linear attention inside the tokens module, the backbone of PatchShuffling",
     }
 
 
@@ -172,15 +176,36 @@ def default_width(name: str) -> int:
     return _DEFAULT_WIDTHS[name]
 
 
-def vit(num_classes: int, input_shape: tuple[int, int, int], shape: SplitShape) -> tuple[VisionTransformer, Embedding]:
+def vit(num_classes: int, input_shape: tuple[int, int, int], shape: SplitShape) -> VisionTransformer:
     """A ViT whose patch embedding is a strided convolution; 768 wide, 12 deep, 12 heads, patches of 16 is ViT-B/16."""
-    whole = _transformer(num_classes, input_shape, shape, mlp_ratio=4.0, qkv_bias=True)
-    return whole, whole.patch_embed
+    return _transformer(num_classes, input_shape, shape, mlp_ratio=4.0, qkv_bias=True, embed_layer=PatchEmbed)
+
+
+def t2t(
+    attention: type[SoftmaxAttention], num_classes: int, input_shape: tuple[int, int, int], shape: SplitShape
+) -> VisionTransformer:
+    """A T2T-ViT; 512 wide, 24 deep, 8 heads, patches of 16 is T2T-ViT-24. Its tokens are no crops: see ``TokensToToken``."""
+
+    def embed(
+        img_size: tuple[int, int], patch_size: int, in_chans: int, embed_dim: int, **_unused: object
+    ) -> TokensToToken:
+        return TokensToToken(
+            img_size=img_size, patch_size=patch_size, in_chans=in_chans, embed_dim=embed_dim, attention=attention
+        )
+
+    return _transformer(num_classes, input_shape, shape, mlp_ratio=3.0, qkv_bias=False, embed_layer=embed)
 
 
 def _transformer(
-    num_classes: int, input_shape: tuple[int, int, int], shape: SplitShape, *, mlp_ratio: float, qkv_bias: bool
+    num_classes: int,
+    input_shape: tuple[int, int, int],
+    shape: SplitShape,
+    *,
+    mlp_ratio: float,
+    qkv_bias: bool,
+    embed_layer: Callable[..., Embedding],
 ) -> VisionTransformer:
+    """A transformer of timm, which also draws the weights of the embedding."""
     return VisionTransformer(
         img_size=input_shape[1:],
         patch_size=shape.patch_size,
@@ -192,15 +217,16 @@ def _transformer(
         mlp_ratio=mlp_ratio,
         qkv_bias=qkv_bias,
         pos_embed="none",
+        embed_layer=embed_layer,
     )
 
 
-def _cut(
-    whole: VisionTransformer, embedding: Embedding, input_shape: tuple[int, int, int], shape: SplitShape
-) -> tuple[EdgeHalf, ServerHalf]:
+def _cut(whole: VisionTransformer, input_shape: tuple[int, int, int], shape: SplitShape) -> tuple[EdgeHalf, ServerHalf]:
     grid = (input_shape[1] // shape.patch_size, input_shape[2] // shape.patch_size)
     assert whole.cls_token is not None
-    blocks, class_token, dim = list(whole.blocks), whole.cls_token.detach(), shape.width
+    blocks, class_token = list(whole.blocks), whole.cls_token.detach()
+    embedding: Embedding = whole.patch_embed
+    dim = shape.width
     if shape.raw_patches:
         embedding, dim = RawPatches(shape.patch_size), shape.patch_size**2 * input_shape[0]
     on_wire = shape.widening * dim
@@ -224,20 +250,29 @@ def _check(num_classes: int, input_shape: tuple[int, int, int], shape: SplitShap
     size = shape.patch_size
     if num_classes < 2:
         raise ModelError(f"num_classes is {num_classes}; a classifier needs at least 2")
-    if size < 1 or height % size or width % size:
-        fits = [str(p) for p in range(1, min(height, width) + 1) if height % p == 0 == width % p]
+    fits = [p for p in range(1, max(height, width)) if height % p == 0 == width % p]
+    if size not in fits:
         raise ModelError(
-            f"patch-size is {size}, which does not divide images of {height} x {width} pixels; allowed: {', '.join(fits)}"
+            f"patch-size is {size}; allowed: {_listed(fits)}, which divide images of {height} x {width} pixels into at "
+            "least two tokens"
         )
-    if (height // size) * (width // size) < 2:
-        raise ModelError(f"patch-size is {size}: images of {height} x {width} pixels would be a single token")
-    if shape.heads < 1 or shape.width < 1 or shape.width % shape.heads:
-        raise ModelError(f"heads is {shape.heads}, which does not divide width = {shape.width}")
+    for key, value in (("width", shape.width), ("depth", shape.depth)):
+        if value < 1:
+            raise ModelError(f"{key} is {value}; allowed: 1 or more")
+    divisors = [heads for heads in range(1, shape.width + 1) if shape.width % heads == 0]
+    if shape.heads not in divisors:
+        raise ModelError(f"heads is {shape.heads}; allowed: {_listed(divisors)}, which divide width = {shape.width}")
     if not 0 <= shape.edge_blocks < shape.depth:
         raise ModelError(f"edge-blocks is {shape.edge_blocks}; allowed: 0 to {shape.depth - 1}, below depth")
 
 
-_BUILDERS: dict[str, Callable[[int, tuple[int, int, int], SplitShape], tuple[VisionTransformer, Embedding]]] = {
-    "vit": vit
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers)) or "none"
+
+
+_BUILDERS: dict[str, Callable[[int, tuple[int, int, int], SplitShape], VisionTransformer]] = {
+    "vit": vit,
+    "t2t": functools.partial(t2t, SoftmaxAttention),
+    "t2t-performer": functools.partial(t2t, PerformerAttention),
 }
-_DEFAULT_WIDTHS = {"vit": 64}
+_DEFAULT_WIDTHS = {"vit": 64, "t2t": 64, "t2t-performer": 64}

@@ -16,10 +16,14 @@ from torch.nn import functional as F
 
 from attacks.local_model import shared_tensors
 from clients.data import ImageDataset, load_dataset, to_float
-from clients.image_data import Labels, stratified_prefix
+from clients.image_data import Labels, stratified_prefix, with_channels
 from clients.models import build_model
+from clients.split_models import EdgeHalf, ServerHalf, SplitShape, build_split_model, default_width
 from defenses.base import Batch, Pipeline
 from defenses.spec import parse
+
+OWN_AUXILIARY = ("held-out", "private")
+"""Values of ``auxiliary-data`` that mean the clients' own data set."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,16 @@ class Task:
         probe_images: Images that each of them is computed on.
         local_steps: Optimizer steps in a round, in as many passes as that takes; 0: those of ``local_epochs``.
         auxiliary_fraction: Share of the training examples that the server holds and no client has.
+        auxiliary_data: Where the server's own examples come from: "held-out" (that share), "private" (the clients' own training
+            examples: the worst case of the split papers), or the name of another data set.
+        scenario: "federated", or "split": the client holds the first half of a transformer. What follows is for "split".
+        patch_size: Side of a patch in pixels.
+        depth: Transformer blocks of both halves together.
+        heads: Attention heads of a block.
+        edge_blocks: Blocks of the client half, unless a defence asks for another number.
+        train_edge: The client half is trained and averaged (SplitFed); else it stays as it was initialised.
+        optimizer: "sgd" or "adamw", of both halves.
+        edge_learning_rate: Of the client half in this round.
         owns_data: Everything in the client's data directory is its own; else the server names its examples.
         card: Shape and normalisation that all clients share; None only until the set-up is done.
     """
@@ -101,6 +115,15 @@ class Task:
     probe_images: int
     local_steps: int = 0
     auxiliary_fraction: float = 0.0
+    auxiliary_data: str = "held-out"
+    scenario: str = "federated"
+    patch_size: int = 4
+    depth: int = 4
+    heads: int = 4
+    edge_blocks: int = 1
+    train_edge: bool = False
+    optimizer: str = "sgd"
+    edge_learning_rate: float = 0.0
     owns_data: bool = False
     card: DataCard | None = None
 
@@ -134,22 +157,40 @@ class Task:
         )
 
     def auxiliary(self) -> Batch:
-        """The server's own examples (``auxiliary_indices``), as floats in [0, 1] with one-hot targets."""
+        """The server's own examples (``auxiliary_data``), as floats in [0, 1] with one-hot targets.
+
+        Another data set is read in the size and colours of the clients' images. Its classes are not theirs.
+        """
         data = self.load_data()
-        indices = torch.from_numpy(self.auxiliary_indices(data.train.labels.numpy()))
-        targets = F.one_hot(data.train.labels[indices], data.num_classes).float()
-        return Batch(to_float(data.train.images[indices]), targets)
+        part, num_classes = data.train, data.num_classes
+        if self.auxiliary_data not in OWN_AUXILIARY:
+            channels, height, _ = data.input_shape
+            other = load_dataset(
+                self.auxiliary_data, data_dir=self.data_dir, download=self.download, image_size=height,
+                train_limit=self.train_limit, test_limit=1,
+            )  # fmt: skip
+            part, num_classes = with_channels(other.train, channels), other.num_classes
+        indices = torch.from_numpy(self.auxiliary_indices(part.labels.numpy()))
+        targets = F.one_hot(part.labels[indices], num_classes).float()
+        return Batch(to_float(part.images[indices]), targets)
 
     def auxiliary_indices(self, labels: Labels) -> NDArray[np.int64]:
-        """Sorted indices of the server's own training examples, every class with its share; drawn by the seed.
+        """Sorted indices of the server's own examples among training labels (N,); a share of every class, drawn by the seed.
 
-        Where clients own their data, the server's data directory holds its own, and all of it is meant.
+        All of them where clients own their data (the server's data directory then holds the server's), where the data set is
+        another one, and in the worst case of "private".
         """
-        count = len(labels) if self.owns_data else round(self.auxiliary_fraction * len(labels))
+        whole = self.owns_data or self.auxiliary_data != "held-out"
+        count = len(labels) if whole else round(self.auxiliary_fraction * len(labels))
         if not count:
             return np.zeros(0, dtype=np.int64)
         order = np.random.default_rng([self.seed, 1]).permutation(len(labels))
         return np.sort(order[stratified_prefix(labels[order], count)]).astype(np.int64)
+
+    def held_out_indices(self, labels: Labels) -> NDArray[np.int64]:
+        """Those training examples of the clients' data set that no client may hold, because the server does."""
+        none = np.zeros(0, dtype=np.int64)
+        return self.auxiliary_indices(labels) if self.auxiliary_data == "held-out" else none
 
     def defenses(self) -> Pipeline:
         """The pipeline."""
@@ -173,6 +214,35 @@ class Task:
             norm="group" if self.defenses().needs_group_norm else self.norm,
             seed=self.seed,
         )
+
+    def build_halves(self) -> tuple[EdgeHalf, ServerHalf]:
+        """Both halves of the split model, with the same initial weights for the same seed wherever they are built.
+
+        Raises:
+            ModelError: When sizes do not fit each other or the images.
+            DefenseError: When the pipeline cannot protect such tokens.
+        """
+        card, pipeline = self.data_card(), self.defenses()
+        shape = SplitShape(
+            patch_size=self.patch_size,
+            width=self.width or default_width(self.model),
+            depth=self.depth,
+            heads=self.heads,
+            edge_blocks=self.edge_blocks if pipeline.edge_blocks is None else pipeline.edge_blocks,
+            widening=pipeline.widening,
+            raw_patches=pipeline.raw_patches,
+        )
+        edge, server = build_split_model(
+            self.model, num_classes=card.num_classes, input_shape=card.input_shape, shape=shape, seed=self.seed
+        )
+        for defense in pipeline.smashed_defenses:
+            defense.check_batch(self.batch_size, edge.num_tokens, edge.dim)
+        return edge, server
+
+    @property
+    def trains_edge(self) -> bool:
+        """Whether the client half is trained: by the experiment's will or because a defence is nothing else."""
+        return self.train_edge or self.defenses().edge_training is not None
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:

@@ -85,7 +85,8 @@ class Defense:
 
     Attributes:
         source: The paper, with the number of the algorithm or equation.
-        mixes_examples: One protected example depends on several people's examples.
+        mixes_examples: One protected example depends on several examples.
+        bounds_examples: Its guarantee rests on a bound of what one example contributes.
         at_inference: Test images must be protected too.
         resamples: Fresh randomness at every use; otherwise an image is protected once and kept.
         always_shown: Fields that ``repr`` writes even at their defaults: the strength by which people know the defence.
@@ -95,6 +96,7 @@ class Defense:
 
     source: ClassVar[str] = ""
     mixes_examples: ClassVar[bool] = False
+    bounds_examples: ClassVar[bool] = False
     at_inference: ClassVar[bool] = False
     resamples: ClassVar[bool] = True
     always_shown: ClassVar[tuple[str, ...]] = ()
@@ -179,6 +181,31 @@ class SmashedDefense(Defense):
         return torch.arange(num_images * num_tokens).view(num_images, num_tokens)
 
 
+class EdgeTrainingDefense(Defense):
+    """Changes how the client half of a split model is trained: by a penalty on what it sends, with a network of its own."""
+
+    def build_network(self, num_tokens: int, dim: int, patch_values: int, generator: torch.Generator) -> nn.Module:
+        """The network that the client trains beside its half, kept by the client alone.
+
+        Args:
+            num_tokens: Tokens N of an image.
+            dim: Length D of a token as sent.
+            patch_values: Numbers in the patch of an image that a token stands for.
+            generator: For the initial weights.
+        """
+        raise NotImplementedError
+
+    def losses(self, network: nn.Module, features: Tensor, patches: Tensor) -> tuple[Tensor, Tensor]:
+        """What the network is trained on, and what is added to the loss of the client half.
+
+        Args:
+            network: Of ``build_network``.
+            features: (B, N, D), what is sent; gradients flow back into the client half.
+            patches: (B, N, patch_values), the images' pixels in [0, 1].
+        """
+        raise NotImplementedError
+
+
 class UpdateDefense(Defense):
     """Protects the update before it is sent."""
 
@@ -203,11 +230,15 @@ class Pipeline:
     def __post_init__(self) -> None:
         private = [i for i, d in enumerate(self.defenses) if isinstance(d, TrainingDefense) and d.needs_group_norm]
         mixing = [d for d in self.defenses if d.mixes_examples]
-        if private and mixing:
+        bounded = [d for d in self.defenses if d.bounds_examples]
+        if bounded and mixing:
             raise DefenseError(
-                f"{self}: {mixing[0]} mixes examples of different people, so the per-example bound of "
-                f"{self.defenses[private[0]]} no longer holds; drop one of the two"
+                f"{self}: {mixing[0]} mixes several examples, so the per-example bound of {bounded[0]} no longer holds; "
+                "drop one of the two"
             )
+        tokens = [d for d in self.smashed_defenses if d.before_blocks]
+        if len(tokens) > 1 and any(d.widening > 1 for d in tokens):
+            raise DefenseError(f"{self}: {tokens[0]} and {tokens[1]} cannot follow each other; keep one")
         optimizers = [d for d in self.defenses if isinstance(d, TrainingDefense) and d.replaces_optimizer]
         if len(optimizers) > 1:
             raise DefenseError(f"{self}: {optimizers[0]} and {optimizers[1]} both replace the optimizer; keep one")
@@ -269,6 +300,11 @@ class Pipeline:
                 taken = defense.order(num_images, num_tokens, generator_for(*key, index))
                 order = order.flatten()[taken]
         return order
+
+    @property
+    def edge_training(self) -> EdgeTrainingDefense | None:
+        """The stage that changes how the client half of a split model is trained, if there is one."""
+        return next((d for d in self.defenses if isinstance(d, EdgeTrainingDefense)), None)
 
     @property
     def edge_blocks(self) -> int | None:

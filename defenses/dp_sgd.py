@@ -130,6 +130,7 @@ class DPSGD(TrainingDefense):
     max_grad_norm: float = 1.0
 
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("LossThreshold", "ShadowModels")
+    bounds_examples: ClassVar[bool] = True
     source: ClassVar[str] = (
         "Abadi et al., Deep Learning with Differential Privacy, CCS 2016, Alg. 1; Opacus, arXiv 2109.12298"
     )

@@ -75,6 +75,7 @@ class FeatureDP(SmashedDefense):
     delta: float = 1e-5
     adjacency: str = "replace"
 
+    bounds_examples: ClassVar[bool] = True
     always_shown: ClassVar[tuple[str, ...]] = ("clip", "noise_multiplier")
     source: ClassVar[str] = (
         "Balle and Wang, Improving the Gaussian Mechanism, ICML 2018, Theorem 8; baseline DP of Yao et al., ICDM 2022, VI"
@@ -115,9 +116,9 @@ class FeatureDP(SmashedDefense):
 
 
 def clip_examples(features: Tensor, clip: float) -> Tensor:
-    """h min(1, C / ||h||_2) for every example, with one norm over all of its tokens: (B, N, D) -> (B, N, D)."""
+    """Scales every example by min(1, C / ||h||_2), with one norm over all of its tokens: (B, N, D) -> (B, N, D)."""
     # Half precision would overflow in the squares.
     exact = features if features.dtype == torch.float64 else features.float()
-    norms = torch.linalg.vector_norm(exact, dim=(1, 2), keepdim=True)
+    norms: Tensor = torch.linalg.vector_norm(exact, dim=(1, 2), keepdim=True)
     # A norm of zero is raised to C, not divided by.
     return (exact * (clip / norms.clamp(min=clip))).to(features.dtype)

@@ -52,7 +52,8 @@ class PatchShuffle(SmashedDefense):
 
     def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
         """Shuffles the tokens of every image."""
-        return gather_tokens(features, self.order(*features.shape[:2], generator))
+        num_images, num_tokens, _ = features.shape
+        return gather_tokens(features, self.order(num_images, num_tokens, generator))
 
 
 @dataclass(frozen=True, repr=False)
@@ -104,12 +105,11 @@ class BatchShuffle(SmashedDefense):
             raise DefenseError(f"{self} exchanges tokens between images: a batch of 1 has none to exchange with")
         if self.k < 1 and native == num_tokens:
             raise DefenseError(
-                f"{self} would keep all {num_tokens} tokens of an image: lower k to at most {1 - 1 / num_tokens:.4g}"
+                f"{self} would keep all {num_tokens} tokens of an image: k must be 1 or at most 1 - 1/{num_tokens}"
             )
         if self.k > 0 and native == 0:
             raise DefenseError(
-                f"{self} would keep none of the {num_tokens} tokens of an image: raise k to at least {1 / num_tokens:.4g}, "
-                "or set it to 0"
+                f"{self} would keep none of {num_tokens} tokens of an image: k must be 0 or at least 1/{num_tokens}"
             )
 
     def order(self, num_images: int, num_tokens: int, generator: torch.Generator) -> Tensor:
@@ -134,4 +134,5 @@ class BatchShuffle(SmashedDefense):
         Raises:
             DefenseError: See ``check_batch``.
         """
-        return gather_tokens(features, self.order(*features.shape[:2], generator))
+        num_images, num_tokens, _ = features.shape
+        return gather_tokens(features, self.order(num_images, num_tokens, generator))

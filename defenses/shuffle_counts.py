@@ -48,7 +48,7 @@ def _log_orders(num_tokens: int, num_native: int, batch_size: int) -> float:
 
 
 def _check(num_tokens: int, num_native: int, batch_size: int) -> None:
-    if not (1 <= num_tokens and 0 <= num_native <= num_tokens and batch_size >= 1):
+    if not (num_tokens >= 1 and 0 <= num_native <= num_tokens and batch_size >= 1):
         raise ValueError(
             f"num_tokens {num_tokens}, num_native {num_native}, batch_size {batch_size}; "
             "allowed: 1 or more, 0 to num_tokens, 1 or more"

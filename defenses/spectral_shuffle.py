@@ -68,7 +68,8 @@ def from_spectrum(planes: Tensor) -> Tensor:
     exact = planes if planes.dtype == torch.float64 else planes.float()
     real, imaginary = exact.chunk(2, 1)
     shifted = torch.fft.ifftshift(torch.complex(real.contiguous(), imaginary.contiguous()), (-2, -1))
-    return torch.fft.ifft2(shifted).real.to(planes.dtype)
+    restored: Tensor = torch.fft.ifft2(shifted).real
+    return restored.to(planes.dtype)
 
 
 def mirror(index: Index, side: int) -> Index:
@@ -139,7 +140,8 @@ class SpectralShuffle(SmashedDefense):
         Raises:
             DefenseError: See ``check_batch``.
         """
-        self.check_batch(*features.shape)
-        patch = patch_side(features.shape[2])
+        num_images, num_tokens, dim = features.shape
+        self.check_batch(num_images, num_tokens, dim)
+        patch = patch_side(dim)
         spectral = to_tokens(spectrum(to_planes(features, patch)), patch)
-        return gather_tokens(spectral, self.order(*features.shape[:2], generator))
+        return gather_tokens(spectral, self.order(num_images, num_tokens, generator))

@@ -14,22 +14,32 @@ from torch import Tensor
 
 import attacks
 from attacks.base import Attack, AttackError, Chain, ClientUpdate
+from attacks.local_model import shared_tensors
+from attacks.smashed import EdgeStep, Sender, SmashedData
+from clients.split_models import EdgeHalf, ServerHalf
 from clients.task import Task, load_weights
+from clients.training import device
 from defenses.base import Update
 from defenses.spec import parse_statements, registry_of
+
+EDGE, SERVER = "edge/", "server/"
+"""Prefixes of the weights of a split model's halves."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """One update that the server received, and what it knows of its making.
+    """One update, or one batch of smashed data, that the server received, and what it knows of its making.
 
     Attributes:
         partition: The client's partition.
         target: Number of the probe, 0 for a training update.
-        update: Name -> (local - global).
-        num_examples: Examples that the update was computed on, as the client said.
+        update: Name -> (local - global); of smashed data the client half's one-step update, empty without one.
+        num_examples: Examples that the update was computed on, as the client said; images to reconstruct from smashed data.
         local_steps: Optimizer steps, as the client said.
         labels: Classes of the examples where clients publish them, else None.
+        features: Smashed data (R, B, N, D), see ``attacks.smashed.SmashedData``; None for an update.
+        orders: True order of its tokens (R, B, N), for upper bounds only.
+        gradient: What the server returned for the first sending, (B, N, D), behind ``update``.
     """
 
     partition: int
@@ -38,6 +48,13 @@ class Seen:
     num_examples: int
     local_steps: int
     labels: Tensor | None = None
+    features: Tensor | None = None
+    orders: Tensor | None = None
+    gradient: Tensor | None = None
+
+
+_OPTIONAL = ("labels", "features", "orders", "gradient")
+"""Fields of ``Seen`` that hold a tensor or nothing."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +63,8 @@ class Observed:
 
     Attributes:
         task: Carries the model, the pipeline, the round and the seed.
-        weights: The global model.
-        seen: The updates.
+        weights: The global model; of a split model both halves, under "edge/" and "server/".
+        seen: The updates, or batches of smashed data.
     """
 
     task: Task
@@ -59,8 +76,8 @@ class Observed:
         found = {f"weights/{name}": tensor for name, tensor in self.weights.items()}
         for at, seen in enumerate(self.seen):
             found |= {f"update-{at}/{name}": tensor for name, tensor in seen.update.items()}
-            if seen.labels is not None:
-                found[f"labels-{at}"] = seen.labels
+            optional = {f"{name}-{at}": getattr(seen, name) for name in _OPTIONAL}
+            found |= {name: tensor for name, tensor in optional.items() if tensor is not None}
         return found
 
     def about(self) -> dict[str, Any]:
@@ -72,7 +89,14 @@ class Observed:
     def of(cls, about: dict[str, Any], tensors: dict[str, Tensor]) -> Observed:
         """What ``about`` and ``tensors`` returned."""
         seen = [
-            Seen(partition, target, _part(tensors, f"update-{at}/"), examples, steps, tensors.get(f"labels-{at}"))
+            Seen(
+                partition,
+                target,
+                _part(tensors, f"update-{at}/"),
+                examples,
+                steps,
+                **{name: tensors.get(f"{name}-{at}") for name in _OPTIONAL},
+            )
             for at, (partition, target, examples, steps) in enumerate(about["seen"])
         ]
         return cls(Task.from_json(about["task"]), _part(tensors, "weights/"), seen)
@@ -100,6 +124,41 @@ class Observed:
             for seen in self.seen
         ]
 
+    def sender(self) -> Sender:
+        """The clients' sending side with the weights of this round, as the server can run it."""
+        edge, card = self._halves()[0], self.task.data_card()
+        return Sender(edge, self.task.defenses(), card.mean, card.std)
+
+    def smashed(self) -> list[SmashedData]:
+        """What an attack gets to see of each batch of smashed data."""
+        task, card = self.task, self.task.data_card()
+        edge, server = self._halves()
+        return [
+            SmashedData(
+                features=seen.features.to(device()),
+                num_targets=seen.num_examples,
+                edge=edge,
+                server=server,
+                input_shape=card.input_shape,
+                mean=card.mean,
+                std=card.std,
+                orders=seen.orders,
+                step=None
+                if seen.gradient is None
+                else EdgeStep(seen.update, seen.gradient, task.edge_learning_rate, task.weight_decay),
+            )
+            for seen in self.seen
+            if seen.features is not None
+        ]
+
+    def _halves(self) -> tuple[EdgeHalf, ServerHalf]:
+        edge, server = self.task.build_halves()
+        load_weights(edge, {name: self.weights.get(EDGE + name, t) for name, t in shared_tensors(edge).items()})
+        load_weights(server, _part(self.weights, SERVER))
+        for half in (edge, server):
+            half.to(device()).eval().requires_grad_(False)
+        return edge, server
+
 
 @dataclass(frozen=True)
 class AttackJob:
@@ -108,7 +167,7 @@ class AttackJob:
     Attributes:
         name: Unique in the run, and usable as a file name.
         attacks: Texts of the attacks. Chains that begin with the same attack belong into one job, which runs that attack once.
-        observation: "probe" or "update".
+        observation: "probe", "update" or "smashed".
         observed: What they attack.
         setting: The threat card so far.
         earlier: The same kind of observation in earlier rounds, oldest first, for attacks on a history.
@@ -165,6 +224,7 @@ class Outcome:
         error: What ended it, or "".
         recognised: Per guess, the class that the oracle sees in each image (B,); none without auxiliary data.
         oracle_accuracy: The oracle's accuracy on auxiliary examples that it was not trained on.
+        oracle: The oracle's weights, for the clients; only where guesses are paired with the images (smashed data).
     """
 
     attack: str
@@ -173,6 +233,7 @@ class Outcome:
     error: str = ""
     recognised: Sequence[Tensor] = ()
     oracle_accuracy: float | None = None
+    oracle: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import time
 import traceback
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import attacks
 from attacks.base import (
@@ -25,11 +28,15 @@ from attacks.base import (
     UpdateHistory,
 )
 from attacks.oracle import Oracle, train_oracle
-from clients.task import Task
+from attacks.smashed import Sender
+from clients.task import OWN_AUXILIARY, Task
 from clients.training import train_alone
 from defenses.base import Batch, generator_for
 from defenses.spec import parse_statements, registry_of
-from strategies.attack_job import AttackJob, AttackResult, Outcome, parse_attacks, stages_of
+from strategies.attack_job import EDGE, AttackJob, AttackResult, Observed, Outcome, parse_attacks, stages_of
+
+MOST_LEARNED = 8
+"""Fitted attacks that a process keeps."""
 
 
 def run_job(job: AttackJob) -> AttackResult:
@@ -59,22 +66,29 @@ class _Runner:
         attack, task = parse_attacks(text)[0], self.job.task
         if attack.needs_auxiliary and not self.has_auxiliary:
             raise AttackError(f"{text} learns from auxiliary data, and auxiliary-fraction is 0")
-        guesses = self._guess(_fitted(attack, replace(task, round=0)), text)
+        guesses = self._guess(_fitted(attack, self.job.observed), text)
         if not self.has_auxiliary or not isinstance(guesses[0], Reconstruction | Representatives):
             return Outcome(text, guesses, 0.0)
-        oracle = _oracle(replace(task, pipeline="", round=0))
-        return Outcome(text, guesses, 0.0, "", [oracle.classify(guess.images) for guess in guesses], oracle.accuracy)
+        if task.auxiliary_data not in OWN_AUXILIARY:  # it would know other classes than the clients'
+            return Outcome(text, guesses, 0.0)
+        oracle = _oracle(replace(task, pipeline="", round=0, edge_learning_rate=0.0))
+        seen = [oracle.classify(guess.images) for guess in guesses]
+        shipped = oracle.to_tensors() if self.job.observation == "smashed" else {}
+        return Outcome(text, guesses, 0.0, "", seen, oracle.accuracy, shipped)
 
     @functools.cached_property
     def has_auxiliary(self) -> bool:
         """Whether the server holds examples of its own; no image is copied to find out."""
         task = self.job.task
+        if task.auxiliary_data not in OWN_AUXILIARY:
+            return True
         return len(task.auxiliary_indices(task.load_data().train.labels.numpy())) > 0
 
     @functools.cached_property
-    def updates(self) -> list[ClientUpdate]:
+    def updates(self) -> list[Any]:
         """What the attacks see of the round, all of one model; no attack changes it."""
-        return self.job.observed.updates()
+        observed = self.job.observed
+        return observed.smashed() if self.job.observation == "smashed" else observed.updates()
 
     @functools.cached_property
     def histories(self) -> list[UpdateHistory]:
@@ -106,25 +120,54 @@ class _Runner:
         ]
 
 
-@functools.lru_cache(maxsize=1)
-def knowledge_of(task: Task) -> Knowledge:
-    """What the server holds besides its observations; without auxiliary data, an empty batch of it."""
+def knowledge_of(task: Task, sender: Sender | None = None) -> Knowledge:
+    """What the server holds besides its observations; without auxiliary data, an empty batch of it.
+
+    Args:
+        task: The clients' orders.
+        sender: In split learning, the clients' sending side.
+    """
     card = task.data_card()
     train: Callable[[Batch, int], nn.Module] = functools.partial(train_alone, task)
-    return Knowledge(task.auxiliary(), task.defenses(), card.mean, card.std, train)
+    return Knowledge(_auxiliary(replace(task, pipeline="")), task.defenses(), card.mean, card.std, train, sender)
 
 
-def _fitted(attack: Attack[Any, Any], task: Task) -> Attack[Any, Any]:
-    """What is learned depends on the pipeline alone, so that it serves in every round and behind every attack."""
-    stages = tuple(_fitted_stage(repr(stage), task) for stage in stages_of(attack))
+@functools.lru_cache(maxsize=1)
+def _auxiliary(task: Task) -> Batch:
+    return task.auxiliary()
+
+
+def _fitted(attack: Attack[Any, Any], observed: Observed) -> Attack[Any, Any]:
+    """What is learned depends on the pipeline alone, and on a trained client half: it serves in other rounds, too."""
+    stages = tuple(_fitted_stage(repr(stage), observed) for stage in stages_of(attack))
     return Chain(stages) if len(stages) > 1 else stages[0]
 
 
-@functools.lru_cache(maxsize=8)
-def _fitted_stage(text: str, task: Task) -> Attack[Any, Any]:
-    # Of a text, because an attack need not be hashable; not by ``parse_attacks``, which refuses a refinement that stands alone.
-    attack: Attack[Any, Any] = parse_statements(text, registry_of(attacks, Attack), "attack")[0][0]
-    return attack.fit(knowledge_of(task), generator_for("attack", task.seed, text, "fit"))
+_learned: OrderedDict[tuple[str, Task, str], Attack[Any, Any]] = OrderedDict()
+"""What this process fitted last."""
+
+
+def _fitted_stage(text: str, observed: Observed) -> Attack[Any, Any]:
+    task = replace(observed.task, round=0, edge_learning_rate=0.0)
+    split = task.scenario == "split"
+    # A frozen client half is the same in every round.
+    place = (text, task, _digest(observed.weights) if split and task.trains_edge else "")
+    if place not in _learned:
+        # Not by ``parse_attacks``, which refuses a refinement that stands alone.
+        attack: Attack[Any, Any] = parse_statements(text, registry_of(attacks, Attack), "attack")[0][0]
+        knowledge = knowledge_of(task, observed.sender() if split else None)
+        _learned[place] = attack.fit(knowledge, generator_for("attack", task.seed, text, "fit"))
+        while len(_learned) > MOST_LEARNED:
+            _learned.popitem(last=False)
+    return _learned[place]
+
+
+def _digest(weights: Mapping[str, Tensor]) -> str:
+    """Of the client half among both halves' weights."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(name for name in weights if name.startswith(EDGE)):
+        digest.update(np.ascontiguousarray(weights[name].cpu().numpy()).tobytes())
+    return digest.hexdigest()
 
 
 @functools.lru_cache(maxsize=1)

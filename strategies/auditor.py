@@ -25,6 +25,12 @@ from strategies.exchange import Exchange
 
 Scores = dict[str, list[float]]
 
+AUXILIARY = {
+    "held-out": "disjoint from all clients",
+    "private": "the clients' training images (worst case); attacked are test images",
+}
+"""What a threat card says of auxiliary data."""
+
 
 class Recorder(Protocol):
     """Where rows, pictures and unfinished jobs go."""
@@ -94,7 +100,7 @@ class Auditor:
                 self._pictures(task, images, attack="", client=partition, target=int(target), kind=kind)
 
     def _audit(self, job: AttackJob, outcome: Outcome) -> None:
-        seen, setting = job.observed.seen, job.setting | _card(outcome.attack)
+        seen, setting = job.observed.seen, job.setting | _card(job.task, outcome.attack)
         if outcome.error:
             self.recorder.row(
                 job.task, metric="attack", value=None, attack=outcome.attack, setting=setting, status="failed",
@@ -108,7 +114,8 @@ class Auditor:
             recognised = outcome.recognised[at] if outcome.recognised else None
             records[one.partition] |= guess_tensors(guess, one.target, recognised)
         kind = next(name for name, cls in GUESSES.items() if isinstance(outcome.guesses[0], cls))
-        contents = {partition: RecordDict({"guesses": to_record(theirs)}) for partition, theirs in records.items()}
+        shared = {"oracle": to_record(outcome.oracle)} if outcome.oracle else {}
+        contents = {p: RecordDict({"guesses": to_record(theirs), **shared}) for p, theirs in records.items()}
         targets = len({one.target for one in seen})
         replies = self._ask(job.task, job.observation, kind, contents, targets)
         failed = [guess.failure for guess in outcome.guesses if guess.failure]
@@ -119,7 +126,7 @@ class Auditor:
         else:
             self._rows(job.task, outcome.attack, setting, scores, failures=len(failed), seconds=outcome.seconds)
         self._diagnostics(job.task, outcome, setting)
-        shown = job.observation == "probe" or kind == "representatives"
+        shown = job.observation != "update" or kind == "representatives"
         if kind in ("images", "representatives") and self.share_images and shown:
             self._keep_reconstructions(job.task, outcome.attack, guesses, replies)
 
@@ -242,10 +249,14 @@ def _worst(metric: str, values: Sequence[float]) -> float | None:
     return (min(values) if metric == "mse" else max(values)) if values else None
 
 
-def _card(attack: str) -> dict[str, Any]:
+def _card(task: Task, attack: str) -> dict[str, Any]:
     """What the attack itself adds to the threat card."""
     stages = parse_attacks(attack)[0]
-    return {"auxiliary_data": "disjoint from all clients"} if stages.needs_auxiliary else {}
+    return (
+        {"auxiliary_data": AUXILIARY.get(task.auxiliary_data, f"data set {task.auxiliary_data}")}
+        if stages.needs_auxiliary
+        else {}
+    )
 
 
 def _gather(replies: Any) -> Scores:

@@ -62,9 +62,9 @@ class LocalGrid(Grid):
         for message in messages:
             message.metadata.__dict__["_message_id"] = identity = uuid.uuid4().hex
             reply = self._answer(message_from_proto(message_to_proto(message)))
-            if reply is not None:
+            if reply is not None:  # for a lost one nobody need wait until the time is up
                 self._replies[identity] = message_from_proto(message_to_proto(reply))
-            ids.append(identity)
+                ids.append(identity)
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:

@@ -18,7 +18,17 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import defenses
-from defenses import Batch, Defense, InputDefense, Pipeline, SmashedDefense, Training, TrainingDefense, UpdateDefense
+from defenses import (
+    Batch,
+    Defense,
+    DefenseError,
+    InputDefense,
+    Pipeline,
+    SmashedDefense,
+    Training,
+    TrainingDefense,
+    UpdateDefense,
+)
 from defenses.base import Update, generator_for
 from defenses.spec import parse, registry_of
 
@@ -31,6 +41,9 @@ IDENTITIES = [
     'ATS(policies="28-39")',
     "Blur(std=0)",
     "Clip(max_norm=inf)",
+    "Downsample(factor=1)",
+    "FeatureDP(clip=1e9, noise_multiplier=0)",
+    "FeatureNoise(std=0)",
     "GaussianNoise(std=0)",
     "ImageNoise(std=0)",
     "LaplaceNoise(scale=0)",
@@ -104,6 +117,11 @@ def an_update(scale: float = 1.0, dtype: torch.dtype = torch.float32) -> Update:
     return {name: (scale * torch.randn(shape, generator=generator)).to(dtype) for name, shape in shapes.items()}
 
 
+def some_tokens(count: int = 4, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Tokens of a 4 x 4 grid, each of which could be a 4 x 4 patch of two planes."""
+    return torch.randn(count, 16, 32, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+
 def a_training(count: int = 12, state: dict[str, Any] | None = None) -> Training:
     generator = torch.Generator().manual_seed(0)
     with torch.random.fork_rng():
@@ -140,8 +158,7 @@ def outcome(defense: Defense, generator: torch.Generator) -> dict[str, Tensor]:
     if isinstance(defense, UpdateDefense):
         return defense.protect_update(an_update(), generator)
     if isinstance(defense, SmashedDefense):
-        tokens = torch.randn(4, 16, 32, generator=torch.Generator().manual_seed(0))
-        return {"features": defense.protect_features(tokens, generator)}
+        return {"features": defense.protect_features(some_tokens(), generator)}
     assert isinstance(defense, TrainingDefense)
     return train(defense.protect_training(a_training(), generator))
 
@@ -229,8 +246,10 @@ def test_results_stay_on_the_device_and_do_not_depend_on_it(defense: Any):
     elif isinstance(defense, UpdateDefense):
         update = {name: tensor.cuda() for name, tensor in an_update().items()}
         on_gpu = defense.protect_update(update, generator_for(0))
+    elif isinstance(defense, SmashedDefense):
+        on_gpu = {"features": defense.protect_features(some_tokens().cuda(), generator_for(0))}
     else:
-        pytest.skip("training and smashed data are covered where a model runs")
+        pytest.skip("training is covered where a model runs")
     assert all(tensor.is_cuda for tensor in on_gpu.values())
     for name, tensor in outcome(defense, generator_for(0)).items():
         torch.testing.assert_close(on_gpu[name].cpu(), tensor, rtol=1e-5, atol=1e-5)
@@ -316,7 +335,7 @@ def test_an_empty_update_stays_empty(defense: UpdateDefense):
 
 @of_kind(UpdateDefense)
 def test_integer_counters_are_refused(defense: UpdateDefense):
-    with pytest.raises(defenses.DefenseError, match="'steps'"):
+    with pytest.raises(DefenseError, match="'steps'"):
         defense.protect_update({"w": torch.ones(2), "steps": torch.tensor(3)}, generator_for(0))
 
 
@@ -324,16 +343,56 @@ def test_integer_counters_are_refused(defense: UpdateDefense):
 
 
 @of_kind(SmashedDefense)
-@pytest.mark.parametrize("count", [4, 1])
-def test_features_keep_shape_and_let_gradients_through(defense: SmashedDefense, count: int):
-    features = torch.randn(count, 16, 32, generator=torch.Generator().manual_seed(0)).requires_grad_()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("count", [4, 1, 0])
+def test_features_keep_shape_and_let_gradients_through(defense: SmashedDefense, count: int, dtype: torch.dtype):
+    features = some_tokens(count, dtype).requires_grad_()
     kept = features.detach().clone()
+    try:
+        defense.check_batch(*features.shape)
+    except DefenseError as refusal:
+        with pytest.raises(DefenseError, match=re.escape(str(refusal))):
+            defense.protect_features(features, generator_for(0))
+        return
     protected = defense.protect_features(features, generator_for(0))
-    assert (protected.shape, protected.dtype, protected.device) == (features.shape, features.dtype, features.device)
+    assert protected.shape == (count, 16, defense.widening * 32)
+    assert (protected.dtype, protected.device) == (features.dtype, features.device)
     assert torch.equal(features, kept)
     (gradient,) = torch.autograd.grad((protected**2).sum(), features)
     assert torch.isfinite(gradient).all()
-    assert gradient.abs().sum() > 0
+    assert gradient.abs().sum() > 0 or count == 0
+
+
+@of_kind(SmashedDefense)
+def test_no_smashed_defence_refuses_an_ordinary_batch(defense: SmashedDefense):
+    defense.check_batch(32, 196, 768)
+
+
+@of_kind(SmashedDefense)
+def test_features_of_zero_stay_finite_and_so_do_their_gradients(defense: SmashedDefense):
+    features = torch.zeros(4, 16, 32, requires_grad=True)
+    protected = defense.protect_features(features, generator_for(0))
+    (gradient,) = torch.autograd.grad(protected.sum(), features)
+    assert torch.isfinite(protected).all()
+    assert torch.isfinite(gradient).all()
+
+
+@of_kind(SmashedDefense)
+def test_an_order_names_every_token_once(defense: SmashedDefense):
+    order = defense.order(4, 16, generator_for(0))
+    assert (order.shape, order.dtype) == ((4, 16), torch.int64)
+    assert torch.equal(order.flatten().sort().values, torch.arange(64))
+    stays_within_its_image = torch.equal(order // 16, torch.arange(4)[:, None].expand(4, 16))
+    assert stays_within_its_image == (not defense.mixes_examples)
+
+
+@of_kind(SmashedDefense)
+def test_smashed_data_depend_on_other_images_only_where_the_class_says_so(defense: SmashedDefense):
+    changed_first = some_tokens()
+    changed_first[0] *= -2
+    first, second = (defense.protect_features(t, generator_for(0)) for t in (some_tokens(), changed_first))
+    assert not torch.equal(first[0], second[0])
+    assert torch.equal(first[1:], second[1:]) == (not defense.mixes_examples)
 
 
 # ---- training
@@ -364,6 +423,8 @@ def test_at_its_limit_it_is_the_identity(text: str):
     if isinstance(defense, InputDefense):
         batch = a_batch()
         assert torch.equal(defense.protect_batch(batch, generator_for(0)).images, batch.images)
+    elif isinstance(defense, SmashedDefense):
+        assert torch.equal(defense.protect_features(some_tokens(), generator_for(0)), some_tokens())
     else:
         assert same(defense.protect_update(an_update(), generator_for(0)), an_update())
 

@@ -14,18 +14,23 @@ from defenses import (
     ATS,
     DPSGD,
     Batch,
+    BatchShuffle,
     Blur,
     Clip,
     Defense,
     DefenseError,
+    FeatureDP,
+    FeatureNoise,
     GaussianNoise,
     ImageNoise,
     InputDefense,
     InstaHide,
     LaplaceNoise,
+    PatchShuffle,
     Pipeline,
     Pruning,
     SmashedDefense,
+    SpectralShuffle,
     STAdam,
     Training,
     TrainingDefense,
@@ -58,6 +63,17 @@ class AddFeature(SmashedDefense):
 
 
 @dataclass(frozen=True, repr=False)
+class Reverse(SmashedDefense):
+    """Reverses the tokens of every image, behind the client's blocks."""
+
+    def order(self, num_images: int, num_tokens: int, generator: torch.Generator) -> Tensor:
+        return super().order(num_images, num_tokens, generator).flip(1)
+
+    def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
+        return features.flip(1)
+
+
+@dataclass(frozen=True, repr=False)
 class OtherTraining(TrainingDefense):
     def protect_training(self, training: Training, generator: torch.Generator) -> Training:
         return training
@@ -73,6 +89,7 @@ def batch() -> Batch:
     [
         ((InstaHide(), DPSGD()), "InstaHide.* mixes examples of different people.*per-example bound of DPSGD"),
         ((InstaHide(), Clip(), DPSGD()), "mixes examples of different people"),
+        ((BatchShuffle(), DPSGD()), "BatchShuffle.* mixes examples.*per-example bound of DPSGD"),
         ((STAdam(), STAdam()), "both replace the optimizer; keep one"),
         ((STAdam(), DPSGD()), "both replace the optimizer"),
         ((DPSGD(noise_multiplier=1.0), DPSGD()), "both replace the optimizer"),
@@ -92,6 +109,7 @@ def test_combinations_that_would_lie_are_refused(stages: tuple[Defense, ...], re
         (OtherTraining(), DPSGD()),
         (InstaHide(), STAdam(), Pruning()),
         (Clip(), Clip(2.0)),
+        (PatchShuffle(), FeatureDP(), DPSGD()),
     ],
 )
 def test_honest_combinations_are_accepted(stages: tuple[Defense, ...]):
@@ -115,6 +133,46 @@ def test_stages_apply_in_order_to_what_they_protect(batch: Batch):
     assert not torch.equal(pipeline.protect_once(batch, (0,)).images, batch.images)
     clipped_last = Pipeline((Pruning(0.5), Clip(1.0))).protect_update(update, (0,))
     torch.testing.assert_close(clipped_last["w"], torch.tensor([0.0, 1.0]))
+
+
+SHUFFLES = [
+    (),
+    (Blur(), PatchShuffle(), Clip()),
+    (PatchShuffle(), PatchShuffle()),
+    (PatchShuffle(), BatchShuffle(k=0.5)),
+    (Reverse(), BatchShuffle(k=0.5, final_shuffle=False), AddFeature(0.0)),
+    (BatchShuffle(k=0.5), Reverse(), FeatureNoise(0.0), BatchShuffle(k=0.25)),
+]
+
+
+@pytest.mark.parametrize("stages", SHUFFLES, ids=lambda stages: str(Pipeline(stages)))
+def test_the_order_of_tokens_is_that_of_the_tokens_on_the_wire(stages: tuple[Defense, ...]):
+    """Tokens that are their own numbers tell where they came from."""
+    pipeline, key = Pipeline(stages), (3, "train", 1)
+    numbers = torch.arange(4 * 8.0).view(4, 8, 1)
+    on_wire = pipeline.protect_features(pipeline.protect_tokens(numbers, key), key)
+    order = pipeline.token_order(4, 8, key)
+    assert torch.equal(order, on_wire.squeeze(2).long())
+    moved = any(isinstance(stage, PatchShuffle | BatchShuffle) for stage in stages)
+    assert torch.equal(order, torch.arange(32).view(4, 8)) == (not moved)
+    assert torch.equal(order, pipeline.token_order(4, 8, (4, "train", 1))) == (not moved)
+
+
+def test_stages_on_tokens_come_before_the_blocks_and_the_others_behind():
+    pipeline, tokens = Pipeline((AddFeature(2.0), PatchShuffle(), AddFeature(3.0))), torch.rand(2, 5, 3)
+    assert torch.equal(pipeline.protect_features(tokens, (0,)), tokens + 2.0 + 3.0)
+    # The shuffle has the stream of its place in the pipeline, whatever runs before it.
+    expected = PatchShuffle().protect_features(tokens, generator_for(0, 1))
+    assert torch.equal(pipeline.protect_tokens(tokens, (0,)), expected)
+    assert pipeline.smashed_defenses == pipeline.defenses
+
+
+def test_what_a_pipeline_asks_of_the_client_half():
+    asked = [(p.edge_blocks, p.raw_patches, p.widening) for p in map(Pipeline, [(Clip(),), (PatchShuffle(),)])]
+    assert asked == [(None, False, 1)] * 2
+    spectral = Pipeline((Clip(), SpectralShuffle(fft_stage="pixel"), FeatureNoise()))
+    assert (spectral.edge_blocks, spectral.raw_patches, spectral.widening) == (0, True, 2)
+    assert not Pipeline((SpectralShuffle(),)).raw_patches
 
 
 def test_a_stages_stream_is_its_own(batch: Batch):

@@ -1,13 +1,14 @@
-"""Gaussian blur against SciPy, and what must hold for any blur."""
+"""Gaussian blur and shrinking against SciPy, and what must hold for any blur."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
-from scipy.ndimage import gaussian_filter
+from scipy.ndimage import gaussian_filter, map_coordinates
 
 from defenses.base import Batch, generator_for
-from defenses.blur import Blur, gaussian_blur
+from defenses.blur import Blur, Downsample, gaussian_blur
 
 
 @pytest.mark.parametrize("std", [0.1, 0.3, 1.0, 2.5, 9.0])
@@ -45,3 +46,40 @@ def test_the_defence_keeps_targets_and_applies_to_test_images_too():
     assert torch.equal(protected.targets, batch.targets)
     assert Blur.at_inference
     assert not Blur.resamples
+
+
+# ---- shrinking
+
+
+@pytest.mark.parametrize(("side", "factor"), [(28, 14), (12, 4), (12, 3), (7, 7), (7, 1)])
+def test_shrinking_averages_blocks_and_interpolates_between_their_centres(side: int, factor: int):
+    """SciPy's linear spline, whose sample i lies in the middle of block i; beyond the outer centres nothing changes."""
+    images = torch.rand(2, 3, side, side, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    small = images.unfold(2, factor, factor).unfold(3, factor, factor).mean((-2, -1))
+    at = (np.arange(side) + 0.5) / factor - 0.5
+    places = np.meshgrid(at, at, indexing="ij")
+    expected = [[map_coordinates(plane, places, order=1, mode="nearest") for plane in image] for image in small.numpy()]
+    shown = Downsample(factor).protect_batch(Batch(images, torch.eye(2)), generator_for(0)).images
+    torch.testing.assert_close(shown, torch.from_numpy(np.array(expected)), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize(("side", "factor", "blocks"), [(30, 14, 3), (9, 4, 3), (16, 4, 4)])
+def test_a_side_that_is_no_multiple_is_rounded_up(side: int, factor: int, blocks: int):
+    """A bilinear enlargement of n x n numbers is a matrix of rank n."""
+    images = torch.rand(1, 1, side, side, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    shown = Downsample(factor).protect_batch(Batch(images, torch.ones(1, 1)), generator_for(0)).images[0, 0]
+    assert torch.linalg.matrix_rank(images[0, 0]) == side
+    assert torch.linalg.matrix_rank(shown) == blocks
+
+
+@pytest.mark.parametrize("factor", [6, 7, 100])
+def test_an_image_within_one_block_becomes_its_mean_colour(factor: int):
+    images = torch.rand(2, 3, 6, 5, generator=torch.Generator().manual_seed(5))
+    shown = Downsample(factor).protect_batch(Batch(images, torch.eye(2)), generator_for(0)).images
+    torch.testing.assert_close(shown, images.mean((2, 3), keepdim=True).expand_as(images))
+
+
+def test_shrinking_applies_to_test_images_too_and_the_paper_keeps_16_by_16():
+    assert Downsample.at_inference
+    assert not Downsample.resamples
+    assert 224 // Downsample().factor == 16

@@ -1,0 +1,154 @@
+"""What the client half of a split model costs, counted: parameters, multiply-accumulates (MACs), peak bytes.
+
+Counts do not depend on the machine's load. Wall-clock times are benchmarks' business.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+@dataclass(frozen=True)
+class EdgeCost:
+    """Cost of one forward pass as measured by ``measure_edge``.
+
+    Attributes:
+        parameters: Numbers in the modules' parameters and floating-point buffers, frozen ones included.
+        macs: Multiply-accumulates of the forward pass; see ``count_macs``.
+        training_macs: Those of one training step: three times ``macs`` where the half is trained, since the backward pass has
+            as large products for the gradients of weights and of inputs each; else ``macs``.
+        peak_bytes: Parameters, buffers, and the most that was allocated at once besides: by the forward pass where the half is
+            frozen, else by forward and backward pass, with what is saved in between and the gradients.
+    """
+
+    parameters: int
+    macs: int
+    training_macs: int
+    peak_bytes: int
+
+
+def measure_edge(function: Callable[[], Tensor], modules: Sequence[nn.Module], *, trained: bool) -> EdgeCost:
+    """Runs the client half once and counts.
+
+    Args:
+        function: Maps nothing to what is sent, of one image if costs per image are wanted; with all defences. It must have its
+            images ready: these are not counted. Called twice on CUDA.
+        modules: All that it uses, on one device.
+        trained: Whether the half is trained: the backward pass runs too. No ``grad`` of a parameter changes.
+
+    On CPUs, ``peak_bytes`` counts tensors that operators return, without the scratch space inside of them. On CUDA it asks the
+    allocator, which rounds every tensor up to 512 bytes.
+    """
+    held = list({id(t): t for module in modules for t in (*module.parameters(), *module.buffers())}.values())
+    weights = [tensor for tensor in held if trained and tensor.requires_grad]
+    cuda = held[0].device if held and held[0].is_cuda else None
+    with torch.set_grad_enabled(bool(weights)):
+        if cuda:
+            # The first run makes CUDA's libraries allocate work space that they keep.
+            _differentiate(function(), weights)
+            torch.cuda.reset_peak_memory_stats(cuda)
+        before = torch.cuda.memory_allocated(cuda) if cuda else 0
+        with _Watch(held) as watch:
+            sent = function()
+            macs = watch.macs
+            _differentiate(sent, weights)
+    return EdgeCost(
+        parameters=sum(tensor.numel() for tensor in held if tensor.is_floating_point()),
+        macs=macs,
+        training_macs=3 * macs if weights else macs,
+        peak_bytes=(torch.cuda.max_memory_allocated(cuda) - before if cuda else watch.peak)
+        + sum(tensor.numel() * tensor.element_size() for tensor in held),
+    )
+
+
+def _differentiate(sent: Tensor, weights: Sequence[Tensor]) -> None:
+    if weights:
+        torch.autograd.grad(sent, weights, torch.ones_like(sent), allow_unused=True)
+
+
+def count_macs(operator: str, args: Sequence[Any], result: Any) -> int:
+    """Multiply-accumulates of one call of an ATen operator; 0 for all but those that a network's work is made of.
+
+    Matrix products, convolutions and attention: multiplications of their matrices. Fourier transforms: 5 M log2 M real
+    operations for a plane of M points, half of them MACs; the transform of real numbers counts as that of complex ones.
+
+    Args:
+        operator: Its name without namespace and overload, such as "addmm".
+        args: Positional arguments.
+        result: What it returned.
+    """
+    if operator in _FIRST_MATRIX:
+        return int(result.numel() * args[_FIRST_MATRIX[operator]].shape[-1])
+    if operator == "convolution":
+        images, weight, transposed = args[0], args[1], args[6]
+        return int((images if transposed else result).numel() * weight[0].numel())
+    if "scaled_dot_product" in operator and "backward" not in operator:
+        queries, keys, values = args[:3]
+        return int(queries[..., 0].numel() * keys.shape[-2] * (queries.shape[-1] + values.shape[-1]))
+    if operator in ("_fft_c2c", "_fft_r2c", "_fft_c2r"):
+        # Real tensors have all points, their one-sided spectra about half.
+        points = result if operator == "_fft_c2r" else args[0]
+        plane = math.prod(points.shape[axis] for axis in args[1])
+        return round(points.numel() / plane * 2.5 * plane * math.log2(plane))
+    return 0
+
+
+_FIRST_MATRIX = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "mv": 0, "addmv": 1, "dot": 0}
+"""Operators that multiply matrices -> which argument is the first factor; its rows are as long as the products' sums."""
+
+
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it without types
+    """Adds up MACs, and keeps track of how many bytes are alive in storages that operators have allocated."""
+
+    def __init__(self, known: Sequence[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.macs = 0
+        self.peak = 0
+        self._live = 0
+        # References by identity: storages compare by content.
+        self._seen: dict[int, weakref.ref[Any]] = {}
+        for tensor in known:
+            self._watch(tensor, counted=False)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        for tensor in tree_leaves((args, kwargs)):
+            if isinstance(tensor, Tensor):
+                self._watch(tensor, counted=False)
+        # In inference mode, linear layers and attention arrive whole.
+        with self:
+            result = func.decompose(*args, **(kwargs or {}))
+        if result is not NotImplemented:
+            return result
+        result = func(*args, **(kwargs or {}))
+        self.macs += count_macs(func.overloadpacket.__name__, args, result)
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor):
+                self._watch(tensor, counted=True)
+        return result
+
+    def _watch(self, tensor: Tensor, *, counted: bool) -> None:
+        """Counts a storage from its first sight to its end, unless it was there before, as arguments are."""
+        storage = tensor.untyped_storage()
+        key = id(storage)
+        if key in self._seen:
+            return
+        size = storage.nbytes() if counted else 0
+        self._live += size
+        self.peak = max(self.peak, self._live)
+
+        def end(_: Any) -> None:
+            self._live -= size
+            del self._seen[key]
+
+        self._seen[key] = weakref.ref(storage, end)

@@ -1,0 +1,98 @@
+"""What all message handlers of the ClientApp share: the watchdog, the client behind a message, replies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message, RecordDict
+
+from clients.records import values_of
+from clients.split_training import SplitClient
+from clients.task import Task
+from clients.training import LocalClient
+
+GRACE_SECONDS = 10.0
+Call = Callable[[Message, Context], Message]
+
+
+def watchdog(message: Message, context: Context, call_next: Call) -> Message:
+    """Turns a client that runs longer than ``config.timeout`` seconds into an error reply, so that its worker lives on.
+
+    If a call that Python cannot interrupt hangs, the process is ended a little later: the runtime then reports the loss.
+    """
+    seconds = float(values_of(message, "config").get("timeout", 0.0))
+    if seconds <= 0 or threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+        return call_next(message, context)
+
+    def expire(*_: object) -> None:
+        raise TimeoutError(f"client ran longer than client-timeout = {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, expire)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    last_resort = threading.Timer(seconds + GRACE_SECONDS, os._exit, (1,))
+    last_resort.daemon = True
+    if Path(sys.argv[0]).name == "default_worker.py":  # a Ray worker: the pool starts another
+        last_resort.start()
+    try:
+        return call_next(message, context)
+    finally:
+        last_resort.cancel()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def client_of(message: Message, context: Context) -> LocalClient:
+    """The client that a message is for, with this node's data.
+
+    Raises:
+        RuntimeError: When the node was not set up.
+    """
+    task = Task.from_json(values_of(message, "config")["task"])
+    if "data-dir" in context.node_config:
+        task = replace(task, data_dir=str(context.node_config["data-dir"]))
+    if task.owns_data:
+        data = task.load_data()
+        return _KINDS[task.scenario](task, partition_of(context), range(len(data.train)), range(len(data.test)))
+    if "indices" not in context.state:
+        raise RuntimeError("this node was not set up: it joined after the start, or its `query.setup` failed")
+    indices: Any = context.state["indices"]
+    return _KINDS[task.scenario](
+        task, partition_of(context), *(indices[part].numpy().tolist() for part in ("train", "test"))
+    )
+
+
+def partition_of(context: Context) -> int:
+    """The partition that this node holds.
+
+    Raises:
+        RuntimeError: When it was started without one.
+    """
+    if "partition-id" not in context.node_config:
+        raise RuntimeError(
+            'this node does not know its partition: start it with --node-config "partition-id=0 num-partitions=2"'
+        )
+    return int(context.node_config["partition-id"])
+
+
+def check_bundle(app_dir: str) -> None:
+    """In a simulation every process must run the code that the server runs (Ray workers may find another checkout)."""
+    here = Path(__file__).resolve()
+    if app_dir and not here.is_relative_to(app_dir):
+        raise RuntimeError(
+            f"this worker runs {here}, not the bundle {app_dir}; stop Flower's local runtime and run again"
+        )
+
+
+def reply_to(message: Message, records: dict[str, Any]) -> Message:
+    """A reply of named records."""
+    return Message(RecordDict(records), reply_to=message)
+
+
+_KINDS: dict[str, type[LocalClient]] = {"federated": LocalClient, "split": SplitClient}

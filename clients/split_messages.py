@@ -1,0 +1,171 @@
+"""The messages of split learning; as all others they carry a ``config`` record with the task and the watchdog's ``timeout``.
+
+====================  =====================================================  ===============================================
+type                  content                                                reply
+====================  =====================================================  ===============================================
+``train.step``        ``config``: ``first``, ``count`` of batches to send,   ``features``: one (B, N, D) a batch; with
+                      ``applied``: first batch of the gradients; ``edge``:   labels at the server ``examples``, else
+                      weights to begin the round with; ``gradients`` of      ``targets``; ``metrics``
+                      batches sent before
+``train.backward``    ``gradients`` of the last batches, ``applied``         ``metrics``
+``train.collect``     ``edge``: the weights the round began with             ``arrays``: update of the client half;
+                                                                             ``metrics``
+``train.smash``       ``config``: ``sendings``, ``reveal-order``; ``edge``   ``target-0``, ...: (R, B, N, D) of an audit
+                                                                             batch; ``targets``; ``orders`` if asked
+``train.audit_step``  ``gradients`` of audit batches; ``edge``               ``target-0``, ...: one-step updates
+``evaluate.smash``    ``config``: ``first``, ``count``; ``edge``             ``features`` of test images
+``evaluate``          ``logits`` of all test images                          ``metrics``: counts
+====================  =====================================================  ===============================================
+
+What is on the wire of a training step is tokens: no order, no class token. A frozen client half never crosses it: it follows from
+the seed. What a trained half needs between messages is kept in the node's state.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from flwr.app import ConfigRecord, Context, Message
+from torch import Tensor
+
+from clients.node import client_of, reply_to
+from clients.records import metrics, tensors_of, to_record, to_tensors, values_of
+from clients.split_training import EdgeState, SplitClient
+
+
+def step(message: Message, context: Context) -> Message:
+    """Trains on the gradients that came with the message, then sends the next batches."""
+    start = time.perf_counter()
+    client, config = _split_client(message, context), values_of(message, "config")
+    state = _advance(client, message, context)
+    edge = client.load_edge(state.weights).requires_grad_(False)
+    numbers = range(int(config["first"]), min(int(config["first"]) + int(config["count"]), client.num_batches()))
+    sent = [client.smash_batch(edge, number) for number in numbers]
+    records: dict[str, Any] = {"features": to_record(_numbered([one.features for one in sent]))}
+    if config["labels"] == "server":
+        records["examples"] = to_record(_numbered([one.examples for one in sent]))
+    else:
+        records["targets"] = to_record(_numbered([one.targets for one in sent]))
+    return _answer(message, records, sum(len(one.examples) for one in sent), start)
+
+
+def backward(message: Message, context: Context) -> Message:
+    """Trains on the gradients of the round's last batches."""
+    start = time.perf_counter()
+    client = _split_client(message, context)
+    state = _advance(client, message, context)
+    return _answer(message, {}, state.steps, start)
+
+
+def collect(message: Message, context: Context) -> Message:
+    """Sends the update of the client half."""
+    start = time.perf_counter()
+    client = _split_client(message, context)
+    before, after = tensors_of(message, "edge"), _kept(client, context)
+    update = client.edge_update(before, after.weights)
+    examples = min(client.num_train, after.steps * client.task.batch_size)
+    return _answer(message, {"arrays": to_record(update)}, max(examples, 1), start, **{"local-steps": after.steps})
+
+
+def smash(message: Message, context: Context) -> Message:
+    """Sends audit batches, over and over: what training sends in as many passes, with the same defences."""
+    start = time.perf_counter()
+    client, config = _split_client(message, context), values_of(message, "config")
+    edge = client.load_edge(tensors_of(message, "edge")).requires_grad_(False)
+    sendings, targets = int(config["sendings"]), range(client.task.probe_targets)
+    sent = {f"target-{at}": client.send_audited(edge, at, sendings) for at in targets}
+    records: dict[str, Any] = {name: to_record({"features": features}) for name, features in sent.items()}
+    records["targets"] = to_record({f"target-{at}": client.audit_targets(at) for at in targets})
+    if config["reveal-order"]:
+        orders = {f"target-{at}": client.audit_orders(at, sendings, edge.num_tokens) for at in targets}
+        records["orders"] = to_record(orders)
+    return _answer(message, records, client.task.probe_images, start)
+
+
+def audit_step(message: Message, context: Context) -> Message:
+    """Sends the client half's update after one plain step on each audit batch."""
+    start = time.perf_counter()
+    client = _split_client(message, context)
+    edge, gradients = client.load_edge(tensors_of(message, "edge")), tensors_of(message, "gradients")
+    updates = {name: client.step_audited(edge, int(name.rpartition("-")[2]), g) for name, g in gradients.items()}
+    return _answer(message, {name: to_record(u) for name, u in updates.items()}, client.task.probe_images, start)
+
+
+def smash_test(message: Message, context: Context) -> Message:
+    """Sends test images as smashed data."""
+    start = time.perf_counter()
+    client, config = _split_client(message, context), values_of(message, "config")
+    edge = client.load_edge(tensors_of(message, "edge")).requires_grad_(False)
+    features = client.smash_test(edge, int(config["first"]), int(config["count"]))
+    return _answer(message, {"features": to_record({"0": features})}, len(features), start)
+
+
+def judge(client: SplitClient, message: Message) -> Message:
+    """Counts how often the server's logits are right."""
+    logits = tensors_of(message, "logits").get("0")
+    if logits is None:
+        raise RuntimeError("the evaluation of a split model needs the server's logits")
+    return reply_to(message, {"metrics": metrics(client.judge(logits))})
+
+
+TRAIN: dict[str, Callable[[Message, Context], Message]] = {
+    "step": step,
+    "backward": backward,
+    "collect": collect,
+    "smash": smash,
+    "audit_step": audit_step,
+}
+EVALUATE: dict[str, Callable[[Message, Context], Message]] = {"smash": smash_test}
+
+
+def _split_client(message: Message, context: Context) -> SplitClient:
+    client = client_of(message, context)
+    if not isinstance(client, SplitClient):
+        raise RuntimeError(
+            f"{message.metadata.message_type} is a message of split learning, not of {client.task.scenario}"
+        )
+    return client
+
+
+def _advance(client: SplitClient, message: Message, context: Context) -> EdgeState:
+    """The client half after the gradients of this message; kept in the node's state where it is trained."""
+    if not client.task.trains_edge:
+        return EdgeState({})
+    begin = tensors_of(message, "edge")
+    state = EdgeState(begin) if begin else _kept(client, context)
+    if gradients := tensors_of(message, "gradients"):
+        ordered = [gradients[name] for name in sorted(gradients, key=int)]
+        state = client.apply_gradients(state, int(values_of(message, "config")["applied"]), ordered)
+    _keep(client, context, state)
+    return state
+
+
+def _keep(client: SplitClient, context: Context, state: EdgeState) -> None:
+    context.state["edge"] = to_record(state.weights)
+    context.state["edge-optimizer"] = to_record(state.optimizer)
+    context.state["edge-about"] = ConfigRecord({"round": _round_of(client), "steps": state.steps})
+
+
+def _kept(client: SplitClient, context: Context) -> EdgeState:
+    about: Any = context.state.get("edge-about")
+    if about is None or about["round"] != _round_of(client):
+        raise RuntimeError(
+            f"this node does not hold the client half of round {client.task.round}; it missed its beginning"
+        )
+    kept: Any = context.state
+    return EdgeState(to_tensors(kept["edge"]), to_tensors(kept["edge-optimizer"]), int(about["steps"]))
+
+
+def _round_of(client: SplitClient) -> str:
+    return f"{client.task.round} {client.task.pipeline}"
+
+
+def _numbered(tensors: list[Tensor]) -> dict[str, Tensor]:
+    return {str(at): tensor.detach() for at, tensor in enumerate(tensors)}
+
+
+def _answer(message: Message, records: dict[str, Any], examples: int, start: float, **more: int) -> Message:
+    numbers = {"num-examples": examples, "train-seconds": time.perf_counter() - start, **more}
+    return reply_to(message, {**records, "metrics": metrics(numbers)})

@@ -1,0 +1,320 @@
+"""The client's work in split learning: it sends smashed data and trains its half with the gradients that come back; no Flower here.
+
+Data flow: images -> input defences -> normalise -> embedding -> stages on tokens -> client blocks -> stages on smashed data ->
+wire. A batch is named by its number in the round: its examples, its shuffles and its noise follow from that alone, so that the
+forward pass can be computed again when the gradient arrives.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attacks.local_model import shared_tensors
+from attacks.smashed import smash
+from clients.split_models import EdgeHalf, RawPatches
+from clients.task import Task, load_weights
+from clients.training import LocalClient, Probed, TrainingError, device, local_batch
+from defenses.base import Batch, Key, Update, generator_for
+
+NETWORK = "network/"
+"""Prefix of the weights of a network that an edge-training defence keeps at the client."""
+
+
+@dataclass(frozen=True)
+class EdgeState:
+    """What a client keeps of its half between the messages of one round.
+
+    Attributes:
+        weights: Name -> tensor.
+        optimizer: Flat state of the optimizer: "0/momentum_buffer" and the like; empty before the first step.
+        steps: Optimizer steps so far in this round.
+    """
+
+    weights: dict[str, Tensor]
+    optimizer: dict[str, Tensor] = field(default_factory=dict)
+    steps: int = 0
+
+
+@dataclass(frozen=True)
+class Smashed:
+    """One batch on the wire.
+
+    Attributes:
+        features: (B, N, D), after all defences.
+        examples: (B,) int64, positions among the client's training examples: where the server holds the labels, it needs these.
+        targets: (B, K) class probabilities: where the labels travel, they travel with the tokens.
+    """
+
+    features: Tensor
+    examples: Tensor
+    targets: Tensor
+
+
+class SplitClient(LocalClient):
+    """One client's data and its work on one split task. Arguments as ``LocalClient``."""
+
+    def num_batches(self) -> int:
+        """Batches of one round."""
+        return self.task.local_steps or self.task.local_epochs * self._batches_per_pass
+
+    @property
+    def _batches_per_pass(self) -> int:
+        full, left = divmod(self.num_train, self.task.batch_size)
+        # One image that is left over has no company to be shuffled with: it waits for the next pass.
+        return full + (left > 1 or not full)
+
+    def smash_batch(self, edge: EdgeHalf, number: int) -> Smashed:
+        """Batch ``number`` of this round as it is sent; autograd passes through where the weights ask for it."""
+        examples = self._examples(number)
+        batch = self._shown(examples, number)
+        features = self._smash(edge, batch.images, self._key("batch", number))
+        return Smashed(features, examples, batch.targets)
+
+    def _examples(self, number: int) -> Tensor:
+        order, at = divmod(number, self._batches_per_pass)
+        generator = generator_for(*self.key("train", self.task.round), "order", order)
+        chosen = torch.randperm(self.num_train, generator=generator)
+        return chosen[at * self.task.batch_size : (at + 1) * self.task.batch_size]
+
+    def _shown(self, examples: Tensor, number: int) -> Batch:
+        """What enters the embedding, in [0, 1]."""
+        whole = self.protected()
+        return self.pipeline.protect_batch(
+            Batch(whole.images[examples], whole.targets[examples]), self._key("images", number)
+        )
+
+    def _key(self, *what: int | str) -> Key:
+        return (*self.key("train", self.task.round), *what)
+
+    def _smash(self, edge: EdgeHalf, images: Tensor, key: Key) -> Tensor:
+        return smash(edge, self.pipeline, images.to(device()), self.card, key)
+
+    # Training of the client half ----------------------------------------------------------------------------------------
+
+    def apply_gradients(self, state: EdgeState, first: int, gradients: Sequence[Tensor]) -> EdgeState:
+        """Steps the client half with the gradients of consecutive batches that were sent with the weights in ``state``.
+
+        All of them are taken at those weights, as the server's gradients are; then one step follows for each, in order. With one
+        batch per message this is exact training; with K, a gradient is up to K - 1 steps late.
+
+        Args:
+            state: What the batches were sent with.
+            first: Number of the first batch.
+            gradients: One (B, N, D) for each batch: the loss's gradient with respect to what was sent.
+
+        Raises:
+            TrainingError: When a gradient does not fit, or the weights are no longer finite.
+        """
+        edge = self.load_edge(state.weights)
+        network = self._network(edge, state.weights)
+        parameters = [*edge.parameters(), *(network.parameters() if network else ())]
+        optimizers = _optimizers(self.task, edge, network)
+        load_flat_state(optimizers, state.optimizer)
+        slopes = []
+        for at, gradient in enumerate(gradients):
+            loss = self._surrogate(edge, network, first + at, gradient.to(device()))
+            slopes.append(torch.autograd.grad(loss, parameters, allow_unused=True))
+        for step in slopes:
+            for parameter, slope in zip(parameters, step, strict=True):
+                parameter.grad = slope
+            for optimizer in optimizers:
+                optimizer.step()
+        weights = {name: tensor.detach().cpu().clone() for name, tensor in shared_tensors(edge).items()}
+        if bad := [name for name, tensor in weights.items() if not torch.isfinite(tensor).all()]:
+            raise TrainingError(
+                f"client {self.partition}, round {self.task.round}: training diverged, {bad[0]!r} is not finite; lower "
+                f"block-learning-rate (now {self.task.edge_learning_rate:g})"
+            )
+        if network:
+            weights |= {NETWORK + name: t.detach().cpu().clone() for name, t in network.state_dict().items()}
+        return EdgeState(weights, flat_state(optimizers), state.steps + len(slopes))
+
+    def _surrogate(self, edge: EdgeHalf, network: nn.Module | None, number: int, gradient: Tensor) -> Tensor:
+        """A scalar whose gradient is that of the server's loss (and of an edge-training defence's penalty)."""
+        features = self.smash_batch(edge, number).features
+        if features.shape != gradient.shape:
+            raise TrainingError(
+                f"the gradient of batch {number} is {tuple(gradient.shape)}, expected {tuple(features.shape)}"
+            )
+        loss = (features * gradient).sum()
+        if network is None or self.pipeline.edge_training is None:
+            return loss
+        patches = RawPatches(self.task.patch_size)(self._originals_at(number).images.to(device()))
+        own, penalty = self.pipeline.edge_training.losses(network, features, patches)
+        return loss + own + penalty
+
+    def _originals_at(self, number: int) -> Batch:
+        indices = torch.tensor(self._train, dtype=torch.long)[self._examples(number)]
+        return local_batch(self.data.train, indices, self.card.num_classes)
+
+    def _network(self, edge: EdgeHalf, weights: Mapping[str, Tensor]) -> nn.Module | None:
+        """The network of an edge-training defence, with its kept weights."""
+        defense = self.pipeline.edge_training
+        if defense is None:
+            return None
+        values = self.task.patch_size**2 * self.card.input_shape[0]
+        network = defense.build_network(
+            edge.num_tokens, self.pipeline.widening * edge.dim, values, generator_for(*self.key("network"))
+        ).to(device())
+        if kept := {name.removeprefix(NETWORK): t for name, t in weights.items() if name.startswith(NETWORK)}:
+            network.load_state_dict(kept)
+        return network
+
+    def load_edge(self, weights: Mapping[str, Tensor]) -> EdgeHalf:
+        """The client half with these weights; without any, as it was initialised."""
+        edge = copy.deepcopy(_initial_edge(replace(self.task, round=0, edge_learning_rate=0.0)))
+        if weights:
+            load_weights(edge, weights)
+        return edge.requires_grad_(self.task.trains_edge).train(self.task.trains_edge)
+
+    def edge_update(self, before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Update:
+        """What this client sends of its half at the end of a round: after - before, through the update defences."""
+        update = {name: after[name] - weight for name, weight in before.items()}
+        return self.pipeline.protect_update(update, self._key("update"))
+
+    # Evaluation ---------------------------------------------------------------------------------------------------------
+
+    def smash_test(self, edge: EdgeHalf, first: int, count: int) -> Tensor:
+        """Smashed data (b, N, D) of this client's test examples ``first`` to ``first + count``, protected as in use."""
+        clean = self.test_examples()
+        shown = self.pipeline.protect_test(clean, self.key("test")).images[first : first + count]
+        with torch.no_grad():
+            return self._smash(edge, shown, self.key("test", self.task.round, first))
+
+    def judge(self, logits: Tensor) -> dict[str, list[float]]:
+        """Counts behind accuracy and correlation, from the server's logits (n, K) of all test examples.
+
+        Returns:
+            "true-positives", "false-positives" and "false-negatives", K numbers each, one class against the others; "examples" and
+            the summed "loss", one number each.
+
+        Raises:
+            ValueError: When there are not as many logits as test examples.
+        """
+        truth = self.test_examples().targets.argmax(1)
+        if len(logits) != len(truth):
+            raise ValueError(f"{len(logits)} logits for {len(truth)} test examples")
+        guess, classes = logits.argmax(1), self.card.num_classes
+        hits = torch.bincount(truth[guess == truth], minlength=classes)
+        return {
+            "true-positives": hits.tolist(),
+            "false-positives": (torch.bincount(guess, minlength=classes) - hits).tolist(),
+            "false-negatives": (torch.bincount(truth, minlength=classes) - hits).tolist(),
+            "examples": [len(truth)],
+            "loss": [float(nn.functional.cross_entropy(logits, truth, reduction="sum"))],
+        }
+
+    # Audit --------------------------------------------------------------------------------------------------------------
+
+    def audited(self, target: int) -> Probed:
+        """The images of an audit batch: those that are attacked, as the person holds them and as they entered the embedding.
+
+        Training images, or test images where the server's auxiliary data are the training images themselves.
+        """
+        chosen = self._audit_examples(target, 0)[: self.task.probe_images]
+        clean = self._audit_pool().images[chosen], self._audit_pool().targets[chosen]
+        shown = self._audit_shown(target, 0)
+        return Probed(Batch(*clean), Batch(shown.images[: len(chosen)], shown.targets[: len(chosen)]))
+
+    def send_audited(self, edge: EdgeHalf, target: int, sendings: int) -> Tensor:
+        """``sendings`` sendings (R, B, N, D) of an audit batch: the attacked images stay in front, their company changes."""
+        with torch.no_grad():
+            sent = [
+                self._smash(edge, self._audit_shown(target, at).images, self._audit_key(target, at))
+                for at in range(sendings)
+            ]
+        return torch.stack(sent).cpu()
+
+    def audit_targets(self, target: int) -> Tensor:
+        """Class probabilities (B, K) of the first sending of an audit batch, which the server knows as it does in training."""
+        return self._audit_shown(target, 0).targets
+
+    def audit_orders(self, target: int, sendings: int, num_tokens: int) -> Tensor:
+        """Where each token of ``send_audited`` came from: (R, B, N) int64. Only for upper bounds that are told."""
+        batch = len(self._audit_examples(target, 0))
+        orders = [self.pipeline.token_order(batch, num_tokens, self._audit_key(target, at)) for at in range(sendings)]
+        return torch.stack(orders)
+
+    def step_audited(self, edge: EdgeHalf, target: int, gradient: Tensor) -> Update:
+        """The update of one plain step of SGD on the first sending of an audit batch, through the update defences."""
+        features = self._smash(edge, self._audit_shown(target, 0).images, self._audit_key(target, 0))
+        names, parameters = zip(*edge.named_parameters(), strict=True)
+        slopes = torch.autograd.grad((features * gradient.to(device())).sum(), parameters, allow_unused=True)
+        rate, decay = self.task.edge_learning_rate, self.task.weight_decay
+        update = {
+            name: -rate * ((torch.zeros_like(weight) if slope is None else slope) + decay * weight).detach().cpu()
+            for name, weight, slope in zip(names, parameters, slopes, strict=True)
+        }
+        return self.pipeline.protect_update(update, (*self._audit_key(target, 0), "update"))
+
+    def _audit_key(self, target: int, sending: int) -> Key:
+        return self.key("audit-batch", self.task.round, target, sending)
+
+    def _audit_pool(self) -> Batch:
+        return self.test_examples() if self.task.auxiliary_data == "private" else self.originals()
+
+    def _audit_examples(self, target: int, sending: int) -> Tensor:
+        """Positions in the audit pool; the attacked ones are the same in all rounds and pipelines, so that curves compare."""
+        size = len(self._audit_pool())
+        order = torch.randperm(size, generator=generator_for(*self.key("audited", target)))
+        attacked, rest = order[: self.task.probe_images], order[self.task.probe_images :]
+        company = max(min(self.task.batch_size, size) - len(attacked), 0)
+        drawn = torch.randperm(len(rest), generator=generator_for(*self.key("company", target, sending)))[:company]
+        return torch.cat([attacked, rest[drawn]])
+
+    def _audit_shown(self, target: int, sending: int) -> Batch:
+        chosen = self._audit_examples(target, sending)
+        key = self._audit_key(target, sending)
+        if self.task.auxiliary_data == "private":
+            pool = self._audit_pool()
+            return self.pipeline.protect_test(Batch(pool.images[chosen], pool.targets[chosen]), key)
+        whole = self.protected()
+        return self.pipeline.protect_batch(Batch(whole.images[chosen], whole.targets[chosen]), key)
+
+
+def build_optimizer(task: Task, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    """The experiment's optimizer over groups of parameters that carry their own learning rates."""
+    if task.optimizer == "adamw":
+        return torch.optim.AdamW(groups, weight_decay=task.weight_decay)
+    return torch.optim.SGD(groups, lr=0.0, momentum=task.momentum, weight_decay=task.weight_decay)
+
+
+def flat_state(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
+    """What optimizers remember, as CPU tensors under "OPTIMIZER/PARAMETER/NAME"; empty before the first step."""
+    return {
+        f"{which}/{at}/{name}": value.detach().cpu().clone()
+        for which, optimizer in enumerate(optimizers)
+        for at, values in optimizer.state_dict()["state"].items()
+        for name, value in values.items()
+        if isinstance(value, Tensor)
+    }
+
+
+def load_flat_state(optimizers: Sequence[torch.optim.Optimizer], flat: Mapping[str, Tensor]) -> None:
+    """Gives optimizers back what ``flat_state`` took from them."""
+    for which, optimizer in enumerate(optimizers):
+        state: dict[int, dict[str, Tensor]] = {}
+        for path, value in flat.items():
+            owner, at, name = path.split("/")
+            if int(owner) == which:
+                state.setdefault(int(at), {})[name] = value
+        if state:
+            optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+
+
+def _optimizers(task: Task, edge: EdgeHalf, network: nn.Module | None) -> list[torch.optim.Optimizer]:
+    groups = [{"params": list(edge.parameters()), "lr": task.edge_learning_rate}]
+    own = [torch.optim.Adam(network.parameters())] if network else []
+    return [build_optimizer(task, groups), *own]
+
+
+@functools.lru_cache(maxsize=16)
+def _initial_edge(task: Task) -> EdgeHalf:
+    return task.build_halves()[0].to(device())
