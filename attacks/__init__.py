@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from attacks.adaptive_decoder import AdaptiveDecoder
 from attacks.base import (
     Attack,
     AttackError,
@@ -15,17 +16,21 @@ from attacks.base import (
 )
 from attacks.class_gan import ClassGAN
 from attacks.encodings import EncodingInversion
+from attacks.feature_averaging import FeatureAveraging
 from attacks.gradient_inversion import GradientInversion
 from attacks.labels import LabelInference, infer_labels
 from attacks.membership import LossThreshold, Membership
 from attacks.metrics import null_baselines, optimal_assignment, score
 from attacks.multitask_gan import MultitaskGAN
 from attacks.noise_models import MaskedInversion, NoiseModelInversion
+from attacks.pix2pix import Pix2Pix
 from attacks.policy_inversion import PolicyInversion
 from attacks.presets import DLG, LBFGSL2, AdamCosine, AdamL1, AdamL2, InvertingGradients, LBFGSCosine, SGDCosine
 from attacks.restoration import LearnedRestorer
+from attacks.server_prediction import ServerPrediction
 from attacks.shadow_models import ShadowModels
 from attacks.shredder import Jigsaw, Shredder, WindowMean
+from attacks.token_decoder import TokenDecoder
 
 __all__ = [
     "DLG",
@@ -33,11 +38,13 @@ __all__ = [
     "AdamCosine",
     "AdamL1",
     "AdamL2",
+    "AdaptiveDecoder",
     "Attack",
     "AttackError",
     "ClassGAN",
     "ClientUpdate",
     "EncodingInversion",
+    "FeatureAveraging",
     "GradientInversion",
     "InvertingGradients",
     "Jigsaw",
@@ -51,13 +58,16 @@ __all__ = [
     "Membership",
     "MultitaskGAN",
     "NoiseModelInversion",
+    "Pix2Pix",
     "PolicyInversion",
     "Reconstruction",
     "Refinement",
     "Representatives",
     "SGDCosine",
+    "ServerPrediction",
     "ShadowModels",
     "Shredder",
+    "TokenDecoder",
     "UpdateHistory",
     "WindowMean",
     "infer_labels",

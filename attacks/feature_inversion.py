@@ -13,7 +13,8 @@ from attacks.base import AttackError, Knowledge, Reconstruction
 from attacks.metrics import total_variation
 from attacks.normalisation import Normalisation, normalise
 from attacks.smashed import EdgeHalf, SmashedAttack, SmashedData
-from attacks.token_positions import TokenReader, infer_order, train_reader
+from attacks.token_positions import TokenReader
+from attacks.token_training import train_reader
 from defenses.base import DefenseError, Pipeline
 from defenses.checks import is_number, is_whole, require
 
@@ -97,8 +98,8 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
 
     Attributes:
         permutation: "fixed": token n in slot n, a fixed order as good as any other, and the true one without shuffling.
-            "resampled": at every step an order that a client could have drawn, so that x must suit all of them. "jigsaw": the
-            most probable order within every row, by a network that was trained on auxiliary images (``token_positions``).
+            "resampled": at every step an order that a client could have drawn, so that x must suit all of them. "jigsaw": what
+            the solver of ``token_positions`` finds, with a network that was trained on auxiliary images.
             "oracle": the true one, which no message holds: an upper bound on what finding the order could give.
         iterations: Steps of Adam (AMSGrad), 500,000 in the reference code. The lowest objective is returned; with "resampled"
             that of one draw.
@@ -152,13 +153,7 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
         sender = sender_of(knowledge)
         reader = None
         if self.permutation == "jigsaw":
-            reader = train_reader(
-                sender.send_with_order,
-                knowledge.auxiliary.images,
-                sender.edge.patch_size,
-                generator,
-                iterations=self.reader_iterations,
-            )
+            reader = train_reader(sender, knowledge.auxiliary.images, generator, iterations=self.reader_iterations)
         return replace(self, learned=Prepared(knowledge.pipeline, reader))
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
@@ -198,17 +193,16 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
         """The assumed order (B, N), or None where every step draws its own."""
         assert self.learned is not None
         num_images, num_tokens = observation.features.shape[1:3]
-        first = torch.arange(num_images).unsqueeze(1) * num_tokens
         match self.permutation:
             case "fixed":
-                return first + torch.arange(num_tokens)
+                return torch.arange(num_images * num_tokens).view(num_images, num_tokens)
             case "oracle":
                 if observation.orders is None:
                     raise AttackError(f"{self} is an upper bound and was not told the true order")
                 return observation.orders[0]
             case "jigsaw":
                 assert self.learned.reader is not None
-                return first + infer_order(self.learned.reader(observation.features[0]).positions)
+                return self.learned.reader.order(self.learned.reader(observation.features[0]))
         return None
 
     def _draw(self, features: Tensor, generator: torch.Generator) -> Tensor:

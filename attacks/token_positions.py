@@ -1,7 +1,15 @@
-"""Reading received tokens: where in the image each came from, whether it is the image's own, and what it shows."""
+"""Reading received tokens: where in which image each came from, and what it shows; a jigsaw with learned scores.
+
+A small network gives every token a probability of each position, and every pair of tokens one of being neighbours. Mean-field
+iterations combine both into places (``solve``), as belief propagation does in solvers of square jigsaw puzzles.
+
+Source: Noroozi and Favaro 2016 (learning positions by solving jigsaws); Cho, Avidan, Freeman, "A Probabilistic Image Jigsaw
+Puzzle Solver", 2010 (message passing over patches and places).
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,14 +17,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attacks.base import AttackError
-
-HOLDOUT = 8
-"""One auxiliary image in so many is kept out of the training."""
 HEADS = 4
-
-Send = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
-"""Images (B, C, H, W) -> tokens (B, N, D) and where each came from; ``attacks.smashed.Sender.send_with_order``."""
+MATCH = 32
+"""Length of the vectors whose inner product says whether two tokens are neighbours."""
+FLOOR = -8.0
+"""Log-probabilities of neighbours count no less: a single wrong one must not rule a place out."""
+RIDGE = 1e-6
 
 
 def to_patches(images: Tensor, patch_size: int) -> Tensor:
@@ -30,23 +36,22 @@ def from_patches(patches: Tensor, patch_size: int, shape: tuple[int, ...]) -> Te
 
 
 def infer_order(scores: Tensor) -> Tensor:
-    """The bijection of slots to positions with the highest sum of scores: (B, N, N) -> (B, N) int64 on the CPU.
+    """The bijection of slots to places with the highest sum of scores: (G, M, M) -> (G, M) int64 on the CPU.
 
     Args:
-        scores: Of image b, slot s at position n; log-probabilities give the most probable order of independent slots.
+        scores: Of slot s at place n; log-probabilities give the most probable order of independent slots.
     """
     # SciPy is slow to load, and most runs solve no puzzle.
     from scipy.optimize import linear_sum_assignment
 
-    rows = [linear_sum_assignment(-image)[1] for image in scores.detach().double().cpu().numpy()]
+    rows = [linear_sum_assignment(-group)[1] for group in scores.detach().double().cpu().numpy()]
     return torch.stack([torch.from_numpy(row) for row in rows])
 
 
-def place(values: Tensor, positions: Tensor) -> Tensor:
-    """Moves what is in slot s of (B, N, ...) to position ``positions[b, s]``."""
+def place(values: Tensor, order: Tensor) -> Tensor:
+    """Moves what is in slot s of (G, M, ...) to place ``order[g, s]``."""
     placed = torch.empty_like(values)
-    images = torch.arange(len(values)).unsqueeze(1)
-    placed[images, positions] = values
+    placed[torch.arange(len(values)).unsqueeze(1), order] = values
     return placed
 
 
@@ -56,54 +61,68 @@ class Reading:
 
     Attributes:
         positions: (B, N, N), log-probability of each position for each slot.
-        native: (B, N), log-odds that the token is of the image whose row it is in.
+        queries: (B, N, 2, MATCH), what the right and the lower neighbour of a token should look like.
+        keys: (B, N, 2, MATCH), what it looks like as one.
         patches: (B, N, P), expected pixels in [0, 1], in the order of ``to_patches``.
     """
 
     positions: Tensor
-    native: Tensor
+    queries: Tensor
+    keys: Tensor
     patches: Tensor
+
+    def pooled(self) -> Reading:
+        """All tokens of the batch as one group: (B, N, ...) -> (1, B * N, ...)."""
+        return Reading(*(value.flatten(0, 1).unsqueeze(0) for value in vars(self).values()))
+
+    def neighbours(self) -> Tensor:
+        """Log-probability that t is the right (0) or the lower (1) neighbour of s, over all t: (B, 2, N, N)."""
+        scores = torch.einsum("gsdm,gtdm->gdst", self.queries, self.keys) / math.sqrt(MATCH)
+        itself = torch.eye(scores.shape[-1], dtype=torch.bool, device=scores.device)
+        return scores.masked_fill(itself, -1e4).log_softmax(-1)
 
 
 class TokenReader(nn.Module):
-    """A small transformer without position embedding over the N received tokens of an image, with three heads.
+    """A small transformer without position embedding over the N received tokens of an image, with heads for a ``Reading``.
 
     Tokens enter standardised, and compressed by asinh: spectra span many orders of magnitude. Pixels are an affine function
     of the token, fitted by ridge regression, plus what the transformer adds to it.
 
     Attributes:
-        diagnostics: On held-out images, see ``train_reader``.
+        grid: Rows and columns of tokens.
+        kept_share: Share of tokens that never leave the row of their own image; 1 where none do.
+        diagnostics: See ``token_training.train_reader``.
     """
 
-    def __init__(self, features: Tensor, patches: Tensor, width: int, depth: int) -> None:
+    def __init__(self, features: Tensor, contents: Tensor, grid: tuple[int, int], width: int, kept_share: float) -> None:
         """Args:
         features: (M, N, D) received tokens, for statistics.
-        patches: (M, N, P), what they show.
-        width: A multiple of 4.
-        depth: Transformer blocks.
+        contents: (M, N, P), what they show.
+        grid: See the class.
+        width: Of the transformer; a multiple of 4.
+        kept_share: See the class.
         """
         from timm.models.vision_transformer import Block
 
         super().__init__()
+        self.grid, self.kept_share = grid, kept_share
         self.diagnostics: dict[str, float] = {}
-        tokens, pixels = features.flatten(0, 1), patches.flatten(0, 1)
-        self.register_buffer("mean", tokens.mean(0))
-        self.register_buffer("std", tokens.std(0).clamp_min(1e-6))
-        self.register_buffer("scale", tokens.abs().median().clamp_min(1e-6))
-        self.entry = nn.Linear(2 * tokens.shape[1], width)
-        self.blocks = nn.Sequential(*(Block(width, HEADS, mlp_ratio=2.0, qkv_bias=True) for _ in range(depth)))
+        tokens, pixels = features.flatten(0, 1), contents.flatten(0, 1)
+        dim, length = tokens.shape[1], pixels.shape[1]
+        self.mean, self.std = nn.Buffer(tokens.mean(0)), nn.Buffer(tokens.std(0).clamp_min(1e-6))
+        self.scale = nn.Buffer(tokens.abs().median().clamp_min(1e-6))
+        self.entry = nn.Sequential(nn.Linear(2 * dim, width), nn.GELU(), nn.Linear(width, width))
+        self.blocks = nn.Sequential(*(Block(width, HEADS, mlp_ratio=2.0, qkv_bias=True) for _ in range(2)))
         self.norm = nn.LayerNorm(width)
         self.positions = nn.Linear(width, features.shape[1])
-        self.native = nn.Linear(width, 1)
-        self.patches = nn.Sequential(nn.Linear(2 * width, 2 * width), nn.GELU(), nn.Linear(2 * width, pixels.shape[1]))
-        nn.init.zeros_(self.patches[2].weight)
-        nn.init.zeros_(self.patches[2].bias)
+        self.match = nn.Sequential(nn.Linear(2 * width, 2 * width), nn.GELU(), nn.Linear(2 * width, 4 * MATCH))
+        last = nn.Linear(2 * width, length)
+        nn.init.zeros_(last.weight)
+        self.patches = nn.Sequential(nn.Linear(2 * width, 2 * width), nn.GELU(), last)
+        self.affine = nn.Linear(dim, length)
         self.to(features)
-        solution = _ridge(self.standardise(tokens), pixels)
-        self.affine = nn.Linear(tokens.shape[1], pixels.shape[1]).to(features)
-        with torch.no_grad():
-            self.affine.weight.copy_(solution[:-1].T)
-            self.affine.bias.copy_(solution[-1])
+        weight, bias = _ridge(self.standardise(tokens), pixels)
+        self.affine.load_state_dict({"weight": weight, "bias": bias})
 
     def standardise(self, features: Tensor) -> Tensor:
         """Zero mean and unit variance per entry of a token."""
@@ -114,100 +133,74 @@ class TokenReader(nn.Module):
         standard = self.standardise(features)
         entry = self.entry(torch.cat([standard, (features / self.scale).asinh()], -1))
         known = self.norm(self.blocks(entry))
-        patches = self.affine(standard) + self.patches(torch.cat([entry, known], -1))
-        return Reading(self.positions(known).log_softmax(-1), self.native(known).squeeze(-1), patches)
+        both = torch.cat([entry, known], -1)
+        match = 3 * self.match(both).unflatten(-1, (4, MATCH))
+        patches = self.affine(standard) + self.patches(both)
+        return Reading(self.positions(known).log_softmax(-1), match[..., :2, :], match[..., 2:, :], patches)
+
+    def scores(self, reading: Reading) -> Tensor:
+        """Log-probabilities of places, see ``solve``: (B, N, N) within rows, or (1, B * N, B * N) where tokens change rows."""
+        if self.kept_share >= 1:
+            return solve(reading.positions, reading.neighbours(), self.grid)
+        batch, num_tokens = reading.positions.shape[:2]
+        # The others are dealt out to all rows, their own among them.
+        row = torch.full((batch, batch), (1 - self.kept_share) / batch) + self.kept_share * torch.eye(batch)
+        row = row.log().to(reading.positions)
+        # Token (b, s) at place (image i, position n): how likely tokens of row b are of image i, and to be at n.
+        unary = reading.positions.unsqueeze(2) + row[:, None, :, None]
+        group = unary.reshape(1, batch * num_tokens, batch * num_tokens)
+        return solve(group, reading.pooled().neighbours(), self.grid)
+
+    def order(self, reading: Reading) -> Tensor:
+        """The number of the token in every slot, 0 to B * N - 1, as ``Sender.send_with_order`` counts: (B, N)."""
+        found = infer_order(self.scores(reading))
+        batch, num_tokens = reading.positions.shape[:2]
+        if len(found) == batch:
+            return found + num_tokens * torch.arange(batch).unsqueeze(1)
+        return found.view(batch, num_tokens)
 
 
-def train_reader(
-    send: Send,
-    images: Tensor,
-    patch_size: int,
-    generator: torch.Generator,
-    *,
-    iterations: int,
-    width: int = 64,
-    batch_size: int = 32,
-    learning_rate: float = 3e-3,
-    depth: int = 2,
-) -> TokenReader:
-    """Trains a reader on auxiliary images that are sent afresh at every step; deterministic given the generator.
+def solve(unary: Tensor, neighbours: Tensor, grid: tuple[int, int], steps: int = 40) -> Tensor:
+    """Mean-field iterations over the places of tokens, from soft to hard.
 
-    One image in eight is held out, and the reader's diagnostics are of those: ``position_accuracy`` (slots whose position
-    is right after the optimal assignment; chance is 1 / N), ``native_accuracy`` (tokens rightly called own or foreign) and
-    ``patch_mse`` (of pixels).
+        S[t, n] = (unary[t, n] + sum over the places m beside n, sum_u Q[u, m] log(p(t, u) / uniform)) / temperature,
+
+    with Q = exp(S) after five rounds of Sinkhorn, which make it nearly doubly stochastic; the temperature falls from 4 to 1.
 
     Args:
-        send: Draws the randomness of the defences afresh.
-        images: (M, C, H, W) in [0, 1], at least 16.
-        patch_size: Side of the patch that one token stands for.
-        generator: Source of all randomness.
-        iterations: Steps of AdamW, with a learning rate that warms up and falls to zero.
-        width: Of the transformer; a multiple of 4.
-        batch_size: Images per step, at most all of them, and the batch that a defence shuffles over.
-        learning_rate: The largest.
-        depth: Transformer blocks.
+        unary: (G, M, M), log-probability of each place for each token. M is a multiple of N: place i * N + n is position n of
+            image i.
+        neighbours: (G, 2, M, M), see ``Reading.neighbours``.
+        grid: Rows and columns of the N positions.
+        steps: Iterations.
 
-    Raises:
-        AttackError: With fewer than 16 images.
+    Returns:
+        S, (G, M, M).
     """
-    if len(images) < 2 * HOLDOUT:
-        raise AttackError(f"learning to read tokens takes {2 * HOLDOUT} auxiliary images or more, not {len(images)}")
-    shuffled = images[torch.randperm(len(images), generator=generator).to(images.device)]
-    held, kept = shuffled[: len(images) // HOLDOUT], shuffled[len(images) // HOLDOUT :]
-    first = kept[: 16 * batch_size]
-    features, contents, _ = _example(send, first, patch_size, generator)
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(int(torch.randint(1 << 62, (), generator=generator)))
-        reader = TokenReader(features, contents, width, depth)
-    optimizer = torch.optim.AdamW(reader.parameters(), learning_rate, weight_decay=1e-2)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, max(iterations, 2), pct_start=0.1)
-    spread = contents.var()
-    for _ in range(iterations):
-        chosen = torch.randperm(len(kept), generator=generator)[:batch_size].to(kept.device)
-        features, contents, order = _example(send, kept[chosen], patch_size, generator)
-        reading, places = reader(features), _places(order)
-        loss = F.nll_loss(reading.positions.flatten(0, 1), places[0].flatten().to(features.device))
-        loss = loss + F.binary_cross_entropy_with_logits(reading.native, places[1].to(features))
-        loss = loss + (reading.patches - contents).square().mean() / spread
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(reader.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-    reader.eval().requires_grad_(False)
-    reader.diagnostics = _judge(reader, send, held, patch_size, generator)
-    return reader
+    uniform = math.log(neighbours.shape[-1])
+    right, below = (neighbours[:, d].clamp_min(FLOOR) + uniform for d in (0, 1))
+    marginals = unary.exp()
+    scores = unary
+    for step in range(steps):
+        cells = marginals.unflatten(-1, (-1, *grid))
+        # What is at the place to the right of every place, and so on; nothing beyond the border.
+        east, west = F.pad(cells[..., 1:], (0, 1)), F.pad(cells[..., :-1], (1, 0))
+        south, north = F.pad(cells[..., 1:, :], (0, 0, 0, 1)), F.pad(cells[..., :-1, :], (0, 0, 1, 0))
+        message = right @ east.flatten(2) + right.mT @ west.flatten(2)
+        message = message + below @ south.flatten(2) + below.mT @ north.flatten(2)
+        scores = (unary + message) / 4 ** (1 - step / max(steps - 1, 1))
+        for _ in range(5):
+            scores = scores - scores.logsumexp(1, keepdim=True)
+            scores = scores - scores.logsumexp(2, keepdim=True)
+        marginals = scores.exp()
+    return scores
 
 
-def _example(
-    send: Send, images: Tensor, patch_size: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Received tokens (B, N, D), what each shows (B, N, P), and the order (B, N)."""
-    with torch.no_grad():
-        features, order = send(images, generator)
-    return features, to_patches(images, patch_size).flatten(0, 1)[order.to(images.device)].to(features), order
-
-
-def _places(order: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each slot: the position that its token had in its image, and whether that is the image of this row."""
-    num_tokens = order.shape[1]
-    return order % num_tokens, order // num_tokens == torch.arange(len(order)).unsqueeze(1)
-
-
-def _judge(
-    reader: TokenReader, send: Send, images: Tensor, patch_size: int, generator: torch.Generator
-) -> dict[str, float]:
-    features, contents, order = _example(send, images, patch_size, generator)
-    reading, (positions, native) = reader(features), _places(order)
-    return {
-        "position_accuracy": float((infer_order(reading.positions) == positions).double().mean()),
-        "native_accuracy": float(((reading.native > 0).cpu() == native).double().mean()),
-        "patch_mse": float((reading.patches - contents).square().mean()),
-    }
-
-
-def _ridge(inputs: Tensor, outputs: Tensor) -> Tensor:
-    """Affine least squares with a slight penalty: (M, D), (M, P) -> (D + 1, P), the offset last."""
+def _ridge(inputs: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Affine least squares with a slight penalty, (M, D) -> (M, P): weight (P, D) and bias (P,)."""
     design = torch.cat([inputs, torch.ones_like(inputs[:, :1])], 1).double()
-    penalty = 1e-6 * len(inputs) * torch.eye(design.shape[1], dtype=torch.float64, device=inputs.device)
-    return torch.linalg.solve(design.T @ design + penalty, design.T @ outputs.double()).to(inputs)
+    penalty = RIDGE * len(inputs) * torch.eye(design.shape[1], dtype=torch.float64, device=inputs.device)
+    solution = torch.linalg.solve(design.T @ design + penalty, design.T @ outputs.double()).to(inputs)
+    return solution[:-1].T, solution[-1]
+
+

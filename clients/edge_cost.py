@@ -97,8 +97,8 @@ def count_macs(operator: str, args: Sequence[Any], result: Any) -> int:
     if operator in ("_fft_c2c", "_fft_r2c", "_fft_c2r"):
         # Real tensors have all points, their one-sided spectra about half.
         points = result if operator == "_fft_c2r" else args[0]
-        plane = math.prod(points.shape[axis] for axis in args[1])
-        return round(points.numel() / plane * 2.5 * plane * math.log2(plane))
+        plane: int = math.prod(points.shape[axis] for axis in args[1])
+        return round(2.5 * int(points.numel()) * math.log2(plane))
     return 0
 
 

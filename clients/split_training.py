@@ -62,13 +62,7 @@ class SplitClient(LocalClient):
 
     def num_batches(self) -> int:
         """Batches of one round."""
-        return self.task.local_steps or self.task.local_epochs * self._batches_per_pass
-
-    @property
-    def _batches_per_pass(self) -> int:
-        full, left = divmod(self.num_train, self.task.batch_size)
-        # One image that is left over has no company to be shuffled with: it waits for the next pass.
-        return full + (left > 1 or not full)
+        return len(self.task.split_batches(self.num_train))
 
     def smash_batch(self, edge: EdgeHalf, number: int) -> Smashed:
         """Batch ``number`` of this round as it is sent; autograd passes through where the weights ask for it."""
@@ -78,7 +72,8 @@ class SplitClient(LocalClient):
         return Smashed(features, examples, batch.targets)
 
     def _examples(self, number: int) -> Tensor:
-        order, at = divmod(number, self._batches_per_pass)
+        per_pass = len(replace(self.task, local_steps=0, local_epochs=1).split_batches(self.num_train))
+        order, at = divmod(number, per_pass)
         generator = generator_for(*self.key("train", self.task.round), "order", order)
         chosen = torch.randperm(self.num_train, generator=generator)
         return chosen[at * self.task.batch_size : (at + 1) * self.task.batch_size]

@@ -40,7 +40,7 @@ class SoftmaxAttention(nn.Module):
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """softmax(q k^T / sqrt(dim)) v of tensors (B, N, dim)."""
         # Fused kernels, which never hold the N x N scores, take tensors with a dimension for heads only.
-        heads = (part.unsqueeze(1) for part in (queries, keys, values))
+        heads = queries.unsqueeze(1), keys.unsqueeze(1), values.unsqueeze(1)
         return F.scaled_dot_product_attention(*heads).squeeze(1)
 
 
@@ -74,15 +74,14 @@ class PerformerAttention(SoftmaxAttention):
         log_queries = log_queries + shift
         query_features = (log_queries - log_queries.detach().amax(-1, keepdim=True)).exp()
         numerator = query_features @ (key_features.transpose(1, 2) @ values)
-        denominator = query_features @ key_features.sum(1).unsqueeze(-1)
-        return numerator / denominator
+        return numerator / (query_features @ key_features.sum(1).unsqueeze(-1))
 
 
 def orthogonal_features(num_features: int, dim: int) -> Tensor:
     """Standard normal vectors (num_features, dim) that are orthogonal in groups of ``dim``, from the global generator."""
     groups = [nn.init.orthogonal_(torch.empty(dim, dim)) for _ in range(-(-num_features // dim))]
-    lengths = torch.randn(num_features, dim).norm(dim=1, keepdim=True)
-    return torch.cat(groups)[:num_features] * lengths
+    lengths: Tensor = torch.randn(num_features, dim).norm(dim=1, keepdim=True)
+    return lengths * torch.cat(groups)[:num_features]
 
 
 class TokenTransformer(nn.Module):

@@ -145,6 +145,16 @@ class Task:
         steps_per_pass = max(1, math.ceil(num_examples / self.batch_size))
         return math.ceil(rounds * self.local_steps / steps_per_pass)
 
+    def split_batches(self, num_examples: int) -> list[int]:
+        """Sizes of the batches that a client with so many training examples sends in a round of split learning.
+
+        A single image that is left over has no company to be shuffled with: it waits for the next pass.
+        """
+        full, left = divmod(num_examples, self.batch_size)
+        once = [self.batch_size] * full + ([left] if left > 1 or not full else [])
+        passes = math.ceil(self.local_steps / len(once)) if self.local_steps else self.local_epochs
+        return (once * passes)[: self.local_steps or None]
+
     def load_data(self) -> ImageDataset:
         """The data set, cached per process."""
         return load_dataset(

@@ -5,11 +5,13 @@ Every concrete class here is a name of the configuration language: ``parse("ATS(
 
 from __future__ import annotations
 
+from defenses.adversarial import AdversarialTraining
 from defenses.ats import ATS
 from defenses.base import (
     Batch,
     Defense,
     DefenseError,
+    EdgeTrainingDefense,
     InputDefense,
     Pipeline,
     SmashedDefense,
@@ -33,6 +35,7 @@ from defenses.visual_mixer import BlockShuffle, VisualMixer
 __all__ = [
     "ATS",
     "DPSGD",
+    "AdversarialTraining",
     "Batch",
     "BatchShuffle",
     "BlockShuffle",
@@ -41,6 +44,7 @@ __all__ = [
     "Defense",
     "DefenseError",
     "Downsample",
+    "EdgeTrainingDefense",
     "FeatureDP",
     "FeatureNoise",
     "GaussianNoise",

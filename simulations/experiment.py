@@ -11,11 +11,20 @@ from typing import Any
 from clients.data import dataset_names
 from clients.models import model_names
 from clients.partition import parse_partition
-from clients.task import Task
-from defenses.base import DefenseError, Pipeline
+from clients.split_models import split_model_names
+from clients.task import OWN_AUXILIARY, Task
+from defenses.base import (
+    DefenseError,
+    EdgeTrainingDefense,
+    InputDefense,
+    Pipeline,
+    SmashedDefense,
+    TrainingDefense,
+    UpdateDefense,
+)
 from defenses.spec import SpecError, parse_pipelines
 from strategies.adaptive import adaptive_attacks
-from strategies.attack_job import parse_attacks
+from strategies.attack_job import parse_attacks, parse_smashed_attacks
 
 Value = bool | int | float | str
 
@@ -53,6 +62,11 @@ DEFAULT_DEFENSES = "; ".join(
 )
 DEFAULT_UPDATE_ATTACKS = "LabelInference(); LossThreshold()"
 DEFAULT_ATTACKS = "InvertingGradients(); DLG(); LabelInference()"
+DEFAULT_SMASHED_ATTACKS = "TokenDecoder()"
+LABELS = {"federated": ("unknown", "known"), "split": ("server", "client")}
+"""Scenario -> values of ``labels``, the usual one first."""
+LARGEST_MESSAGE = 1 << 30
+"""Bytes of smashed data in one message: Flower keeps several copies of it on the way."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +78,11 @@ class Experiment:
     """
 
     experiment: str = _setting("default", "name of the experiment, written into every row")
+    scenario: str = _setting(
+        "federated",
+        "federated: clients train whole models; split: clients hold the first part of a transformer and send tokens",
+        **_one_of("federated", "split"),
+    )
     output_dir: str = _setting(
         "", "absolute folder for rows.jsonl, pictures and report.html; empty: a new one in ~/fedveil-runs"
     )
@@ -84,6 +103,13 @@ class Experiment:
     model: str = _setting("lenet", "model; `fedveil list` describes them")
     width: int = _setting(0, "width of the model; 0: its usual width", **_at_least(0))
     norm: str = _setting("group", "normalisation layers", **_one_of("group", "batch"))
+    patch_size: int = _setting(4, "split: side of a patch in pixels, which divides the images' sides", **_at_least(1))
+    depth: int = _setting(4, "split: transformer blocks of both halves together", **_at_least(1))
+    heads: int = _setting(4, "split: attention heads of a block", **_at_least(1))
+    edge_blocks: int = _setting(
+        1, "split: blocks at the clients, unless a defence asks for another number", **_at_least(0)
+    )
+    train_edge: bool = _setting(False, "split: the clients' half is trained and averaged; else it stays as initialised")
 
     defenses: str = _setting(
         DEFAULT_DEFENSES, "pipelines: stages joined by |, pipelines separated by ; (no defence always runs first)"
@@ -95,6 +121,20 @@ class Experiment:
     )
     batch_size: int = _setting(32, "examples of a local step", **_at_least(1))
     learning_rate: float = _setting(0.1, "of local SGD", **_above(0))
+    block_learning_rate: float = _setting(
+        0.0,
+        "split: of the transformer blocks in both halves; 0: learning-rate, which is else that of the head",
+        **_at_least(0),
+    )
+    learning_rate_floor: float = _setting(
+        0.004,
+        "split: the last round's learning rates over the first's; between them they fall along a cosine",
+        **_SHARE,
+    )
+    optimizer: str = _setting("sgd", "split: of both halves", **_one_of("sgd", "adamw"))
+    batches_per_message: int = _setting(
+        4, "split: batches in a message (K); with 1 a trained client half is never behind", **_at_least(1)
+    )
     momentum: float = _setting(0.5, "of local SGD", allowed="from 0, below 1", check=lambda value: 0 <= value < 1)
     weight_decay: float = _setting(0.0, "L2 coefficient of local SGD", **_at_least(0))
     fraction_train: float = _setting(1.0, "share of the clients that train in a round", **_SHARE)
@@ -105,6 +145,7 @@ class Experiment:
         "first,last", "attacked rounds: numbers, first, last or all, separated by commas; empty: none"
     )
     probe_attacks: str = _setting(DEFAULT_ATTACKS, "attacks on one-step probes, separated by ;")
+    smashed_attacks: str = _setting(DEFAULT_SMASHED_ATTACKS, "split: attacks on smashed data, separated by ;")
     adaptive: bool = _setting(True, "also run the attacks that know the pipeline's defences")
     auxiliary_fraction: float = _setting(
         0.2,
@@ -112,11 +153,18 @@ class Experiment:
         allowed="from 0, below 1",
         check=lambda value: 0 <= value < 1,
     )
+    auxiliary_data: str = _setting(
+        "held-out",
+        "where the server's examples come from: held-out (auxiliary-fraction of the training examples), private (the clients' "
+        "own: the worst case; split only, attacks test images), or the name of another data set (split only)",
+    )
     update_attacks: str = _setting(DEFAULT_UPDATE_ATTACKS, "attacks on real training updates, separated by ;")
     probe_targets: int = _setting(2, "one-step updates that each client is probed for", **_at_least(1))
     probe_images: int = _setting(1, "images in each of them", **_at_least(1))
     labels: str = _setting(
-        "unknown", "whether clients publish the classes of probed images", **_one_of("unknown", "known")
+        "",
+        "federated: unknown or known, whether clients publish the classes of probed images; split: server or client, who holds "
+        "them (a client sends them with its tokens); empty: the first of these",
     )
     attack_workers: int = _setting(
         2, "attacks that run at the same time, beside training; 0: between rounds", **_at_least(0)
@@ -137,7 +185,10 @@ class Experiment:
             if check and not check(value):
                 raise ConfigError(f"{key} is {value!r}; allowed: {spec.metadata['allowed']}")
         _known("dataset", self.dataset, dataset_names())
-        if ":" not in self.model:
+        self._check_scenario()
+        if self.scenario == "split":
+            _known("split model", self.model, split_model_names())
+        elif ":" not in self.model:
             _known(
                 "model",
                 self.model,
@@ -155,12 +206,60 @@ class Experiment:
             ("defenses", self.pipelines),
             ("probe-attacks", lambda: parse_attacks(self.probe_attacks)),
             ("update-attacks", lambda: parse_attacks(self.update_attacks)),
+            ("smashed-attacks", lambda: parse_smashed_attacks(self.smashed_attacks)),
         ):
             try:
                 read()
             except (SpecError, DefenseError, ValueError) as error:
                 raise ConfigError(f"{key}: {error}") from error
         self.attacked_rounds()
+        self._check_defenses()
+
+    def _check_scenario(self) -> None:
+        allowed = LABELS[self.scenario]
+        if self.labels and self.labels not in allowed:
+            raise ConfigError(
+                f"labels is {self.labels!r}; allowed with scenario = {self.scenario!r}: {' or '.join(map(repr, allowed))}"
+            )
+        if self.auxiliary_data not in OWN_AUXILIARY:
+            _known("auxiliary-data", self.auxiliary_data, {**dict.fromkeys(OWN_AUXILIARY), **dataset_names()})
+        if self.scenario == "federated" and self.auxiliary_data != "held-out":
+            raise ConfigError(
+                f"auxiliary-data is {self.auxiliary_data!r}; scenario = 'federated' allows 'held-out' only"
+            )
+        if self.scenario == "split" and self.partition == "node" and self.who_holds_labels == "server":
+            raise ConfigError(
+                "labels is 'server', but with partition = 'node' the server has no labels; set labels = 'client'"
+            )
+        if self.scenario == "split" and self.fraction_train < 1:
+            raise ConfigError(
+                f"fraction-train is {self.fraction_train:g}; with scenario = 'split' every client takes part: 1"
+            )
+
+    def _check_defenses(self) -> None:
+        """Refuses defences of something that the scenario never sends."""
+        for pipeline in self.pipelines():
+            for defense in pipeline.defenses:
+                if self.scenario == "federated":
+                    if isinstance(defense, SmashedDefense | EdgeTrainingDefense):
+                        raise ConfigError(f"defenses: {defense} protects smashed data, which needs scenario = 'split'")
+                elif isinstance(defense, TrainingDefense):
+                    raise ConfigError(
+                        f"defenses: {defense} protects the training of a whole model, not scenario = 'split'"
+                    )
+                elif isinstance(defense, UpdateDefense) and not self.task(pipeline).trains_edge:
+                    raise ConfigError(
+                        f"defenses: {defense} protects updates; a frozen client half sends none: set train-edge"
+                    )
+                elif isinstance(defense, InputDefense) and defense.mixes_examples and self.who_holds_labels == "server":
+                    raise ConfigError(
+                        f"defenses: {defense} mixes labels, which the server cannot: set labels = 'client'"
+                    )
+
+    @property
+    def who_holds_labels(self) -> str:
+        """The value of ``labels``, or the scenario's usual one."""
+        return self.labels or LABELS[self.scenario][0]
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Experiment:
@@ -183,12 +282,24 @@ class Experiment:
         return parse_pipelines(self.defenses)
 
     def attacks_on(self, pipeline: Pipeline, observation: str) -> list[str]:
-        """Texts of the attacks on one kind of observation ("probe" or "update") of a pipeline, the adaptive ones last."""
-        text = self.probe_attacks if observation == "probe" else self.update_attacks
-        chosen = [repr(attack) for attack in parse_attacks(text)]
+        """Texts of the attacks on one kind of observation of a pipeline, the adaptive ones last.
+
+        Args:
+            pipeline: The attacked one.
+            observation: "probe" or "update"; in the split scenario "smashed".
+        """
+        texts = {"probe": self.probe_attacks, "update": self.update_attacks, "smashed": self.smashed_attacks}
+        if observation not in self.observations:
+            return []
+        chosen = [repr(attack) for attack in parse_attacks(texts[observation])]
         if self.adaptive and chosen:
             chosen += adaptive_attacks(pipeline, self.pipelines(), parse_attacks(self.probe_attacks), observation)
         return list(dict.fromkeys(chosen))
+
+    @property
+    def observations(self) -> tuple[str, ...]:
+        """What the scenario lets a server observe."""
+        return ("smashed",) if self.scenario == "split" else ("probe", "update")
 
     def attacked_rounds(self) -> list[int]:
         """Numbers of the attacked rounds, in order."""

@@ -78,7 +78,7 @@ class RunDirectory:
         self._order = {str(pipeline): at for at, pipeline in enumerate(self.experiment.pipelines())}
         # Numbers for the names of picture files: the same after a resume.
         for pipeline in self.experiment.pipelines():
-            for observation in ("probe", "update"):
+            for observation in self.experiment.observations:
                 for text in self.experiment.attacks_on(pipeline, observation):
                     self._attacks.setdefault(text, len(self._attacks))
 
@@ -164,7 +164,7 @@ class RunDirectory:
         self._rows.append(
             {
                 "experiment": experiment.experiment,
-                "scenario": "federated",
+                "scenario": experiment.scenario,
                 "dataset": experiment.dataset,
                 "model": experiment.model,
                 "seed": experiment.seed,
@@ -194,7 +194,8 @@ class RunDirectory:
         partial = self.path / "pictures" / f"{name}.tmp"
         Image.fromarray(pixels).save(partial, format="PNG", optimize=True)
         partial.replace(partial.with_suffix(""))
-        self._pictures.append({**entry, "observation": "one-step probe", "psnr": fields.get("psnr"), "file": name})
+        observation = "smashed data" if self.experiment.scenario == "split" else "one-step probe"
+        self._pictures.append({**entry, "observation": observation, "psnr": fields.get("psnr"), "file": name})
 
     def _attack_number(self, attack: str) -> int:
         return self._attacks.setdefault(attack, len(self._attacks))

@@ -24,7 +24,7 @@ def adaptive_attacks(
         pipeline: The attacked one.
         pipelines: All of the run.
         chosen: The attacks on probes that the run uses in any case.
-        observation: "probe" or "update".
+        observation: "probe", "update" or "smashed".
     """
     known = registry_of(attacks, Attack)
     names = pipeline.adaptive_attacks

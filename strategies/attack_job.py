@@ -15,7 +15,7 @@ from torch import Tensor
 import attacks
 from attacks.base import Attack, AttackError, Chain, ClientUpdate
 from attacks.local_model import shared_tensors
-from attacks.smashed import EdgeStep, Sender, SmashedData
+from attacks.smashed import EdgeStep, Sender, SmashedAttack, SmashedData
 from clients.split_models import EdgeHalf, ServerHalf
 from clients.task import Task, load_weights
 from clients.training import device
@@ -256,6 +256,22 @@ def parse_attacks(text: str) -> list[Attack[Any, Any]]:
     if lone:
         raise AttackError(f"{lone[0]} refines what another attack found; write InvertingGradients() | {lone[0]}")
     return [stages[0] if len(stages) == 1 else Chain(tuple(stages)) for stages in statements]
+
+
+def parse_smashed_attacks(text: str) -> list[SmashedAttack[Any]]:
+    """Reads attacks on smashed data.
+
+    Raises:
+        SpecError: Naming what is unknown or not allowed.
+        AttackError: When one of them attacks something else.
+    """
+    found = parse_attacks(text)
+    if wrong := [attack for attack in found if not isinstance(attack, SmashedAttack)]:
+        known = sorted(
+            name for name, c in registry_of(attacks, Attack).items() if getattr(c, "observes", "") == "smashed"
+        )
+        raise AttackError(f"{wrong[0]} does not attack smashed data; these do: {', '.join(known)}")
+    return [attack for attack in found if isinstance(attack, SmashedAttack)]
 
 
 def stages_of(attack: Attack[Any, Any]) -> tuple[Attack[Any, Any], ...]:

@@ -18,11 +18,7 @@ from clients.task import Task
 from defenses.base import generator_for
 from strategies.attack_job import AttackJob, Observed, Seen, parse_attacks
 from strategies.auditor import Auditor, mean_and_interval
-from strategies.guard import fault
-
-
-class TooFewReplies(RuntimeError):  # noqa: N818 (the field's word for it)
-    """A round in which too few clients sent something usable."""
+from strategies.guard import fault, usable_replies
 
 
 class CuriousFedAvg(FedAvg):
@@ -144,27 +140,13 @@ class CuriousFedAvg(FedAvg):
         by_node = {node: partition for partition, node in self.exchange.nodes.items()}
         received = {by_node[reply.metadata.src_node_id]: reply for reply in replies}
         reference = {name: tensor.numpy() for name, tensor in self._weights.items()}
-        good, reasons = {}, []
-        for partition in asked:
-            reply = received.get(partition)
-            if reply is None:
-                reason = f"no reply within {self.exchange.timeout:g} s"
-            else:
-                reason = next((r for record in records if (r := fault(reply, reference, record))), "")
-            if reply is not None and not reason:
-                good[partition] = reply
-                continue
-            reasons.append(f"client {partition}: {reason}")
-            self.recorder.row(
-                task, metric="client", value=None, status="failed", client=partition, message=f"{what}: {reason}"
-            )
+        good = usable_replies(
+            task, what, asked, received,
+            lambda _, reply: next((why for record in records if (why := fault(reply, reference, record))), ""),
+            rows=self.recorder, min_usable=self.min_usable, timeout=self.exchange.timeout,
+        )  # fmt: skip
         if what == "train":
-            self.recorder.row(task, metric="clients-failed", value=len(reasons), n=len(asked))
-        if len(good) < max(1, self.min_usable * len(asked)):
-            raise TooFewReplies(
-                f"round {task.round}, {task.pipeline or 'no defence'}: {len(good)} of {len(asked)} {what} replies are usable, "
-                f"min-usable = {self.min_usable} asks for more; first reason: {reasons[0]}"
-            )
+            self.recorder.row(task, metric="clients-failed", value=len(asked) - len(good), n=len(asked))
         return good
 
     def _step(self, mean_update: ArrayRecord) -> ArrayRecord:

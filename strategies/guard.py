@@ -1,13 +1,74 @@
-"""What the server accepts: a reply that cannot be averaged safely is refused with a reason, never averaged."""
+"""What the server accepts: a reply that cannot be used safely is refused with a reason, never averaged or trained on."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from flwr.app import ArrayRecord, Message
 
 from clients.records import reason_of, values_of
+from clients.task import Task
+
+
+class TooFewReplies(RuntimeError):  # noqa: N818 (the field's word for it)
+    """A round in which too few clients sent something usable."""
+
+
+class Rows(Protocol):
+    """Where rows go."""
+
+    def row(self, task: Task, *, metric: str, value: float | None, **fields: Any) -> None:
+        """Adds one number."""
+
+
+def usable_replies(
+    task: Task,
+    what: str,
+    asked: Sequence[int],
+    replies: Mapping[int, Message],
+    fault_in: Callable[[int, Message], str],
+    *,
+    rows: Rows,
+    min_usable: float,
+    timeout: float,
+) -> dict[int, Message]:
+    """Replies that can be used, by partition in the order asked; each of the others costs a row.
+
+    Args:
+        task: Orders of the round.
+        what: Type of the messages.
+        asked: Partitions that were asked.
+        replies: Partition -> its reply, if it came.
+        fault_in: Why a partition's reply cannot be used, or "".
+        rows: Where refusals are recorded.
+        min_usable: Share of those asked that must be usable.
+        timeout: Seconds that a client had, for the message.
+
+    Raises:
+        TooFewReplies: When they are fewer than ``min_usable`` of those asked.
+    """
+    good, reasons = {}, []
+    for partition in asked:
+        reply = replies.get(partition)
+        reason = f"no reply within {timeout:g} s" if reply is None else fault_in(partition, reply)
+        if reply is not None and not reason:
+            good[partition] = reply
+            continue
+        reasons.append(f"client {partition}: {reason}")
+        rows.row(task, metric="client", value=None, status="failed", client=partition, message=f"{what}: {reason}")
+    if len(good) < max(1, min_usable * len(asked)):
+        raise TooFewReplies(
+            f"round {task.round}, {task.pipeline or 'no defence'}: {len(good)} of {len(asked)} {what} replies are usable, "
+            f"min-usable = {min_usable} asks for more; first reason: {reasons[0]}"
+        )
+    return good
+
+
+def failure(reply: Message) -> str:
+    """Why a reply is an error, or ""; of replies that carry no arrays nothing else matters."""
+    return reason_of(reply) if reply.has_error() else ""
 
 
 def fault(reply: Message, reference: Mapping[str, np.ndarray], record: str = "arrays") -> str:
@@ -28,7 +89,7 @@ def fault(reply: Message, reference: Mapping[str, np.ndarray], record: str = "ar
         return f"the reply has no {record!r}"
     if set(arrays) != set(reference):
         odd = sorted(set(arrays) ^ set(reference))
-        return f"{record}: names differ from the model's at {odd[:3]} ({len(odd)} in all)"
+        return f"{record}: names differ from what was asked for at {odd[:3]} ({len(odd)} in all)"
     for name, expected in reference.items():
         values = arrays[name].numpy()
         if values.shape != expected.shape or values.dtype != expected.dtype:

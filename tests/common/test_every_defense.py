@@ -22,6 +22,7 @@ from defenses import (
     Batch,
     Defense,
     DefenseError,
+    EdgeTrainingDefense,
     InputDefense,
     Pipeline,
     SmashedDefense,
@@ -39,6 +40,7 @@ CLASSES: dict[str, Callable[..., Any]] = registry_of(defenses, Defense)
 # Settings at which a defence must return exactly what it gets.
 IDENTITIES = [
     'ATS(policies="28-39")',
+    "AdversarialTraining(weight=0)",
     "Blur(std=0)",
     "Clip(max_norm=inf)",
     "Downsample(factor=1)",
@@ -159,8 +161,23 @@ def outcome(defense: Defense, generator: torch.Generator) -> dict[str, Tensor]:
         return defense.protect_update(an_update(), generator)
     if isinstance(defense, SmashedDefense):
         return {"features": defense.protect_features(some_tokens(), generator)}
+    if isinstance(defense, EdgeTrainingDefense):
+        network = defense.build_network(16, 32, 48, generator)
+        return dict(network.state_dict()) | {"gradient": gradients(defense, network, 1)["features"]}
     assert isinstance(defense, TrainingDefense)
     return train(defense.protect_training(a_training(), generator))
+
+
+def gradients(defense: EdgeTrainingDefense, network: nn.Module, *which: int) -> dict[str, Tensor]:
+    """Gradients of the sum of the chosen losses, of the network's weights by name and of "features"; zeros where none."""
+    features = some_tokens().requires_grad_()
+    patches = torch.rand(4, 16, 48, generator=torch.Generator().manual_seed(1))
+    losses = defense.losses(network, features, patches)
+    leaves = {**dict(network.named_parameters()), "features": features}
+    slopes = torch.autograd.grad(
+        sum(losses[at] for at in which), list(leaves.values()), allow_unused=True, materialize_grads=True
+    )
+    return dict(zip(leaves, slopes, strict=True))
 
 
 def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
@@ -183,7 +200,7 @@ def test_it_can_be_pickled(defense: Any):
 
 @every_class
 def test_it_says_what_an_evaluator_must_know(cls: Any):
-    assert issubclass(cls, InputDefense | UpdateDefense | SmashedDefense | TrainingDefense)
+    assert issubclass(cls, InputDefense | UpdateDefense | SmashedDefense | TrainingDefense | EdgeTrainingDefense)
     assert len(cls.source) > 10
     for flag in ("mixes_examples", "at_inference", "resamples"):
         assert isinstance(getattr(cls, flag), bool)
@@ -414,6 +431,20 @@ def test_training_is_protected_without_touching_weights_data_or_state(defense: T
     assert json.loads(json.dumps(protected.state))["kept"] == [1, 2]
 
 
+@of_kind(EdgeTrainingDefense)
+def test_a_network_at_the_client_and_its_half_are_trained_on_a_loss_each(defense: EdgeTrainingDefense):
+    network = defense.build_network(16, 32, 48, generator_for(0))
+    weights = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    own, penalty, both = (gradients(defense, network, *which) for which in ((0,), (1,), (0, 1)))
+    assert same(weights, dict(network.state_dict()))
+    assert all(torch.isfinite(slope).all() for slope in both.values())
+    assert not own["features"].any()
+    assert any(own[name].any() for name in weights)
+    assert not any(penalty[name].any() for name in weights)
+    assert all(torch.equal(both[name], own[name]) for name in weights)
+    assert torch.equal(both["features"], penalty["features"])
+
+
 # ---- limits
 
 
@@ -425,6 +456,8 @@ def test_at_its_limit_it_is_the_identity(text: str):
         assert torch.equal(defense.protect_batch(batch, generator_for(0)).images, batch.images)
     elif isinstance(defense, SmashedDefense):
         assert torch.equal(defense.protect_features(some_tokens(), generator_for(0)), some_tokens())
+    elif isinstance(defense, EdgeTrainingDefense):
+        assert not outcome(defense, generator_for(0))["gradient"].any()
     else:
         assert same(defense.protect_update(an_update(), generator_for(0)), an_update())
 

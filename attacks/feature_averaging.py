@@ -1,0 +1,61 @@
+"""Averaging noise away over many sendings of the same images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from attacks.decoder_training import Draw, Pool, from_store, mean_of_sendings, pooled_sendings
+from attacks.smashed import Sender
+from attacks.token_decoder import TokenDecoder
+from defenses.checks import is_whole, require
+
+
+@dataclass(frozen=True, repr=False)
+class FeatureAveraging(TokenDecoder):
+    """Takes the mean of R sendings of the same images, slot by slot, and decodes it with a ``TokenDecoder`` of such means.
+
+    Independent noise of standard deviation s is left with s / sqrt(R). Auxiliary images are sent R times as well, once before
+    the training, so that the decoder knows that noise. Means of shuffled tokens are all alike; that is not what it is for.
+
+    Attributes:
+        iterations: Steps of AdamW.
+        width: Length of a token inside the decoder.
+        depth: Transformer blocks.
+        heads: Attention heads, which divide ``width``.
+        batch_size: Auxiliary images per step and per sending, even.
+        learning_rate: The largest.
+        sendings: R.
+        num_images: Most auxiliary images to send R times each for the training.
+        learned: Set by ``fit``.
+    """
+
+    source: ClassVar[str] = (
+        "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, adaptive attack on GN (60 rounds)"
+    )
+    threat: ClassVar[str] = (
+        "smashed data of the same images in many epochs; the client half as a black box; the defences' algorithm; auxiliary "
+        "images like the clients'"
+    )
+
+    iterations: int = 400
+    sendings: int = 60
+    num_images: int = 1000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(is_whole(self.sendings) and self.sendings >= 1, self, "sendings", "a whole number >= 1")
+        require(is_whole(self.num_images) and self.num_images >= 2, self, "num_images", "a whole number >= 2")
+
+    def pool_of(self, sender: Sender, images: Tensor, generator: torch.Generator) -> Pool:
+        """The mean."""
+        return mean_of_sendings
+
+    def draws(self, sender: Sender, images: Tensor, pool: Pool, generator: torch.Generator) -> Draw:
+        """Pairs from a store of pooled sendings, made once: sending R times at every step would be R times the price."""
+        images = images[: self.num_images]
+        inputs = pooled_sendings(sender, images, pool, self.sendings, self.batch_size, generator)
+        return from_store(inputs, images, self.batch_size, generator)

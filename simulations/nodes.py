@@ -1,0 +1,132 @@
+"""The nodes of a run: who is there, and what each of them holds."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from clients.partition import partition_indices
+from clients.records import reason_of, to_record, to_tensors, values_of
+from clients.task import DataCard, Task
+from defenses.base import Pipeline
+from simulations.experiment import Experiment
+from strategies.exchange import Exchange
+
+NODE_WAIT_SECONDS = 120.0
+
+
+def find_nodes(grid: Grid, experiment: Experiment) -> dict[int, int]:
+    """Partition -> node id of the connected nodes.
+
+    Raises:
+        RuntimeError: When too few nodes connect, or two claim the same partition.
+    """
+    wanted = experiment.num_clients or 2
+    deadline = time.monotonic() + NODE_WAIT_SECONDS
+    while len(ids := list(grid.get_node_ids())) < wanted:
+        if time.monotonic() > deadline:
+            raise RuntimeError(
+                f"{len(ids)} nodes are connected after {NODE_WAIT_SECONDS:.0f} s, num-clients asks for {wanted}"
+            )
+        time.sleep(0.5)
+    # Until partitions are known, nodes stand for themselves. The first answer of a simulation waits for Ray to start.
+    exchange = Exchange(grid, {node: node for node in ids}, max(experiment.client_timeout, NODE_WAIT_SECONDS))
+    replies = exchange("query.partition", {node: RecordDict({"config": ConfigRecord()}) for node in ids})
+    if len(replies) < wanted:
+        raise RuntimeError(f"{len(replies)} of {len(ids)} nodes told their partition, num-clients asks for {wanted}")
+    nodes: dict[int, int] = {}
+    for node, reply in replies.items():
+        if reply.has_error():
+            raise RuntimeError(f"node {node} did not tell its partition: {reason_of(reply)}")
+        partition = int(values_of(reply, "metrics")["partition"])
+        if partition in nodes:
+            raise RuntimeError(f"nodes {nodes[partition]} and {node} both say that they hold partition {partition}")
+        nodes[partition] = node
+    nodes = dict(sorted(nodes.items()))
+    if experiment.num_clients:
+        nodes = dict(list(nodes.items())[: experiment.num_clients])
+    if missing := set(range(len(nodes))) - set(nodes):
+        raise RuntimeError(f"no node holds partition {min(missing)}; partitions are numbered from 0")
+    return nodes
+
+
+@dataclass(frozen=True)
+class Clients:
+    """What the server knows of the clients once they are set up.
+
+    Attributes:
+        card: Shape and normalisation of their images.
+        sizes: Partition -> (training examples, test examples).
+        labels: Partition -> classes of its training examples, in its order; empty where the server does not have them.
+    """
+
+    card: DataCard
+    sizes: dict[int, tuple[int, int]]
+    labels: dict[int, Tensor]
+
+
+def set_up(exchange: Exchange, experiment: Experiment) -> Clients:
+    """Gives every node its share of the data and checks that they agree on its shape.
+
+    Raises:
+        RuntimeError: When a node cannot read its data, or its shape is not that of the others.
+    """
+    task = experiment.task(Pipeline())
+    shares = _shares(task, experiment, len(exchange.nodes))
+    # In a simulation every process runs this bundle; a deployed node has its own copy.
+    app_dir = str(Path(__file__).resolve().parents[1]) if _in_simulation() else ""
+    contents = {
+        partition: RecordDict({"config": exchange.config(task, **{"app-dir": app_dir}), **shares.get(partition, {})})
+        for partition in exchange.nodes
+    }
+    replies = exchange("query.setup", contents)
+    cards: dict[int, DataCard] = {}
+    sizes: dict[int, tuple[int, int]] = {}
+    for partition in exchange.nodes:
+        reply = replies.get(partition)
+        if reply is None or reply.has_error():
+            reason = reason_of(reply) if reply is not None else "no reply"
+            raise RuntimeError(f"client {partition} could not be set up: {reason}")
+        cards[partition] = DataCard.from_json(values_of(reply, "card")["card"])
+        numbers = values_of(reply, "metrics")
+        sizes[partition] = int(numbers["train-examples"]), int(numbers["test-examples"])
+    first = min(cards)
+    for partition, card in cards.items():
+        for name in ("num_classes", "input_shape"):
+            mine, others = getattr(card, name), getattr(cards[first], name)
+            if mine != others:
+                raise RuntimeError(f"client {partition} has {name} = {mine}, client {first} has {others}")
+    labels = {}
+    if shares and experiment.scenario == "split" and experiment.who_holds_labels == "server":
+        classes = task.load_data().train.labels
+        labels = {p: classes[to_tensors(shares[p]["indices"])["train"]] for p in exchange.nodes}
+    return Clients(cards[first], sizes, labels)
+
+
+def _shares(task: Task, experiment: Experiment, clients: int) -> dict[int, dict[str, ArrayRecord]]:
+    if experiment.partition == "node":
+        return {}
+    data = task.load_data()
+    labels = data.train.labels.numpy()
+    # What the server holds itself no client may hold: attacks learn from it.
+    free = np.setdiff1d(np.arange(len(labels)), task.held_out_indices(labels))
+    train = [free[part] for part in partition_indices(labels[free], experiment.partition, clients, experiment.seed)]
+    # Test examples are always spread evenly: they measure the global model, not a client.
+    test = partition_indices(data.test.labels.numpy(), "iid", clients, experiment.seed)
+    return {
+        at: {"indices": to_record({"train": torch.from_numpy(train[at]), "test": torch.from_numpy(test[at])})}
+        for at in range(clients)
+    }
+
+
+def _in_simulation() -> bool:
+    import sys
+
+    return Path(sys.argv[0]).stem == "flwr-simulation"

@@ -1,0 +1,77 @@
+"""What split learning costs the client, how many orders its shuffles leave open, and what budget its noise has spent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from attacks.smashed import smash
+from clients.edge_cost import EdgeCost, measure_edge
+from clients.split_models import RawPatches
+from clients.task import Task
+from defenses.base import generator_for
+from defenses.feature_noise import FeatureDP
+from defenses.patch_shuffle import BatchShuffle, PatchShuffle
+from defenses.shuffle_counts import log10_orders, log10_target_share
+from strategies.guard import Rows
+
+
+def record_costs(task: Task, rows: Rows) -> None:
+    """Rows "edge-parameters", "edge-macs", "edge-training-macs" and "edge-peak-bytes"; for shuffles the decimal logarithms
+    "log10-orders" (Eq. 7 of Yao et al., ICDM 2022) and "log10-target-share" (Eq. 8 over Eq. 7).
+
+    Multiply-accumulates are counted, per image, through the client half and its defences. Memory is that of parameters, gradients
+    and activations of one image (two where images are shuffled with each other), not of a process.
+    """
+    task = replace(task, round=0)
+    images = 2 if any(defense.mixes_examples for defense in task.defenses().smashed_defenses) else 1
+    cost = _measure(task, images)
+    found = {
+        "edge-parameters": cost.parameters,
+        "edge-macs": cost.macs / images,
+        "edge-training-macs": cost.training_macs / images,
+        "edge-peak-bytes": cost.peak_bytes,
+    }
+    for metric, value in found.items():
+        rows.row(task, metric=metric, value=float(value), n=images)
+    num_tokens = task.build_halves()[0].num_tokens
+    for defense in task.defenses().smashed_defenses:
+        if isinstance(defense, PatchShuffle | BatchShuffle):
+            native = defense.num_native(num_tokens) if isinstance(defense, BatchShuffle) else num_tokens
+            sizes = (num_tokens, native, task.batch_size)
+            rows.row(task, metric="log10-orders", value=log10_orders(*sizes))
+            rows.row(task, metric="log10-target-share", value=log10_target_share(*sizes))
+
+
+def _measure(task: Task, images: int) -> EdgeCost:
+    """Of one step on grey images; with what an edge-training defence trains beside the client half."""
+    edge, _ = task.build_halves()
+    card, pipeline = task.data_card(), task.defenses()
+    edge.requires_grad_(task.trains_edge)
+    batch = torch.full((images, *card.input_shape), 0.5)
+    patches = RawPatches(task.patch_size)(batch)
+    defense, modules = pipeline.edge_training, [edge]
+    network = None
+    if defense is not None:
+        width = pipeline.widening * edge.dim
+        network = defense.build_network(edge.num_tokens, width, patches.shape[2], generator_for("cost"))
+        modules.append(network)
+
+    def step() -> Tensor:
+        features = smash(edge, pipeline, batch, card, ("cost",))
+        if defense is None or network is None:
+            return features
+        return features.sum() + sum(defense.losses(network, features, patches))
+
+    return measure_edge(step, modules, trained=task.trains_edge)
+
+
+def record_privacy(task: Task, rows: Rows, releases: int) -> None:
+    """Rows "epsilon" and "delta" of clipped and noised smashed data, after every training example was sent so many times."""
+    for defense in task.defenses().smashed_defenses:
+        if isinstance(defense, FeatureDP):
+            epsilon = defense.epsilon(releases)
+            rows.row(task, metric="epsilon", value=epsilon, worst=epsilon)
+            rows.row(task, metric="delta", value=defense.delta, worst=defense.delta)

@@ -1,0 +1,105 @@
+"""Evaluation of a split model: clients send test images as smashed data, the server returns logits, clients count who was right."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from flwr.app import Message, RecordDict
+from torch import Tensor
+
+from attacks.confusion import accuracy, macro_mcc, micro_mcc
+from clients.records import tensors_of, to_record, values_of
+from clients.task import Task
+from clients.training import device
+from strategies.guard import failure, fault
+from strategies.split_exchange import like
+
+if TYPE_CHECKING:
+    from strategies.split_fed import SplitFed
+
+COUNTS = ("true-positives", "false-positives", "false-negatives")
+
+
+def evaluate(task: Task, server: SplitFed) -> float:
+    """Writes rows of the test accuracy, the loss and Matthews' correlation, and returns the accuracy.
+
+    The counts of all clients are pooled before anything is divided. Test images are protected as in use; without a defence the
+    same numbers stand for clean images.
+
+    Raises:
+        TooFewReplies: When too few clients take part.
+    """
+    contents: dict[int, RecordDict] = {}
+    config = server.exchange.config(task)
+    for partition, parts in _logits(task, server).items():
+        contents[partition] = RecordDict({"config": config, "logits": to_record({"0": torch.cat(parts)})})
+    classes = task.data_card().num_classes
+    good = server.exchange.ask(task, "evaluate", contents, lambda _, reply: failure(reply) or _fault_in(reply, classes))
+    pooled: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(1))
+    for reply in good.values():
+        for name, values in values_of(reply, "metrics").items():
+            pooled[name] = pooled[name] + np.asarray(values)
+    total = int(pooled["examples"][0])
+    tp, fp, fn = ([int(count) for count in pooled[name]] for name in COUNTS)
+    found = {
+        "test-accuracy": accuracy(tp, total),
+        "test-loss": float(pooled["loss"][0]) / total,
+        "mcc-micro": micro_mcc(tp, fp, fn, total),
+        "mcc-macro": macro_mcc(tp, fp, fn, total),
+    }
+    protects = task.defenses().at_inference
+    for reference in ("transformed",) if protects else ("original", "transformed"):
+        for metric, value in found.items():
+            server.auditor.recorder.row(task, metric=metric, reference=reference, value=value, n=total)
+    return found["test-accuracy"]
+
+
+def _logits(task: Task, server: SplitFed) -> dict[int, list[Tensor]]:
+    """Partition -> the server half's logits of its test images, in parts; only of clients that sent all of them."""
+    half = server.server.eval()
+    found: dict[int, list[Tensor]] = defaultdict(list)
+    first = 0
+    remaining = {partition: holder.num_test for partition, holder in server.holders.items()}
+    while asked := [p for p, left in remaining.items() if left > 0]:
+        counts = {p: _count(task, server.batches_per_message, remaining[p]) for p in asked}
+        contents: dict[int, RecordDict] = {}
+        for partition in asked:
+            config: Any = server.exchange.config(task, first=first, count=counts[partition])
+            contents[partition] = RecordDict({"config": config})
+            if task.trains_edge:
+                contents[partition]["edge"] = to_record(server.edge)
+        shapes = {p: {"0": like(counts[p], *server.token_shape)} for p in asked}
+
+        def fault_in(partition: int, reply: Message, shapes: dict[int, dict[str, np.ndarray]] = shapes) -> str:
+            return fault(reply, shapes[partition], "features")
+
+        good = server.exchange.ask(task, "evaluate.smash", contents, fault_in)
+        for partition in asked:
+            if partition not in good:
+                # Logits of a part of the images would be scored as if they were all.
+                found.pop(partition, None)
+                remaining[partition] = 0
+                continue
+            with torch.no_grad():
+                tokens = tensors_of(good[partition], "features")["0"].to(device())
+                found[partition].append(half(tokens).cpu())
+            remaining[partition] -= counts[partition]
+        first += task.batch_size * server.batches_per_message
+    return found
+
+
+def _count(task: Task, batches: int, remaining: int) -> int:
+    """Images of the next message: one that would be left alone, without company to be shuffled with, comes along."""
+    usual = task.batch_size * batches
+    return remaining if remaining <= usual + 1 else usual
+
+
+def _fault_in(reply: Message, classes: int) -> str:
+    for name, length in (*((name, classes) for name in COUNTS), ("examples", 1), ("loss", 1)):
+        values = values_of(reply, "metrics").get(name)
+        if not isinstance(values, list) or len(values) != length or not np.isfinite(values).all():
+            return f"metrics: {name} is {values!r}, expected {length} numbers"
+    return ""

@@ -1,0 +1,309 @@
+"""SplitFed: the server half of a split transformer, trained on clients' smashed data by a server that is curious about it.
+
+A round is one pass (or ``local-steps`` batches) over every client's data. Each ``train.step`` message carries K batches and the
+gradients of the K before. The server steps its half once for every batch, client after client (SplitFedV2 of Thapa et al., AAAI
+2022); a trained client half is averaged at the end of the round. With K = 1 and one client this is exact training of the whole
+chain; with more, the client half is up to K - 1 steps behind.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Message, RecordDict
+from torch import Tensor
+from torch.nn import functional as F
+
+from attacks.local_model import shared_tensors
+from clients.records import tensors_of, to_record
+from clients.split_training import build_optimizer, flat_state, load_flat_state
+from clients.task import Task, load_weights
+from clients.training import device
+from strategies.attack_job import EDGE, SERVER
+from strategies.auditor import Auditor, mean_and_interval
+from strategies.exchange import Posted
+from strategies.guard import failure, fault
+from strategies.split_audit import SplitAudit
+from strategies.split_costs import record_privacy
+from strategies.split_evaluation import evaluate
+from strategies.split_exchange import SplitExchange, Tally, numbered
+
+OPTIMIZER = "optimizer/"
+"""Prefix of the server's optimizer state in a checkpoint."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """What the server knows of one client's data.
+
+    Attributes:
+        num_train: Training examples.
+        num_test: Test examples.
+        labels: (num_train,) int64 where the labels sit at the server; None where they travel with the tokens.
+    """
+
+    num_train: int
+    num_test: int
+    labels: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Learning rates of a run: each group falls from its own rate to its own floor along half a cosine over the rounds.
+
+    Attributes:
+        head: Of what starts from nothing: head and adapter.
+        blocks: Of the transformer blocks in both halves.
+        floor: The last round's rate over the first's; in the paper 0.004 for both (2e-4 of 0.05, 2e-6 of 5e-4).
+        rounds: Rounds of the run.
+    """
+
+    head: float
+    blocks: float
+    floor: float
+    rounds: int
+
+    def at(self, server_round: int) -> tuple[float, float]:
+        """Rates of head and blocks in a round, from 1."""
+        passed = (server_round - 1) / max(self.rounds - 1, 1)
+        factor = self.floor + (1 - self.floor) * (1 + math.cos(math.pi * passed)) / 2
+        return self.head * factor, self.blocks * factor
+
+
+@dataclass
+class _Progress:
+    """What a round has trained on."""
+
+    expected: int
+    batches: int = 0
+    examples: int = 0
+    loss: float = 0.0
+
+
+class SplitFed:
+    """The server half, its training, and the exchange of smashed data.
+
+    Args:
+        task: Orders for the clients; round and learning rate are filled in here.
+        auditor: Queues attacks and has them scored.
+        holders: Partition -> what the server knows of its data.
+        schedule: Learning rates.
+        batches_per_message: K.
+        attacks: Texts of attacks on smashed data.
+        attack_rounds: Rounds that are attacked.
+        min_usable: Share of the asked clients that must send something usable, at every step.
+        label: Short name of the pipeline for file names.
+    """
+
+    def __init__(
+        self,
+        *,
+        task: Task,
+        auditor: Auditor,
+        holders: Mapping[int, Holder],
+        schedule: Schedule,
+        batches_per_message: int = 1,
+        attacks: Iterable[str] = (),
+        attack_rounds: Iterable[int] = (),
+        min_usable: float = 0.5,
+        label: str = "p00",
+    ) -> None:
+        self.task = task
+        self.auditor = auditor
+        self.holders = dict(sorted(holders.items()))
+        self.schedule = schedule
+        self.batches_per_message = batches_per_message
+        self.attack_rounds = frozenset(attack_rounds)
+        self.exchange = SplitExchange(auditor.exchange, auditor.recorder, min_usable)
+        self.accuracy: float | None = None
+        """Of the current model on test images, protected as in use."""
+        edge, server = task.build_halves()
+        self.server = server.to(device())
+        self.token_shape = (edge.num_tokens, edge.dim * task.defenses().widening)
+        self.edge = {name: tensor.detach().clone() for name, tensor in shared_tensors(edge).items()}
+        fast = self.server.fast_parameters()
+        slow = [p for p in self.server.parameters() if all(p is not other for other in fast)]
+        self.optimizer = build_optimizer(task, [{"params": fast}, {"params": slow}])
+        self._audit = SplitAudit(auditor, tuple(attacks), label)
+
+    # State --------------------------------------------------------------------------------------------------------------
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Both halves and the optimizer's state under flat names, on the CPU: what a checkpoint keeps."""
+        optimizer = {OPTIMIZER + name: tensor for name, tensor in flat_state([self.optimizer]).items()}
+        return self.weights() | optimizer
+
+    def weights(self) -> dict[str, Tensor]:
+        """Both halves under "edge/" and "server/", on the CPU."""
+        server = {SERVER + name: t.detach().cpu().clone() for name, t in shared_tensors(self.server).items()}
+        return {EDGE + name: tensor for name, tensor in self.edge.items()} | server
+
+    def restore(self, tensors: Mapping[str, Tensor], accuracy: float | None) -> None:
+        """Takes up what ``tensors`` returned."""
+        by_prefix: dict[str, dict[str, Tensor]] = {EDGE: {}, SERVER: {}, OPTIMIZER: {}}
+        for name, tensor in tensors.items():
+            prefix = name.partition("/")[0] + "/"
+            by_prefix[prefix][name.removeprefix(prefix)] = tensor
+        self.edge = by_prefix[EDGE]
+        load_weights(self.server, by_prefix[SERVER])
+        load_flat_state([self.optimizer], by_prefix[OPTIMIZER])
+        self.accuracy = accuracy
+
+    # Rounds -------------------------------------------------------------------------------------------------------------
+
+    def train_round(self, server_round: int) -> None:
+        """Attacks the round's model if it is to be attacked, trains, and averages trained client halves.
+
+        Raises:
+            TooFewReplies: When a step leaves too few usable replies.
+        """
+        task = self._task(server_round)
+        self.auditor.collect()
+        if server_round in self.attack_rounds:
+            self._audit.observe(task, self)
+        for group, rate in zip(self.optimizer.param_groups, self.schedule.at(server_round), strict=True):
+            group["lr"] = rate
+        self.exchange.tally = Tally()
+        self.server.train()
+        progress = _Progress(sum(len(self._work(p)) for p in self.holders))
+        gradients = self._steps(task, progress)
+        if task.trains_edge:
+            self._send_last(task, gradients)
+            self._average(task)
+        self._record(task, progress)
+
+    def evaluate_round(self, server_round: int) -> None:
+        """Accuracy and correlation of the current model, into rows."""
+        self.accuracy = evaluate(self._task(server_round), self)
+
+    def _task(self, server_round: int) -> Task:
+        rate = self.schedule.at(max(server_round, 1))[1] if self.task.trains_edge else 0.0
+        return replace(self.task, round=server_round, edge_learning_rate=rate)
+
+    def _work(self, partition: int) -> list[int]:
+        return self.task.split_batches(self.holders[partition].num_train)
+
+    def _steps(self, task: Task, progress: _Progress) -> dict[int, RecordDict]:
+        """All ``train.step`` messages of a round; returns the gradients that nobody has been sent yet."""
+        longest, count = max(len(self._work(p)) for p in self.holders), self.batches_per_message
+        gradients: dict[int, RecordDict] = {}
+        begun: set[int] = set()
+        posted = self._post(task, 0, gradients, begun)
+        for first in range(0, longest, count):
+            good = self.exchange.receive(task, posted, self._fault_in_batches(first))
+            begun |= set(good)
+            more = first + count < longest
+            if more and not task.trains_edge:
+                # A frozen client half needs no gradients: it computes the next batches while the server trains on these.
+                posted = self._post(task, first + count, {}, begun)
+            gradients = self._train_on(good, progress, wanted=task.trains_edge)
+            if more and task.trains_edge:
+                posted = self._post(task, first + count, gradients, begun)
+        return gradients
+
+    def _post(self, task: Task, first: int, gradients: Mapping[int, RecordDict], begun: set[int]) -> Posted:
+        travelling = any(holder.labels is None for holder in self.holders.values())
+        config = self.exchange.config(
+            task, first=first, count=self.batches_per_message, labels="client" if travelling else "server",
+            applied=max(first - self.batches_per_message, 0),
+        )  # fmt: skip
+        contents = {}
+        for partition in self.holders:
+            if first < len(self._work(partition)):
+                contents[partition] = RecordDict({"config": config, **gradients.get(partition, {})})
+                # Until a client has answered once in a round, it may not hold the weights to begin with.
+                if task.trains_edge and partition not in begun:
+                    contents[partition]["edge"] = to_record(self.edge)
+        return self.exchange.post("train.step", contents)
+
+    def _fault_in_batches(self, first: int) -> Any:
+        classes = self.task.data_card().num_classes
+
+        def fault_in(partition: int, reply: Message) -> str:
+            sizes = self._work(partition)[first : first + self.batches_per_message]
+            if why := fault(reply, numbered([(size, *self.token_shape) for size in sizes]), "features"):
+                return why
+            labels = self.holders[partition].labels
+            if labels is None:
+                return fault(reply, numbered([(size, classes) for size in sizes]), "targets")
+            if why := fault(reply, numbered([(size,) for size in sizes], np.int64), "examples"):
+                return why
+            named = torch.cat(list(tensors_of(reply, "examples").values()))
+            inside = int(named.min()) >= 0 and int(named.max()) < len(labels)
+            return "" if inside else f"examples: {named.min()} to {named.max()}, the client holds {len(labels)}"
+
+        return fault_in
+
+    def _train_on(self, good: Mapping[int, Message], progress: _Progress, *, wanted: bool) -> dict[int, RecordDict]:
+        """One step of the server half for every batch: the first of every client, then the second, and so on."""
+        columns = [[(p, *batch) for batch in self._batches(p, reply)] for p, reply in good.items()]
+        gradients: dict[int, dict[str, Tensor]] = defaultdict(dict)
+        for row in itertools.zip_longest(*columns):
+            for partition, at, features, targets in filter(None, row):
+                received = features.to(device()).requires_grad_(wanted)
+                loss = F.cross_entropy(self.server(received), targets.to(device()))
+                self.optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                self.optimizer.step()
+                progress.batches, progress.examples = progress.batches + 1, progress.examples + len(features)
+                progress.loss += float(loss.detach()) * len(features)
+                if received.grad is not None:
+                    gradients[partition][at] = received.grad
+        return {p: RecordDict({"gradients": to_record(theirs)}) for p, theirs in gradients.items()}
+
+    def _batches(self, partition: int, reply: Message) -> list[tuple[str, Tensor, Tensor]]:
+        """Number in the message, tokens and targets of each batch."""
+        features, labels = tensors_of(reply, "features"), self.holders[partition].labels
+        if labels is None:
+            targets = tensors_of(reply, "targets")
+        else:
+            classes = self.task.data_card().num_classes
+            named = tensors_of(reply, "examples")
+            targets = {at: F.one_hot(labels[rows], classes).float() for at, rows in named.items()}
+        return [(at, features[at], targets[at]) for at in sorted(features, key=int)]
+
+    def gradient(self, features: Tensor, targets: Tensor) -> Tensor:
+        """What the server would return for one batch: the gradient (B, N, D) of its mean loss."""
+        received = features.to(device()).requires_grad_()
+        loss = F.cross_entropy(self.server(received), targets.to(device()))
+        return torch.autograd.grad(loss, received)[0].cpu()
+
+    def _send_last(self, task: Task, gradients: Mapping[int, RecordDict]) -> None:
+        contents = {}
+        for partition, record in gradients.items():
+            last = (len(self._work(partition)) - 1) // self.batches_per_message * self.batches_per_message
+            config = self.exchange.config(task, applied=last)
+            contents[partition] = RecordDict({"config": config, **record})
+        if contents:
+            self.exchange.ask(task, "train.backward", contents, lambda _, reply: failure(reply))
+
+    def _average(self, task: Task) -> None:
+        """Collects the client halves' updates and averages them by training examples."""
+        content = RecordDict({"config": self.exchange.config(task), "edge": to_record(self.edge)})
+        reference = {name: tensor.numpy() for name, tensor in self.edge.items()}
+        asked = dict.fromkeys(self.holders, content)
+        good = self.exchange.ask(task, "train.collect", asked, lambda _, reply: fault(reply, reference))
+        total = sum(self.holders[partition].num_train for partition in good)
+        for partition, reply in good.items():
+            share = self.holders[partition].num_train / total
+            for name, delta in tensors_of(reply, "arrays").items():
+                self.edge[name] = self.edge[name] + share * delta
+
+    def _record(self, task: Task, progress: _Progress) -> None:
+        row, tally, clients = self.auditor.recorder.row, self.exchange.tally, len(self.holders)
+        row(task, metric="train-loss", value=progress.loss / max(progress.examples, 1), n=progress.examples)
+        row(task, metric="clients-failed", value=len(tally.failed), n=clients)
+        row(task, metric="batches-lost", value=progress.expected - progress.batches, n=progress.expected)
+        row(task, metric="train-seconds", **mean_and_interval(list(tally.seconds.values())))
+        row(task, metric="update-bytes", **mean_and_interval([float(sent) for sent in tally.sent.values()]))
+        record_privacy(
+            task, self.auditor.recorder, max(task.passes(h.num_train, task.round) for h in self.holders.values())
+        )
+        row(task, metric="bytes-per-sample", value=4.0 * math.prod(self.token_shape), n=progress.examples)
