@@ -251,8 +251,12 @@ class Task:
 
     @property
     def trains_edge(self) -> bool:
-        """Whether the client half is trained: by the experiment's will or because a defence is nothing else."""
-        return self.train_edge or self.defenses().edge_training is not None
+        """Whether the client half is trained: by the experiment's will or because a defence is nothing else.
+
+        Where tokens are the patches' pixels, the client half has no weights.
+        """
+        pipeline = self.defenses()
+        return (self.train_edge or pipeline.edge_training is not None) and not pipeline.raw_patches
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
