@@ -11,7 +11,7 @@ from torch import Tensor
 from attacks.base import AttackError, Knowledge, Reconstruction
 from attacks.feature_inversion import sender_of
 from attacks.smashed import SmashedAttack, SmashedData
-from attacks.token_positions import TokenReader, from_patches, infer_order, place
+from attacks.token_positions import TokenReader, from_patches
 from attacks.token_training import train_reader
 from defenses.checks import is_whole, require
 
@@ -73,11 +73,11 @@ class TokenReading(SmashedAttack[Reconstruction]):
             raise AttackError("the smashed data hold NaN or infinite values")
         return self.learned
 
-    def assembled(self, patches: Tensor, scores: Tensor, observation: SmashedData) -> Tensor:
-        """The targets (num_targets, C, H, W) in [0, 1], from patches (G, M, P) and scores (G, M, M) of their places."""
-        placed = place(patches, infer_order(scores))
-        rows = placed.view(-1, observation.features.shape[2], patches.shape[-1])[: observation.num_targets]
-        return from_patches(rows, observation.edge.patch_size, observation.input_shape).clamp(0, 1)
+    def guess(self, patches: Tensor, observation: SmashedData, numbers: dict[str, float]) -> Reconstruction:
+        """The targets of patches (B, N, P) that are in their places."""
+        rows = patches[: observation.num_targets]
+        images = from_patches(rows, observation.edge.patch_size, observation.input_shape).clamp(0, 1)
+        return Reconstruction(images, torch.full((len(images),), -1), numbers)
 
 
 @dataclass(frozen=True, repr=False)
@@ -88,7 +88,8 @@ class TokenJigsaw(TokenReading):
     of every token what its patch looks like, where it was, and which tokens were its neighbours; ``token_positions.solve`` finds
     the most plausible whole. Where tokens stay in their image's row (``PatchShuffle``) every image is a puzzle of its own.
     Where they change rows (``BatchShuffle``) the batch is one puzzle of B images, and the row that a token was sent in says
-    which image is likely; no token is thrown away.
+    which image is likely; no token is thrown away. Where held-out images
+    come out worse than the mean image, the guess is drawn to that.
 
     Diagnostics: those of ``train_reader``, on held-out auxiliary images.
 
@@ -101,7 +102,7 @@ class TokenJigsaw(TokenReading):
         "Noroozi and Favaro 2016 (jigsaw), named but not described by Yao et al., ICDM 2022; Cho 2010 (mean field of a puzzle)"
     )
 
-    max_tokens: int = 2048
+    max_tokens: int = 1024
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -116,7 +117,4 @@ class TokenJigsaw(TokenReading):
         reader = self.reader_for(observation)
         rows = max(observation.num_targets, self.max_tokens // observation.features.shape[2])
         reading = reader(observation.features[0, :rows])
-        scores = reader.scores(reading)
-        patches = reading.patches.reshape(len(scores), -1, reading.patches.shape[-1])
-        images = self.assembled(patches, scores, observation)
-        return Reconstruction(images, torch.full((len(images),), -1), dict(reader.diagnostics))
+        return self.guess(reader.assemble(reading, reader.order(reading)), observation, dict(reader.diagnostics))

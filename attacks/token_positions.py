@@ -91,6 +91,7 @@ class TokenReader(nn.Module):
     Attributes:
         grid: Rows and columns of tokens.
         kept_share: Share of tokens that never leave the row of their own image; 1 where none do.
+        trust: How far ``assemble`` goes from the mean image to what it placed, 0 to 1; set by the training.
         diagnostics: See ``token_training.train_reader``.
     """
 
@@ -106,7 +107,9 @@ class TokenReader(nn.Module):
 
         super().__init__()
         self.grid, self.kept_share = grid, kept_share
+        self.trust = 1.0
         self.diagnostics: dict[str, float] = {}
+        self.mean_patches = nn.Buffer(contents.new_zeros(contents.shape[1:]))
         tokens, pixels = features.flatten(0, 1), contents.flatten(0, 1)
         dim, length = tokens.shape[1], pixels.shape[1]
         self.mean, self.std = nn.Buffer(tokens.mean(0)), nn.Buffer(tokens.std(0).clamp_min(1e-6))
@@ -158,6 +161,12 @@ class TokenReader(nn.Module):
         if len(found) == batch:
             return found + num_tokens * torch.arange(batch).unsqueeze(1)
         return found.view(batch, num_tokens)
+
+    def assemble(self, reading: Reading, order: Tensor) -> Tensor:
+        """Patches (B, N, P) at their places, drawn towards the mean image where places are mostly wrong (``trust``)."""
+        patches = reading.patches
+        placed = place(patches.flatten(0, 1).unsqueeze(0), order.view(1, -1)).view_as(patches)
+        return self.mean_patches + self.trust * (placed - self.mean_patches)
 
 
 def solve(unary: Tensor, neighbours: Tensor, grid: tuple[int, int], steps: int = 40) -> Tensor:

@@ -12,6 +12,8 @@ from attacks.base import AttackError
 from attacks.smashed import Sender
 from attacks.token_positions import TokenReader, infer_order, to_patches
 
+POOL = 512
+"""Tokens of a training batch that are compared with each other at most: time and memory grow with the square."""
 HOLDOUT = 8
 """One auxiliary image in so many is kept out of the training."""
 
@@ -34,7 +36,7 @@ def train_reader(
 
     One image in eight is held out, and the reader's diagnostics are of those: ``position_accuracy`` (tokens whose position
     is right, after the optimal assignment of positions alone; chance is 1 / N), ``order_accuracy`` (the same of image and
-    position together, after ``solve``) and ``patch_mse`` (of pixels).
+    position together, after ``solve``), ``patch_mse`` (of pixels) and ``trust`` (see ``TokenReader``).
 
     Args:
         sender: Draws the randomness of the defences afresh.
@@ -54,6 +56,8 @@ def train_reader(
     shuffled = images[torch.randperm(len(images), generator=generator).to(images.device)]
     held, kept = shuffled[: len(images) // HOLDOUT], shuffled[len(images) // HOLDOUT :]
     reader = _fresh_reader(sender, kept[:512], generator, width)
+    if reader.kept_share < 1:
+        batch_size = min(batch_size, max(2, POOL // reader.positions.out_features))
     optimizer = torch.optim.AdamW(reader.parameters(), learning_rate, weight_decay=1e-2)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, max(iterations, 2), pct_start=0.1)
     for _ in range(iterations):
@@ -65,7 +69,7 @@ def train_reader(
         optimizer.step()
         schedule.step()
     reader.eval().requires_grad_(False)
-    reader.diagnostics = _judge(reader, Example.of(sender, held[:batch_size], generator))
+    _judge(reader, sender, held[:batch_size], generator)
     return reader
 
 
@@ -109,7 +113,9 @@ def _fresh_reader(
     example = Example.of(sender, images, generator)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(torch.randint(1 << 62, (), generator=generator)))
-        return TokenReader(example.features, example.contents, sender.edge.grid, width, example.kept_share())
+        reader = TokenReader(example.features, example.contents, sender.edge.grid, width, example.kept_share())
+    reader.mean_patches.copy_(to_patches(images, sender.edge.patch_size).mean(0))
+    return reader
 
 
 def _loss(reader: TokenReader, example: Example, shows_patches: bool) -> Tensor:
@@ -142,11 +148,20 @@ def _neighbours(order: Tensor, grid: tuple[int, int]) -> Tensor:
     return torch.stack(found, 1)
 
 
-def _judge(reader: TokenReader, example: Example) -> dict[str, float]:
+def _judge(reader: TokenReader, sender: Sender, images: Tensor, generator: torch.Generator) -> None:
+    """Sets the reader's diagnostics and its trust by images that it has not seen."""
+    example = Example.of(sender, images, generator)
     reading, num_tokens = reader(example.features), example.order.shape[1]
-    alone, order = infer_order(reading.positions), example.order.cpu()
-    return {
+    alone, found, order = infer_order(reading.positions), reader.order(reading), example.order.cpu()
+    truth = to_patches(images, sender.edge.patch_size).to(example.features) - reader.mean_patches
+    guess = reader.assemble(reading, found) - reader.mean_patches
+    # The factor of least squared error: 0 for random places and 1 for the right ones. From 1/2 on, what was placed beats the
+    # mean image as it is, and is left sharp.
+    trust = float((guess * truth).sum() / guess.square().sum().clamp_min(1e-12))
+    reader.trust = 1.0 if trust >= 0.5 else max(trust, 0.0)
+    reader.diagnostics = {
         "position_accuracy": float((alone == order % num_tokens).double().mean()),
-        "order_accuracy": float((reader.order(reading) == order).double().mean()),
+        "order_accuracy": float((found == order).double().mean()),
         "patch_mse": float((reading.patches - example.contents).square().mean()),
+        "trust": trust,
     }

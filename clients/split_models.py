@@ -11,14 +11,16 @@ import difflib
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
-from timm.layers.patch_embed import PatchEmbed
-from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from clients.library_models import ModelError
 from clients.t2t import PerformerAttention, SoftmaxAttention, TokensToToken
+
+if TYPE_CHECKING:
+    from timm.models.vision_transformer import VisionTransformer
 
 Embedding = nn.Module
 """Images (B, C, H, W) -> tokens (B, N, D), row by row."""
@@ -178,7 +180,7 @@ def default_width(name: str) -> int:
 
 def vit(num_classes: int, input_shape: tuple[int, int, int], shape: SplitShape) -> VisionTransformer:
     """A ViT whose patch embedding is a strided convolution; 768 wide, 12 deep, 12 heads, patches of 16 is ViT-B/16."""
-    return _transformer(num_classes, input_shape, shape, mlp_ratio=4.0, qkv_bias=True, embed_layer=PatchEmbed)
+    return _transformer(num_classes, input_shape, shape, mlp_ratio=4.0, qkv_bias=True)
 
 
 def t2t(
@@ -203,9 +205,13 @@ def _transformer(
     *,
     mlp_ratio: float,
     qkv_bias: bool,
-    embed_layer: Callable[..., Embedding],
+    embed_layer: Callable[..., Embedding] | None = None,
 ) -> VisionTransformer:
-    """A transformer of timm, which also draws the weights of the embedding."""
+    """A transformer of timm, which also draws the weights of the embedding: its own patch embedding where none is given."""
+    # timm takes seconds to import, which only who builds a split model need wait for.
+    from timm.models.vision_transformer import VisionTransformer
+
+    given: dict[str, Any] = {} if embed_layer is None else {"embed_layer": embed_layer}
     return VisionTransformer(
         img_size=input_shape[1:],
         patch_size=shape.patch_size,
@@ -217,7 +223,7 @@ def _transformer(
         mlp_ratio=mlp_ratio,
         qkv_bias=qkv_bias,
         pos_embed="none",
-        embed_layer=embed_layer,
+        **given,
     )
 
 

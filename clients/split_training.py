@@ -33,7 +33,7 @@ class EdgeState:
 
     Attributes:
         weights: Name -> tensor.
-        optimizer: Flat state of the optimizer: "0/momentum_buffer" and the like; empty before the first step.
+        optimizer: Flat state of the optimizers (see ``flat_state``); empty before the first step.
         steps: Optimizer steps so far in this round.
     """
 
@@ -299,7 +299,8 @@ def load_flat_state(optimizers: Sequence[torch.optim.Optimizer], flat: Mapping[s
         for path, value in flat.items():
             owner, at, name = path.split("/")
             if int(owner) == which:
-                state.setdefault(int(at), {})[name] = value
+                # An optimizer takes tensors as they are and steps them in place; what is given stays the caller's.
+                state.setdefault(int(at), {})[name] = value.clone()
         if state:
             optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 

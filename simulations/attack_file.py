@@ -27,7 +27,7 @@ from simulations.attack_request import (
     require_usable,
 )
 from simulations.attack_results import file_names, guess_tensors, null_scores, scores_of, write_pictures, write_results
-from simulations.experiment import ConfigError
+from simulations.errors import ConfigError
 from simulations.update_files import few, load_global_weights, read_truth, read_update, resembles_weights
 from strategies.attack_job import parse_attacks, stages_of
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from attacks import Attack, AttackError, Membership
 from defenses.base import Pipeline
 from defenses.spec import parse
-from simulations.experiment import ConfigError
+from simulations.errors import ConfigError
 from strategies.attack_job import parse_attacks
 
 DEFAULT_ATTACKS = "InvertingGradients(); LabelInference()"

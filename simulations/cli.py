@@ -16,9 +16,12 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from clients.task import DataCard
 from simulations.attack_request import DEFAULT_ATTACKS, Request
-from simulations.experiment import ConfigError, Experiment, key_of
+from simulations.errors import ConfigError
+from simulations.experiment import Experiment, key_of
 from simulations.progress import follow, read_progress
+from simulations.scenario_checks import check_halves
 
 app = typer.Typer(
     help="What a curious federated-learning server can see: train, attack, report.",
@@ -245,9 +248,12 @@ def _preflight(experiment: Experiment) -> None:
             )
         try:
             data = task.load_data()
-            task.build_model()
+            if experiment.scenario == "federated":
+                task.build_model()
         except (ValueError, OSError) as error:
             raise ConfigError(str(error)) from error
+    if experiment.scenario == "split":
+        check_halves(experiment, DataCard.of(data))
     share = int(len(data.train) * (1 - experiment.auxiliary_fraction)) // experiment.num_clients
     if experiment.probe_images > share:
         raise ConfigError(f"probe-images is {experiment.probe_images}; a client holds about {share} images")

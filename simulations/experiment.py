@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -12,25 +11,15 @@ from clients.data import dataset_names
 from clients.models import model_names
 from clients.partition import parse_partition
 from clients.split_models import split_model_names
-from clients.task import OWN_AUXILIARY, Task
-from defenses.base import (
-    DefenseError,
-    EdgeTrainingDefense,
-    InputDefense,
-    Pipeline,
-    SmashedDefense,
-    TrainingDefense,
-    UpdateDefense,
-)
+from clients.task import Task
+from defenses.base import DefenseError, Pipeline
 from defenses.spec import SpecError, parse_pipelines
+from simulations.errors import ConfigError, require_known
+from simulations.scenario_checks import LABELS, check_defenses, check_scenario
 from strategies.adaptive import adaptive_attacks
 from strategies.attack_job import parse_attacks, parse_smashed_attacks
 
 Value = bool | int | float | str
-
-
-class ConfigError(ValueError):
-    """A setting that cannot be run, named as the user writes it, with what came and what is allowed."""
 
 
 def _setting(default: Any, about: str, allowed: str = "", check: Callable[[Any], bool] | None = None) -> Any:
@@ -63,10 +52,6 @@ DEFAULT_DEFENSES = "; ".join(
 DEFAULT_UPDATE_ATTACKS = "LabelInference(); LossThreshold()"
 DEFAULT_ATTACKS = "InvertingGradients(); DLG(); LabelInference()"
 DEFAULT_SMASHED_ATTACKS = "TokenDecoder()"
-LABELS = {"federated": ("unknown", "known"), "split": ("server", "client")}
-"""Scenario -> values of ``labels``, the usual one first."""
-LARGEST_MESSAGE = 1 << 30
-"""Bytes of smashed data in one message: Flower keeps several copies of it on the way."""
 
 
 @dataclass(frozen=True)
@@ -184,12 +169,12 @@ class Experiment:
                 )
             if check and not check(value):
                 raise ConfigError(f"{key} is {value!r}; allowed: {spec.metadata['allowed']}")
-        _known("dataset", self.dataset, dataset_names())
-        self._check_scenario()
+        require_known("dataset", self.dataset, dataset_names())
+        check_scenario(self)
         if self.scenario == "split":
-            _known("split model", self.model, split_model_names())
+            require_known("split model", self.model, split_model_names())
         elif ":" not in self.model:
-            _known(
+            require_known(
                 "model",
                 self.model,
                 model_names(),
@@ -213,48 +198,7 @@ class Experiment:
             except (SpecError, DefenseError, ValueError) as error:
                 raise ConfigError(f"{key}: {error}") from error
         self.attacked_rounds()
-        self._check_defenses()
-
-    def _check_scenario(self) -> None:
-        allowed = LABELS[self.scenario]
-        if self.labels and self.labels not in allowed:
-            raise ConfigError(
-                f"labels is {self.labels!r}; allowed with scenario = {self.scenario!r}: {' or '.join(map(repr, allowed))}"
-            )
-        if self.auxiliary_data not in OWN_AUXILIARY:
-            _known("auxiliary-data", self.auxiliary_data, {**dict.fromkeys(OWN_AUXILIARY), **dataset_names()})
-        if self.scenario == "federated" and self.auxiliary_data != "held-out":
-            raise ConfigError(
-                f"auxiliary-data is {self.auxiliary_data!r}; scenario = 'federated' allows 'held-out' only"
-            )
-        if self.scenario == "split" and self.partition == "node" and self.who_holds_labels == "server":
-            raise ConfigError(
-                "labels is 'server', but with partition = 'node' the server has no labels; set labels = 'client'"
-            )
-        if self.scenario == "split" and self.fraction_train < 1:
-            raise ConfigError(
-                f"fraction-train is {self.fraction_train:g}; with scenario = 'split' every client takes part: 1"
-            )
-
-    def _check_defenses(self) -> None:
-        """Refuses defences of something that the scenario never sends."""
-        for pipeline in self.pipelines():
-            for defense in pipeline.defenses:
-                if self.scenario == "federated":
-                    if isinstance(defense, SmashedDefense | EdgeTrainingDefense):
-                        raise ConfigError(f"defenses: {defense} protects smashed data, which needs scenario = 'split'")
-                elif isinstance(defense, TrainingDefense):
-                    raise ConfigError(
-                        f"defenses: {defense} protects the training of a whole model, not scenario = 'split'"
-                    )
-                elif isinstance(defense, UpdateDefense) and not self.task(pipeline).trains_edge:
-                    raise ConfigError(
-                        f"defenses: {defense} protects updates; a frozen client half sends none: set train-edge"
-                    )
-                elif isinstance(defense, InputDefense) and defense.mixes_examples and self.who_holds_labels == "server":
-                    raise ConfigError(
-                        f"defenses: {defense} mixes labels, which the server cannot: set labels = 'client'"
-                    )
+        check_defenses(self)
 
     @property
     def who_holds_labels(self) -> str:
@@ -270,7 +214,7 @@ class Experiment:
         """
         known = {key_of(spec.name): spec.name for spec in fields(cls)}
         for key in values:
-            _known("setting", key, known)
+            require_known("setting", key, known)
         return cls(**{known[key]: value for key, value in values.items()})
 
     def to_mapping(self) -> dict[str, Value]:
@@ -325,11 +269,3 @@ class Experiment:
 def key_of(name: str) -> str:
     """The field's name as users write it."""
     return name.replace("_", "-")
-
-
-def _known(what: str, name: str, known: Any, also: str = "") -> None:
-    if name in known:
-        return
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    hint = f", did you mean {close[0]!r}?" if close else ""
-    raise ConfigError(f"unknown {what} {name!r}{hint}; known: {', '.join(sorted(known))}{' ' + also if also else ''}")

@@ -30,7 +30,8 @@ from torch import Tensor
 
 from clients.task import Task
 from defenses.base import Pipeline
-from simulations.experiment import ConfigError, Experiment
+from simulations.errors import ConfigError
+from simulations.experiment import Experiment
 from simulations.report import Row, validate
 from strategies.attack_job import AttackJob, Observed
 

@@ -9,12 +9,13 @@ from typing import Protocol
 from flwr.app import ArrayRecord
 
 from attacks.local_model import shared_tensors
-from clients.library_models import ModelError
 from clients.records import to_record, to_tensors
-from defenses.base import DefenseError, Pipeline
-from simulations.experiment import LARGEST_MESSAGE, ConfigError, Experiment
+from defenses.base import Pipeline
+from simulations.errors import ConfigError
+from simulations.experiment import Experiment
 from simulations.nodes import Clients
 from simulations.run_directory import Checkpoint, RunDirectory
+from simulations.scenario_checks import check_halves
 from strategies.auditor import Auditor
 from strategies.curious import CuriousFedAvg
 from strategies.split_costs import record_costs
@@ -131,25 +132,14 @@ def schedule_of(experiment: Experiment) -> Schedule:
 
 
 def check_split(experiment: Experiment, clients: Clients) -> None:
-    """Builds both halves under every pipeline, before any of them trains.
+    """Whether a split run with these clients can work, before anything is trained.
 
     Raises:
-        ConfigError: When sizes do not fit the images, a defence cannot protect such batches, or a message would be too large.
+        ConfigError: See ``check_halves``; also when a client holds too few examples.
     """
-    for pipeline in experiment.pipelines():
-        task = replace(experiment.task(pipeline), card=clients.card)
-        try:
-            edge, _ = task.build_halves()
-        except (ModelError, DefenseError) as error:
-            raise ConfigError(f"{pipeline or 'no defence'}: {error}") from error
-        tokens = edge.num_tokens * edge.dim * pipeline.widening
-        size = 4 * experiment.batches_per_message * experiment.batch_size * tokens
-        if size > LARGEST_MESSAGE:
+    check_halves(experiment, clients.card)
+    for partition, (train, test) in clients.sizes.items():
+        if min(train, test) < MIN_EXAMPLES:
             raise ConfigError(
-                f"batches-per-message is {experiment.batches_per_message}: with batches of {experiment.batch_size} images of "
-                f"{edge.num_tokens} tokens a message would hold {size / 2**30:.1f} GiB, and 1 GiB is allowed; lower one of them"
-            )
-        if smallest := [p for p, (train, test) in clients.sizes.items() if min(train, test) < MIN_EXAMPLES]:
-            raise ConfigError(
-                f"client {smallest[0]} has {clients.sizes[smallest[0]]} training and test examples; split needs 2"
+                f"client {partition} holds {train} training and {test} test examples; a split run needs {MIN_EXAMPLES} of each"
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attacks.smashed import smash
 from clients.edge_cost import EdgeCost, measure_edge
@@ -52,7 +52,7 @@ def _measure(task: Task, images: int) -> EdgeCost:
     edge.requires_grad_(task.trains_edge)
     batch = torch.full((images, *card.input_shape), 0.5)
     patches = RawPatches(task.patch_size)(batch)
-    defense, modules = pipeline.edge_training, [edge]
+    defense, modules = pipeline.edge_training, list[nn.Module]([edge])
     network = None
     if defense is not None:
         width = pipeline.widening * edge.dim

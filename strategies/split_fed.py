@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -172,12 +173,12 @@ class SplitFed:
             group["lr"] = rate
         self.exchange.tally = Tally()
         self.server.train()
-        progress = _Progress(sum(len(self._work(p)) for p in self.holders))
+        progress, start = _Progress(sum(len(self._work(p)) for p in self.holders)), time.perf_counter()
         gradients = self._steps(task, progress)
         if task.trains_edge:
             self._send_last(task, gradients)
             self._average(task)
-        self._record(task, progress)
+        self._record(task, progress, time.perf_counter() - start)
 
     def evaluate_round(self, server_round: int) -> None:
         """Accuracy and correlation of the current model, into rows."""
@@ -296,7 +297,7 @@ class SplitFed:
             for name, delta in tensors_of(reply, "arrays").items():
                 self.edge[name] = self.edge[name] + share * delta
 
-    def _record(self, task: Task, progress: _Progress) -> None:
+    def _record(self, task: Task, progress: _Progress, seconds: float) -> None:
         row, tally, clients = self.auditor.recorder.row, self.exchange.tally, len(self.holders)
         row(task, metric="train-loss", value=progress.loss / max(progress.examples, 1), n=progress.examples)
         row(task, metric="clients-failed", value=len(tally.failed), n=clients)
@@ -306,4 +307,5 @@ class SplitFed:
         record_privacy(
             task, self.auditor.recorder, max(task.passes(h.num_train, task.round) for h in self.holders.values())
         )
+        row(task, metric="samples-per-second", value=progress.examples / seconds, n=progress.examples)
         row(task, metric="bytes-per-sample", value=4.0 * math.prod(self.token_shape), n=progress.examples)

@@ -10,7 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from simulations.cli import app
-from simulations.experiment import ConfigError, Experiment
+from simulations.errors import ConfigError
+from simulations.experiment import Experiment
 from simulations.run_directory import read_lines
 from simulations.server_app import run_experiment
 from tests.local_grid import LocalGrid

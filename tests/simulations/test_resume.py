@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from flwr.app import Message
 
-from simulations.experiment import ConfigError
+from simulations.errors import ConfigError
 from simulations.run_directory import RunDirectory, read_lines
 from simulations.server_app import run_experiment
 from strategies.attack_pool import AttackPool

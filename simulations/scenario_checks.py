@@ -1,0 +1,98 @@
+"""Settings that fit neither each other nor the scenario, refused before any work starts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from clients.data import dataset_names
+from clients.library_models import ModelError
+from clients.task import OWN_AUXILIARY, DataCard
+from defenses.base import (
+    DefenseError,
+    EdgeTrainingDefense,
+    InputDefense,
+    SmashedDefense,
+    TrainingDefense,
+    UpdateDefense,
+)
+from simulations.errors import ConfigError, require_known
+
+if TYPE_CHECKING:
+    from simulations.experiment import Experiment
+
+LABELS = {"federated": ("unknown", "known"), "split": ("server", "client")}
+"""Scenario -> values of ``labels``, the usual one first."""
+
+LARGEST_MESSAGE = 1 << 30
+"""Bytes of smashed data in one message: Flower keeps several copies of it on the way."""
+
+
+def check_scenario(experiment: Experiment) -> None:
+    """Refuses values of one scenario in the other.
+
+    Raises:
+        ConfigError: With what is allowed.
+    """
+    allowed, held_out = LABELS[experiment.scenario], experiment.auxiliary_data == "held-out"
+    if experiment.labels and experiment.labels not in allowed:
+        raise ConfigError(
+            f"labels is {experiment.labels!r}; allowed with scenario = {experiment.scenario!r}: "
+            f"{' or '.join(map(repr, allowed))}"
+        )
+    if experiment.auxiliary_data not in OWN_AUXILIARY:
+        require_known("auxiliary-data", experiment.auxiliary_data, {**dict.fromkeys(OWN_AUXILIARY), **dataset_names()})
+    if experiment.scenario == "federated":
+        if not held_out:
+            raise ConfigError(
+                f"auxiliary-data is {experiment.auxiliary_data!r}; allowed with scenario = 'federated': 'held-out'"
+            )
+        return
+    if experiment.partition == "node" and experiment.who_holds_labels == "server":
+        raise ConfigError("labels is 'server', but with partition = 'node' the server has none; set labels = 'client'")
+    if experiment.fraction_train < 1:
+        raise ConfigError(f"fraction-train is {experiment.fraction_train:g}; allowed with scenario = 'split': 1")
+
+
+def check_defenses(experiment: Experiment) -> None:
+    """Refuses defences of something that the scenario never sends.
+
+    Raises:
+        ConfigError: Naming the defence and what to change.
+    """
+    for pipeline in experiment.pipelines():
+        for defense in pipeline.defenses:
+            if experiment.scenario == "federated":
+                if isinstance(defense, SmashedDefense | EdgeTrainingDefense):
+                    raise ConfigError(f"defenses: {defense} protects smashed data, which needs scenario = 'split'")
+            elif isinstance(defense, TrainingDefense):
+                raise ConfigError(f"defenses: {defense} protects the training of whole models, not scenario = 'split'")
+            elif isinstance(defense, UpdateDefense) and not experiment.task(pipeline).trains_edge:
+                raise ConfigError(
+                    f"defenses: {defense} protects updates; a frozen client half sends none: set train-edge"
+                )
+            elif (
+                isinstance(defense, InputDefense) and defense.mixes_examples and experiment.who_holds_labels == "server"
+            ):
+                raise ConfigError(f"defenses: {defense} mixes labels, which a server cannot do: set labels = 'client'")
+
+
+def check_halves(experiment: Experiment, card: DataCard) -> None:
+    """Builds both halves under every pipeline, before any of them trains.
+
+    Raises:
+        ConfigError: When sizes do not fit the images, a defence cannot protect such batches, or a message would be too large.
+    """
+    for pipeline in experiment.pipelines():
+        task = replace(experiment.task(pipeline), card=card)
+        try:
+            edge, _ = task.build_halves()
+        except (ModelError, DefenseError) as error:
+            raise ConfigError(f"{pipeline or 'no defence'}: {error}".removeprefix(": ")) from error
+        tokens = edge.num_tokens * edge.dim * pipeline.widening
+        size = 4 * experiment.batches_per_message * experiment.batch_size * tokens
+        if size > LARGEST_MESSAGE:
+            raise ConfigError(
+                f"batches-per-message is {experiment.batches_per_message}: with batches of {experiment.batch_size} images of "
+                f"{edge.num_tokens} tokens a message would hold {size / 2**30:.1f} GiB, and 1 GiB is allowed; lower one of them"
+            )

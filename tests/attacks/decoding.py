@@ -1,0 +1,88 @@
+"""A tiny split federation for attacks that learn to decode smashed data: digits, a random client half, observations."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attacks.base import Knowledge, Reconstruction
+from attacks.metrics import mse
+from attacks.smashed import Sender, SmashedData
+from clients.data import load_dataset
+from clients.split_models import SplitShape, build_split_model
+from defenses.base import Batch, Defense, Pipeline
+
+AUXILIARY, TARGETS, BATCH = 240, 16, 32
+SHAPE = (1, 28, 28)
+MEAN, STD = (0.13,), (0.31,)
+
+
+class Unreadable:
+    """Stands where an attack must not look."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise AssertionError(f"the attack read {name} of what it must not see")
+
+    def __getitem__(self, index: Any) -> Any:
+        raise AssertionError("the attack read what it must not see")
+
+
+def seeded(number: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(number)
+
+
+@cache
+def digits() -> tuple[Tensor, Tensor]:
+    """Auxiliary images, and others that belong to a client."""
+    images = load_dataset("mnist-5k").train.images.float() / 255
+    images = images[torch.randperm(len(images), generator=seeded())]
+    return images[:AUXILIARY], images[AUXILIARY : AUXILIARY + 400]
+
+
+def sender(*defenses: Defense, width: int = 32, edge_blocks: int = 1, raw_patches: bool = False) -> Sender:
+    shape = SplitShape(7, width, 2, 2, edge_blocks, raw_patches=raw_patches)
+    edge, _ = build_split_model("vit", num_classes=10, input_shape=SHAPE, shape=shape, seed=3)
+    return Sender(edge.eval().requires_grad_(False), Pipeline(defenses), MEAN, STD)
+
+
+def train(*_: Any) -> nn.Module:
+    raise AssertionError("a decoder trains no model of the clients'")
+
+
+def knowledge(sending: Sender | None, count: int = AUXILIARY, pipeline: Pipeline | None = None) -> Knowledge:
+    auxiliary = Batch(digits()[0][:count], torch.ones(count, 1))
+    return Knowledge(auxiliary, pipeline or Pipeline(), MEAN, STD, train, sending)
+
+
+def observe(sending: Sender, sendings: int = 1, targets: int = TARGETS, **changes: Any) -> SmashedData:
+    """A client sends the same targets several times, with other mates each time."""
+    own, stream = digits()[1], seeded(11)
+    rounds = []
+    for _ in range(sendings):
+        mates = own[targets:][torch.randperm(len(own) - targets, generator=stream)[: BATCH - targets]]
+        with torch.no_grad():
+            rounds.append(sending.send(torch.cat([own[:targets], mates]), stream))
+    seen: dict[str, Any] = {
+        "features": torch.stack(rounds),
+        "num_targets": targets,
+        "edge": sending.edge,
+        "server": nn.Identity(),
+        "input_shape": SHAPE,
+        "mean": MEAN,
+        "std": STD,
+        "orders": Unreadable(),
+    }
+    return SmashedData(**(seen | changes))
+
+
+def error(guess: Reconstruction) -> float:
+    assert not guess.failure
+    return float(mse(guess.images, digits()[1][: len(guess.images)]).mean())
+
+
+def error_of_mean_image() -> float:
+    truth = digits()[1][:TARGETS]
+    return float(mse(digits()[0].mean(0).expand_as(truth), truth).mean())

@@ -1,0 +1,80 @@
+"""Smashed data of small pictures, as clients of a split federation would send them."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attacks.base import Knowledge
+from attacks.smashed import Sender, SmashedData, smash
+from clients.split_models import EdgeHalf, ServerHalf, SplitShape, build_split_model
+from defenses.base import Batch, Defense, Pipeline
+from tests.attacks.wire import MEAN, STD, pictures
+
+SIDE, PATCH, CLASSES = 12, 4, 5
+TOKENS = (SIDE // PATCH) ** 2
+SHAPE = (1, SIDE, SIDE)
+
+
+class Known:
+    mean, std = MEAN, STD
+
+
+def seeded(number: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(number)
+
+
+@functools.cache
+def halves(pipeline: Pipeline, blocks: int = 1, width: int = 32) -> tuple[EdgeHalf, ServerHalf]:
+    """Both halves for these defences, in eval mode."""
+    shape = SplitShape(PATCH, width, 3, 2, blocks, pipeline.widening, pipeline.raw_patches)
+    edge, server = build_split_model("vit", num_classes=CLASSES, input_shape=SHAPE, shape=shape, seed=0)
+    return edge.eval(), server.eval()
+
+
+def observe(
+    *defenses: Defense,
+    blocks: int = 1,
+    width: int = 32,
+    batch: int = 6,
+    targets: int = 2,
+    sendings: int = 1,
+    told: bool = False,
+    **changes: Any,
+) -> tuple[SmashedData, Tensor, Tensor]:
+    """What was sent, the targets (targets, 1, 12, 12), and the orders (sendings, batch, 9)."""
+    pipeline = Pipeline(defenses)
+    edge, server = halves(pipeline, blocks, width)
+    clean, others = pictures(targets, seed=90), pictures(sendings * (batch - targets), seed=91)
+    features, orders = [], []
+    for number, rest in enumerate(others.view(sendings, batch - targets, *SHAPE)):
+        key = ("client", number)
+        with torch.no_grad():
+            features.append(smash(edge, pipeline, torch.cat([clean, rest]), Known(), key))
+        orders.append(pipeline.token_order(batch, TOKENS, key))
+    seen: dict[str, Any] = {
+        "features": torch.stack(features),
+        "num_targets": targets,
+        "edge": edge,
+        "server": server,
+        "input_shape": SHAPE,
+        "mean": MEAN,
+        "std": STD,
+        "orders": torch.stack(orders) if told else None,
+    }
+    return SmashedData(**(seen | changes)), clean, torch.stack(orders)
+
+
+def knowledge(*defenses: Defense, blocks: int = 1, width: int = 32, count: int = 256) -> Knowledge:
+    """Auxiliary pictures that no client holds."""
+    pipeline = Pipeline(defenses)
+    auxiliary = Batch(pictures(count, seed=5), torch.ones(count, 1))
+
+    def train(*_: Any) -> Any:
+        raise AssertionError("no attack on smashed data trains a model of the clients'")
+
+    sender = Sender(halves(pipeline, blocks, width)[0], pipeline, MEAN, STD)
+    return Knowledge(auxiliary, pipeline, MEAN, STD, train, sender)

@@ -1,0 +1,517 @@
+"""Split training at the client, against both halves trained in one graph and against steps worked out by hand."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import pickle
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attacks.local_model import shared_tensors
+from attacks.normalisation import normalise
+from clients.split_models import EdgeHalf, RawPatches
+from clients.split_training import (
+    NETWORK,
+    EdgeState,
+    SplitClient,
+    build_optimizer,
+    flat_state,
+    load_flat_state,
+)
+from clients.task import Task
+from clients.training import TrainingError
+from defenses.base import Batch
+
+TASK = Task(
+    dataset="mnist-5k", data_dir="", download=False, image_size=0, train_limit=200, test_limit=50, model="vit", width=16,
+    norm="group", pipeline="", seed=3, round=1, rounds=2, local_epochs=1, batch_size=8, learning_rate=0.05, momentum=0.9,
+    weight_decay=0.01, probe_targets=2, probe_images=2, scenario="split", patch_size=7, depth=2, heads=2, edge_blocks=1,
+    train_edge=True, edge_learning_rate=0.02,
+)  # fmt: skip
+ADVERSARY = "AdversarialTraining(weight={}, width=8, depth=1, heads=2)"
+Weights = dict[str, Tensor]
+
+
+def client(partition: int = 0, num_train: int = 40, num_test: int = 20, **changes: object) -> SplitClient:
+    return SplitClient(replace(TASK, **changes), partition, range(num_train), range(num_test))
+
+
+def initial(one: SplitClient) -> EdgeState:
+    return EdgeState({name: tensor.clone() for name, tensor in shared_tensors(one.load_edge({})).items()})
+
+
+def frozen(one: SplitClient, state: EdgeState) -> EdgeHalf:
+    return one.load_edge(state.weights).requires_grad_(False)
+
+
+def close(first: Weights, second: Weights, tolerance: float) -> bool:
+    assert first.keys() == second.keys()
+    return all(torch.allclose(first[name], second[name], rtol=0, atol=tolerance) for name in first)
+
+
+def some_gradient(one: SplitClient, seed: int = 0) -> Tensor:
+    edge = one.load_edge({})
+    shape = (one.task.batch_size, edge.num_tokens, edge.dim)
+    return 0.1 * torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def server_groups(task: Task, server: nn.Module) -> list[dict[str, object]]:
+    """The head learns ten times as fast, as in the paper's two groups."""
+    head = [parameter for name, parameter in server.named_parameters() if name.startswith("head")]
+    rest = [parameter for name, parameter in server.named_parameters() if not name.startswith("head")]
+    return [{"params": rest, "lr": task.learning_rate}, {"params": head, "lr": 10 * task.learning_rate}]
+
+
+def split_federation(one: SplitClient, steps: int) -> tuple[EdgeState, Weights]:
+    """One client and one server that exchange features and gradients, one batch a message."""
+    state, server = initial(one), one.task.build_halves()[1]
+    optimizer = build_optimizer(one.task, server_groups(one.task, server))
+    for number in range(steps):
+        sent = one.smash_batch(frozen(one, state), number)
+        received = sent.features.clone().requires_grad_()
+        optimizer.zero_grad()
+        F.cross_entropy(server(received), sent.targets).backward()
+        optimizer.step()
+        if one.task.trains_edge:
+            state = one.apply_gradients(state, number, [received.grad])
+    return state, dict(shared_tensors(server))
+
+
+def central(one: SplitClient, steps: int) -> tuple[Weights, Weights]:
+    """Both halves in one graph and one optimizer, on the same batches in the same orders."""
+    task, card = one.task, one.task.data_card()
+    edge, server = task.build_halves()
+    groups = [{"params": list(edge.parameters()), "lr": task.edge_learning_rate}] if task.trains_edge else []
+    groups += server_groups(task, server)
+    decay = task.weight_decay
+    if task.optimizer == "adamw":
+        optimizer: torch.optim.Optimizer = torch.optim.AdamW(groups, weight_decay=decay)
+    else:
+        optimizer = torch.optim.SGD(groups, lr=0, momentum=task.momentum, weight_decay=decay)
+    for number in range(steps):
+        examples = one.smash_batch(frozen(one, initial(one)), number).examples
+        batch, (mean,), (std,) = one.originals(), card.mean, card.std
+        tokens = edge.embed((batch.images[examples] - mean) / std)
+        key = (task.seed, "train", task.round, one.partition, "batch", number)
+        order = one.pipeline.token_order(len(examples), tokens.shape[1], key)
+        logits = server(edge.encode(tokens.flatten(0, 1)[order]))
+        optimizer.zero_grad()
+        F.cross_entropy(logits, batch.targets[examples]).backward()
+        optimizer.step()
+    return dict(shared_tensors(edge)), dict(shared_tensors(server))
+
+
+# ---- batches
+
+
+def sent(pipeline: str, number: int = 0, partition: int = 0, **changes: object) -> Tensor:
+    """Features of a client that has one batch, sorted by example: number after number, the same images."""
+    one = client(partition, num_train=8, pipeline=pipeline, **changes)
+    smashed = one.smash_batch(frozen(one, initial(one)), number)
+    return smashed.features[smashed.examples.argsort()]
+
+
+@pytest.mark.parametrize("pipeline", ["PatchShuffle()", "BatchShuffle(k=0.5)", "FeatureNoise(std=1.0)", "InstaHide()"])
+def test_a_batch_is_the_same_when_computed_again_and_protected_anew_elsewhere(pipeline: str) -> None:
+    assert torch.equal(sent(pipeline), sent(pipeline))
+    for elsewhere in ({"number": 1}, {"round": 2}, {"partition": 1}, {"seed": 4}):
+        assert not torch.allclose(sent(pipeline), sent(pipeline, **elsewhere), atol=1e-3)
+        if "seed" not in elsewhere:
+            torch.testing.assert_close(sent(""), sent("", **elsewhere), atol=1e-6, rtol=1e-5)
+
+
+def test_an_image_that_is_protected_once_is_sent_the_same_in_every_round() -> None:
+    first = sent("ImageNoise()")
+    for elsewhere in ({"number": 1}, {"round": 2}):
+        torch.testing.assert_close(sent("ImageNoise()", **elsewhere), first, atol=1e-6, rtol=1e-5)
+    assert not torch.allclose(sent("ImageNoise()", partition=1), first, atol=1e-3)
+    assert not torch.allclose(sent(""), first, atol=1e-3)
+
+
+def test_the_first_pass_and_the_gradient_pass_send_the_same() -> None:
+    """One is computed with frozen weights, the other with weights that ask for gradients."""
+    one = client(pipeline="ImageNoise() | PatchShuffle() | FeatureNoise(std=0.1)")
+    first, again = (one.smash_batch(edge, 3) for edge in (frozen(one, initial(one)), one.load_edge({})))
+    assert again.features.requires_grad
+    assert not first.features.requires_grad
+    torch.testing.assert_close(first.features, again.features.detach(), atol=1e-6, rtol=1e-5)
+    assert torch.equal(first.examples, again.examples)
+    assert torch.equal(first.targets, one.originals().targets[first.examples])
+
+
+@pytest.mark.parametrize(
+    ("num_train", "changes", "sizes"),
+    [
+        (16, {}, [8, 8]),
+        (16, {"local_epochs": 2}, [8, 8, 8, 8]),
+        (18, {}, [8, 8, 2]),
+        (17, {"local_epochs": 2}, [8, 8, 8, 8]),
+        (16, {"local_steps": 3}, [8, 8, 8]),
+        (16, {"local_steps": 1, "local_epochs": 5}, [8]),
+        (1, {}, [1]),
+        (3, {"batch_size": 1}, [1, 1, 1]),
+    ],
+)
+def test_passes_cover_all_examples_and_nobody_is_left_alone(num_train: int, changes: dict[str, int], sizes: list[int]):
+    one = client(num_train=num_train, **changes)
+    assert one.num_batches() == len(sizes)
+    edge = frozen(one, initial(one))
+    batches = [one.smash_batch(edge, number).examples.tolist() for number in range(one.num_batches())]
+    assert [len(batch) for batch in batches] == sizes
+    whole = len(sizes) // one.task.local_epochs if not one.task.local_steps else len(sizes)
+    for first in range(0, len(sizes), whole):
+        seen = list(itertools.chain(*batches[first : first + whole]))[:num_train]
+        assert len(set(seen)) == len(seen)
+        assert set(seen) <= set(range(num_train))
+
+
+# ---- training
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"train_edge": False},
+        {},
+        {"pipeline": "PatchShuffle()"},
+        {"pipeline": "BatchShuffle(k=0.5)"},
+        {"pipeline": "PatchShuffle()", "train_edge": False},
+        {"edge_blocks": 0},
+        {"optimizer": "adamw", "learning_rate": 1e-3, "edge_learning_rate": 5e-4},
+        {"optimizer": "adamw", "learning_rate": 1e-3, "edge_learning_rate": 5e-4, "pipeline": "PatchShuffle()"},
+    ],
+    ids=str,
+)
+def test_one_client_and_a_server_train_what_one_machine_trains(changes: dict[str, object]) -> None:
+    one = client(**changes)
+    state, server = split_federation(one, 6)
+    edge, other = central(one, 6)
+    assert close(state.weights, edge, 1e-6)
+    assert close(server, other, 1e-6)
+    assert state.steps == (6 if one.task.trains_edge else 0)
+    begun = initial(one).weights, dict(shared_tensors(one.task.build_halves()[1]))
+    assert close(state.weights, begun[0], 1e-4) == (not one.task.trains_edge)
+    assert not close(server, begun[1], 1e-4)
+
+
+def test_learning_rates_of_the_halves_are_their_own() -> None:
+    """The oracle must be able to tell: with another rate at the client, it trains something else."""
+    state, _ = split_federation(client(), 3)
+    assert not close(state.weights, central(client(edge_learning_rate=0.021), 3)[0], 1e-6)
+    assert not close(state.weights, central(client(weight_decay=0.011), 3)[0], 1e-6)
+
+
+def test_gradients_of_one_message_are_all_taken_at_the_weights_their_batches_were_sent_with() -> None:
+    one, gradients = client(), [some_gradient(client(), seed) for seed in (0, 1)]
+    start = initial(one)
+    slopes = []
+    for number, gradient in enumerate(gradients, start=2):
+        edge = one.load_edge(start.weights)
+        (one.smash_batch(edge, number).features * gradient).sum().backward()
+        slopes.append({name: parameter.grad for name, parameter in edge.named_parameters()})
+    late = one.apply_gradients(start, 2, gradients)
+    assert late.steps == 2
+    rate, decay, momentum = TASK.edge_learning_rate, TASK.weight_decay, TASK.momentum
+    for name, weight in start.weights.items():
+        velocity = slopes[0][name] + decay * weight
+        middle = weight - rate * velocity
+        velocity = momentum * velocity + slopes[1][name] + decay * middle
+        torch.testing.assert_close(late.weights[name], middle - rate * velocity, atol=1e-6, rtol=1e-5)
+    in_turn = one.apply_gradients(one.apply_gradients(start, 2, gradients[:1]), 3, gradients[1:])
+    assert not close(in_turn.weights, late.weights, 1e-6)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("pipeline", ["", ADVERSARY.format(1.0)])
+def test_what_is_kept_between_messages_suffices_and_is_left_as_it_was(optimizer: str, pipeline: str) -> None:
+    one = client(optimizer=optimizer, pipeline=pipeline)
+    state = one.apply_gradients(initial(one), 0, [some_gradient(one)])
+    kept: EdgeState = pickle.loads(pickle.dumps(state))
+    # Applied twice: the first time must not write into what is kept.
+    after = [one.apply_gradients(one_state, 1, [some_gradient(one, 1)]) for one_state in (state, state, kept)]
+    assert close(after[0].weights, after[1].weights, 0)
+    assert close(after[0].weights, after[2].weights, 0)
+    assert close(state.weights, kept.weights, 0)
+    assert close(state.optimizer, kept.optimizer, 0)
+    forgotten = one.apply_gradients(EdgeState(state.weights), 1, [some_gradient(one, 1)])
+    assert not close(forgotten.weights, after[0].weights, 1e-5)
+
+
+def test_optimizers_go_on_from_their_flat_state_as_if_never_stopped() -> None:
+    """Two optimizers of different kinds, one parameter of which never gets a gradient."""
+
+    def build() -> tuple[list[Tensor], list[torch.optim.Optimizer]]:
+        parameters = [torch.ones(2, 3), torch.zeros(()), torch.ones(4)]
+        first = torch.optim.SGD([{"params": parameters[:2], "lr": 0.1}], momentum=0.9)
+        return parameters, [first, torch.optim.Adam(parameters[2:], lr=0.01)]
+
+    def step(parameters: Sequence[Tensor], optimizers: Sequence[torch.optim.Optimizer], value: float) -> None:
+        for parameter in (parameters[0], parameters[2]):
+            parameter.grad = torch.full_like(parameter, value)
+        for optimizer in optimizers:
+            optimizer.step()
+
+    parameters, optimizers = build()
+    assert flat_state(optimizers) == {}
+    step(parameters, optimizers, 1.0)
+    flat = flat_state(optimizers)
+    assert set(flat) == {"0/0/momentum_buffer", "1/0/step", "1/0/exp_avg", "1/0/exp_avg_sq"}
+    others, resumed = build()
+    for other, parameter in zip(others, parameters, strict=True):
+        other.copy_(parameter)
+    load_flat_state(resumed, flat)
+    for value in (-2.0, 0.5):
+        step(parameters, optimizers, value)
+        step(others, resumed, value)
+    assert all(torch.equal(one, other) for one, other in zip(parameters, others, strict=True))
+    assert torch.equal(flat["0/0/momentum_buffer"], torch.ones(2, 3)), "it does not share memory with an optimizer"
+
+
+def test_shuffling_patches_changes_no_trajectory_and_shuffling_a_batch_does() -> None:
+    plain_edge, plain_server = split_federation(client(), 5)
+    edge, server = split_federation(client(pipeline="PatchShuffle()"), 5)
+    assert close(edge.weights, plain_edge.weights, 1e-5)
+    assert close(server, plain_server, 1e-5)
+    edge, server = split_federation(client(pipeline="BatchShuffle(k=0.5)"), 5)
+    assert not close(edge.weights, plain_edge.weights, 1e-3)
+    assert not close(server, plain_server, 1e-3)
+
+
+def test_a_half_that_is_not_trained_stays_as_the_seed_made_it() -> None:
+    one = client(train_edge=False)
+    weights = dict(shared_tensors(one.load_edge({})))
+    edge = one.load_edge({})
+    assert not edge.training
+    assert not any(parameter.requires_grad for parameter in edge.parameters())
+    assert not one.smash_batch(edge, 0).features.requires_grad
+    split_federation(one, 2)
+    with torch.no_grad():
+        for parameter in edge.parameters():
+            parameter.zero_()
+    for round_number, rate in ((1, 0.0), (2, 0.5)):
+        later = client(train_edge=False, round=round_number, edge_learning_rate=rate)
+        assert close(dict(shared_tensors(later.load_edge({}))), weights, 0)
+    assert close(dict(shared_tensors(TASK.build_halves()[0])), weights, 0)
+    assert not close(dict(shared_tensors(client(seed=4).load_edge({}))), weights, 1e-3)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_a_diverged_gradient_is_an_error_that_says_what_to_lower(optimizer: str, bad: float) -> None:
+    one = client(optimizer=optimizer)
+    gradient = some_gradient(one)
+    gradient[3, 2, 1] = bad
+    with pytest.raises(
+        TrainingError, match=r"client 0, round 1: .* not finite; lower block-learning-rate \(now 0.02\)"
+    ):
+        one.apply_gradients(initial(one), 0, [gradient])
+
+
+def test_a_gradient_of_another_shape_is_an_error() -> None:
+    with pytest.raises(TrainingError, match=r"batch 4 is \(8, 15, 16\), expected \(8, 16, 16\)"):
+        client().apply_gradients(initial(client()), 4, [some_gradient(client())[:, 1:]])
+
+
+def test_the_update_of_a_round_is_what_changed_through_the_update_defences() -> None:
+    one = client(pipeline="Clip(max_norm=0.01)")
+    before, state = initial(one).weights, split_federation(one, 2)[0]
+    update = one.edge_update(before, state.weights)
+    plain = torch.cat([(state.weights[name] - before[name]).flatten() for name in before])
+    sent = torch.cat([update[name].flatten() for name in before])
+    assert plain.norm() > 0.015
+    torch.testing.assert_close(sent, plain * 0.01 / plain.norm(), atol=1e-7, rtol=1e-4)
+
+
+# ---- adversarial training
+
+
+def test_adversarial_training_raises_the_loss_of_the_attacker_that_it_simulates() -> None:
+    """Both runs train the same network in the same way; in one of them the client half works against it."""
+
+    def final_loss(weight: float) -> float:
+        changes = {"optimizer": "adamw", "learning_rate": 1e-3, "edge_learning_rate": 1e-2}
+        one = client(pipeline=ADVERSARY.format(weight), **changes)
+        state, _ = split_federation(one, 30)
+        network = one.pipeline.edge_training.build_network(16, 16, 49, torch.Generator())
+        network.load_state_dict(network_of(state))
+        batch, edge = one.originals(), frozen(one, state)
+        features = edge(normalise(batch.images, one.card))
+        return float(F.mse_loss(network(features), RawPatches(7)(batch.images)).detach())
+
+    undefended, defended = final_loss(0.0), final_loss(100.0)
+    assert defended > 1.2 * undefended
+
+
+def network_of(state: EdgeState) -> Weights:
+    return {name.removeprefix(NETWORK): t for name, t in state.weights.items() if name.startswith(NETWORK)}
+
+
+def test_the_simulated_attacker_is_trained_by_adam_on_its_own_loss_and_stays_at_the_client() -> None:
+    one = client(pipeline=ADVERSARY.format(2.0))
+    start, gradient = initial(one), some_gradient(one)
+    state = one.apply_gradients(start, 0, [gradient])
+    half = set(start.weights)
+    assert network_of(state)
+    assert set(state.weights) == half | {NETWORK + name for name in network_of(state)}
+    assert set(one.edge_update(start.weights, state.weights)) == half
+
+    # The second step by hand, from the network and the half as they were kept.
+    network = one.pipeline.edge_training.build_network(16, 16, 49, torch.Generator())
+    network.load_state_dict(network_of(state))
+    edge, names = one.load_edge(state.weights), [name for name, _ in network.named_parameters()]
+    sent = one.smash_batch(edge, 1)
+    patches = RawPatches(7)(one.originals().images[sent.examples])
+    mse = F.mse_loss(network(sent.features), patches)
+    own = torch.autograd.grad(mse, list(network.parameters()), retain_graph=True)
+    against = torch.autograd.grad((sent.features * gradient).sum() - 2 * mse, list(edge.parameters()))
+    later = one.apply_gradients(state, 1, [gradient])
+    first = [state.optimizer[f"1/{at}/exp_avg"] for at in range(len(names))]
+    for at, slope in enumerate(own):
+        torch.testing.assert_close(
+            later.optimizer[f"1/{at}/exp_avg"], 0.9 * first[at] + 0.1 * slope, atol=1e-7, rtol=1e-4
+        )
+    for at, (slope, (name, weight)) in enumerate(zip(against, edge.named_parameters(), strict=True)):
+        velocity = 0.9 * state.optimizer[f"0/{at}/momentum_buffer"] + slope + TASK.weight_decay * weight
+        expected = (weight - TASK.edge_learning_rate * velocity).detach()
+        torch.testing.assert_close(later.weights[name], expected, atol=1e-6, rtol=1e-4)
+
+
+def test_adversarial_training_trains_the_half_unasked() -> None:
+    assert client(train_edge=False, pipeline=ADVERSARY.format(1.0)).task.trains_edge
+    assert not client(train_edge=False, pipeline="PatchShuffle()").task.trains_edge
+
+
+# ---- evaluation
+
+
+def test_smashed_test_images_are_the_clients_in_order() -> None:
+    one = client()
+    edge = frozen(one, initial(one))
+    whole = edge(normalise(one.test_examples().images, one.card))
+    parts = torch.cat([one.smash_test(edge, first, 8) for first in (0, 8, 16)])
+    torch.testing.assert_close(parts, whole, atol=1e-6, rtol=1e-5)
+    shuffled = client(pipeline="PatchShuffle()")
+    sent = shuffled.smash_test(edge, 0, 20)
+    assert torch.equal(sent, shuffled.smash_test(edge, 0, 20))
+    assert not torch.allclose(sent, whole, atol=1e-3)
+    torch.testing.assert_close(sent.sum(1), whole.sum(1), atol=1e-4, rtol=1e-4)
+
+
+def test_judging_counts_what_a_person_would_count() -> None:
+    one = client()
+    logits = torch.randn(20, 10, generator=torch.Generator().manual_seed(2))
+    truth = one.test_examples().targets.argmax(1).tolist()
+    logits[torch.arange(0, 20, 2), truth[::2]] += 3
+    guess = [max(range(10), key=row.__getitem__) for row in logits.tolist()]
+    pairs = list(zip(truth, guess, strict=True))
+    counts = one.judge(logits)
+    assert counts["true-positives"] == [sum(t == g == k for t, g in pairs) for k in range(10)]
+    assert counts["false-positives"] == [sum(g == k != t for t, g in pairs) for k in range(10)]
+    assert counts["false-negatives"] == [sum(t == k != g for t, g in pairs) for k in range(10)]
+    assert 0 < sum(counts["true-positives"]) < 20
+    assert counts["examples"] == [20]
+    loss = sum(-float(row.log_softmax(0)[t]) for row, t in zip(logits, truth, strict=True))
+    assert counts["loss"] == [pytest.approx(loss, rel=1e-5)]
+    with pytest.raises(ValueError, match="19 logits for 20 test examples"):
+        one.judge(logits[:19])
+
+
+# ---- audit
+
+
+def same_images(first: Batch, second: Batch) -> bool:
+    return torch.equal(first.images, second.images) and torch.equal(first.targets, second.targets)
+
+
+def test_attacked_images_are_the_same_in_all_rounds_and_pipelines() -> None:
+    first = client().audited(0)
+    assert len(first.original) == len(first.seen) == TASK.probe_images
+    assert same_images(first.original, first.seen)
+    for changes in ({"round": 2}, {"pipeline": "PatchShuffle()"}, {"pipeline": "ImageNoise()"}, {"batch_size": 4}):
+        other = client(**changes).audited(0)
+        assert same_images(first.original, other.original)
+        assert same_images(other.original, other.seen) == (changes.get("pipeline") != "ImageNoise()")
+    assert not same_images(first.original, client().audited(1).original)
+    assert not same_images(first.original, client(partition=1).audited(0).original)
+
+
+def test_an_audit_batch_is_of_the_size_of_training_and_changes_behind_the_attacked_images_alone() -> None:
+    one = client(edge_blocks=0)
+    edge = frozen(one, initial(one))
+    sent = one.send_audited(edge, 0, 3)
+    assert sent.shape == (3, TASK.batch_size, 16, 16)
+    attacked = edge.embed(normalise(one.audited(0).original.images, one.card))
+    pool = edge.embed(normalise(one.originals().images, one.card))
+    for sending in sent:
+        torch.testing.assert_close(sending[:2], attacked, atol=1e-6, rtol=1e-5)
+        distance = (sending[:, None] - pool).abs().amax((2, 3))
+        found = distance.argmin(1)
+        assert distance.amin(1).max() < 1e-5, "all of them are the client's"
+        assert len(set(found.tolist())) == TASK.batch_size, "and different ones"
+    for one_sending, other in itertools.combinations(sent[:, 2:], 2):
+        assert not torch.allclose(one_sending, other, atol=1e-3)
+    assert torch.equal(one.send_audited(edge, 0, 3), sent)
+    assert torch.equal(one.audit_targets(0)[:2], one.audited(0).original.targets)
+    assert len(one.audit_targets(0)) == TASK.batch_size
+
+
+@pytest.mark.parametrize("pipeline", ["PatchShuffle()", "BatchShuffle(k=0.5)", "PatchShuffle() | BatchShuffle(k=0.25)"])
+def test_the_told_order_is_the_order_of_the_sending(pipeline: str) -> None:
+    plain, one = client(edge_blocks=0), client(edge_blocks=0, pipeline=pipeline)
+    edge = frozen(one, initial(one))
+    tokens, sent = plain.send_audited(edge, 1, 2), one.send_audited(edge, 1, 2)
+    orders = one.audit_orders(1, 2, 16)
+    assert orders.shape == (2, TASK.batch_size, 16)
+    assert not torch.equal(orders[0], orders[1])
+    for sending, unshuffled, order in zip(sent, tokens, orders, strict=True):
+        torch.testing.assert_close(sending, unshuffled.flatten(0, 1)[order], atol=1e-6, rtol=1e-5)
+    later = client(edge_blocks=0, pipeline=pipeline, round=2).audit_orders(1, 2, 16)
+    assert not torch.equal(later, orders), "each round shuffles anew"
+
+
+def test_where_the_server_holds_the_training_images_test_images_are_attacked() -> None:
+    def all_among(few: Tensor, many: Tensor) -> bool:
+        return all(any(torch.equal(one, other) for other in many) for one in few)
+
+    for data, attacks_test in (("held-out", False), ("private", True)):
+        one = client(auxiliary_data=data, pipeline="PatchShuffle()")
+        images = one.audited(0).original.images
+        assert all_among(images, one.test_examples().images) == attacks_test
+        assert all_among(images, one.originals().images) == (not attacks_test)
+        assert len(one.audit_targets(0)) == TASK.batch_size
+
+
+def test_a_pool_smaller_than_a_batch_is_sent_whole() -> None:
+    one = client(num_test=5, auxiliary_data="private")
+    assert one.send_audited(frozen(one, initial(one)), 0, 1).shape[:2] == (1, 5)
+
+
+def test_the_audit_step_is_one_plain_step_on_the_first_sending() -> None:
+    one = client(pipeline="PatchShuffle()", edge_blocks=0)
+    edge, gradient = one.load_edge({}), some_gradient(one)
+    update = one.step_audited(edge, 1, gradient)
+    moved = copy.deepcopy(edge)
+    optimizer = torch.optim.SGD(moved.parameters(), lr=TASK.edge_learning_rate, weight_decay=TASK.weight_decay)
+    # Unshuffled: the gradient goes back to where each token came from.
+    order = one.audit_orders(1, 1, 16)[0]
+    origin = torch.zeros_like(gradient).flatten(0, 1).index_copy(0, order.flatten(), gradient.flatten(0, 1))
+    plain = client(edge_blocks=0)
+    tokens = plain.send_audited(frozen(one, initial(one)), 1, 1)[0]
+    batch = images_of(plain, tokens)
+    (moved(normalise(batch, one.card)) * origin.view_as(gradient)).sum().backward()
+    optimizer.step()
+    for (name, after), before in zip(moved.named_parameters(), edge.parameters(), strict=True):
+        torch.testing.assert_close(update[name], (after - before).detach(), atol=1e-6, rtol=1e-4)
+
+
+def images_of(one: SplitClient, tokens: Tensor) -> Tensor:
+    """The training images whose embedded tokens (B, N, D) these are."""
+    images = one.originals().images
+    embedded = one.load_edge({}).embed(normalise(images, one.card)).detach()
+    return images[(tokens[:, None] - embedded).abs().amax((2, 3)).argmin(1)]
