@@ -146,7 +146,7 @@ class GradientProblem:
             learning_rate=step.learning_rate,
             weight_decay=step.weight_decay,
         )
-        assumed = AssumedSender(edge, pipeline, observation)  # type: ignore[arg-type]
+        assumed = AssumedSender(edge, pipeline, observation)
         returned = step.gradient.to(observation.features)
         return cls(observation, assumed, dict(edge.named_parameters()), returned, update.gradient())
 
@@ -188,7 +188,9 @@ class GradientProblem:
         """The weight of the patch embedding, the only one of (D, P) numbers."""
         channels, dim = self.observation.input_shape[0], self.returned.shape[-1]
         length = channels * self.assumed.edge.patch_size**2
-        fits = [name for name, weight in self.weights.items() if weight.shape[0] == dim and weight.numel() == dim * length]
+        fits = [
+            name for name, weight in self.weights.items() if weight.shape[0] == dim and weight.numel() == dim * length
+        ]
         return fits[0] if len(fits) == 1 else None
 
     def solve(self) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -12,10 +12,10 @@ from torch import Tensor
 from attacks.base import AttackError, Knowledge, Reconstruction
 from attacks.metrics import total_variation
 from attacks.normalisation import Normalisation, normalise
-from attacks.smashed import EdgeHalf, SmashedAttack, SmashedData
+from attacks.smashed import EdgeHalf, Sender, SmashedAttack, SmashedData
 from attacks.token_positions import TokenReader
 from attacks.token_training import train_reader
-from defenses.base import DefenseError, Pipeline
+from defenses.base import DefenseError, Pipeline, SmashedDefense
 from defenses.checks import is_number, is_whole, require
 
 PERMUTATIONS = ("fixed", "resampled", "jigsaw", "oracle")
@@ -53,7 +53,7 @@ class AssumedSender:
         try:
             protected = early.protect_tokens(tokens, key)
             # Shuffles gather: their own order is undone, and the assumed one takes its place.
-            slots = early.token_order(*tokens.shape[:2], key).flatten().argsort()[order]
+            slots = early.token_order(tokens.shape[0], tokens.shape[1], key).flatten().argsort()[order]
             encoded = self.edge.encode(protected.flatten(0, 1)[slots.to(tokens.device)])
             return noiseless.protect_features(encoded, key)
         except DefenseError as error:
@@ -62,12 +62,12 @@ class AssumedSender:
 
 def without_noise(pipeline: Pipeline) -> Pipeline:
     """Its stages on smashed data with noise of strength zero: what the attacker expects to see on average."""
-    return Pipeline(
-        tuple(
-            replace(stage, **{f.name: 0.0 for f in fields(stage) if f.name in NOISE_FIELDS})  # type: ignore[type-var]
-            for stage in pipeline.smashed_defenses
-        )
-    )
+    return Pipeline(tuple(_quiet(stage) for stage in pipeline.smashed_defenses))
+
+
+def _quiet(stage: Any) -> SmashedDefense:
+    quiet: SmashedDefense = replace(stage, **{f.name: 0.0 for f in fields(stage) if f.name in NOISE_FIELDS})
+    return quiet
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
     def _draw(self, features: Tensor, generator: torch.Generator) -> Tensor:
         assert self.learned is not None
         key = ("attacker", int(torch.randint(1 << 62, (), generator=generator)))
-        return self.learned.pipeline.token_order(*features.shape[:2], key)
+        return self.learned.pipeline.token_order(features.shape[0], features.shape[1], key)
 
 
 def sender_of(knowledge: Knowledge) -> Sender:

@@ -118,7 +118,9 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
         learned: Set by ``fit``.
     """
 
-    source: ClassVar[str] = "Hermitian symmetry of the Fourier transform of real signals; attack on Yao et al., ICDM 2022, PS+"
+    source: ClassVar[str] = (
+        "Hermitian symmetry of the Fourier transform of real signals; attack on Yao et al., ICDM 2022, PS+"
+    )
     threat: ClassVar[str] = "one sending of smashed data; the defences' algorithm; auxiliary images like the clients'"
     needs_auxiliary: ClassVar[bool] = True
 

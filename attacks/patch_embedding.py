@@ -46,7 +46,8 @@ def patches_of_tokens(tokens: Tensor, edge: EdgeHalf, shape: tuple[int, int, int
         AttackError: See ``patch_embedding``.
     """
     weight, offset = patch_embedding(edge, shape)
-    return (tokens - offset) @ torch.linalg.pinv(weight)
+    patches: Tensor = (tokens - offset) @ torch.linalg.pinv(weight)
+    return patches
 
 
 def images_of_patches(patches: Tensor, edge: EdgeHalf, shape: tuple[int, int, int], known: Normalisation) -> Tensor:

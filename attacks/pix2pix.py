@@ -100,7 +100,7 @@ class Pix2Pix(DecoderAttack):
         "smashed data; the client half as a black box; the defences' algorithm; auxiliary images like the clients'"
     )
 
-    iterations: int = 300
+    iterations: int = 200
     width: int = 12
     learning_rate: float = 2e-4
     l1_weight: float = 100.0

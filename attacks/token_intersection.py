@@ -97,9 +97,11 @@ class TokenIntersection(TokenReading):
             held-out images if that is more.
     """
 
-    source: ClassVar[str] = "intersection attack on Yao et al., ICDM 2022, Algorithm 2, which redraws the tokens that stay"
+    source: ClassVar[str] = (
+        "intersection attack on Yao et al., ICDM 2022, Algorithm 2, which redraws the tokens that stay"
+    )
 
-    sendings: int = 30  # type: ignore[assignment]
+    sendings: int = 30
     radius: float = 0.02
 
     def __post_init__(self) -> None:
@@ -137,9 +139,10 @@ class TokenIntersection(TokenReading):
         centres = seen.patches[leaders(seen.patches, distance)]
         member = assign_clusters(seen.patches, centres, distance)
         own = _counts(member, centres) / len(readings)
-        pooled = sum(_counts(assign_clusters(one.patches.flatten(0, 1), centres, distance), centres) for one in readings)
-        rows = sum(len(one.patches) for one in readings)
-        chosen, gap = most_recurrent(multiplicities(own, pooled / rows, kept_share), num_tokens)
+        batches = [assign_clusters(one.patches.flatten(0, 1), centres, distance) for one in readings]
+        pooled = sum((_counts(batch, centres) for batch in batches), torch.zeros_like(own))
+        pooled = pooled / sum(len(one.patches) for one in readings)
+        chosen, gap = most_recurrent(multiplicities(own, pooled, kept_share), num_tokens)
         means = (_cluster_means(value, member, len(centres))[chosen].unsqueeze(0) for value in vars(seen).values())
         return Reading(*means), len(centres), gap
 

@@ -10,7 +10,6 @@ Puzzle Solver", 2010 (message passing over patches and places).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 HEADS = 4
 MATCH = 32
 """Length of the vectors whose inner product says whether two tokens are neighbours."""
-FLOOR = -8.0
+FLOOR = -5.0
 """Log-probabilities of neighbours count no less: a single wrong one must not rule a place out."""
 RIDGE = 1e-6
 
@@ -95,7 +94,9 @@ class TokenReader(nn.Module):
         diagnostics: See ``token_training.train_reader``.
     """
 
-    def __init__(self, features: Tensor, contents: Tensor, grid: tuple[int, int], width: int, kept_share: float) -> None:
+    def __init__(
+        self, features: Tensor, contents: Tensor, grid: tuple[int, int], width: int, kept_share: float
+    ) -> None:
         """Args:
         features: (M, N, D) received tokens, for statistics.
         contents: (M, N, P), what they show.
@@ -114,7 +115,7 @@ class TokenReader(nn.Module):
         dim, length = tokens.shape[1], pixels.shape[1]
         self.mean, self.std = nn.Buffer(tokens.mean(0)), nn.Buffer(tokens.std(0).clamp_min(1e-6))
         self.scale = nn.Buffer(tokens.abs().median().clamp_min(1e-6))
-        self.entry = nn.Sequential(nn.Linear(2 * dim, width), nn.GELU(), nn.Linear(width, width))
+        self.entry = nn.Sequential(nn.Linear(2 * dim + length, width), nn.GELU(), nn.Linear(width, width))
         self.blocks = nn.Sequential(*(Block(width, HEADS, mlp_ratio=2.0, qkv_bias=True) for _ in range(2)))
         self.norm = nn.LayerNorm(width)
         self.positions = nn.Linear(width, features.shape[1])
@@ -134,11 +135,12 @@ class TokenReader(nn.Module):
     def forward(self, features: Tensor) -> Reading:
         """Reads (B, N, D) tokens."""
         standard = self.standardise(features)
-        entry = self.entry(torch.cat([standard, (features / self.scale).asinh()], -1))
+        pixels = self.affine(standard)
+        entry = self.entry(torch.cat([standard, (features / self.scale).asinh(), 4 * pixels.detach()], -1))
         known = self.norm(self.blocks(entry))
         both = torch.cat([entry, known], -1)
-        match = 3 * self.match(both).unflatten(-1, (4, MATCH))
-        patches = self.affine(standard) + self.patches(both)
+        match = 3 * self.match(both).view(*both.shape[:2], 4, MATCH)
+        patches = pixels + self.patches(both)
         return Reading(self.positions(known).log_softmax(-1), match[..., :2, :], match[..., 2:, :], patches)
 
     def scores(self, reading: Reading) -> Tensor:
@@ -191,7 +193,7 @@ def solve(unary: Tensor, neighbours: Tensor, grid: tuple[int, int], steps: int =
     marginals = unary.exp()
     scores = unary
     for step in range(steps):
-        cells = marginals.unflatten(-1, (-1, *grid))
+        cells = marginals.view(*marginals.shape[:2], -1, *grid)
         # What is at the place to the right of every place, and so on; nothing beyond the border.
         east, west = F.pad(cells[..., 1:], (0, 1)), F.pad(cells[..., :-1], (1, 0))
         south, north = F.pad(cells[..., 1:, :], (0, 0, 0, 1)), F.pad(cells[..., :-1, :], (0, 0, 1, 0))
@@ -211,5 +213,3 @@ def _ridge(inputs: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
     penalty = RIDGE * len(inputs) * torch.eye(design.shape[1], dtype=torch.float64, device=inputs.device)
     solution = torch.linalg.solve(design.T @ design + penalty, design.T @ outputs.double()).to(inputs)
     return solution[:-1].T, solution[-1]
-
-

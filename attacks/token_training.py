@@ -64,7 +64,7 @@ def train_reader(
         chosen = torch.randperm(len(kept), generator=generator)[:batch_size].to(kept.device)
         loss = _loss(reader, Example.of(sender, kept[chosen], generator), shows_patches)
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(reader.parameters(), 1.0)
         optimizer.step()
         schedule.step()
@@ -107,9 +107,7 @@ class Example:
         return max(native - 1 / batch, 0.0) / (1 - 1 / batch)
 
 
-def _fresh_reader(
-    sender: Sender, images: Tensor, generator: torch.Generator, width: int
-) -> TokenReader:
+def _fresh_reader(sender: Sender, images: Tensor, generator: torch.Generator, width: int) -> TokenReader:
     example = Example.of(sender, images, generator)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(torch.randint(1 << 62, (), generator=generator)))

@@ -134,7 +134,7 @@ def _advance(client: SplitClient, message: Message, context: Context) -> EdgeSta
     if not client.task.trains_edge:
         return EdgeState({})
     begin = tensors_of(message, "edge")
-    state = EdgeState(begin) if begin else _kept(client, context)
+    state = client.begin_round(begin, _last_kept(client, context)) if begin else _kept(client, context)
     if gradients := tensors_of(message, "gradients"):
         ordered = [gradients[name] for name in sorted(gradients, key=int)]
         state = client.apply_gradients(state, int(values_of(message, "config")["applied"]), ordered)
@@ -143,23 +143,30 @@ def _advance(client: SplitClient, message: Message, context: Context) -> EdgeSta
 
 
 def _keep(client: SplitClient, context: Context, state: EdgeState) -> None:
+    task = client.task
     context.state["edge"] = to_record(state.weights)
     context.state["edge-optimizer"] = to_record(state.optimizer)
-    context.state["edge-about"] = ConfigRecord({"round": _round_of(client), "steps": state.steps})
+    context.state["edge-about"] = ConfigRecord({"round": task.round, "pipeline": task.pipeline, "steps": state.steps})
 
 
 def _kept(client: SplitClient, context: Context) -> EdgeState:
     about: Any = context.state.get("edge-about")
-    if about is None or about["round"] != _round_of(client):
+    if about is None or (about["round"], about["pipeline"]) != (client.task.round, client.task.pipeline):
         raise RuntimeError(
             f"this node does not hold the client half of round {client.task.round}; it missed its beginning"
         )
+    return _read(context)
+
+
+def _last_kept(client: SplitClient, context: Context) -> EdgeState:
+    """What the node kept in an earlier round of the same pipeline, if anything."""
+    about: Any = context.state.get("edge-about")
+    return _read(context) if about is not None and about["pipeline"] == client.task.pipeline else EdgeState({})
+
+
+def _read(context: Context) -> EdgeState:
     kept: Any = context.state
-    return EdgeState(to_tensors(kept["edge"]), to_tensors(kept["edge-optimizer"]), int(about["steps"]))
-
-
-def _round_of(client: SplitClient) -> str:
-    return f"{client.task.round} {client.task.pipeline}"
+    return EdgeState(to_tensors(kept["edge"]), to_tensors(kept["edge-optimizer"]), int(kept["edge-about"]["steps"]))
 
 
 def _numbered(tensors: list[Tensor]) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,6 +26,8 @@ from defenses.base import Batch, Key, Update, generator_for
 
 NETWORK = "network/"
 """Prefix of the weights of a network that an edge-training defence keeps at the client."""
+NETWORK_OPTIMIZER = "1/"
+"""Prefix of that network's optimizer state: the second of a client's optimizers."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,12 @@ class SplitClient(LocalClient):
         return smash(edge, self.pipeline, images.to(device()), self.card, key)
 
     # Training of the client half ----------------------------------------------------------------------------------------
+
+    def begin_round(self, weights: Mapping[str, Tensor], before: EdgeState) -> EdgeState:
+        """The client half as the server sent it; a defence's own network goes on learning where it stood in ``before``."""
+        network = {name: tensor for name, tensor in before.weights.items() if name.startswith(NETWORK)}
+        learned = {name: tensor for name, tensor in before.optimizer.items() if name.startswith(NETWORK_OPTIMIZER)}
+        return EdgeState({**weights, **network}, learned)
 
     def apply_gradients(self, state: EdgeState, first: int, gradients: Sequence[Tensor]) -> EdgeState:
         """Steps the client half with the gradients of consecutive batches that were sent with the weights in ``state``.
@@ -177,11 +186,19 @@ class SplitClient(LocalClient):
     # Evaluation ---------------------------------------------------------------------------------------------------------
 
     def smash_test(self, edge: EdgeHalf, first: int, count: int) -> Tensor:
-        """Smashed data (b, N, D) of this client's test examples ``first`` to ``first + count``, protected as in use."""
-        clean = self.test_examples()
-        shown = self.pipeline.protect_test(clean, self.key("test")).images[first : first + count]
+        """Smashed data (b, N, D) of this client's test examples ``first`` to ``first + count``, protected as in use.
+
+        Examples are mixed in batches as large as in training, whatever a message holds; one that is left over joins the last.
+        """
+        clean, size = self.test_examples(), self.task.batch_size
+        shown = self.pipeline.protect_test(clean, self.key("test")).images
+        cuts = [*range(first, max(first + count - 1, first + 1), size), first + count]
         with torch.no_grad():
-            return self._smash(edge, shown, self.key("test", self.task.round, first))
+            sent = [
+                self._smash(edge, shown[start:end], self.key("test", self.task.round, start))
+                for start, end in itertools.pairwise(cuts)
+            ]
+        return torch.cat(sent)
 
     def judge(self, logits: Tensor) -> dict[str, list[float]]:
         """Counts behind accuracy and correlation, from the server's logits (n, K) of all test examples.
@@ -238,7 +255,10 @@ class SplitClient(LocalClient):
         return torch.stack(orders)
 
     def step_audited(self, edge: EdgeHalf, target: int, gradient: Tensor) -> Update:
-        """The update of one plain step of SGD on the first sending of an audit batch, through the update defences."""
+        """The update of one plain step of SGD on the first sending of an audit batch, through the update defences.
+
+        An edge-training defence adds nothing to this step: its penalty is left out.
+        """
         features = self._smash(edge, self._audit_shown(target, 0).images, self._audit_key(target, 0))
         names, parameters = zip(*edge.named_parameters(), strict=True)
         slopes = torch.autograd.grad((features * gradient.to(device())).sum(), parameters, allow_unused=True)

@@ -1,4 +1,4 @@
-"""What a defence is: four one-method interfaces, and the pipeline that chains them.
+"""What a defence is: four one-method interfaces and one for split training, and the pipeline that chains them.
 
 A defence maps one thing that a client holds to the same kind of thing. "No defence" is the empty pipeline, not a class.
 """
@@ -196,7 +196,7 @@ class EdgeTrainingDefense(Defense):
         raise NotImplementedError
 
     def losses(self, network: nn.Module, features: Tensor, patches: Tensor) -> tuple[Tensor, Tensor]:
-        """What the network is trained on, and what is added to the loss of the client half.
+        """What the network is trained on, and what is added to the loss of the client half; the client differentiates their sum.
 
         Args:
             network: Of ``build_network``.
@@ -236,6 +236,9 @@ class Pipeline:
                 f"{self}: {mixing[0]} mixes several examples, so the per-example bound of {bounded[0]} no longer holds; "
                 "drop one of the two"
             )
+        edge = [d for d in self.defenses if isinstance(d, EdgeTrainingDefense)]
+        if len(edge) > 1:
+            raise DefenseError(f"{self}: {edge[0]} and {edge[1]} both train the client half; keep one")
         tokens = [d for d in self.smashed_defenses if d.before_blocks]
         if len(tokens) > 1 and any(d.widening > 1 for d in tokens):
             raise DefenseError(f"{self}: {tokens[0]} and {tokens[1]} cannot follow each other; keep one")

@@ -43,7 +43,7 @@ def usable_replies(
         replies: Partition -> its reply, if it came.
         fault_in: Why a partition's reply cannot be used, or "".
         rows: Where refusals are recorded.
-        min_usable: Share of those asked that must be usable.
+        min_usable: Share of those asked that must be usable, at least one; 0 lets all fail.
         timeout: Seconds that a client had, for the message.
 
     Raises:
@@ -58,12 +58,21 @@ def usable_replies(
             continue
         reasons.append(f"client {partition}: {reason}")
         rows.row(task, metric="client", value=None, status="failed", client=partition, message=f"{what}: {reason}")
-    if len(good) < max(1, min_usable * len(asked)):
+    if min_usable:
+        require_enough(task, what, asked, list(good), min_usable, reasons[:1])
+    return good
+
+
+def require_enough(
+    task: Task, what: str, asked: Sequence[int], good: Sequence[int], min_usable: float, reasons: Sequence[str] = ()
+) -> None:
+    """Raises ``TooFewReplies`` when less than ``min_usable`` of the partitions asked, or none, sent something usable."""
+    if asked and len(good) < max(1, min_usable * len(asked)):
+        why = f"; first reason: {reasons[0]}" if reasons else ""
         raise TooFewReplies(
             f"round {task.round}, {task.pipeline or 'no defence'}: {len(good)} of {len(asked)} {what} replies are usable, "
-            f"min-usable = {min_usable} asks for more; first reason: {reasons[0]}"
+            f"min-usable = {min_usable} asks for more{why}"
         )
-    return good
 
 
 def failure(reply: Message) -> str:

@@ -66,12 +66,14 @@ class SplitExchange:
         """Sends without waiting: ``receive`` does."""
         return self.exchange.post(message_type, contents)
 
-    def receive(self, task: Task, posted: Posted, fault_in: FaultIn) -> dict[int, Message]:
-        """The usable replies to ``post``; raises as ``ask``."""
+    def receive(
+        self, task: Task, posted: Posted, fault_in: FaultIn, *, at_least: float | None = None
+    ) -> dict[int, Message]:
+        """The usable replies to ``post``; raises as ``ask``, with another share than ``min_usable`` if one is given."""
         asked = list(posted.contents)
         good = usable_replies(
             task, posted.message_type, asked, self.exchange.wait(posted), fault_in,
-            rows=self.rows, min_usable=self.min_usable, timeout=self.exchange.timeout,
+            rows=self.rows, min_usable=self.min_usable if at_least is None else at_least, timeout=self.exchange.timeout,
         )  # fmt: skip
         self.tally.failed |= set(asked) - set(good)
         for partition, reply in good.items():

@@ -12,7 +12,7 @@ import itertools
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,7 +30,7 @@ from clients.training import device
 from strategies.attack_job import EDGE, SERVER
 from strategies.auditor import Auditor, mean_and_interval
 from strategies.exchange import Posted
-from strategies.guard import failure, fault
+from strategies.guard import failure, fault, require_enough
 from strategies.split_audit import SplitAudit
 from strategies.split_costs import record_privacy
 from strategies.split_evaluation import evaluate
@@ -192,33 +192,40 @@ class SplitFed:
         return self.task.split_batches(self.holders[partition].num_train)
 
     def _steps(self, task: Task, progress: _Progress) -> dict[int, RecordDict]:
-        """All ``train.step`` messages of a round; returns the gradients that nobody has been sent yet."""
-        longest, count = max(len(self._work(p)) for p in self.holders), self.batches_per_message
+        """All ``train.step`` messages of a round; returns the gradients that nobody has been sent yet.
+
+        The clients take turns in two waves: while the server trains on what one wave sent, the other computes.
+        """
+        partitions, count = list(self.holders), self.batches_per_message
+        waves = [wave for wave in (partitions[0::2], partitions[1::2]) if wave]
         gradients: dict[int, RecordDict] = {}
         begun: set[int] = set()
-        posted = self._post(task, 0, gradients, begun)
-        for first in range(0, longest, count):
-            good = self.exchange.receive(task, posted, self._fault_in_batches(first))
-            begun |= set(good)
-            more = first + count < longest
-            if more and not task.trains_edge:
-                # A frozen client half needs no gradients: it computes the next batches while the server trains on these.
-                posted = self._post(task, first + count, {}, begun)
-            gradients = self._train_on(good, progress, wanted=task.trains_edge)
-            if more and task.trains_edge:
-                posted = self._post(task, first + count, gradients, begun)
+        posted = [self._post(task, wave, 0, gradients, begun) for wave in waves]
+        for first in range(0, max(len(self._work(p)) for p in partitions), count):
+            asked: list[int] = []
+            good: list[int] = []
+            for at, wave in enumerate(waves):
+                replies = self.exchange.receive(task, posted[at], self._fault_in_batches(first), at_least=0.0)
+                asked, good = asked + list(posted[at].contents), good + list(replies)
+                begun |= set(replies)
+                gradients |= self._train_on(replies, progress, wanted=task.trains_edge)
+                posted[at] = self._post(task, wave, first + count, gradients, begun)
+            require_enough(task, "train.step", asked, good, self.exchange.min_usable)
         return gradients
 
-    def _post(self, task: Task, first: int, gradients: Mapping[int, RecordDict], begun: set[int]) -> Posted:
+    def _post(
+        self, task: Task, wave: Sequence[int], first: int, gradients: dict[int, RecordDict], begun: set[int]
+    ) -> Posted:
+        """Orders the batches from ``first`` of those in a wave who have any left; takes the gradients that it sends along."""
         travelling = any(holder.labels is None for holder in self.holders.values())
         config = self.exchange.config(
             task, first=first, count=self.batches_per_message, labels="client" if travelling else "server",
             applied=max(first - self.batches_per_message, 0),
         )  # fmt: skip
         contents = {}
-        for partition in self.holders:
+        for partition in wave:
             if first < len(self._work(partition)):
-                contents[partition] = RecordDict({"config": config, **gradients.get(partition, {})})
+                contents[partition] = RecordDict({"config": config, **gradients.pop(partition, {})})
                 # Until a client has answered once in a round, it may not hold the weights to begin with.
                 if task.trains_edge and partition not in begun:
                     contents[partition]["edge"] = to_record(self.edge)

@@ -22,7 +22,8 @@ def averaging():
 def test_sixteen_sendings_beat_one(averaging):
     seen = observe(sender(NOISE), 16)
     single = TokenDecoder(**SMALL).fit(knowledge(sender(NOISE)), seeded())
-    assert error(averaging(seen, seeded())) < 0.7 * error(single(seen, seeded())) < error_of_mean_image()
+    assert error(averaging(seen, seeded())) < 0.7 * error(single(seen, seeded()))
+    assert error(averaging(seen, seeded())) < 0.8 * error_of_mean_image()
 
 
 def test_knows_nothing_about_images_that_it_gets_noise_for(averaging):

@@ -31,7 +31,7 @@ def test_a_patch_shuffle_is_undone(fitted):
     assert guess.diagnostics["order_accuracy"] > 0.5
 
 
-def test_a_batch_shuffle_is_no_better_than_its_chances():
+def test_what_one_sending_cannot_tell_is_guessed_as_the_mean():
     attack = QUICK.fit(knowledge(BatchShuffle(k=0.67)), seeded(1))
     observation, clean, _ = observe(BatchShuffle(k=0.67), targets=6)
     guess = attack(observation, seeded())
@@ -48,7 +48,7 @@ def test_noise_tells_nothing(fitted):
 
 
 def test_learns_from_features_with_noise():
-    defenses = (PatchShuffle(), FeatureNoise(std=0.3))
+    defenses = (PatchShuffle(), FeatureNoise(std=0.1))
     observation, clean, _ = observe(*defenses, targets=6)
     guess = QUICK.fit(knowledge(*defenses), seeded(1))(observation, seeded())
     mean = pictures(256, seed=5).mean(0).expand_as(clean)

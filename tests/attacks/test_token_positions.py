@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -44,7 +43,10 @@ def test_the_assignment_is_the_best_bijection():
 
 
 def test_placing_undoes_a_gather():
-    values, order = torch.randn(2, 6, 3, generator=seeded()), torch.stack([torch.randperm(6, generator=seeded(i)) for i in (1, 2)])
+    values, order = (
+        torch.randn(2, 6, 3, generator=seeded()),
+        torch.stack([torch.randperm(6, generator=seeded(i)) for i in (1, 2)]),
+    )
     slots = torch.stack([value[row] for value, row in zip(values, order, strict=True)])
     assert torch.equal(place(slots, order), values)
 

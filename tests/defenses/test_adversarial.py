@@ -29,9 +29,11 @@ def test_the_penalty_is_minus_the_weighted_loss_of_the_network(weight: float) ->
     defense, features, patches = small(weight), noise(2, 4, 3), noise(2, 4, 5).sigmoid()
     network = a_network(defense)
     own, penalty = defense.losses(network, features, patches)
-    expected = sum(float((p - q) ** 2) for p, q in zip(network(features).detach().flatten(), patches.flatten(), strict=True))
-    assert float(own) == pytest.approx(expected / 40, rel=1e-5)
-    assert float(penalty) == pytest.approx(-weight * expected / 40, rel=1e-5)
+    expected = sum(
+        float((p - q) ** 2) for p, q in zip(network(features).detach().flatten(), patches.flatten(), strict=True)
+    )
+    assert float(own.detach()) == pytest.approx(expected / 40, rel=1e-5)
+    assert float(penalty.detach()) == pytest.approx(-weight * expected / 40, rel=1e-5)
 
 
 def test_one_step_on_the_sum_descends_for_the_network_and_ascends_for_the_features() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -177,7 +176,7 @@ def test_with_a_frozen_client_half_batches_in_a_message_change_no_number(tmp_pat
 
     Nor may the number decide how many images a shuffle mixes at inference.
     """
-    one, four = by_batches(tmp_path, (1, 4), defenses="BatchShuffle(k=0.4)")
+    one, four = by_batches(tmp_path, (1, 4), defenses="BatchShuffle(k=0.4)", test_limit=80)
     assert values(one, "train-loss") == values(four, "train-loss")
     for metric in ("test-loss", "test-accuracy", "mcc-macro"):
         assert values(one, metric) == pytest.approx(values(four, metric), abs=1e-5)
@@ -237,7 +236,7 @@ REQUESTS = {
 def test_a_training_step_carries_tokens_and_who_they_are_for(tmp_path: Path, labels: str, train_edge: bool) -> None:
     wire = Wire()
     settings = split_experiment(
-        tmp_path / "run", defenses="PatchShuffle()", labels=labels, rounds=1, attack_rounds="last", train_edge=train_edge
+        tmp_path / "run", labels=labels, defenses="PatchShuffle()", rounds=1, train_edge=train_edge
     )
     split_rows(settings, wire)
     steps = wire.of("train.step")
@@ -291,7 +290,7 @@ def test_no_message_holds_an_order_and_none_sent_down_holds_images_or_labels(tmp
 def test_orders_are_sent_only_to_an_attack_that_asks(tmp_path: Path, told_order: str) -> None:
     wire = Wire()
     settings = split_experiment(
-        tmp_path / "run", defenses="BatchShuffle(k=0.4)", rounds=1, attack_rounds="last",
+        tmp_path / "run", defenses="BatchShuffle(k=0.4)", edge_blocks=0, rounds=1, attack_rounds="last",
         smashed_attacks=f"ServerPrediction(); {told_order}",
     )  # fmt: skip
     rows = split_rows(settings, wire)
@@ -301,7 +300,7 @@ def test_orders_are_sent_only_to_an_attack_that_asks(tmp_path: Path, told_order:
     settings_of = {row["attack"]: row["setting"] for row in rows if row["metric"] == "label-accuracy"}
     assert settings_of[told_order]["order"] == "told (upper bound)"
     assert "order" not in settings_of["ServerPrediction()"]
-    # What is told undoes the shuffle: the tokens of the undefended run, which was sent the same images.
+    # What is told leads from the tokens of the undefended run, which was sent the same images, to those of the shuffled one.
     plain, mixed = (
         [
             (tensors_of(reply, "target-0")["features"][0], tensors_of(reply, "orders")["target-0"][0])
@@ -310,11 +309,11 @@ def test_orders_are_sent_only_to_an_attack_that_asks(tmp_path: Path, told_order:
         ]
         for pipeline in ("", "BatchShuffle(k=0.4)")
     )
+    assert len(plain) == 2
     for (clean, in_order), (features, order) in zip(plain, mixed, strict=True):
         assert torch.equal(in_order.flatten(), torch.arange(order.numel()))
-        assert not torch.equal(order, in_order)
-        # Tokens see each other in the client's block, so only without one would they be equal: the embedding's order is told.
-        assert features.shape == clean.shape
+        assert torch.equal(features, clean.flatten(0, 1)[order])
+        assert not torch.equal(features, clean)
 
 
 # The server's own examples -----------------------------------------------------------------------------------------------
@@ -331,7 +330,8 @@ def attacked_tokens(wire: Wire, settings: Experiment, part: str) -> list[bool]:
         with torch.no_grad():
             known = edge(normalise(images, data)).flatten(1)
         seen = tensors_of(reply, "target-0")["features"][0, : settings.probe_images].flatten(1)
-        found += [bool(near < 1e-3) for near in torch.cdist(seen, known).min(1).values]
+        # Not cdist: by way of products, it is off by more than neighbours are apart.
+        found += [bool((known - one).norm(dim=1).min() < 1e-4) for one in seen]
     return found
 
 
@@ -373,4 +373,4 @@ def test_without_examples_an_attack_that_learns_says_so(tmp_path: Path) -> None:
     (row,) = [row for row in split_rows(settings) if row["attack"] == DECODER]
     assert row["status"] == "failed"
     assert "auxiliary-fraction is 0" in row["message"]
-    assert math.isclose(row["failures"], row["n"])
+    assert row["failures"] == row["n"] == 2

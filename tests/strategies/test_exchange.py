@@ -1,0 +1,168 @@
+"""Round trips with nodes that are slow, silent or gone; a clock of the test's own, so nobody waits."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app.error import Error
+from flwr.common.constant import ErrorCode
+
+from strategies import exchange as module
+from strategies.exchange import RESTART_SECONDS, Exchange, is_lost
+
+NODES = {0: 103, 1: 101, 2: 102}
+"""Node ids in another order than partitions."""
+
+
+@dataclass
+class Clock:
+    """Time passes only while someone sleeps."""
+
+    now: float = 1000.0
+    slept: list[float] = field(default_factory=list)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+@dataclass
+class Node:
+    """What a node answers: the seconds until then and an error code (0: fine), message after message."""
+
+    plan: deque[tuple[float, int]]
+
+
+class StubGrid:
+    """Nodes that keep to a plan."""
+
+    def __init__(self, clock: Clock, plans: dict[int, list[tuple[float, int]]]) -> None:
+        self.clock = clock
+        self.nodes = {node: Node(deque(plan)) for node, plan in plans.items()}
+        self.pushed: list[Message] = []
+        self._replies: dict[str, tuple[float, Message]] = {}
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        ids = []
+        for message in messages:
+            identity = f"message-{len(self.pushed)}"
+            message.metadata.__dict__["_message_id"] = identity
+            self.pushed.append(message)
+            ids.append(identity)
+            plan = self.nodes[message.metadata.dst_node_id].plan
+            if plan:
+                seconds, code = plan.popleft()
+                body: Any = Error(code=code, reason="stub") if code else RecordDict(dict(message.content))
+                self._replies[identity] = self.clock.now + seconds, Message(body, reply_to=message)
+        return ids
+
+    def pull_messages(self, ids: Iterable[str]) -> list[Message]:
+        due = [one for one in ids if one in self._replies and self._replies[one][0] <= self.clock.now]
+        return [self._replies.pop(identity)[1] for identity in due]
+
+
+def contents(*partitions: int) -> dict[int, RecordDict]:
+    return {p: RecordDict({"config": ConfigRecord({"for": p})}) for p in partitions}
+
+
+def exchange_over(clock: Clock, plans: dict[int, list[tuple[float, int]]], timeout: float = 5.0) -> Exchange:
+    return Exchange(StubGrid(clock, {node: plans.get(p, []) for p, node in NODES.items()}), NODES, timeout)  # type: ignore[arg-type]
+
+
+CRASHED = ErrorCode.MESSAGE_UNAVAILABLE
+RAISED = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+
+
+def test_replies_come_in_order_of_partition_whoever_is_first(clock: Clock) -> None:
+    exchange = exchange_over(clock, {0: [(3.0, 0)], 1: [(0.1, 0)], 2: [(1.0, 0)]})
+    replies = exchange("train", contents(2, 0, 1))
+    assert list(replies) == [0, 1, 2]
+    assert [reply.content["config"]["for"] for reply in replies.values()] == [0, 1, 2]
+    assert clock.now - 1000.0 == pytest.approx(3.0, abs=0.5)
+
+
+def test_posted_messages_work_while_nobody_waits(clock: Clock) -> None:
+    exchange = exchange_over(clock, {0: [(2.0, 0), (2.0, 0)]})
+    first = exchange.post("train.step", contents(0))
+    assert not clock.slept
+    exchange.wait(first)
+    second = exchange.post("train.step", contents(0))
+    clock.now += 10.0
+    slept = len(clock.slept)
+    assert list(exchange.wait(second)) == [0]
+    assert len(clock.slept) == slept, "the reply was there already"
+
+
+def test_a_message_that_is_never_answered_holds_up_until_the_deadline_only(clock: Clock) -> None:
+    exchange = exchange_over(clock, {0: [(0.5, 0)], 2: [(0.5, 0)]}, timeout=5.0)
+    posted = exchange.post("train", contents(0, 1, 2))
+    # Clients may queue behind each other on one worker.
+    assert posted.deadline == 1000.0 + 3 * 5.0 + 30.0
+    replies = exchange.wait(posted)
+    assert list(replies) == [0, 2]
+    assert posted.deadline <= clock.now <= posted.deadline + 1.0
+    assert len(exchange.grid.pushed) == 3, "silence is no crash: nothing is sent again"  # type: ignore[attr-defined]
+
+
+def test_no_message_no_wait(clock: Clock) -> None:
+    assert exchange_over(clock, {})("train", {}) == {}
+    assert not clock.slept
+
+
+def test_a_message_lost_with_its_worker_is_sent_again_once_and_alone(clock: Clock) -> None:
+    exchange = exchange_over(clock, {0: [(0.0, CRASHED), (0.2, 0)], 1: [(0.0, 0)], 2: [(0.0, CRASHED), (0.2, 0)]})
+    replies = exchange("train.step", contents(0, 1, 2))
+    assert list(replies) == [0, 1, 2]
+    assert not any(reply.has_error() for reply in replies.values())
+    pushed = exchange.grid.pushed  # type: ignore[attr-defined]
+    assert [message.metadata.dst_node_id for message in pushed] == [103, 101, 102, 103, 102]
+    assert [message.content["config"]["for"] for message in pushed] == [0, 1, 2, 0, 2]
+    assert {message.metadata.message_type for message in pushed} == {"train.step"}
+    # Each after a rest, in which the runtime starts a new worker.
+    assert clock.slept.count(RESTART_SECONDS) == 2
+
+
+def test_a_client_that_takes_its_worker_down_twice_has_failed(clock: Clock) -> None:
+    exchange = exchange_over(clock, {0: [(0.0, CRASHED), (0.0, CRASHED), (0.0, 0)]})
+    (reply,) = exchange("train", contents(0)).values()
+    assert is_lost(reply)
+    assert len(exchange.grid.pushed) == 2  # type: ignore[attr-defined]
+
+
+def test_a_lost_message_whose_second_copy_is_not_answered_stays_lost(clock: Clock) -> None:
+    exchange = exchange_over(clock, {0: [(0.0, CRASHED)], 1: [(0.0, 0)]})
+    replies = exchange("train", contents(0, 1))
+    assert is_lost(replies[0])
+    assert not replies[1].has_error()
+
+
+def test_an_app_that_raised_is_not_asked_again(clock: Clock) -> None:
+    exchange = exchange_over(clock, {0: [(0.0, RAISED), (0.0, 0)]})
+    (reply,) = exchange("train", contents(0)).values()
+    assert reply.error.code == RAISED
+    assert not is_lost(reply)
+    assert len(exchange.grid.pushed) == 1  # type: ignore[attr-defined]
+
+
+def test_a_late_reply_to_an_earlier_message_is_not_taken_for_another(clock: Clock) -> None:
+    exchange = exchange_over(clock, {0: [(100.0, 0), (1.0, 0)]}, timeout=5.0)
+    assert exchange("train", contents(0)) == {}
+    again = {0: RecordDict({"config": ConfigRecord({"for": 7})})}
+    clock.now += 100.0
+    (reply,) = exchange("evaluate", again).values()
+    assert reply.content["config"]["for"] == 7

@@ -1,0 +1,305 @@
+"""The server of a split federation against plain loops over the whole model."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attacks.normalisation import normalise
+from clients.records import tensors_of
+from clients.task import Task
+from defenses.spec import parse
+from simulations.experiment import Experiment
+from simulations.nodes import Clients, set_up
+from simulations.trainings import schedule_of
+from strategies.attack_job import EDGE, SERVER
+from strategies.attack_pool import AttackPool
+from strategies.auditor import Auditor
+from strategies.exchange import Exchange
+from strategies.split_fed import OPTIMIZER, Holder, Schedule, SplitFed
+from tests.local_grid import LocalGrid
+from tests.simulations.test_split_run import Wire, split_experiment
+
+ROUNDS = 3
+FLOOR = 0.2
+FACTORS = (1.0, (1 + FLOOR) / 2, FLOOR)
+"""Half a cosine over three rounds: top, middle and bottom."""
+
+
+@dataclass
+class Rows:
+    """Keeps rows in memory."""
+
+    found: list[dict[str, Any]] = field(default_factory=list)
+
+    def row(self, task: Task, *, metric: str, value: float | None, **fields: Any) -> None:
+        self.found.append({"round": task.round, "metric": metric, "value": value, **fields})
+
+    def of(self, metric: str) -> list[Any]:
+        """Values of a metric."""
+        return [row["value"] for row in self.found if row["metric"] == metric]
+
+
+@dataclass
+class Federation:
+    """A server, its rows, and what crossed the wire."""
+
+    server: SplitFed
+    task: Task
+    clients: Clients
+    rows: Rows
+    wire: Wire
+
+
+def federation(settings: Experiment, clients: int, pipeline: str = "") -> Federation:
+    """A set-up split federation without a run around it, which would want two clients."""
+    wire, rows = Wire(), Rows()
+    exchange = Exchange(LocalGrid(clients, wire), {at: 100 + at for at in range(clients)}, 60.0)
+    found = set_up(exchange, settings)
+    task = replace(settings.task(parse(pipeline)), card=found.card)
+    server = SplitFed(
+        task=task,
+        auditor=Auditor(exchange, AttackPool(0), rows, share_images=False),  # type: ignore[arg-type]
+        holders={p: Holder(*sizes, found.labels.get(p)) for p, sizes in found.sizes.items()},
+        schedule=schedule_of(settings),
+        batches_per_message=settings.batches_per_message,
+    )
+    return Federation(server, task, found, rows, wire)
+
+
+def settings_for(out: Path, **changes: Any) -> Experiment:
+    """Three rounds with two learning rates and a floor."""
+    return split_experiment(
+        out, rounds=ROUNDS, learning_rate=0.2, block_learning_rate=0.05, learning_rate_floor=FLOOR, momentum=0.9, **changes
+    )
+
+
+def optimizer_of(settings: Experiment, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    if settings.optimizer == "adamw":
+        return torch.optim.AdamW(groups, weight_decay=settings.weight_decay)
+    return torch.optim.SGD(groups, momentum=settings.momentum, weight_decay=settings.weight_decay)
+
+
+def groups_of(server: nn.Module) -> list[dict[str, Any]]:
+    """Head, then everything else; sizes here need no adapter."""
+    head = {id(parameter) for parameter in server.head.parameters()}
+    slow = [parameter for parameter in server.parameters() if id(parameter) not in head]
+    return [{"params": list(server.head.parameters()), "lr": 0.2}, {"params": slow, "lr": 0.05}]
+
+
+def batches_sent(run: Federation) -> dict[tuple[int, int], list[list[Tensor]]]:
+    """(round, partition) -> messages -> examples of each batch, as the clients named them."""
+    found: dict[tuple[int, int], list[list[Tensor]]] = {}
+    for partition, request, reply in run.wire.of("train.step"):
+        at = Task.from_json(request.content["config"]["task"]).round
+        found.setdefault((at, partition), []).append(list(tensors_of(reply, "examples").values()))
+    return found
+
+
+def data_of(run: Federation) -> dict[int, tuple[Tensor, Tensor]]:
+    """Partition -> normalised images and classes of its training examples."""
+    data = run.task.load_data()
+    found = {}
+    for partition, request, _ in run.wire.of("query.setup"):
+        mine = tensors_of(request, "indices")["train"]
+        found[partition] = normalise(data.train.images[mine].float() / 255, data), data.train.labels[mine]
+    return found
+
+
+def assert_halves(run: Federation, edge: nn.Module, server: nn.Module) -> None:
+    expected = {EDGE + n: p for n, p in edge.named_parameters()} | {SERVER + n: p for n, p in server.named_parameters()}
+    found = run.server.weights()
+    assert set(found) == set(expected)
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor.detach(), rtol=0, atol=2e-6, msg=lambda m, name=name: f'{name}: {m}')
+
+
+# Training ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pipeline", ["", "PatchShuffle()"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("train_edge", [False, True], ids=["frozen", "trained"])
+def test_one_client_and_one_batch_a_message_is_central_training(
+    tmp_path: Path, train_edge: bool, optimizer: str, pipeline: str
+) -> None:
+    """Of the whole chain by one loss, the shuffle left out: nothing in the chain knows positions.
+
+    The client's optimizer starts afresh with each round's weights, as local optimizers of federated averaging do.
+    """
+    settings = settings_for(
+        tmp_path, train_edge=train_edge, optimizer=optimizer, batches_per_message=1, weight_decay=0.01, train_limit=80
+    )
+    run = federation(settings, 1, pipeline)
+    edge, server = copy.deepcopy(run.task.build_halves())
+    for at in range(1, ROUNDS + 1):
+        run.server.train_round(at)
+    images, classes = data_of(run)[0]
+    theirs = optimizer_of(settings, groups_of(server))
+    losses = []
+    for at, factor in enumerate(FACTORS, 1):
+        ours = optimizer_of(settings, [{"params": list(edge.parameters()), "lr": 0.05 * factor}])
+        for group, rate in zip(theirs.param_groups, (0.2, 0.05), strict=True):
+            group["lr"] = rate * factor
+        round_losses = []
+        for (examples,) in batches_sent(run)[at, 0]:
+            loss = F.cross_entropy(server(edge(images[examples])), classes[examples])
+            theirs.zero_grad()
+            ours.zero_grad()
+            loss.backward()
+            theirs.step()
+            if train_edge:
+                ours.step()
+            round_losses.append(float(loss.detach()) * len(examples))
+        losses.append(sum(round_losses) / 64)
+    assert run.rows.of("train-loss") == pytest.approx(losses, abs=1e-5)
+    if optimizer == "sgd":
+        assert_halves(run, edge, server)
+    else:
+        # AdamW divides by gradients that may be next to nothing, so float errors grow to a share of a step.
+        found = run.server.weights()
+        for name, parameter in server.named_parameters():
+            assert (found[SERVER + name] - parameter.detach()).norm() <= 1e-3 * parameter.norm() + 1e-3, name
+    moved = any(not torch.equal(t, p) for t, p in zip(run.server.edge.values(), run.task.build_halves()[0].parameters()))
+    assert moved == train_edge
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_several_clients_against_a_slow_loop(tmp_path: Path, count: int) -> None:
+    """Server steps row by row, client steps with gradients at the weights that were sent, averages by examples."""
+    settings = settings_for(
+        tmp_path, num_clients=3, train_edge=True, batches_per_message=count, partition="dirichlet(alpha=1.0)",
+        train_limit=150, batch_size=12, seed=3,
+    )  # fmt: skip
+    run = federation(settings, 3)
+    sizes = {p: train for p, (train, _) in run.clients.sizes.items()}
+    edge, server = copy.deepcopy(run.task.build_halves())
+    for at in range(1, ROUNDS + 1):
+        run.server.train_round(at)
+    sent, data = batches_sent(run), data_of(run)
+    # Uneven, or rows with missing clients and weights of the average would go untested.
+    assert len({len(sent[1, p]) for p in sizes}) > 1
+    theirs = optimizer_of(settings, groups_of(server))
+    for at, factor in enumerate(FACTORS, 1):
+        for group, rate in zip(theirs.param_groups, (0.2, 0.05), strict=True):
+            group["lr"] = rate * factor
+        edges = {p: copy.deepcopy(edge) for p in sizes}
+        ours = {
+            p: optimizer_of(settings, [{"params": list(e.parameters()), "lr": 0.05 * factor}])
+            for p, e in edges.items()
+        }
+        for messages in itertools.zip_longest(*(sent[at, p] for p in sizes), fillvalue=[]):
+            slopes: dict[int, list[tuple[Tensor, ...]]] = {p: [] for p in sizes}
+            for row in itertools.zip_longest(*messages):
+                for partition, examples in zip(sizes, row, strict=True):
+                    if examples is None:
+                        continue
+                    images, classes = data[partition]
+                    theirs.zero_grad()
+                    loss = F.cross_entropy(server(edges[partition](images[examples])), classes[examples])
+                    slopes[partition].append(
+                        torch.autograd.grad(loss, list(edges[partition].parameters()), retain_graph=True)
+                    )
+                    loss.backward()
+                    theirs.step()
+            for partition, steps in slopes.items():
+                for slope in steps:
+                    for parameter, gradient in zip(edges[partition].parameters(), slope, strict=True):
+                        parameter.grad = gradient
+                    ours[partition].step()
+        with torch.no_grad():
+            for name, parameter in edge.named_parameters():
+                locals_ = {p: dict(e.named_parameters())[name] for p, e in edges.items()}
+                parameter.copy_(sum(sizes[p] * t for p, t in locals_.items()) / sum(sizes.values()))
+    assert_halves(run, edge, server)
+
+
+def test_each_group_falls_along_a_cosine_to_its_floor() -> None:
+    schedule = Schedule(head=0.05, blocks=5e-4, floor=0.004, rounds=5)
+    assert schedule.at(1) == (0.05, 5e-4)
+    assert schedule.at(5) == pytest.approx((2e-4, 2e-6), rel=1e-12)
+    # A quarter of the way: cos(pi / 4); in the middle the mean of both ends.
+    quarter = 0.004 + 0.996 * (1 + 2**-0.5) / 2
+    assert schedule.at(2) == pytest.approx((0.05 * quarter, 5e-4 * quarter))
+    assert schedule.at(3)[0] == pytest.approx((0.05 + 2e-4) / 2)
+    assert Schedule(head=0.1, blocks=0.1, floor=0.004, rounds=1).at(1) == (0.1, 0.1)
+
+
+def test_learning_rates_reach_the_steps(tmp_path: Path) -> None:
+    """Plain SGD on one batch moves every weight by its own rate times its gradient."""
+    settings = replace(settings_for(tmp_path, local_steps=1, train_edge=True), momentum=0.0)
+    run = federation(settings, 1)
+    edge, server = copy.deepcopy(run.task.build_halves())
+    run.server.train_round(1)
+    images, classes = data_of(run)[0]
+    (((examples,),),) = batches_sent(run).values()
+    F.cross_entropy(server(edge(images[examples])), classes[examples]).backward()
+    moved = run.server.weights()
+    for prefix, half in ((EDGE, edge), (SERVER, server)):
+        for name, parameter in half.named_parameters():
+            rate = 0.2 if name.startswith("head") else 0.05
+            expected = parameter.detach() - rate * parameter.grad
+            torch.testing.assert_close(moved[prefix + name], expected, rtol=0, atol=1e-6, msg=name)
+
+
+# State -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_a_restored_server_goes_on_as_if_nothing_had_happened(tmp_path: Path, optimizer: str) -> None:
+    settings = settings_for(tmp_path, train_edge=True, optimizer=optimizer)
+    whole = federation(settings, 2)
+    whole.server.train_round(1)
+    kept = {name: tensor.clone() for name, tensor in whole.server.tensors().items()}
+    assert any(name.startswith(OPTIMIZER) for name in kept)
+    whole.server.train_round(2)
+    resumed = federation(settings, 2)
+    resumed.server.restore(kept, 0.5)
+    assert resumed.server.accuracy == 0.5
+    given = {name: tensor.clone() for name, tensor in kept.items()}
+    resumed.server.train_round(2)
+    assert all(torch.equal(kept[name], tensor) for name, tensor in given.items()), "what is given stays the caller's"
+    assert resumed.server.tensors().keys() == whole.server.tensors().keys()
+    for name, tensor in whole.server.tensors().items():
+        assert torch.equal(resumed.server.tensors()[name], tensor), name
+
+
+def test_tensors_are_copies(tmp_path: Path) -> None:
+    run = federation(settings_for(tmp_path, train_edge=True), 2)
+    before = run.server.tensors()
+    copies = {name: tensor.clone() for name, tensor in before.items()}
+    run.server.train_round(1)
+    assert all(torch.equal(before[name], tensor) for name, tensor in copies.items())
+    after = run.server.tensors()
+    assert any(not torch.equal(after[name], tensor) for name, tensor in copies.items())
+
+
+# Evaluation --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_evaluation_pools_all_clients_test_images(tmp_path: Path, count: int) -> None:
+    """Against the whole model on all test images at once; 17 a client leave one alone beside a batch of 16."""
+    settings = settings_for(tmp_path, batches_per_message=count, test_limit=34)
+    run = federation(settings, 2)
+    run.server.train_round(1)
+    run.server.evaluate_round(1)
+    edge, _ = run.task.build_halves()
+    data = run.task.load_data()
+    with torch.no_grad():
+        logits = run.server.server(edge(normalise(data.test.images.float() / 255, data)))
+    loss = float(F.cross_entropy(logits, data.test.labels))
+    accuracy = float((logits.argmax(1) == data.test.labels).float().mean())
+    assert run.rows.of("test-loss") == pytest.approx([loss] * 2, abs=1e-5)
+    assert run.rows.of("test-accuracy") == pytest.approx([accuracy] * 2)
+    assert run.server.accuracy == pytest.approx(accuracy)
+    sizes = [len(tensors_of(reply, "features")["0"]) for _, _, reply in run.wire.of("evaluate.smash")]
+    assert sizes == [17, 17]
