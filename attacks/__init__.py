@@ -15,9 +15,12 @@ from attacks.base import (
     UpdateHistory,
 )
 from attacks.class_gan import ClassGAN
+from attacks.edge_update_inversion import EdgeUpdateInversion
 from attacks.encodings import EncodingInversion
 from attacks.feature_averaging import FeatureAveraging
+from attacks.feature_inversion import FeatureInversion
 from attacks.gradient_inversion import GradientInversion
+from attacks.hermitian_pairing import HermitianPairing
 from attacks.labels import LabelInference, infer_labels
 from attacks.membership import LossThreshold, Membership
 from attacks.metrics import null_baselines, optimal_assignment, score
@@ -31,6 +34,8 @@ from attacks.server_prediction import ServerPrediction
 from attacks.shadow_models import ShadowModels
 from attacks.shredder import Jigsaw, Shredder, WindowMean
 from attacks.token_decoder import TokenDecoder
+from attacks.token_intersection import TokenIntersection
+from attacks.token_jigsaw import TokenJigsaw
 
 __all__ = [
     "DLG",
@@ -43,9 +48,12 @@ __all__ = [
     "AttackError",
     "ClassGAN",
     "ClientUpdate",
+    "EdgeUpdateInversion",
     "EncodingInversion",
     "FeatureAveraging",
+    "FeatureInversion",
     "GradientInversion",
+    "HermitianPairing",
     "InvertingGradients",
     "Jigsaw",
     "Knowledge",
@@ -68,6 +76,8 @@ __all__ = [
     "ShadowModels",
     "Shredder",
     "TokenDecoder",
+    "TokenIntersection",
+    "TokenJigsaw",
     "UpdateHistory",
     "WindowMean",
     "infer_labels",

@@ -51,7 +51,7 @@ DEFAULT_DEFENSES = "; ".join(
 )
 DEFAULT_UPDATE_ATTACKS = "LabelInference(); LossThreshold()"
 DEFAULT_ATTACKS = "InvertingGradients(); DLG(); LabelInference()"
-DEFAULT_SMASHED_ATTACKS = "TokenDecoder()"
+DEFAULT_SMASHED_ATTACKS = "TokenDecoder(); FeatureInversion()"
 
 
 @dataclass(frozen=True)

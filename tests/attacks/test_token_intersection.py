@@ -21,7 +21,8 @@ from tests.attacks.smashed_wire import PATCH, knowledge, observe, seeded
 from tests.attacks.wire import pictures
 
 BATCH = BatchShuffle(k=0.45)  # 4 of 9 tokens stay
-QUICK = TokenIntersection(iterations=60, width=32, batch_size=16, sendings=30)
+QUICK = TokenIntersection(iterations=60, width=32, batch_size=16)
+TRAINED = TokenIntersection(iterations=120)
 
 
 def recall(attack, observation, clean):
@@ -37,7 +38,8 @@ def recall(attack, observation, clean):
 
 @pytest.fixture(scope="module")
 def fitted():
-    return {blocks: QUICK.fit(knowledge(BATCH, blocks=blocks), seeded(1)) for blocks in (0, 1)}
+    attacks = {0: QUICK, 1: TRAINED}
+    return {blocks: attack.fit(knowledge(BATCH, blocks=blocks), seeded(1)) for blocks, attack in attacks.items()}
 
 
 @pytest.mark.parametrize(("blocks", "least"), [(0, 1.0), (1, 0.9)])
@@ -96,7 +98,7 @@ def test_nothing_recurs_where_nothing_stays():
 
 
 def test_a_patch_shuffle_is_read_as_well():
-    attack = replace(QUICK, iterations=1, sendings=2).fit(knowledge(PatchShuffle(), blocks=0), seeded())
+    attack = replace(QUICK, sendings=2).fit(knowledge(PatchShuffle(), blocks=0), seeded())
     observation, clean, _ = observe(PatchShuffle(), blocks=0, sendings=2)
     assert not attack(observation, seeded()).failure
     assert recall(attack, observation, clean) == 1

@@ -171,15 +171,30 @@ def by_batches(tmp_path: Path, counts: tuple[int, ...], **changes: Any) -> list[
     ]
 
 
-def test_with_a_frozen_client_half_batches_in_a_message_change_no_number(tmp_path: Path) -> None:
-    """The server takes the first batch of every client, then the second: row by row whatever a message holds.
+def test_batches_in_a_message_change_no_number_that_a_client_sends(tmp_path: Path) -> None:
+    """Tokens, examples and what a shuffle mixes, in training and at inference, which has 40 images a client here.
 
-    Nor may the number decide how many images a shuffle mixes at inference.
+    They do change the server's training: the clients take turns by messages.
     """
-    one, four = by_batches(tmp_path, (1, 4), defenses="BatchShuffle(k=0.4)", test_limit=80)
-    assert values(one, "train-loss") == values(four, "train-loss")
+    sent, found = [], []
+    for count in (1, 4):
+        wire = Wire()
+        settings = split_experiment(
+            tmp_path / str(count), batches_per_message=count, defenses="BatchShuffle(k=0.4)", test_limit=80, rounds=1
+        )
+        found.append(split_rows(settings, wire))
+        features = defaultdict(list)
+        for partition, request, reply in wire.of("train.step"):
+            pipeline = json.loads(request.content["config"]["task"])["pipeline"]
+            features[pipeline, partition] += tensors_of(reply, "features").values()
+        sent.append({place: torch.cat(batches) for place, batches in features.items()})
+    assert len(sent[0]) == 4
+    assert all(torch.equal(sent[1][place], tokens) for place, tokens in sent[0].items())
     for metric in ("test-loss", "test-accuracy", "mcc-macro"):
-        assert values(one, metric) == pytest.approx(values(four, metric), abs=1e-5)
+        # Of the initial model, before training takes another turn.
+        one, four = ([row["value"] for row in rows if row["metric"] == metric and not row["round"]] for rows in found)
+        assert one == pytest.approx(four, abs=1e-5)
+    assert values(found[0], "train-loss") != values(found[1], "train-loss")
 
 
 def test_a_trained_client_half_falls_behind_with_more_batches_in_a_message(tmp_path: Path) -> None:

@@ -32,6 +32,8 @@ ROUNDS = 3
 FLOOR = 0.2
 FACTORS = (1.0, (1 + FLOOR) / 2, FLOOR)
 """Half a cosine over three rounds: top, middle and bottom."""
+TOLERANCE = {"sgd": 2e-6, "adamw": 2e-3}
+"""Per weight. AdamW's steps are as large as the learning rate (0.05 and 0.2) however small, and so rounded, a gradient is."""
 
 
 @dataclass
@@ -114,12 +116,17 @@ def data_of(run: Federation) -> dict[int, tuple[Tensor, Tensor]]:
     return found
 
 
-def assert_halves(run: Federation, edge: nn.Module, server: nn.Module) -> None:
+def assert_halves(run: Federation, edge: nn.Module, server: nn.Module, settings: Experiment) -> None:
     expected = {EDGE + n: p for n, p in edge.named_parameters()} | {SERVER + n: p for n, p in server.named_parameters()}
     found = run.server.weights()
     assert set(found) == set(expected)
     for name, tensor in expected.items():
-        torch.testing.assert_close(found[name], tensor.detach(), rtol=0, atol=2e-6, msg=lambda m, name=name: f'{name}: {m}')
+        ours, theirs = found[name], tensor.detach()
+        if settings.optimizer == "adamw" and name.endswith("qkv.bias"):
+            # Attention does not depend on the keys' bias: its gradient is rounding, which AdamW blows up to whole steps.
+            queries, _, values = range(3)
+            ours, theirs = (one.view(3, -1)[[queries, values]] for one in (ours, theirs))
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=TOLERANCE[settings.optimizer], msg=lambda m, n=name: f"{n}: {m}")
 
 
 # Training ----------------------------------------------------------------------------------------------------------------
@@ -161,20 +168,14 @@ def test_one_client_and_one_batch_a_message_is_central_training(
             round_losses.append(float(loss.detach()) * len(examples))
         losses.append(sum(round_losses) / 64)
     assert run.rows.of("train-loss") == pytest.approx(losses, abs=1e-5)
-    if optimizer == "sgd":
-        assert_halves(run, edge, server)
-    else:
-        # AdamW divides by gradients that may be next to nothing, so float errors grow to a share of a step.
-        found = run.server.weights()
-        for name, parameter in server.named_parameters():
-            assert (found[SERVER + name] - parameter.detach()).norm() <= 1e-3 * parameter.norm() + 1e-3, name
+    assert_halves(run, edge, server, settings)
     moved = any(not torch.equal(t, p) for t, p in zip(run.server.edge.values(), run.task.build_halves()[0].parameters()))
     assert moved == train_edge
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_several_clients_against_a_slow_loop(tmp_path: Path, count: int) -> None:
-    """Server steps row by row, client steps with gradients at the weights that were sent, averages by examples."""
+    """Who steps when; client steps with gradients at the weights that were sent; averages by examples."""
     settings = settings_for(
         tmp_path, num_clients=3, train_edge=True, batches_per_message=count, partition="dirichlet(alpha=1.0)",
         train_limit=150, batch_size=12, seed=3,
@@ -196,12 +197,12 @@ def test_several_clients_against_a_slow_loop(tmp_path: Path, count: int) -> None
             p: optimizer_of(settings, [{"params": list(e.parameters()), "lr": 0.05 * factor}])
             for p, e in edges.items()
         }
-        for messages in itertools.zip_longest(*(sent[at, p] for p in sizes), fillvalue=[]):
-            slopes: dict[int, list[tuple[Tensor, ...]]] = {p: [] for p in sizes}
-            for row in itertools.zip_longest(*messages):
-                for partition, examples in zip(sizes, row, strict=True):
-                    if examples is None:
-                        continue
+        for turn in range(max(len(sent[at, p]) for p in sizes)):
+            # Two waves take turns; inside of one the server steps row by row.
+            for wave in ([0, 2], [1]):
+                columns = [[(p, b) for b in sent[at, p][turn]] for p in wave if turn < len(sent[at, p])]
+                slopes: dict[int, list[tuple[Tensor, ...]]] = {p: [] for p in wave}
+                for partition, examples in filter(None, itertools.chain.from_iterable(itertools.zip_longest(*columns))):
                     images, classes = data[partition]
                     theirs.zero_grad()
                     loss = F.cross_entropy(server(edges[partition](images[examples])), classes[examples])
@@ -210,16 +211,30 @@ def test_several_clients_against_a_slow_loop(tmp_path: Path, count: int) -> None
                     )
                     loss.backward()
                     theirs.step()
-            for partition, steps in slopes.items():
-                for slope in steps:
-                    for parameter, gradient in zip(edges[partition].parameters(), slope, strict=True):
-                        parameter.grad = gradient
-                    ours[partition].step()
+                for partition, steps in slopes.items():
+                    for slope in steps:
+                        for parameter, gradient in zip(edges[partition].parameters(), slope, strict=True):
+                            parameter.grad = gradient
+                        ours[partition].step()
         with torch.no_grad():
             for name, parameter in edge.named_parameters():
                 locals_ = {p: dict(e.named_parameters())[name] for p, e in edges.items()}
                 parameter.copy_(sum(sizes[p] * t for p, t in locals_.items()) / sum(sizes.values()))
-    assert_halves(run, edge, server)
+    assert_halves(run, edge, server, settings)
+
+
+def test_with_one_client_and_a_frozen_half_batches_in_a_message_change_no_number(tmp_path: Path) -> None:
+    """With more, they change whose batch the server steps on next: a wave sends all of a message at once."""
+    one, three = (
+        federation(settings_for(tmp_path, batches_per_message=count), 1, "BatchShuffle(k=0.4)") for count in (1, 3)
+    )
+    for run in (one, three):
+        run.server.train_round(1)
+    assert len(one.wire.of("train.step")) == 6
+    assert len(three.wire.of("train.step")) == 2
+    assert one.rows.of("train-loss") == three.rows.of("train-loss")
+    for name, tensor in one.server.tensors().items():
+        assert torch.equal(three.server.tensors()[name], tensor), name
 
 
 def test_each_group_falls_along_a_cosine_to_its_floor() -> None:
