@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attacks.base import AttackError, Knowledge, Reconstruction
-from attacks.feature_inversion import sender_of
+from attacks.feature_inversion import FeatureInversion, sender_of
 from attacks.patch_embedding import images_of_patches, patches_of_tokens
 from attacks.smashed import SmashedAttack, SmashedData
 from attacks.token_positions import TokenReader, place
@@ -113,9 +113,13 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
     Diagnostics: ``pairing_cost``, the mean cost of the chosen pairs, 0 for exact mirror images and about 1 for unrelated patches;
     ``position_accuracy``, of the network alone on held-out auxiliary images.
 
+    Where the clients send no spectra there is no symmetry to use: the smashed data are then inverted as they are
+    (``FeatureInversion``), with the diagnostic ``nothing_to_undo``. This is its positive control on the undefended run.
+
     Attributes:
         iterations: Training steps of the network.
         learned: Set by ``fit``.
+        plain: Set by ``fit`` where there is nothing to undo.
     """
 
     source: ClassVar[str] = (
@@ -126,6 +130,7 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
 
     iterations: int = 500
     learned: TokenReader | None = field(default=None, repr=False, compare=False)
+    plain: FeatureInversion | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         allowed = is_whole(self.iterations) and self.iterations >= 1
@@ -135,11 +140,11 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
         """Trains the network.
 
         Raises:
-            AttackError: When the clients send no spectra; with too few auxiliary images.
+            AttackError: With too few auxiliary images.
         """
         sender = sender_of(knowledge)
         if not any(isinstance(stage, SpectralShuffle) for stage in knowledge.pipeline.defenses):
-            raise AttackError(f"{self} attacks SpectralShuffle, which the clients do not use")
+            return replace(self, plain=FeatureInversion().fit(knowledge, generator))
         reader = train_reader(
             sender, knowledge.auxiliary.images, generator, iterations=self.iterations, shows_patches=False
         )
@@ -151,6 +156,9 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
         Raises:
             AttackError: Before ``fit``; when the embedding is not affine.
         """
+        if self.plain is not None:
+            guess = self.plain.attack_one(observation, generator)
+            return replace(guess, diagnostics=guess.diagnostics | {"nothing_to_undo": 1.0})
         if self.learned is None:
             raise AttackError(f"{self} needs auxiliary data: call fit first")
         received = observation.features[0][: observation.num_targets]

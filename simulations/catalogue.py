@@ -16,12 +16,19 @@ import defenses
 from attacks.base import Attack
 from clients.data import dataset_names
 from clients.models import model_names
-from defenses.base import Defense, InputDefense, SmashedDefense, TrainingDefense, UpdateDefense
+from clients.split_models import split_model_names
+from defenses.base import Defense, EdgeTrainingDefense, InputDefense, SmashedDefense, TrainingDefense, UpdateDefense
 from defenses.spec import registry_of
 from simulations.experiment import Experiment, key_of
 
 SECTIONS = ("defenses", "attacks", "datasets", "models", "settings")
-_STAGES = {InputDefense: "images", TrainingDefense: "training", SmashedDefense: "smashed data", UpdateDefense: "update"}
+_STAGES = {
+    InputDefense: "images",
+    TrainingDefense: "training",
+    EdgeTrainingDefense: "training of the client half (split)",
+    SmashedDefense: "smashed data (split)",
+    UpdateDefense: "update",
+}
 
 
 def print_section(console: Console, section: str) -> None:
@@ -65,6 +72,7 @@ def _datasets() -> Iterator[tuple[str, ...]]:
 
 def _models() -> Iterator[tuple[str, ...]]:
     yield from model_names().items()
+    yield from ((name, f"split: {about}") for name, about in split_model_names().items())
 
 
 def _settings() -> Iterator[tuple[str, ...]]:

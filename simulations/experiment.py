@@ -169,7 +169,7 @@ class Experiment:
                 )
             if check and not check(value):
                 raise ConfigError(f"{key} is {value!r}; allowed: {spec.metadata['allowed']}")
-        require_known("dataset", self.dataset, dataset_names())
+        require_known("dataset", self.dataset.partition(":")[0], dataset_names())
         check_scenario(self)
         if self.scenario == "split":
             require_known("split model", self.model, split_model_names())

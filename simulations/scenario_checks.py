@@ -41,7 +41,8 @@ def check_scenario(experiment: Experiment) -> None:
             f"{' or '.join(map(repr, allowed))}"
         )
     if experiment.auxiliary_data not in OWN_AUXILIARY:
-        require_known("auxiliary-data", experiment.auxiliary_data, {**dict.fromkeys(OWN_AUXILIARY), **dataset_names()})
+        allowed_data = {**dict.fromkeys(OWN_AUXILIARY), **dataset_names()}
+        require_known("auxiliary-data", experiment.auxiliary_data.partition(":")[0], allowed_data)
     if experiment.scenario == "federated":
         if not held_out:
             raise ConfigError(

@@ -122,8 +122,17 @@ def test_an_embedding_across_patches_is_refused():
 def test_failures_say_why():
     observation, _, _ = observe(EMBEDDED, blocks=0)
     assert "call fit" in HermitianPairing()(observation, seeded()).failure
-    with pytest.raises(AttackError, match="SpectralShuffle"):
-        HermitianPairing().fit(knowledge(PatchShuffle()), seeded())
+
+
+def test_without_spectra_there_is_nothing_to_undo():
+    observation, clean, _ = observe()
+    guess = HermitianPairing().fit(knowledge(), seeded())(observation, seeded())
+    assert guess.diagnostics["nothing_to_undo"] == 1
+    assert mse(guess.images, clean).max() < 1e-3
+    shuffled, clean, _ = observe(PatchShuffle())
+    assert (
+        mse(HermitianPairing().fit(knowledge(PatchShuffle()), seeded())(shuffled, seeded()).images, clean).min() > 1e-3
+    )
 
 
 def test_configuration():

@@ -53,7 +53,7 @@ BAD = [
     ({"defenses": "VisualMixr()"}, "defenses: unknown defence 'VisualMixr', did you mean 'VisualMixer'?"),
     ({"defenses": "Clip(max_norm=-1)"}, "defenses: defence Clip: max_norm is -1"),
     ({"defenses": "Clip(maxnorm=1)"}, "defence Clip has no argument 'maxnorm', did you mean 'max_norm'?"),
-    ({"defenses": "InstaHide() | DPSGD()"}, "mixes examples of different people"),
+    ({"defenses": "InstaHide() | DPSGD()"}, "mixes several examples"),
     ({"defenses": "STAdam() | DPSGD()"}, "both replace the optimizer"),
     ({"defenses": "__import__('os')"}, "unknown defence '__import__'"),
     ({"probe-attacks": "DGL()"}, "probe-attacks: unknown attack 'DGL', did you mean 'DLG'?"),
