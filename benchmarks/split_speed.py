@@ -54,6 +54,7 @@ def settings(arguments: argparse.Namespace, batches_per_message: int) -> Experim
         batches_per_message=batches_per_message,
         defenses="",
         attack_rounds="",
+        attack_workers=0,
     )
 
 

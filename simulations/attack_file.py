@@ -29,7 +29,7 @@ from simulations.attack_request import (
 from simulations.attack_results import file_names, guess_tensors, null_scores, scores_of, write_pictures, write_results
 from simulations.errors import ConfigError
 from simulations.update_files import few, load_global_weights, read_truth, read_update, resembles_weights
-from strategies.attack_job import parse_attacks, stages_of
+from strategies.attack_job import parse_update_attacks, stages_of
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def attack_update(
         SpecError: When the text names nothing we know.
         AttackError: When an attack needs more than one update or auxiliary data, before any attack runs.
     """
-    attacks = parse_attacks(text)
+    attacks = parse_update_attacks(text)
     for attack in attacks:
         require_usable(attack, has_auxiliary=knowledge is not None)
     fitted = attacks if knowledge is None else [_fit(attack, seed, knowledge) for attack in attacks]

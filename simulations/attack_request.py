@@ -17,7 +17,7 @@ from attacks import Attack, AttackError, Membership
 from defenses.base import Pipeline
 from defenses.spec import parse
 from simulations.errors import ConfigError
-from strategies.attack_job import parse_attacks
+from strategies.attack_job import parse_update_attacks
 
 DEFAULT_ATTACKS = "InvertingGradients(); LabelInference()"
 MAX_EXAMPLES = 1_000_000
@@ -208,7 +208,7 @@ def _per_channel(key: str, text: str, channels: int, default: float) -> tuple[fl
 
 def _attacks(request: Request) -> list[Attack[Any, Any]]:
     with blaming("--attack"):
-        attacks = parse_attacks(request.attacks)
+        attacks = parse_update_attacks(request.attacks)
         for attack in attacks:
             require_usable(attack, has_auxiliary=bool(request.auxiliary))
     if not attacks:

@@ -17,7 +17,7 @@ from defenses.spec import SpecError, parse_pipelines
 from simulations.errors import ConfigError, require_known
 from simulations.scenario_checks import LABELS, check_defenses, check_scenario
 from strategies.adaptive import adaptive_attacks
-from strategies.attack_job import parse_attacks, parse_smashed_attacks
+from strategies.attack_job import parse_attacks, parse_smashed_attacks, parse_update_attacks
 
 Value = bool | int | float | str
 
@@ -189,8 +189,8 @@ class Experiment:
         for key, read in (
             ("partition", lambda: self.partition == "node" or parse_partition(self.partition)),
             ("defenses", self.pipelines),
-            ("probe-attacks", lambda: parse_attacks(self.probe_attacks)),
-            ("update-attacks", lambda: parse_attacks(self.update_attacks)),
+            ("probe-attacks", lambda: parse_update_attacks(self.probe_attacks)),
+            ("update-attacks", lambda: parse_update_attacks(self.update_attacks)),
             ("smashed-attacks", lambda: parse_smashed_attacks(self.smashed_attacks)),
         ):
             try:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
+import torch
 from flwr.app import ArrayRecord
 
 from attacks.local_model import shared_tensors
@@ -85,6 +87,8 @@ class SplitRounds:
         experiment = run.experiment
         self._task = replace(experiment.task(pipeline), card=clients.card)
         self._auditor = auditor
+        # The server half trains beside the attacks. Threads that wait for a core spin, so they must not be more than there are.
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) - experiment.attack_workers))
         self._strategy = SplitFed(
             task=self._task,
             auditor=auditor,

@@ -258,6 +258,19 @@ def parse_attacks(text: str) -> list[Attack[Any, Any]]:
     return [stages[0] if len(stages) == 1 else Chain(tuple(stages)) for stages in statements]
 
 
+def parse_update_attacks(text: str) -> list[Attack[Any, Any]]:
+    """Reads attacks on updates.
+
+    Raises:
+        SpecError: Naming what is unknown or not allowed.
+        AttackError: When one of them attacks smashed data.
+    """
+    found = parse_attacks(text)
+    if wrong := [attack for attack in found if attack.observes == "smashed"]:
+        raise AttackError(f"{wrong[0]} attacks smashed data, which only scenario = 'split' sends: see smashed-attacks")
+    return found
+
+
 def parse_smashed_attacks(text: str) -> list[SmashedAttack[Any]]:
     """Reads attacks on smashed data.
 

@@ -37,11 +37,14 @@ def evaluate(task: Task, server: SplitFed) -> float:
     for partition, parts in _logits(task, server).items():
         contents[partition] = RecordDict({"config": config, "logits": to_record({"0": torch.cat(parts)})})
     classes = task.data_card().num_classes
-    good = server.exchange.ask(task, "evaluate", contents, lambda _, reply: failure(reply) or _fault_in(reply, classes))
-    pooled: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(1))
-    for reply in good.values():
-        for name, values in values_of(reply, "metrics").items():
-            pooled[name] = pooled[name] + np.asarray(values)
+    good = server.exchange.ask(
+        task, "evaluate", contents,
+        lambda partition, reply: failure(reply) or _fault_in(reply, classes, server.holders[partition].num_test),
+    )  # fmt: skip
+    pooled = {
+        name: sum((np.asarray(values_of(reply, "metrics")[name]) for reply in good.values()), np.zeros(1))
+        for name in (*COUNTS, "examples", "loss")
+    }
     total = int(pooled["examples"][0])
     tp, fp, fn = ([int(count) for count in pooled[name]] for name in COUNTS)
     found = {
@@ -97,9 +100,16 @@ def _count(task: Task, batches: int, remaining: int) -> int:
     return remaining if remaining <= usual + 1 else usual
 
 
-def _fault_in(reply: Message, classes: int) -> str:
+def _fault_in(reply: Message, classes: int, examples: int) -> str:
+    """Why a client's counts cannot be those of so many examples, or ""."""
+    found = values_of(reply, "metrics")
     for name, length in (*((name, classes) for name in COUNTS), ("examples", 1), ("loss", 1)):
-        values = values_of(reply, "metrics").get(name)
-        if not isinstance(values, list) or len(values) != length or not np.isfinite(values).all():
-            return f"metrics: {name} is {values!r}, expected {length} numbers"
+        values = found.get(name)
+        if not isinstance(values, list) or len(values) != length or not np.isfinite(values).all() or min(values) < 0:
+            return f"metrics: {name} is {values!r}, expected {length} numbers from 0"
+    if found["examples"] != [examples]:
+        return f"metrics: examples is {found['examples']!r}, expected [{examples}]"
+    tp, fp, fn = (np.asarray(found[name]) for name in COUNTS)
+    if not (tp + fp).sum() == (tp + fn).sum() == examples or (tp + fp + fn).max() > examples:
+        return f"metrics: {', '.join(COUNTS)} are not those of {examples} examples"
     return ""

@@ -77,7 +77,9 @@ class SplitExchange:
         )  # fmt: skip
         self.tally.failed |= set(asked) - set(good)
         for partition, reply in good.items():
-            self.tally.seconds[partition] += float(values_of(reply, "metrics").get("train-seconds", 0.0))
+            seconds = values_of(reply, "metrics").get("train-seconds")
+            # A client may report anything, and nothing but a row depends on it.
+            self.tally.seconds[partition] += seconds if isinstance(seconds, int | float) else 0.0
             arrays = [
                 array
                 for record in reply.content.values()

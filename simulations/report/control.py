@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from simulations.report.metrics import SMASHED_METRICS
 from simulations.report.rows import Row, null_name
 
 IMAGE_METRICS = frozenset({"psnr", "ssim", "mse"})
@@ -52,7 +53,7 @@ def family(row: Row, drawn: Collection[str] = ()) -> str:
     metric = row.metric
     if metric in CLASS_METRICS or (metric == "recognition" and row.attack in drawn):
         return "representatives"
-    if metric in IMAGE_METRICS or metric == "recognition":
+    if metric in IMAGE_METRICS or metric in SMASHED_METRICS or metric == "recognition":
         return "images"
     if metric == "label-accuracy":
         return "labels"

@@ -20,6 +20,7 @@ from simulations.report.looks import Look, looks
 from simulations.report.pictures import LONG, Embedder, Picture, drawn, grids, read_index
 from simulations.report.roc import roc_charts
 from simulations.report.rows import Row, null_name, read_rows
+from simulations.report.split_learning import split_learning
 from simulations.report.study import Study, split
 from simulations.report.style import CSS
 from simulations.report.summary import Line, is_adaptive, sentence, summarise
@@ -58,13 +59,15 @@ def build(directory: Path) -> tuple[str, list[Row]]:
     views = [_view(study, config, _own(study, pictures, alone), faces, embed) for study in studies]
     claimed = {id(picture) for study in studies for picture in _own(study, pictures, alone)}
     loose = [picture for picture in pictures if id(picture) not in claimed]
+    upper_bounds = frozenset[str]().union(*(study.upper_bounds for study in studies))
     context = {
         "css": Markup(CSS),
         "faces": faces,
         "attack_names": text.short_names(list(dict.fromkeys(row.attack for row in rows if row.attack)), LONG),
+        "upper_bounds": upper_bounds,
         "alone": alone,
         "studies": views,
-        "loose": grids(loose, order, embed),
+        "loose": grids(loose, order, embed, upper_bounds),
         "progress": progress(config.get("progress")),
         "config": config,
         "unknown": {key: value for key, value in config.items() if key not in CONFIG_KEYS},
@@ -115,7 +118,9 @@ def _view(
     defenses = defenses if isinstance(defenses, Mapping) else {}
     lines = summarise(study, defenses)
     columns, control = control_table(study)
-    images = [verdict for row in control if row.metric == "psnr" for verdict in row.verdicts if verdict]
+    able = [row for row in control if row.metric == "psnr" and row.attack not in study.upper_bounds]
+    images = [verdict for row in able for verdict in row.verdicts if verdict]
+    reconstructed = [one for one in pictures if one.attack not in study.class_attacks]
     nulls = study.mean_nulls()
     # GAN attacks and scored attacks on membership have tables of their own.
     attacked = [c for c in study.cells if not c.draws_classes and c.mean("membership-auc") is None]
@@ -127,7 +132,8 @@ def _view(
         "planes": plots.planes(study, lines, faces),
         "accuracy": plots.accuracy(study, faces),
         "panels": plots.panels(study, faces),
-        "grids": grids([one for one in pictures if one.attack not in study.class_attacks], study.pipelines, embed),
+        "grids": grids(reconstructed, study.pipelines, embed, study.upper_bounds),
+        "split": split_learning(study, lines),
         "drawn": drawn([one for one in pictures if one.attack in study.class_attacks], embed),
         "membership": [cell for cell in study.cells if cell.mean("membership-auc") is not None],
         "roc": roc_charts(study, faces),

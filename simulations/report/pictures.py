@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -150,29 +150,44 @@ class Embedder:
         return found
 
 
-def grids(pictures: Sequence[Picture], pipelines: Sequence[str], embed: Embedder) -> dict[str, list[Grid]]:
-    """Defence -> its grids, first attacked round first; defences in the order of ``pipelines``, unknown ones last."""
+def grids(
+    pictures: Sequence[Picture], pipelines: Sequence[str], embed: Embedder, upper_bounds: Collection[str] = ()
+) -> dict[str, list[Grid]]:
+    """Defence -> its grids, first attacked round first; defences in the order of ``pipelines``, unknown ones last.
+
+    ``upper_bounds`` are texts of what knows more than any server: shown as such, and no worst case.
+    """
     groups: dict[tuple[str, int], list[Picture]] = defaultdict(list)
     for picture in pictures:
         groups[picture.defense, picture.round].append(picture)
     order = list(dict.fromkeys([*pipelines, *(defense for defense, _ in groups)]))
-    names = short_names(list(dict.fromkeys(picture.attack for picture in pictures if picture.attack)), LONG)
+    short = short_names(list(dict.fromkeys(picture.attack for picture in pictures if picture.attack)), LONG)
+    names = {attack: f"{name} (upper bound)" if attack in upper_bounds else name for attack, name in short.items()}
     found: dict[str, list[Grid]] = {}
     for defense in order:
         for at in sorted(at for name, at in groups if name == defense):
             most = TARGETS_LATER if defense in found else TARGETS_FIRST
-            found.setdefault(defense, []).append(_grid(defense, at, groups[defense, at], most, names, embed))
+            found.setdefault(defense, []).append(
+                _grid(defense, at, groups[defense, at], most, names, embed, upper_bounds)
+            )
     return found
 
 
 def _grid(
-    defense: str, at: int, pictures: Sequence[Picture], most: int, names: Mapping[str, str], embed: Embedder
+    defense: str,
+    at: int,
+    pictures: Sequence[Picture],
+    most: int,
+    names: Mapping[str, str],
+    embed: Embedder,
+    upper_bounds: Collection[str],
 ) -> Grid:
     targets: dict[tuple[Any, ...], list[Picture]] = defaultdict(list)
     for picture in pictures:
         targets[picture.target].append(picture)
     attacks = list(dict.fromkeys(picture.attack for picture in pictures if picture.kind == "reconstruction"))
-    worst = sorted(targets, key=lambda target: -_highest(targets[target]))
+    attacked = {target: [one for one in of if one.attack not in upper_bounds] for target, of in targets.items()}
+    worst = sorted(targets, key=lambda target: -_highest(attacked[target]))
     strips = tuple(Strip(_named(target), _tiles(targets[target], attacks, names, embed)) for target in worst[:most])
     return Grid(defense, at, strips, len(worst) - len(strips))
 

@@ -93,6 +93,7 @@ def panels(study: Study, faces: Mapping[str, Look]) -> list[tuple[str, Markup]]:
     labels: dict[str, tuple[Series, list[Point]]] = {}
     for (attack, observation), cells in groups.items():
         caption = f"{attack}, {observation}" if observations[attack] > 1 else attack
+        caption += ", upper bound" if attack in study.upper_bounds else ""
         series, null = _rounds(cells, ("psnr", "original"), faces, lambda value: f"{text.decibel(value)} dB")
         if series:
             images[caption] = series, null

@@ -7,12 +7,16 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from simulations.report.metrics import SHARE_METRICS
 from simulations.report.rows import Row
 
 WORST_IS_HIGHEST = (
     "psnr",
     "ssim",
-    "recognition",
+    "psnr-paper",
+    "ssim-paper",
+    "feature-similarity",
+    *SHARE_METRICS,
     "class-mean-psnr",
     "class-mean-ssim",
     "label-accuracy",
@@ -35,8 +39,8 @@ class Score:
     Attributes:
         mean: Mean over seeds; None when no seed has a number.
         low: Lower end of the 95 % interval: Student's t over seeds when there are several; otherwise the row's own, or
-            Wilson's over the images for a test accuracy that comes without one, and for recognition: where all images or none
-            are recognised, Student's t would have no width.
+            Wilson's over the images for a test accuracy that comes without one, and for recognition and identification: where
+            all images or none are recognised, Student's t would have no width.
         high: Upper end of that interval.
         worst: The worst example of any seed.
         n: Examples over all seeds.
@@ -92,7 +96,7 @@ def _own_interval(rows: Sequence[Row]) -> tuple[float | None, float | None]:
     if len(rows) != 1:
         return None, None
     row = rows[0]
-    share = row.metric == "recognition" or (row.metric == "test-accuracy" and row.ci_low is None)
+    share = row.metric in SHARE_METRICS or (row.metric == "test-accuracy" and row.ci_low is None)
     if share and row.value is not None and 0 <= row.value <= 1 <= row.n:
         return wilson(row.value, row.n)
     return row.ci_low, row.ci_high

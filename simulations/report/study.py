@@ -19,40 +19,13 @@ from simulations.report.control import (
     decides,
     leaks,
 )
+from simulations.report.metrics import COST_METRICS
 from simulations.report.rows import Row
 from simulations.report.score import PARTLY_FAILED, Score, merge
 from simulations.report.text import setting
 
-UTILITY_METRICS = (
-    "test-accuracy",
-    "test-loss",
-    "train-loss",
-    "epsilon",
-    "epsilon-with-probes",
-    "delta",
-    "train-seconds",
-    "update-bytes",
-    "clients-failed",
-    "client",
-)
-COST_METRICS = ("matching-cost", "objective")
-"""Names of the loss that an attack minimises."""
-ATTACK_METRICS = (
-    *(
-        "psnr",
-        "ssim",
-        "mse",
-        "recognition",
-        "oracle-accuracy",
-        "label-accuracy",
-        *COST_METRICS,
-        "attack-seconds",
-        "attack",
-    ),
-    *("membership-auc", "membership-tpr", "class-mean-psnr", "class-mean-ssim"),
-)
-"""Metrics with a place of their own; "attack" is the row of an attack that gave no score at all."""
-
+UPPER_BOUND = "told (upper bound)"
+"""What ``order`` on a threat card says of an attack that is told what no message holds: where each token came from."""
 RESULTS = (("psnr", "original"), ("label-accuracy", ""), ("membership-auc", ""), ("recognition", ""))
 """Scores in the order in which they say how an attack did."""
 LEADING = (*RESULTS, ("attack", ""))
@@ -111,12 +84,27 @@ class Cell:
     @property
     def observation(self) -> str:
         """What the attacker saw."""
-        return setting(json.loads(self.card).get("observation") or "")
+        return self.fact("observation")
+
+    @property
+    def is_upper_bound(self) -> bool:
+        """Whether it was told what no server knows: it shows what finding that out could give, and is no attack."""
+        return self.fact("order") == UPPER_BOUND
+
+    def fact(self, key: str) -> str:
+        """One setting of the threat card; "" where the card does not name it."""
+        return setting(json.loads(self.card).get(key) or "")
 
     @property
     def chance(self) -> float | None:
         """Recognition of a blind guess, where the threat card gives the number of classes."""
         return chance_of_recognition(json.loads(self.card))
+
+    @property
+    def chance_of_identification(self) -> float | None:
+        """Identification of a blind guess: one in as many true images as the threat card says were attacked together."""
+        count = json.loads(self.card).get("images")
+        return 1 / count if isinstance(count, int) and count >= 1 else None
 
     @property
     def has_result(self) -> bool:
@@ -201,6 +189,11 @@ class Study:
         return tuple(dict.fromkeys(row.attack for row in self.rows if row.attack and not row.is_null))
 
     @cached_property
+    def upper_bounds(self) -> frozenset[str]:
+        """Texts of what is listed with the attacks but is told what no server knows."""
+        return frozenset(cell.attack for cell in self.cells if cell.is_upper_bound)
+
+    @cached_property
     def controls(self) -> tuple[Control, ...]:
         """Verdicts of the positive control."""
         return tuple(controls(self.rows))
@@ -220,6 +213,11 @@ class Study:
         for row in self._utility.get((defense, metric, reference), ()):
             rounds[row.round].append(row)
         return {at: merge(rounds[at]) for at in sorted(rounds)}
+
+    def over_rounds(self, defense: str, metric: str) -> float | None:
+        """A number about training, mean over rounds; None where no round has it."""
+        values = [score.mean for score in self.series(defense, metric).values() if score.mean is not None]
+        return sum(values) / len(values) if values else None
 
     def complete_round(self, defense: str) -> int | None:
         """The last round that every seed of this defence has a test accuracy for."""

@@ -33,12 +33,12 @@ class Line:
         epsilon: Budget spent by training messages so far; None or infinite where there is no guarantee.
         epsilon_with_probes: Budget with the audit's probe messages.
         delta: The delta of both.
-        seconds: Training seconds per client and round, mean over rounds.
+        seconds: Seconds that a client computes in a round, mean over rounds.
         seconds_ratio: The same over no defence.
-        bytes: Bytes of an update, mean over rounds.
+        bytes: Bytes that a client sends in a round, mean over rounds.
         bytes_ratio: The same over no defence.
         failed_clients: Failed client replies, all rounds and seeds.
-        attacks: Number of cells.
+        attacks: Number of cells, without upper bounds.
         caveats: What a reader must know besides, each a short clause.
     """
 
@@ -78,9 +78,10 @@ def strongest(cells: Sequence[Cell], metric: tuple[str, str] = ("psnr", "origina
     An attack whose interval lies above its null baselines comes before one that does not reach them (another round's
     images may have easier baselines). Such a leak counts whether validated or not: the control guards against attacks
     that are too weak. Of the others, attacks that ran come before attacks that failed on everything, then validated
-    ones come first. Labels are ranked by what lies over chance, which depends on the number of images.
+    ones come first. Labels are ranked by what lies over chance, which depends on the number of images. An upper
+    bound knows what no server knows, and never counts.
     """
-    scored = [cell for cell in cells if cell.mean(*metric) is not None]
+    scored = [cell for cell in cells if cell.mean(*metric) is not None and not cell.is_upper_bound]
     return max(scored, key=lambda cell: _strength(cell, metric)) if scored else None
 
 
@@ -136,7 +137,7 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         bytes=size,
         bytes_ratio=size_ratio if defense else None,
         failed_clients=max(failed, int(counted)),
-        attacks=len(cells),
+        attacks=sum(not cell.is_upper_bound for cell in cells),
         caveats=tuple(_caveats(defense, best, cells, known)),
     )
 
@@ -167,12 +168,7 @@ def _by_seed(study: Study, defense: str, at: int | None) -> dict[int, float]:
 
 def _cost(study: Study, defense: str, metric: str) -> tuple[float | None, float | None]:
     """Mean over rounds, and its ratio to no defence."""
-
-    def mean(of: str) -> float | None:
-        values = [score.mean for score in study.series(of, metric).values() if score.mean is not None]
-        return sum(values) / len(values) if values else None
-
-    own, plain = mean(defense), mean("")
+    own, plain = study.over_rounds(defense, metric), study.over_rounds("", metric)
     return own, own / plain if own is not None and plain else None
 
 
@@ -208,7 +204,8 @@ def _adaptive(cells: Sequence[Cell], known: Any) -> list[str]:
     names = _adaptive_names(known)
     if not names:
         return [UNTESTED]
-    by_name = {name: [cell for cell in cells if _runs(name, cell) and cell.has_result] for name in names}
+    able = [cell for cell in cells if cell.has_result and not cell.is_upper_bound]
+    by_name = {name: [cell for cell in able if _runs(name, cell)] for name in names}
     missing = [name for name, found in by_name.items() if not found]
     if len(missing) == len(by_name):
         return [f"{UNTESTED}: {', '.join(missing)} did not run"]

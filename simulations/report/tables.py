@@ -9,16 +9,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulations.report.control import IMAGE_METRICS, Control
+from simulations.report.metrics import ATTACK_METRICS, MCC_METRICS, UTILITY_METRICS
 from simulations.report.rows import Row, null_name
 from simulations.report.score import Score, merge
-from simulations.report.study import ATTACK_METRICS, UTILITY_METRICS, Cell, Study
+from simulations.report.study import Cell, Study
 from simulations.report.text import listing, setting
 
 CARD_ORDER = (
     "observation",
     "images",
+    "batch",
+    "attacked",
+    "tokens",
+    "sendings",
+    "order",
+    "client_half",
+    "client_half_update",
     "local_steps",
     "labels",
+    "labels_held_by",
     "learning_rate",
     "mode",
     "batch_norm_statistics",
@@ -169,6 +178,6 @@ def others(study: Study) -> list[Other]:
 
 def _unusual(row: Row) -> bool:
     """Whether a known metric comes with a reference that has no column."""
-    if row.metric in IMAGE_METRICS or row.metric == "test-accuracy":
+    if row.metric in {*IMAGE_METRICS, *MCC_METRICS, "test-accuracy"}:
         return row.reference not in {"original", "transformed"}
     return row.reference != "" and row.metric != "test-loss"

@@ -14,9 +14,15 @@ MACROS = """
   {{ faces[defense] | swatch }}{{ label(defense) }}
 {%- endmacro %}
 
+{# Stands beside every attack that was told what no server knows. #}
+{% macro bound(attack) -%}
+  {% if attack in upper_bounds %}<small>upper bound: told the order</small>{% endif %}
+{%- endmacro %}
+
 {# An attack, and whether it was made against the defence that it faces. #}
 {% macro named(cell, adaptive) -%}
   <code>{{ cell.attack | null_name | breakable }}</code>
+  {{- bound(cell.attack) }}
   {%- if (cell.defense, cell.attack) in adaptive %}<small>adaptive to this defence</small>{% endif %}
 {%- endmacro %}
 
@@ -137,6 +143,7 @@ nothing here is evidence for any defence.</p>
   {% if studies[0].planes %}<a href="#plane">Privacy against accuracy</a>{% endif %}
   {% if studies[0].grids %}<a href="#pictures">Pictures</a>{% endif %}
   {% if studies[0].membership %}<a href="#membership">Membership</a>{% endif %}
+  {% if studies[0].split %}<a href="#split">Split learning</a>{% endif %}
   {% if studies[0].representatives %}<a href="#representatives">Class representatives</a>{% endif %}
   <a href="#curves">Over the rounds</a><a href="#control">Positive control</a><a href="#attacks">All attacks</a>
   <a href="#failures">Failures</a><a href="#cards">Threat cards</a>

@@ -16,7 +16,7 @@ nothing to undo here: without a row of its own it is judged by its first stage, 
 {% endfor %}</tr></thead>
 <tbody>
 {% for row in view.control %}
-<tr><th scope="row"><code>{{ row.attack }}</code></th>
+<tr><th scope="row"><code>{{ row.attack | breakable }}</code>{{ bound(row.attack) }}</th>
 <td>{{ {'psnr': 'PSNR, dB', 'label-accuracy': 'label accuracy', 'membership-auc': 'AUC'}.get(row.metric, row.metric) }}</td>
 {% for verdict in row.verdicts %}
 {% if verdict %}{{ judged(verdict, decibel if row.metric == 'psnr' else two) }}
@@ -120,6 +120,7 @@ ATTACKS = """
 <section id="attacks{{ s }}">
 <header><h2>All attacks</h2><p>Every attack on every defence in every attacked round, with the null baselines beside it
 {%- if view.membership or view.representatives %}; attacks on membership and GAN attacks have tables of their own{% endif %}.
+{% if upper_bounds %}Upper bounds were told what no server knows; they never make the headline. {% endif %}
 {% if view.has_recognition %}Recognised is the share of images in which a classifier trained on clean data, the oracle, sees
 the right class. {% endif %}
 Failed trials are counted and scored as a grey image, never dropped. Cost is the attack's own matching loss; the card
@@ -137,7 +138,7 @@ says what the attacker knew. Small print is a 95&nbsp;% interval or a null basel
 <tbody>
 {% for one in view.others %}
 <tr><td class="tight">{{ who(one.defense) }}</td>
-<td class="attack"><code>{{ (one.attack or nothing) | breakable }}</code></td>
+<td class="attack"><code>{{ (one.attack or nothing) | breakable }}</code>{{ bound(one.attack) }}</td>
 {{ number(one.round) }}
 <td>{{ one.metric }}{% if one.reference %} ({{ one.reference }}){% endif %}</td>
 {{ status(one.score.status) }}
@@ -163,7 +164,7 @@ number that leaves them out would look better than it is.</p></header>
 <tbody>
 {% for one in view.failures %}
 <tr><td class="tight">{{ who(one.defense) }}</td>
-<td><code>{{ one.what or 'training' }}</code></td>
+<td><code>{{ one.what or 'training' }}</code>{{ bound(one.what) }}</td>
 <td>{{ one.rounds | join(', ') }}</td>
 {{ number(one.seed) }}
 {{ number(one.trials or nothing) }}

@@ -71,16 +71,19 @@ order.</p></header>
 """
 
 RECOGNISED = """
-{# Share recognised, its interval and number of images, what a blind guess would get, and how good the oracle is. #}
-{% macro recognised(cell, edge=false) %}
-{% set found = cell.scores.get(('recognition', '')) %}
-<td class="num{{ ' edge' if edge }}">{{ cell.mean('recognition') | percent }}
+{# A share of images, its interval and number of images, and what a blind guess would get; with how good the oracle is. #}
+{% macro share(found, chance, oracle=none, edge=false) %}
+<td class="num{{ ' edge' if edge }}">{{ (found.mean if found else none) | percent }}
   {% if found %}
   <small>{{ within(found.low, found.high, percentage) }}</small>
   <small>n = {{ found.n }}</small>
-  {% if cell.chance is not none %}<small>chance {{ cell.chance | percent }}</small>{% endif %}
-  {% if cell.mean('oracle-accuracy') is not none %}<small>oracle {{ cell.mean('oracle-accuracy') | percent }}</small>{% endif %}
+  {% if chance is not none %}<small>chance {{ chance | percent }}</small>{% endif %}
+  {% if oracle is not none %}<small>oracle {{ oracle | percent }}</small>{% endif %}
   {% endif %}</td>
+{% endmacro %}
+
+{% macro recognised(cell, edge=false) %}
+{{ share(cell.scores.get(('recognition', '')), cell.chance, cell.mean('oracle-accuracy'), edge) }}
 {% endmacro %}
 """
 

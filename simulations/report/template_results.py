@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from simulations.report.template_leaks import LEAKS
+from simulations.report.template_split import SPLIT
 
 HEADLINE = """
 <section id="headline{{ s }}">
@@ -131,8 +132,9 @@ SUMMARY_MACROS = """
 
 SUMMARY_TEXT = """
 <header><h2>Summary</h2><p>One row per defence. The drop, in percentage points, is against no defence in the same round,
-as deployed: on protected test images where the defence protects them. <i>Original</i> compares the guess with the
-person's image, <i>transf.</i> with what the model saw. Small print is the 95&nbsp;% interval of the mean
+as deployed: on protected test images{{ ' or tokens' if view.split }} where the defence protects them. <i>Original</i>
+compares the guess with the person's image, <i>transf.</i> with what the model saw. Small print is the
+95&nbsp;% interval of the mean
 {%- if study.seeds | length > 1 %} over {{ study.seeds | length }} seeds
 {%- else %}, for an accuracy without one Wilson's over the test images{% endif %}.
 † marks an attack that did not break the undefended run{{ ', or a test of membership on too few records' if has.membership }}.</p>
@@ -146,7 +148,9 @@ SUMMARY_NOTES = """
 {%- if has.probes %}; with the probe messages that only the audit asks for, it is the number after “probes”{% endif %}.
 ε is proven, the PSNR beside it is measured.
 {% endif %}
-{% if has.seconds %}Time is training per client and round, and &times; is relative to no defence. {% endif %}
+{% if has.seconds %}Time is what a client computes in a round. {% endif %}
+{% if has.bytes %}Bytes are what a client sends in a round. {% endif %}
+{% if has.seconds or has.bytes %}&times; is relative to no defence. {% endif %}
 {% if has.labels %}
 Labels found is the attack furthest above chance, of those that were not told the labels.
 {% endif %}
@@ -193,7 +197,8 @@ PLANE = """
 <section id="plane{{ s }}">
 <header><h2>Privacy against accuracy</h2><p>A better defence lies further right (more accurate) and lower (less
 recovered). The grey band spans the null baselines: a point in or below it recovered no more than a guess that needs
-no attack. DP-SGD, the baseline with a proof, is joined by a dashed line in order of ε. Bars are 95&nbsp;% intervals;
+no attack. {% if 'DPSGD(' in study.pipelines | join %}DP-SGD, the baseline with a proof, is joined by a dashed line in order of
+ε. {% endif %}Bars are 95&nbsp;% intervals;
 hollow points are not validated.</p></header>
 <figure class="panel">{{ chart(view.planes) }}</figure>
 </section>
@@ -204,7 +209,9 @@ PICTURES = """
 {% if view.grids %}
 <section id="pictures{{ s }}">
 <header><h2>Pictures</h2><p>What the attacker reconstructed beside the truth, worst case first: the target with the
-highest PSNR leads. <i>Protected</i> is what the model was trained on. Judge with your eyes: PSNR agrees only roughly
+highest PSNR leads. <i>Protected</i> is
+{%- if view.split %} what entered the client half; what a defence does to its tokens does not show in it.
+{%- else %} what the model was trained on.{% endif %} Judge with your eyes: PSNR agrees only roughly
 with what people recognise.</p></header>
 {{ gallery(view.grids) }}
 </section>
@@ -226,4 +233,4 @@ points are not validated.</p></header>
 </section>
 """
 
-RESULTS = HEADLINE + SUMMARY + PLANE + PICTURES + LEAKS + CURVES
+RESULTS = HEADLINE + SUMMARY + PLANE + PICTURES + LEAKS + SPLIT + CURVES

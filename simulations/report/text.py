@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 NOTHING = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"
+SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def fixed(value: float | None, digits: int) -> str:
@@ -89,13 +90,33 @@ def seconds(value: float | None) -> str:
 
 def size(value: float | None) -> str:
     """Bytes with a decimal prefix."""
+    return _prefixed(value, "B")
+
+
+def amount(value: float | None) -> str:
+    """A large count with a decimal prefix, such as "923 k"."""
+    return _prefixed(value, "").rstrip()
+
+
+def _prefixed(value: float | None, unit: str) -> str:
     if value is None or not math.isfinite(value):
         return NOTHING
-    for unit in ("B", "kB", "MB"):
+    for prefix in ("", "k", "M"):
         if abs(value) < 999.5:  # three digits would round it up to 1e+03
-            return f"{value:.3g} {unit}"
+            return f"{value:.3g} {prefix}{unit}"
         value /= 1000
-    return f"{value:.3g} GB"
+    return f"{value:.3g} G{unit}"
+
+
+def power_of_ten(exponent: float | None) -> str:
+    """10 to the power of ``exponent`` with two digits before it: 213.13 -> "1.3 × 10²¹³"."""
+    if exponent is None or not math.isfinite(exponent):
+        return NOTHING
+    whole = math.floor(exponent)
+    digits = f"{10 ** (exponent - whole):.1f}"
+    if digits == "10.0":
+        digits, whole = "1.0", whole + 1
+    return f"{digits} \N{MULTIPLICATION SIGN} 10" + str(whole).translate(SUPERSCRIPT)
 
 
 def count(number: int, noun: str) -> str:

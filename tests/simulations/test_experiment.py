@@ -57,6 +57,7 @@ BAD = [
     ({"defenses": "STAdam() | DPSGD()"}, "both replace the optimizer"),
     ({"defenses": "__import__('os')"}, "unknown defence '__import__'"),
     ({"probe-attacks": "DGL()"}, "probe-attacks: unknown attack 'DGL', did you mean 'DLG'?"),
+    ({"probe-attacks": "TokenDecoder()"}, "attacks smashed data"),
     ({"attack-rounds": "9"}, "attack-rounds: '9'; allowed: first, last, all and numbers from 1 to rounds = 6"),
     ({"output-dir": "report"}, "output-dir is 'report'; expected an absolute path"),
     ({"resume": True}, "resume needs output-dir"),

@@ -102,18 +102,15 @@ def leftovers(tmp_path: Path) -> list[list[str]]:
     return mine
 
 
-def broken_app(tmp_path: Path, fault: str) -> Path:
-    """A copy of the app whose client 1 goes wrong in its training of round 1 of every pipeline."""
+def broken_app(tmp_path: Path, module: str, marker: str, line: str) -> Path:
+    """A copy of the app with a line added before the only place of a module that holds the marker."""
     app = tmp_path / "fedveil"
     for package in PACKAGES:
         shutil.copytree(ROOT / package, app / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", app / "pyproject.toml")
-    training = app / "clients" / "training.py"
-    marker = "        start = time.perf_counter()\n"
-    text = training.read_text()
+    text = (app / module).read_text()
     assert text.count(marker) == 1
-    line = f"        if self.partition == 1 and self.task.round == 1:\n            {fault}\n"
-    training.write_text(text.replace(marker, line + marker))
+    (app / module).write_text(text.replace(marker, line + marker))
     return app
 
 
@@ -126,8 +123,10 @@ def test_a_client_that_hangs_or_dies_costs_its_own_update(
     folder: Path, tmp_path: Path, fault: str, reason: str
 ) -> None:
     values = config(folder, defenses="", client_timeout=15.0, attack_rounds="", num_clients=4)
+    line = f"        if self.partition == 1 and self.task.round == 1:\n            {fault}\n"
+    app = broken_app(tmp_path, "clients/training.py", "        start = time.perf_counter()\n", line)
     with LocalRuntime(tmp_path / "log.txt") as runtime:
-        status = run_in(runtime, values, 4, broken_app(tmp_path, fault))
+        status = run_in(runtime, values, 4, app)
     assert status == "finished:completed", (tmp_path / "log.txt").read_text()[-3000:]
     rows = read_lines(folder / "rows.jsonl")
     failed = [(row["client"], row["round"]) for row in rows if row["status"] == "failed"]

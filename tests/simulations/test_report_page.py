@@ -453,7 +453,10 @@ json_values = st.recursive(
 odd_rows = st.fixed_dictionaries(
     {
         "metric": st.sampled_from(
-            ["psnr", "ssim", "label-accuracy", "test-accuracy", "epsilon", "clients-failed", "odd"]
+            [
+                *("psnr", "ssim", "label-accuracy", "test-accuracy", "epsilon", "clients-failed", "odd"),
+                *("edge-macs", "log10-orders", "batches-lost", "mcc-micro", "identification", "mse-paper"),
+            ]
         )
     },
     optional={

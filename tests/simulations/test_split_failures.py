@@ -32,9 +32,10 @@ Break = Callable[[Message], Message | None]
 
 def at_step(request: Message, first: int, server_round: int = 1) -> bool:
     """Whether a message is that training step of a round."""
+    if request.metadata.message_type != "train.step":
+        return False
     config: Any = request.content["config"]
-    asked = json.loads(config["task"])["round"]
-    return request.metadata.message_type == "train.step" and (config["first"], asked) == (first, server_round)
+    return (config["first"], json.loads(config["task"])["round"]) == (first, server_round)
 
 
 def spoiling(spoil: Break, first: int = 1, partition: int = 1) -> Callable[[int, Message, Message], Message | None]:
@@ -169,7 +170,7 @@ def test_when_all_clients_fail_the_run_stops_and_says_why(tmp_path: Path, train_
         return raising() if at_step(request, 2) else reply
 
     settings = split_experiment(tmp_path / "run", train_edge=train_edge, test_limit=4)
-    with pytest.raises(TooFewReplies, match="round 1, no defence: 0 of 2 train.step replies are usable"):
+    with pytest.raises(TooFewReplies, match=r"round 1, no defence: 0 of 2 train\.step replies are usable"):
         split_rows(settings, tamper)
     failed = [row for row in read_lines(tmp_path / "run" / "rows.jsonl") if row["status"] == "failed"]
     assert [row["client"] for row in failed] == [0, 1]
@@ -179,26 +180,34 @@ def test_when_all_clients_fail_the_run_stops_and_says_why(tmp_path: Path, train_
 
 def test_min_usable_counts_both_waves_of_a_step(tmp_path: Path) -> None:
     settings = split_experiment(tmp_path / "run", min_usable=0.9, test_limit=4)
-    with pytest.raises(TooFewReplies, match="1 of 2 train.step replies are usable, min-usable = 0.9"):
+    with pytest.raises(TooFewReplies, match=r"1 of 2 train\.step replies are usable, min-usable = 0\.9"):
         split_rows(settings, spoiling(raising, first=0))
+
+
+class Hurried(LocalGrid):
+    """Client 1 gets half a second for its second step, and all the time it needs for everything else."""
+
+    def _answer(self, message: Message) -> Message | None:
+        if message.metadata.dst_node_id == 101 and at_step(message, 1):
+            config: Any = message.content["config"]
+            config["timeout"] = 0.5
+        return super()._answer(message)
 
 
 def test_a_client_that_hangs_is_stopped_by_its_watchdog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = SplitClient.smash_batch
 
     def hang(self: SplitClient, edge: Any, number: int) -> Any:
-        if self.partition == 1 and number == 1 and self.task.round == 1:
+        if self.partition == 1 and number == 1:
             time.sleep(600)
         return honest(self, edge, number)
 
     monkeypatch.setattr(SplitClient, "smash_batch", hang)
-    settings = split_experiment(
-        tmp_path / "run", batches_per_message=1, rounds=1, test_limit=4, client_timeout=8.0, train_edge=True
-    )
-    rows = split_rows(settings)
+    run_experiment(Hurried(2), split_experiment(tmp_path / "run", batches_per_message=1, rounds=1, test_limit=4))
+    rows = read_lines(tmp_path / "run" / "rows.jsonl")
     (failed,) = [row for row in rows if row["status"] == "failed"]
     assert failed["client"] == 1
-    assert "client ran longer than client-timeout = 8 s" in failed["message"]
+    assert "client ran longer than client-timeout = 0.5 s" in failed["message"]
     assert [(row["value"], row["n"]) for row in rows if row["metric"] == "batches-lost"] == [(1, 6)]
 
 
@@ -266,7 +275,9 @@ def test_who_misses_a_later_step_loses_the_gradients_that_came_with_it(
     assert run.rows.of("batches-lost") == [1]
     assert run.rows.of("clients-failed") == [1]
     assert local_steps(run) == {0: 3, 1: 1}
-    third = [request for p, request, _ in run.wire.of("train.step") if (p, request.content["config"]["first"]) == (1, 2)]
+    third = [
+        request for p, request, _ in run.wire.of("train.step") if (p, request.content["config"]["first"]) == (1, 2)
+    ]
     assert "gradients" not in third[0].content
     assert_averaged(run)
 
@@ -370,6 +381,7 @@ JUDGED = {
     "counts": ("evaluate", {}, metric("true-positives", [1.0]), "true-positives is [1.0]"),
     "loss": ("evaluate", {}, metric("loss", [float("nan")]), "loss is [nan]"),
     "other examples": ("evaluate", {}, metric("examples", [1000]), "examples is [1000]"),
+    "counts of more": ("evaluate", {}, metric("true-positives", [20] * 10), "are not those of 20 examples"),
     "negative counts": ("evaluate", {}, metric("false-positives", [-1] * 10), "false-positives is [-1, -1"),
 }
 
@@ -388,7 +400,9 @@ def test_a_client_whose_test_images_cannot_be_judged_is_left_out(tmp_path: Path,
     rows = split_rows(settings, both)
     failed = [(row["client"], row["message"]) for row in rows if row["status"] == "failed"]
     assert len(failed) == 2, "of the initial and of the trained model"
-    assert all(client == 1 and message.startswith(f"{message_type}: ") and reason in message for client, message in failed)
+    assert all(
+        client == 1 and message.startswith(f"{message_type}: ") and reason in message for client, message in failed
+    )
     assert {row["n"] for row in rows if row["metric"] in ("test-accuracy", "test-loss")} == {20}
     if message_type == "evaluate.smash":
         # Logits of some of its images are of no use to it.

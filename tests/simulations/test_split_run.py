@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ from tests.local_grid import LocalGrid, Tamper
 
 DECODER = "TokenDecoder(iterations=3, width=16, depth=1, heads=2)"
 SHUFFLES = ("", "PatchShuffle()", "BatchShuffle(k=0.4)")
-Number = Callable[..., float]
 
 
 def split_experiment(out: Path, **changes: Any) -> Experiment:
@@ -133,7 +131,7 @@ def test_utility_counts_every_example_once(shuffled: list[dict[str, Any]]) -> No
     for row in shuffled:
         if row["metric"] == "test-accuracy":
             references[row["defense"]].add(row["reference"])
-    assert references == {"": {"original", "transformed"}, **dict.fromkeys(SHUFFLES[1:], {"transformed"})}
+    assert references == {"": {"original", "transformed"}, **{name: {"transformed"} for name in SHUFFLES[1:]}}
 
 
 def test_a_transformer_without_positions_does_not_notice_a_shuffle_within_images(
@@ -350,9 +348,7 @@ def attacked_tokens(wire: Wire, settings: Experiment, part: str) -> list[bool]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("auxiliary", "attacked"), [("held-out", "train"), ("private", "test"), ("photos", "train")]
-)
+@pytest.mark.parametrize(("auxiliary", "attacked"), [("held-out", "train"), ("private", "test"), ("photos", "train")])
 def test_where_the_servers_examples_come_from(tmp_path: Path, auxiliary: str, attacked: str) -> None:
     wire = Wire()
     settings = split_experiment(

@@ -131,7 +131,10 @@ def test_a_message_lost_with_its_worker_is_sent_again_once_and_alone(clock: Cloc
     assert not any(reply.has_error() for reply in replies.values())
     pushed = exchange.grid.pushed  # type: ignore[attr-defined]
     assert [message.metadata.dst_node_id for message in pushed[:3]] == [103, 101, 102]
-    assert {message.metadata.dst_node_id: message.content["config"]["for"] for message in pushed[3:]} == {103: 0, 102: 2}
+    assert {message.metadata.dst_node_id: message.content["config"]["for"] for message in pushed[3:]} == {
+        103: 0,
+        102: 2,
+    }
     assert len(pushed) == 5
     assert {message.metadata.message_type for message in pushed} == {"train.step"}
     # Each after a rest, in which the runtime starts a new worker.

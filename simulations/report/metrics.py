@@ -1,0 +1,34 @@
+"""Names of the numbers that have a place of their own on the page; every other one is listed under "Other numbers"."""
+
+from __future__ import annotations
+
+CLIENT_HALF_METRICS = ("edge-parameters", "edge-macs", "edge-training-macs", "edge-peak-bytes")
+"""What the client half of a split model costs: MACs are of one image."""
+MCC_METRICS = ("mcc-micro", "mcc-macro")
+"""Matthews' correlation, from counts pooled over classes and as the mean over classes."""
+SPLIT_METRICS = (
+    *CLIENT_HALF_METRICS,
+    *MCC_METRICS,
+    *("log10-orders", "log10-target-share", "bytes-per-sample", "samples-per-second", "batches-lost"),
+)
+"""Numbers about split training."""
+SMASHED_METRICS = ("psnr-paper", "ssim-paper", "mse-paper", "feature-similarity", "identification")
+"""Further scores of images reconstructed from smashed data. Those in the convention of a paper are on images in [-1, 1], peak 1."""
+SHARE_METRICS = ("recognition", "identification")
+"""Scores that are 1 or 0 for each image."""
+
+UTILITY_METRICS = (
+    *("test-accuracy", "test-loss", "train-loss", "epsilon", "epsilon-with-probes", "delta"),
+    *("train-seconds", "update-bytes", "clients-failed", "client"),
+    *SPLIT_METRICS,
+)
+COST_METRICS = ("matching-cost", "objective", "feature_loss")
+"""Names of the loss that an attack minimises."""
+ATTACK_METRICS = (
+    *("psnr", "ssim", "mse", "recognition", "oracle-accuracy", "label-accuracy"),
+    *COST_METRICS,
+    *("attack-seconds", "attack"),
+    *("membership-auc", "membership-tpr", "class-mean-psnr", "class-mean-ssim"),
+    *SMASHED_METRICS,
+)
+""""attack" is the row of an attack that gave no score at all."""

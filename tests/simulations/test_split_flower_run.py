@@ -1,0 +1,76 @@
+"""Split learning on Flower's real runtimes. Minutes; `pytest -m "not slow"` leaves it out."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulations.launch import ROOT, LocalRuntime
+from simulations.progress import read_progress
+from simulations.run_directory import read_lines
+from tests.simulations.test_flower_run import broken_app, config, deployment, folder, run_in
+
+__all__ = ["deployment", "folder"]  # fixtures
+
+pytestmark = pytest.mark.slow
+
+SPLIT: dict[str, Any] = {
+    "scenario": "split", "model": "vit", "patch-size": 7, "width": 16, "depth": 2, "heads": 2, "batch-size": 8,
+    "train-limit": 200, "test-limit": 60, "rounds": 1, "local-epochs": 1, "defenses": "", "attack-rounds": "first",
+    "smashed-attacks": "TokenDecoder(iterations=5); FeatureInversion(iterations=5)", "adaptive": False, "probe-images": 2,
+    "probe-targets": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [("__import__('time').sleep(10_000)", "client ran longer than client-timeout"), ("__import__('os')._exit(1)", "")],
+    ids=["hangs", "dies"],
+)
+def test_a_client_that_hangs_or_dies_in_the_middle_of_a_round_costs_that_steps_share(
+    folder: Path, tmp_path: Path, fault: str, reason: str
+) -> None:
+    settings = {key.replace("-", "_"): value for key, value in SPLIT.items()}
+    values = config(
+        folder, **settings | {"client_timeout": 15.0, "attack_rounds": "", "num_clients": 4, "batches_per_message": 1}
+    )
+    line = f"        if self.partition == 1 and number == 2:\n            {fault}\n"
+    marker = "        examples = self._examples(number)\n"
+    app = broken_app(tmp_path, "clients/split_training.py", marker, line)
+    with LocalRuntime(tmp_path / "log.txt") as runtime:
+        status = run_in(runtime, values, 4, app)
+    assert status == "finished:completed", (tmp_path / "log.txt").read_text()[-3000:]
+    rows = {(row["metric"], row["status"]): row for row in read_lines(folder / "rows.jsonl") if row["round"] == 1}
+    # 160 training images: 40 a client, in 5 batches.
+    assert (rows["batches-lost", "ok"]["value"], rows["batches-lost", "ok"]["n"]) == (1, 20)
+    assert rows["clients-failed", "ok"]["value"] == 1
+    assert rows["client", "failed"]["client"] == 1
+    assert rows["client", "failed"]["message"].startswith("train.step")
+    assert reason in rows["client", "failed"]["message"]
+
+
+@pytest.mark.parametrize("trained", [False, True], ids=["frozen", "trained"])
+def test_the_same_split_run_works_on_a_superlink_with_two_supernodes(
+    folder: Path, deployment: tuple[Path, dict[str, str]], *, trained: bool
+) -> None:
+    cli, env = deployment
+    settings = {
+        **SPLIT, "defenses": "PatchShuffle()", "num-clients": 2, "output-dir": str(folder), "share-images": False,
+        "batches-per-message": 8, "train-limit": 100, "train-edge": trained, "labels": "client",
+    }  # fmt: skip
+    overrides = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
+    command = ["flwr", "run", str(ROOT), "loopback", "--stream", "--run-config", overrides]
+    subprocess.run(command, env=env, cwd=cli, capture_output=True, text=True, timeout=580, check=False)
+    progress = read_progress(folder)
+    assert progress.get("finished"), progress
+    rows = read_lines(folder / "rows.jsonl")
+    assert not [row for row in rows if row["status"] == "failed"]
+    for defense in ("", "PatchShuffle()"):
+        mine = [row for row in rows if row["defense"] == defense]
+        assert {row["n"] for row in mine if row["metric"] == "train-loss"} == {80}
+        assert {row["n"] for row in mine if row["metric"] == "psnr" and row["attack"].startswith("Token")} == {4}
+    assert not read_lines(folder / "pictures" / "index.jsonl")
