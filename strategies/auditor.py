@@ -246,7 +246,8 @@ def mean_and_interval(values: Sequence[float]) -> dict[str, Any]:
 
 def _worst(metric: str, values: Sequence[float]) -> float | None:
     """The value of the person who lost most."""
-    return (min(values) if metric == "mse" else max(values)) if values else None
+    least = metric.startswith("mse") or metric.endswith(("loss", "cost"))
+    return (min(values) if least else max(values)) if values else None
 
 
 def _card(task: Task, attack: str) -> dict[str, Any]:
