@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from clients.library_models import ModelError
+from clients.pretrained import load_pretrained
 from clients.t2t import PerformerAttention, SoftmaxAttention, TokensToToken
 
 if TYPE_CHECKING:
@@ -139,19 +140,27 @@ class RawPatches(nn.Module):
 
 
 def build_split_model(
-    name: str, *, num_classes: int, input_shape: tuple[int, int, int], shape: SplitShape, seed: int
+    name: str,
+    *,
+    num_classes: int,
+    input_shape: tuple[int, int, int],
+    shape: SplitShape,
+    seed: int,
+    pretrained: str = "",
 ) -> tuple[EdgeHalf, ServerHalf]:
-    """Both halves, randomly initialised, in train mode, on the CPU.
+    """Both halves, in train mode, on the CPU.
 
     Args:
         name: See ``split_model_names``.
         num_classes: Number of logits, at least 2.
         input_shape: (C, H, W) of one image.
         shape: Sizes.
-        seed: The weights depend on it alone; halves built by client and server agree. The caller's random state stays as it was.
+        seed: Random weights depend on it alone; halves built by client and server agree. The caller's random state stays as it was.
+        pretrained: Path of a file for ``load_pretrained``, whose weights replace all random ones but those of head and adapter;
+            raw patches leave its embedding unused. "": none. Only "vit" has the layers of timm throughout.
 
     Raises:
-        ModelError: When the sizes do not fit each other or the images, saying what does.
+        ModelError: When the sizes do not fit each other or the images, saying what does, or the file cannot be used.
     """
     if name not in _BUILDERS:
         close = difflib.get_close_matches(name, _BUILDERS, n=1, cutoff=0.3)
@@ -161,7 +170,10 @@ def build_split_model(
     with torch.random.fork_rng(devices=[]):
         # Seeding the CPU generator alone: torch.manual_seed would also reset the caller's accelerator streams.
         torch.default_generator.manual_seed(seed)
-        return _cut(_BUILDERS[name](num_classes, input_shape, shape), input_shape, shape)
+        whole = _BUILDERS[name](num_classes, input_shape, shape)
+        if pretrained:
+            load_pretrained(whole, pretrained)
+        return _cut(whole, input_shape, shape)
 
 
 def split_model_names() -> dict[str, str]:

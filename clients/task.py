@@ -87,6 +87,7 @@ class Task:
         heads: Attention heads of a block.
         edge_blocks: Blocks of the client half, unless a defence asks for another number.
         train_edge: The client half is trained and averaged (SplitFed); else it stays as it was initialised.
+        pretrained: Path of a file of weights to start from (see ``clients.pretrained``), at every client; "": random weights.
         optimizer: "sgd" or "adamw", of both halves.
         edge_learning_rate: Of the client half in this round.
         owns_data: Everything in the client's data directory is its own; else the server names its examples.
@@ -122,6 +123,7 @@ class Task:
     heads: int = 4
     edge_blocks: int = 1
     train_edge: bool = False
+    pretrained: str = ""
     optimizer: str = "sgd"
     edge_learning_rate: float = 0.0
     owns_data: bool = False
@@ -226,10 +228,10 @@ class Task:
         )
 
     def build_halves(self) -> tuple[EdgeHalf, ServerHalf]:
-        """Both halves of the split model, with the same initial weights for the same seed wherever they are built.
+        """Both halves of the split model, with the same initial weights for the same seed and file wherever they are built.
 
         Raises:
-            ModelError: When sizes do not fit each other or the images.
+            ModelError: When sizes do not fit each other or the images, or the file of weights cannot be used.
             DefenseError: When the pipeline cannot protect such tokens.
         """
         card, pipeline = self.data_card(), self.defenses()
@@ -243,7 +245,12 @@ class Task:
             raw_patches=pipeline.raw_patches,
         )
         edge, server = build_split_model(
-            self.model, num_classes=card.num_classes, input_shape=card.input_shape, shape=shape, seed=self.seed
+            self.model,
+            num_classes=card.num_classes,
+            input_shape=card.input_shape,
+            shape=shape,
+            seed=self.seed,
+            pretrained=self.pretrained,
         )
         for defense in pipeline.smashed_defenses:
             defense.check_batch(self.batch_size, edge.num_tokens, edge.dim)

@@ -51,7 +51,7 @@ class Blur(InputDefense):
     # A model that was trained on blurred images has never seen a sharp one.
     at_inference: ClassVar[bool] = True
     resamples: ClassVar[bool] = False
-    adaptive_attacks: ClassVar[tuple[str, ...]] = ("LearnedRestorer",)
+    adaptive_attacks: ClassVar[tuple[str, ...]] = ("LearnedRestorer", "TokenDecoder")
 
     def __post_init__(self) -> None:
         require(is_number(self.std) and 0 <= self.std < math.inf, self, "std", "a finite number >= 0")
@@ -82,7 +82,7 @@ class Downsample(InputDefense):
     )
     at_inference: ClassVar[bool] = True
     resamples: ClassVar[bool] = False
-    adaptive_attacks: ClassVar[tuple[str, ...]] = ("LearnedRestorer",)
+    adaptive_attacks: ClassVar[tuple[str, ...]] = ("LearnedRestorer", "TokenDecoder")
 
     def __post_init__(self) -> None:
         require(is_whole(self.factor) and self.factor >= 1, self, "factor", "a whole number of 1 or more")

@@ -95,6 +95,12 @@ class Experiment:
         1, "split: blocks at the clients, unless a defence asks for another number", **_at_least(0)
     )
     train_edge: bool = _setting(False, "split: the clients' half is trained and averaged; else it stays as initialised")
+    pretrained: str = _setting(
+        "",
+        "split, vit: absolute path of a file of weights to start from, the same file on every machine: a state dict of timm by "
+        "torch.save, or .safetensors; set its model's width, depth, patch-size and heads (which no check can tell); empty: random "
+        "weights",
+    )
 
     defenses: str = _setting(
         DEFAULT_DEFENSES, "pipelines: stages joined by |, pipelines separated by ; (no defence always runs first)"
@@ -235,10 +241,9 @@ class Experiment:
         texts = {"probe": self.probe_attacks, "update": self.update_attacks, "smashed": self.smashed_attacks}
         if observation not in self.observations:
             return []
-        chosen = [repr(attack) for attack in parse_attacks(texts[observation])]
-        if self.adaptive and chosen:
-            chosen += adaptive_attacks(pipeline, self.pipelines(), parse_attacks(self.probe_attacks), observation)
-        return list(dict.fromkeys(chosen))
+        chosen = parse_attacks(texts[observation])
+        added = adaptive_attacks(pipeline, self.pipelines(), chosen, observation) if self.adaptive and chosen else []
+        return list(dict.fromkeys([*map(repr, chosen), *added]))
 
     @property
     def observations(self) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ from defenses.base import Pipeline
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
 from simulations.report import Row, validate
+from strategies.adaptive import adaptive_names
 from strategies.attack_job import AttackJob, Observed
 
 PACKAGES = ("fedveil", "flwr", "ray", "torch", "torchvision", "opacus", "numpy")
@@ -299,7 +300,10 @@ class RunDirectory:
         self._progress = dict(progress)
         pipelines = self.experiment.pipelines()
         described = {
-            str(p): {"adaptive_attacks": list(p.adaptive_attacks), "sources": [d.source for d in p.defenses]}
+            str(p): {
+                "adaptive_attacks": adaptive_names(p, self.experiment.observations),
+                "sources": [d.source for d in p.defenses],
+            }
             for p in pipelines
         }
         about = {

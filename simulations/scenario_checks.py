@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clients.data import dataset_names
@@ -43,6 +44,8 @@ def check_scenario(experiment: Experiment) -> None:
     if experiment.auxiliary_data not in OWN_AUXILIARY:
         allowed_data = {**dict.fromkeys(OWN_AUXILIARY), **dataset_names()}
         require_known("auxiliary-data", experiment.auxiliary_data.partition(":")[0], allowed_data)
+    if experiment.pretrained:
+        _check_pretrained(experiment)
     if experiment.scenario == "federated":
         if not held_out:
             raise ConfigError(
@@ -53,6 +56,23 @@ def check_scenario(experiment: Experiment) -> None:
         raise ConfigError("labels is 'server', but with partition = 'node' the server has none; set labels = 'client'")
     if experiment.fraction_train < 1:
         raise ConfigError(f"fraction-train is {experiment.fraction_train:g}; allowed with scenario = 'split': 1")
+
+
+def _check_pretrained(experiment: Experiment) -> None:
+    path = experiment.pretrained
+    if experiment.scenario != "split":
+        raise ConfigError(
+            f"pretrained is {path!r}; allowed with scenario = {experiment.scenario!r}: '', random weights"
+        )
+    if experiment.model != "vit":
+        raise ConfigError(
+            f"pretrained is {path!r}; allowed with model = 'vit' only, not {experiment.model!r}: T2T-ViT's published checkpoints "
+            "hold another performer attention than ours"
+        )
+    if not Path(path).expanduser().is_absolute():
+        raise ConfigError(
+            f"pretrained is {path!r}; expected an absolute path, because the folder of server and clients is not yours"
+        )
 
 
 def check_defenses(experiment: Experiment) -> None:

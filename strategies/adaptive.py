@@ -17,13 +17,14 @@ def adaptive_attacks(
 ) -> list[str]:
     """Texts of a pipeline's adaptive attacks on one kind of observation, with their default settings.
 
-    A refinement is written behind the first inversion that the run uses anyway, so that it costs little. The pipeline without a
-    defence gets the other pipelines' attacks that stand alone, as their positive control.
+    An attack that the run uses anyway, with settings of its own, is not added again. A refinement is written behind the first
+    inversion that the run uses anyway, so that it costs little. The pipeline without a defence gets the other pipelines' attacks
+    that stand alone, as their positive control.
 
     Args:
         pipeline: The attacked one.
         pipelines: All of the run.
-        chosen: The attacks on probes that the run uses in any case.
+        chosen: The attacks on this kind of observation that the run uses in any case.
         observation: "probe", "update" or "smashed".
     """
     known = registry_of(attacks, Attack)
@@ -35,10 +36,16 @@ def adaptive_attacks(
     found = []
     for name in names:
         attack = known[name]()
-        if attack.observes != observation:
+        if attack.observes != observation or any(type(one) is type(attack) for one in chosen):
             continue
         if not isinstance(attack, Refinement):
             found.append(repr(attack))
         elif not controls:
             found += [f"{inversion} | {attack!r}" for inversion in inversions]
     return found
+
+
+def adaptive_names(pipeline: Pipeline, observations: Sequence[str]) -> list[str]:
+    """Names of a pipeline's adaptive attacks that can run where the server sees these kinds of observations."""
+    known = registry_of(attacks, Attack)
+    return [name for name in pipeline.adaptive_attacks if known[name]().observes in observations]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from timm.models.vision_transformer import VisionTransformer
 
 from clients.task import DataCard
 from simulations.errors import ConfigError
@@ -31,6 +34,14 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"optimizer": "adam"}, ("optimizer is 'adam'", "'sgd' or 'adamw'")),
     ({"learning-rate-floor": 0.0}, ("learning-rate-floor is 0.0", "above 0, at most 1")),
     ({"fraction-train": 0.5}, ("fraction-train is 0.5", "scenario = 'split'")),
+    # Pretrained weights.
+    ({"pretrained": "/no/such.pth"}, ("cannot read /no/such.pth", "the server and every client need the file")),
+    ({"pretrained": "weights.pth"}, ("pretrained is 'weights.pth'", "expected an absolute path")),
+    ({"pretrained": "/no/such.pth", "model": "t2t"}, ("allowed with model = 'vit' only, not 't2t'", "performer")),
+    (
+        {"pretrained": "/no/such.pth", "scenario": "federated", "model": "lenet"},
+        ("pretrained is '/no/such.pth'", "allowed with scenario = 'federated': ''"),
+    ),
     # Labels and the server's own examples.
     ({"labels": "known"}, ("labels is 'known'", "scenario = 'split'", "'server' or 'client'")),
     ({"scenario": "federated", "model": "lenet", "labels": "server"}, ("labels is 'server'", "'unknown' or 'known'")),
@@ -107,3 +118,16 @@ def test_a_client_with_a_single_image_has_nothing_to_shuffle_it_with(tmp_path: P
 )
 def test_what_the_messages_advise_is_accepted(tmp_path: Path, changes: dict[str, Any]) -> None:
     check_split(split_experiment(tmp_path / "run", **changes), clients_with((1, 28, 28)))
+
+
+def test_pretrained_weights_reach_both_halves_before_anything_is_trained(tmp_path: Path) -> None:
+    file = tmp_path / "vit.pth"
+    whole = VisionTransformer(img_size=28, patch_size=7, in_chans=1, embed_dim=16, depth=2, num_heads=2)
+    torch.save(whole.state_dict(), file)
+    settings, clients = split_experiment(tmp_path / "run", pretrained=str(file)), clients_with((1, 28, 28))
+    check_split(settings, clients)
+    edge, server = replace(settings.task(settings.pipelines()[0]), card=clients.card).build_halves()
+    assert torch.equal(edge.embedding.state_dict()["proj.weight"], whole.patch_embed.proj.weight)
+    assert torch.equal(server.blocks.state_dict()["0.attn.qkv.weight"], whole.blocks[1].attn.qkv.weight)
+    with pytest.raises(ConfigError, match=r"blocks\.2\.norm1\.weight is missing, .*; set depth = 2, as in the file"):
+        check_split(replace(settings, depth=3), clients)

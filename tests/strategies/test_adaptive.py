@@ -9,7 +9,7 @@ import defenses
 from attacks.base import Attack, AttackError
 from defenses.base import Defense
 from defenses.spec import parse_pipelines, registry_of
-from strategies.adaptive import adaptive_attacks
+from strategies.adaptive import adaptive_attacks, adaptive_names
 from strategies.attack_job import parse_attacks
 
 CHOSEN = parse_attacks("DLG(); InvertingGradients(); LabelInference()")
@@ -29,6 +29,18 @@ def test_attacks_on_training_updates_do_not_run_on_probes() -> None:
     _, private = parse_pipelines("DPSGD(target_epsilon=1.0)")
     assert adaptive_attacks(private, [private], CHOSEN, "probe") == []
     assert adaptive_attacks(private, [private], CHOSEN, "update") == ["LossThreshold()", "ShadowModels()"]
+
+
+def test_an_attack_with_settings_of_its_own_is_not_added_again() -> None:
+    _, mixed = parse_pipelines("PatchShuffle()")
+    chosen = parse_attacks("TokenJigsaw(iterations=3)")
+    assert adaptive_attacks(mixed, [mixed], chosen, "smashed") == ["AdaptiveDecoder()"]
+
+
+def test_only_attacks_that_can_run_are_expected() -> None:
+    _, blurred = parse_pipelines("Downsample(factor=2)")
+    assert adaptive_names(blurred, ("probe", "update")) == ["LearnedRestorer"]
+    assert adaptive_names(blurred, ("smashed",)) == ["TokenDecoder"]
 
 
 @pytest.mark.parametrize("name", registry_of(defenses, Defense))
