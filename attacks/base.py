@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from defenses.base import Batch, Pipeline, Update, call_text
+from defenses.base import Batch, Update, call_text
+from defenses.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from attacks.smashed import Sender

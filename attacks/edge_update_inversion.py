@@ -14,8 +14,9 @@ from attacks.base import AttackError, ClientUpdate, Knowledge, Reconstruction
 from attacks.feature_inversion import AssumedSender, minimise, sender_of
 from attacks.patch_embedding import images_of_patches, patches_of_tokens
 from attacks.smashed import EdgeStep, SmashedAttack, SmashedData
-from defenses.base import Pipeline, Update
+from defenses.base import Update
 from defenses.checks import is_number, is_whole, require
+from defenses.pipeline import Pipeline
 
 
 @dataclass(frozen=True, repr=False)

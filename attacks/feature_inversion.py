@@ -15,8 +15,9 @@ from attacks.normalisation import Normalisation, normalise
 from attacks.smashed import EdgeHalf, Sender, SmashedAttack, SmashedData
 from attacks.token_positions import TokenReader
 from attacks.token_training import train_reader
-from defenses.base import DefenseError, Pipeline, SmashedDefense
+from defenses.base import DefenseError, SmashedDefense
 from defenses.checks import is_number, is_whole, require
+from defenses.pipeline import Pipeline
 
 PERMUTATIONS = ("fixed", "resampled", "jigsaw", "oracle")
 NOISE_FIELDS = ("std", "noise_multiplier")

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from attacks.base import AttackError, ClientUpdate, Knowledge, Reconstruction, Refinement
 from attacks.metrics import psnr
 from attacks.unet import UNet
-from defenses.base import Batch, InputDefense, Pipeline
+from defenses.base import Batch, InputDefense
 from defenses.checks import is_number, is_whole, require
+from defenses.pipeline import Pipeline
 
 HOLDOUT = 8
 """One auxiliary example in so many is kept out of the training."""

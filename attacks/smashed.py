@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from attacks.base import Attack, AttackError, Labels, Reconstruction
 from attacks.normalisation import Normalisation, normalise
-from defenses.base import Batch, Key, Pipeline, Update
+from defenses.base import Batch, Key, Update
+from defenses.pipeline import Pipeline
 
 Guess = TypeVar("Guess", Reconstruction, Labels)
 

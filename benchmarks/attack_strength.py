@@ -44,7 +44,8 @@ from attacks.shredder import Shredder, WindowMean
 from clients.data import load_dataset, to_float
 from clients.models import build_model
 from defenses import ATS, InstaHide, VisualMixer
-from defenses.base import Batch, InputDefense, Pipeline
+from defenses.base import Batch, InputDefense
+from defenses.pipeline import Pipeline
 
 DIGITS = "mnist-5k"
 CAP = 50.0

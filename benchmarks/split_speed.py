@@ -27,7 +27,7 @@ from attacks.normalisation import normalise
 from clients.split_training import build_optimizer
 from clients.task import DataCard, Task
 from clients.training import local_batch
-from defenses.base import Pipeline
+from defenses.pipeline import Pipeline
 from simulations.experiment import Experiment
 
 GOAL = 0.5

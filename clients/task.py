@@ -19,7 +19,8 @@ from clients.data import ImageDataset, load_dataset, to_float
 from clients.image_data import Labels, stratified_prefix, with_channels
 from clients.models import build_model
 from clients.split_models import EdgeHalf, ServerHalf, SplitShape, build_split_model, default_width
-from defenses.base import Batch, Pipeline
+from defenses.base import Batch
+from defenses.pipeline import Pipeline
 from defenses.spec import parse
 
 OWN_AUXILIARY = ("held-out", "private")

@@ -13,7 +13,6 @@ from defenses.base import (
     DefenseError,
     EdgeTrainingDefense,
     InputDefense,
-    Pipeline,
     SmashedDefense,
     Training,
     TrainingDefense,
@@ -26,6 +25,7 @@ from defenses.feature_noise import FeatureDP, FeatureNoise
 from defenses.instahide import InstaHide
 from defenses.noise import GaussianNoise, ImageNoise, LaplaceNoise
 from defenses.patch_shuffle import BatchShuffle, PatchShuffle
+from defenses.pipeline import Pipeline
 from defenses.pruning import Pruning
 from defenses.spec import SpecError, parse, parse_pipelines
 from defenses.spectral_shuffle import SpectralShuffle

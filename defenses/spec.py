@@ -12,7 +12,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from defenses.base import Defense, Pipeline
+from defenses.base import Defense
+from defenses.pipeline import Pipeline
 
 Registry = Mapping[str, Callable[..., Any]]
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from attacks import Attack, AttackError, Membership
-from defenses.base import Pipeline
+from defenses.pipeline import Pipeline
 from defenses.spec import parse
 from simulations.errors import ConfigError
 from strategies.attack_job import parse_update_attacks

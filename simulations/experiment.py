@@ -12,7 +12,8 @@ from clients.models import model_names
 from clients.partition import parse_partition
 from clients.split_models import split_model_names
 from clients.task import Task
-from defenses.base import DefenseError, Pipeline
+from defenses.base import DefenseError
+from defenses.pipeline import Pipeline
 from defenses.spec import SpecError, parse_pipelines
 from simulations.errors import ConfigError, require_known
 from simulations.scenario_checks import LABELS, check_defenses, check_scenario

@@ -15,7 +15,7 @@ from torch import Tensor
 from clients.partition import partition_indices
 from clients.records import reason_of, to_record, to_tensors, values_of
 from clients.task import DataCard, Task
-from defenses.base import Pipeline
+from defenses.pipeline import Pipeline
 from simulations.experiment import Experiment
 from strategies.exchange import Exchange
 

@@ -29,7 +29,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from clients.task import Task
-from defenses.base import Pipeline
+from defenses.pipeline import Pipeline
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
 from simulations.report import Row, validate

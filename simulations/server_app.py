@@ -9,7 +9,7 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from defenses.base import Pipeline
+from defenses.pipeline import Pipeline
 from simulations.experiment import Experiment
 from simulations.nodes import Clients, find_nodes, set_up
 from simulations.report import write_report

@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord
 
 from attacks.local_model import shared_tensors
 from clients.records import to_record, to_tensors
-from defenses.base import Pipeline
+from defenses.pipeline import Pipeline
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
 from simulations.nodes import Clients

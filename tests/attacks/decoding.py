@@ -13,7 +13,8 @@ from attacks.metrics import mse
 from attacks.smashed import Sender, SmashedData
 from clients.data import load_dataset
 from clients.split_models import SplitShape, build_split_model
-from defenses.base import Batch, Defense, Pipeline
+from defenses.base import Batch, Defense
+from defenses.pipeline import Pipeline
 
 AUXILIARY, TARGETS, BATCH = 240, 16, 32
 SHAPE = (1, 28, 28)

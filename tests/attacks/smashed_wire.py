@@ -11,7 +11,8 @@ from torch import Tensor
 from attacks.base import Knowledge
 from attacks.smashed import Sender, SmashedData, smash
 from clients.split_models import EdgeHalf, ServerHalf, SplitShape, build_split_model
-from defenses.base import Batch, Defense, Pipeline
+from defenses.base import Batch, Defense
+from defenses.pipeline import Pipeline
 from tests.attacks.wire import MEAN, STD, pictures
 
 SIDE, PATCH, CLASSES = 12, 4, 5

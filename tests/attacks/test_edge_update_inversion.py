@@ -11,9 +11,9 @@ from attacks.metrics import mse, psnr
 from attacks.normalisation import normalise
 from attacks.smashed import EdgeStep
 from attacks.token_positions import to_patches
-from defenses.base import Pipeline
 from defenses.feature_noise import FeatureDP, FeatureNoise
 from defenses.patch_shuffle import PatchShuffle
+from defenses.pipeline import Pipeline
 from defenses.spectral_shuffle import SpectralShuffle
 from tests.attacks.smashed_wire import PATCH, Known, halves, knowledge, observe, seeded
 

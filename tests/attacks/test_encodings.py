@@ -7,7 +7,8 @@ from attacks.encodings import EncodingInversion
 from attacks.metrics import psnr
 from clients.data import load_dataset
 from defenses import InstaHide
-from defenses.base import Batch, Pipeline, generator_for
+from defenses.base import Batch, generator_for
+from defenses.pipeline import Pipeline
 
 
 def digits():

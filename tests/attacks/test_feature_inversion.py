@@ -9,9 +9,9 @@ from attacks.base import AttackError
 from attacks.feature_inversion import AssumedSender, FeatureInversion, minimise, without_noise
 from attacks.metrics import mse, psnr
 from attacks.token_positions import to_patches
-from defenses.base import Pipeline
 from defenses.feature_noise import FeatureDP, FeatureNoise
 from defenses.patch_shuffle import BatchShuffle, PatchShuffle
+from defenses.pipeline import Pipeline
 from defenses.spectral_shuffle import SpectralShuffle
 from tests.attacks.smashed_wire import PATCH, Known, halves, knowledge, observe, seeded
 

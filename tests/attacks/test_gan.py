@@ -17,7 +17,8 @@ from attacks.multitask_gan import MultitaskGAN
 from attacks.oracle import train_oracle
 from attacks.representatives import score_representatives
 from clients.data import load_dataset, to_float
-from defenses.base import Batch, Pipeline
+from defenses.base import Batch
+from defenses.pipeline import Pipeline
 from tests.attacks.wire import classes, generators, observe, pictures, sigmoid_net
 
 TINY = {"iterations": 4, "batch_size": 6, "latent": 8, "width": 4, "images_per_class": 2}

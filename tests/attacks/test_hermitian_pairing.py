@@ -12,8 +12,8 @@ from attacks.metrics import mse, psnr
 from attacks.patch_embedding import images_of_patches, patch_embedding, patches_of_tokens
 from attacks.token_positions import place
 from clients.split_models import EdgeHalf
-from defenses.base import Pipeline
 from defenses.patch_shuffle import PatchShuffle
+from defenses.pipeline import Pipeline
 from defenses.spectral_shuffle import SpectralShuffle, from_spectrum, patch_side, spectrum, to_planes, to_tokens
 from tests.attacks.smashed_wire import SHAPE, Known, halves, knowledge, observe, seeded
 from tests.attacks.wire import pictures

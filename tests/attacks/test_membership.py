@@ -19,7 +19,8 @@ from attacks.membership import LossThreshold, Membership, confidence_of, loss_of
 from attacks.roc import auc
 from attacks.shadow_models import ShadowModels
 from clients.data import load_dataset
-from defenses.base import Batch, InputDefense, Pipeline
+from defenses.base import Batch, InputDefense
+from defenses.pipeline import Pipeline
 
 MEAN, STD = (0.13,), (0.31,)
 MEMBERS, OTHERS, AUXILIARY = 100, 400, 400

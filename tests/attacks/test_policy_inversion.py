@@ -12,7 +12,8 @@ from attacks.transform_inverses import changes_nothing, invert_transform
 from clients.data import load_dataset
 from defenses import ATS
 from defenses.ats import parse_policies
-from defenses.base import Batch, Pipeline, generator_for
+from defenses.base import Batch, generator_for
+from defenses.pipeline import Pipeline
 from defenses.transforms import LIBRARY, apply_transform
 from tests.attacks.wire import classes, pictures
 

@@ -13,8 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from attacks.smashed import Sender, smash
 from clients.edge_cost import EdgeCost, measure_edge
 from clients.split_models import EdgeHalf, SplitShape, build_split_model
-from defenses.base import Pipeline
 from defenses.patch_shuffle import PatchShuffle
+from defenses.pipeline import Pipeline
 from defenses.spectral_shuffle import SpectralShuffle
 
 NAMES = ["vit", "t2t", "t2t-performer"]

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from defenses.base import DefenseError, Key, Pipeline, Training
+from defenses.base import DefenseError, Key, Training
 from defenses.dp_sgd import DPSGD, ORDERS, epsilon_spent, noise_for_budget, remove_hooks
+from defenses.pipeline import Pipeline
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook", "ignore:Optimal order is the")
 DELTA = 1e-5

@@ -6,8 +6,9 @@ import pytest
 import torch
 from scipy import stats
 
-from defenses.base import Batch, Defense, DefenseError, Pipeline, generator_for
+from defenses.base import Batch, Defense, DefenseError, generator_for
 from defenses.noise import GaussianNoise, ImageNoise, LaplaceNoise
+from defenses.pipeline import Pipeline
 
 NOISES = [GaussianNoise(std=0.3), LaplaceNoise(scale=0.3)]
 

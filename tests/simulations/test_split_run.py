@@ -19,7 +19,7 @@ from attacks.base import Labels
 from attacks.normalisation import normalise
 from attacks.smashed import SmashedAttack, SmashedData
 from clients.records import tensors_of
-from defenses.base import Pipeline
+from defenses.pipeline import Pipeline
 from simulations.experiment import Experiment
 from simulations.run_directory import read_lines
 from simulations.server_app import run_experiment

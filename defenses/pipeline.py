@@ -1,0 +1,169 @@
+"""The pipeline: defences in a chain, each at its stage of the client's work. "No defence" is the empty chain, not a class."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from defenses.base import (
+    Batch,
+    Defense,
+    DefenseError,
+    EdgeTrainingDefense,
+    InputDefense,
+    Key,
+    SmashedDefense,
+    Training,
+    TrainingDefense,
+    Update,
+    UpdateDefense,
+    generator_for,
+)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Defences applied in order, each at its stage of the client's work.
+
+    Every method takes a ``Key`` and gives stage ``i`` the stream ``(*key, i)``: a stage's randomness depends on
+    neither the other stages nor the order in which clients run.
+
+    Raises:
+        DefenseError: On combinations that would lie, with the reason.
+    """
+
+    defenses: tuple[Defense, ...] = ()
+
+    def __post_init__(self) -> None:
+        private = [i for i, d in enumerate(self.defenses) if isinstance(d, TrainingDefense) and d.needs_group_norm]
+        mixing = [d for d in self.defenses if d.mixes_examples]
+        bounded = [d for d in self.defenses if d.bounds_examples]
+        if bounded and mixing:
+            raise DefenseError(
+                f"{self}: {mixing[0]} mixes several examples, so the per-example bound of {bounded[0]} no longer holds; "
+                "drop one of the two"
+            )
+        edge = [d for d in self.defenses if isinstance(d, EdgeTrainingDefense)]
+        if len(edge) > 1:
+            raise DefenseError(f"{self}: {edge[0]} and {edge[1]} both train the client half; keep one")
+        tokens = [d for d in self.smashed_defenses if d.before_blocks]
+        if len(tokens) > 1 and any(d.widening > 1 for d in tokens):
+            raise DefenseError(f"{self}: {tokens[0]} and {tokens[1]} cannot follow each other; keep one")
+        optimizers = [d for d in self.defenses if isinstance(d, TrainingDefense) and d.replaces_optimizer]
+        if len(optimizers) > 1:
+            raise DefenseError(f"{self}: {optimizers[0]} and {optimizers[1]} both replace the optimizer; keep one")
+        later = [d for d in self.defenses[private[0] + 1 :] if isinstance(d, TrainingDefense)] if private else []
+        if later:
+            raise DefenseError(
+                f"{self}: {later[0]} comes after {self.defenses[private[0]]} and could undo its sampling or noise; "
+                "put the private one last"
+            )
+
+    def __str__(self) -> str:
+        return " | ".join(map(repr, self.defenses))
+
+    def _stages(self, kind: type[Defense]) -> Iterator[tuple[int, Any]]:
+        return ((i, d) for i, d in enumerate(self.defenses) if isinstance(d, kind))
+
+    def _input_stages(self) -> tuple[list[tuple[int, InputDefense]], list[tuple[int, InputDefense]]]:
+        """Input stages up to the first that resamples, and the rest: what follows fresh randomness is fresh as well."""
+        stages: list[tuple[int, InputDefense]] = list(self._stages(InputDefense))
+        first = next((at for at, (_, defense) in enumerate(stages) if defense.resamples), len(stages))
+        return stages[:first], stages[first:]
+
+    def protect_once(self, batch: Batch, key: Key) -> Batch:
+        """Input stages that protect an image once and keep the result; call it on a client's whole data set."""
+        return _fold(self._input_stages()[0], "protect_batch", batch, key)
+
+    def protect_batch(self, batch: Batch, key: Key) -> Batch:
+        """The remaining input stages, fresh for every batch; its argument has been through ``protect_once``."""
+        return _fold(self._input_stages()[1], "protect_batch", batch, key)
+
+    def protect_test(self, batch: Batch, key: Key) -> Batch:
+        """Input stages that test images must pass too (``at_inference``)."""
+        stages = [(i, d) for i, d in self._stages(InputDefense) if d.at_inference]
+        return _fold(stages, "protect_batch", batch, key)
+
+    def protect_training(self, training: Training, key: Key) -> Training:
+        """All training stages."""
+        return _fold(self._stages(TrainingDefense), "protect_training", training, key)
+
+    def _smashed_stages(self, *, before_blocks: bool) -> list[tuple[int, SmashedDefense]]:
+        return [(i, d) for i, d in self._stages(SmashedDefense) if d.before_blocks == before_blocks]
+
+    def protect_tokens(self, tokens: Tensor, key: Key) -> Tensor:
+        """Stages on smashed data that come before the client's transformer blocks."""
+        return _fold(self._smashed_stages(before_blocks=True), "protect_features", tokens, key)
+
+    def protect_features(self, features: Tensor, key: Key) -> Tensor:
+        """Stages on smashed data that come after them: the last before the wire."""
+        return _fold(self._smashed_stages(before_blocks=False), "protect_features", features, key)
+
+    def token_order(self, num_images: int, num_tokens: int, key: Key) -> Tensor:
+        """Where each token on the wire comes from: (B, N) int64, numbers of tokens 0 to B * N - 1 before all shuffles.
+
+        The same ``key`` gives the order that ``protect_tokens`` and ``protect_features`` gave the tokens.
+        """
+        order = torch.arange(num_images * num_tokens).view(num_images, num_tokens)
+        for before_blocks in (True, False):
+            for index, defense in self._smashed_stages(before_blocks=before_blocks):
+                taken = defense.order(num_images, num_tokens, generator_for(*key, index))
+                order = order.flatten()[taken]
+        return order
+
+    @property
+    def edge_training(self) -> EdgeTrainingDefense | None:
+        """The stage that changes how the client half of a split model is trained, if there is one."""
+        return next((d for d in self.defenses if isinstance(d, EdgeTrainingDefense)), None)
+
+    @property
+    def edge_blocks(self) -> int | None:
+        """Blocks that a stage on smashed data asks the client half to have; None when none asks."""
+        return next((d.edge_blocks for d in self.smashed_defenses if d.edge_blocks is not None), None)
+
+    @property
+    def raw_patches(self) -> bool:
+        """Whether tokens are pixels, without a learned embedding."""
+        return any(d.raw_patches for d in self.smashed_defenses)
+
+    @property
+    def widening(self) -> int:
+        """Length of a token on the wire over that of an embedded one."""
+        return math.prod(d.widening for d in self.smashed_defenses)
+
+    @property
+    def smashed_defenses(self) -> tuple[SmashedDefense, ...]:
+        """The stages on smashed data."""
+        return tuple(d for d in self.defenses if isinstance(d, SmashedDefense))
+
+    def protect_update(self, update: Update, key: Key) -> Update:
+        """All stages on the update."""
+        return _fold(self._stages(UpdateDefense), "protect_update", update, key)
+
+    @property
+    def at_inference(self) -> bool:
+        """Whether test images must be protected too."""
+        return any(d.at_inference for d in self.defenses)
+
+    @property
+    def needs_group_norm(self) -> bool:
+        """Whether BatchNorm layers must be replaced."""
+        return any(isinstance(d, TrainingDefense) and d.needs_group_norm for d in self.defenses)
+
+    @property
+    def adaptive_attacks(self) -> tuple[str, ...]:
+        """Names of the adaptive attacks of all stages, in order, without repeats."""
+        return tuple(dict.fromkeys(name for d in self.defenses for name in d.adaptive_attacks))
+
+
+def _fold(stages: Iterable[tuple[int, Defense]], method: str, value: T, key: Key) -> T:
+    for index, defense in stages:
+        value = getattr(defense, method)(value, generator_for(*key, index))
+    return value
