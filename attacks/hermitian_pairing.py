@@ -161,6 +161,7 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
             return replace(guess, diagnostics=guess.diagnostics | {"nothing_to_undo": 1.0})
         if self.learned is None:
             raise AttackError(f"{self} needs auxiliary data: call fit first")
+        self.learned.check(observation.features)
         received = observation.features[0][: observation.num_targets]
         patch = patch_side(received.shape[2] // 2)
         costs = pairing_costs(received, patch)

@@ -26,10 +26,13 @@ class ServerPrediction(SmashedAttack[Labels]):
         """Predicts the targets of the first sending.
 
         Raises:
-            AttackError: When the logits are not finite.
+            AttackError: When the tokens do not fit the server half; when the logits are not finite.
         """
-        with torch.no_grad():
-            logits = observation.server(observation.features[0])[: observation.num_targets]
+        try:
+            with torch.no_grad():
+                logits = observation.server(observation.features[0])[: observation.num_targets]
+        except RuntimeError as error:
+            raise AttackError(f"the server half does not take these tokens: {error}") from error
         if not torch.isfinite(logits).all():
             raise AttackError("the server half's logits are NaN or infinite")
         confidence, classes = logits.softmax(1).max(1)

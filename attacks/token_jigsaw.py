@@ -66,11 +66,7 @@ class TokenReading(SmashedAttack[Reconstruction]):
         """
         if self.learned is None:
             raise AttackError(f"{self} needs auxiliary data: call fit first")
-        expected = (self.learned.positions.out_features, len(self.learned.mean))
-        if observation.features.shape[2:] != expected:
-            raise AttackError(f"tokens have shape {tuple(observation.features.shape[2:])}, auxiliary ones {expected}")
-        if not torch.isfinite(observation.features).all():
-            raise AttackError("the smashed data hold NaN or infinite values")
+        self.learned.check(observation.features)
         return self.learned
 
     def guess(self, patches: Tensor, observation: SmashedData, numbers: dict[str, float]) -> Reconstruction:

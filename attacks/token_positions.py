@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attacks.base import AttackError
+
 HEADS = 4
 MATCH = 32
 """Length of the vectors whose inner product says whether two tokens are neighbours."""
@@ -93,6 +95,14 @@ class TokenReader(nn.Module):
         trust: How far ``assemble`` goes from the mean image to what it placed, 0 to 1; set by the training.
         diagnostics: See ``token_training.train_reader``.
     """
+
+    def check(self, features: Tensor) -> None:
+        """Raises ``AttackError`` unless it can read smashed data (R, B, N, D)."""
+        expected = (self.positions.out_features, len(self.mean))
+        if features.shape[2:] != expected:
+            raise AttackError(f"tokens have shape {tuple(features.shape[2:])}, auxiliary ones {expected}")
+        if not torch.isfinite(features).all():
+            raise AttackError("the smashed data hold NaN or infinite values")
 
     def __init__(
         self, features: Tensor, contents: Tensor, grid: tuple[int, int], width: int, kept_share: float

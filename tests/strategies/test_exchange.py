@@ -11,6 +11,7 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.app.error import Error
 from flwr.common.constant import ErrorCode
+from flwr.supercore.task_identity import TaskIdentity
 
 from strategies import exchange as module
 from strategies.exchange import RESTART_SECONDS, Exchange, is_lost
@@ -52,6 +53,8 @@ class StubGrid:
     """Nodes that keep to a plan."""
 
     def __init__(self, clock: Clock, plans: dict[int, list[tuple[float, int]]]) -> None:
+        # Who runs this process: Flower's messages cannot be made without it.
+        TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
         self.clock = clock
         self.nodes = {node: Node(deque(plan)) for node, plan in plans.items()}
         self.pushed: list[Message] = []
