@@ -26,19 +26,12 @@ SPLIT: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("fault", "reason"),
-    [("__import__('time').sleep(10_000)", "client ran longer than client-timeout"), ("__import__('os')._exit(1)", "")],
-    ids=["hangs", "dies"],
-)
-def test_a_client_that_hangs_or_dies_in_the_middle_of_a_round_costs_that_steps_share(
-    folder: Path, tmp_path: Path, fault: str, reason: str
-) -> None:
+def test_a_client_that_hangs_in_the_middle_of_a_round_costs_that_steps_share(folder: Path, tmp_path: Path) -> None:
     settings = {key.replace("-", "_"): value for key, value in SPLIT.items()}
     values = config(
         folder, **settings | {"client_timeout": 15.0, "attack_rounds": "", "num_clients": 4, "batches_per_message": 1}
     )
-    line = f"        if self.partition == 1 and number == 2:\n            {fault}\n"
+    line = "        if self.partition == 1 and number == 2:\n            __import__('time').sleep(10_000)\n"
     marker = "        examples = self._examples(number)\n"
     app = broken_app(tmp_path, "clients/split_training.py", marker, line)
     with LocalRuntime(tmp_path / "log.txt") as runtime:
@@ -50,17 +43,17 @@ def test_a_client_that_hangs_or_dies_in_the_middle_of_a_round_costs_that_steps_s
     assert rows["clients-failed", "ok"]["value"] == 1
     assert rows["client", "failed"]["client"] == 1
     assert rows["client", "failed"]["message"].startswith("train.step")
-    assert reason in rows["client", "failed"]["message"]
+    assert "client ran longer than client-timeout" in rows["client", "failed"]["message"]
 
 
-@pytest.mark.parametrize("trained", [False, True], ids=["frozen", "trained"])
 def test_the_same_split_run_works_on_a_superlink_with_two_supernodes(
-    folder: Path, deployment: tuple[Path, dict[str, str]], *, trained: bool
+    folder: Path, deployment: tuple[Path, dict[str, str]]
 ) -> None:
+    """With a trained client half, whose state must survive: each message starts a process of its own."""
     cli, env = deployment
     settings = {
         **SPLIT, "defenses": "PatchShuffle()", "num-clients": 2, "output-dir": str(folder), "share-images": False,
-        "batches-per-message": 8, "train-limit": 100, "train-edge": trained, "labels": "client",
+        "batches-per-message": 8, "train-limit": 100, "train-edge": True, "labels": "client",
     }  # fmt: skip
     overrides = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
     command = ["flwr", "run", str(ROOT), "loopback", "--stream", "--run-config", overrides]
