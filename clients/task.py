@@ -19,7 +19,7 @@ from clients.data import ImageDataset, load_dataset, to_float
 from clients.image_data import Labels, stratified_prefix, with_channels
 from clients.models import build_model
 from clients.split_models import EdgeHalf, ServerHalf, SplitShape, build_split_model, default_width
-from defenses.base import Batch
+from defenses.base import Batch, DefenseError
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
 
@@ -253,7 +253,12 @@ class Task:
             seed=self.seed,
             pretrained=self.pretrained,
         )
+        rows, columns = edge.grid
         for defense in pipeline.smashed_defenses:
+            if defense.widening > 1 and rows != columns:
+                raise DefenseError(
+                    f"{defense} needs a square grid of tokens, and images give {rows} x {columns}; set image-size"
+                )
             defense.check_batch(self.batch_size, edge.num_tokens, edge.dim)
         return edge, server
 

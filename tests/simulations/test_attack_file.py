@@ -166,7 +166,7 @@ def test_the_default_attacks_are_the_same_everywhere(
 ) -> None:
     """Of the command, of a request and of the Python call."""
     seen: list[str] = []
-    monkeypatch.setattr("simulations.attack_file.parse_attacks", lambda text: seen.append(text) or [])
+    monkeypatch.setattr("simulations.attack_file.parse_update_attacks", lambda text: seen.append(text) or [])
     assert attack_update(cast("ClientUpdate", None)) == []
     monkeypatch.setattr(
         "simulations.attack_file.prepare", lambda request: seen.append(request.attacks) or prepare(request)
