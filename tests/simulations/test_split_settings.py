@@ -93,7 +93,7 @@ def clients_with(shape: tuple[int, int, int], sizes: tuple[int, int] = (48, 15))
 
 def test_spectral_shuffling_wants_a_square_of_tokens(tmp_path: Path) -> None:
     settings, oblong = split_experiment(tmp_path / "run", defenses="SpectralShuffle()"), clients_with((1, 28, 14))
-    with pytest.raises(ConfigError, match="8 is not a square"):
+    with pytest.raises(ConfigError, match="needs a square grid of tokens, and images give 4 x 2"):
         check_split(settings, oblong)
     check_split(split_experiment(tmp_path / "run", defenses="PatchShuffle()"), oblong)
 
