@@ -52,7 +52,7 @@ def test_the_same_split_run_works_on_a_superlink_with_two_supernodes(
     """With a trained client half, whose state must survive: each message starts a process of its own."""
     cli, env = deployment
     settings = {
-        **SPLIT, "defenses": "PatchShuffle()", "num-clients": 2, "output-dir": str(folder), "share-images": False,
+        **SPLIT, "num-clients": 2, "output-dir": str(folder), "share-images": False,
         "batches-per-message": 8, "train-limit": 100, "train-edge": True, "labels": "client",
     }  # fmt: skip
     overrides = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
@@ -62,8 +62,6 @@ def test_the_same_split_run_works_on_a_superlink_with_two_supernodes(
     assert progress.get("finished"), progress
     rows = read_lines(folder / "rows.jsonl")
     assert not [row for row in rows if row["status"] == "failed"]
-    for defense in ("", "PatchShuffle()"):
-        mine = [row for row in rows if row["defense"] == defense]
-        assert {row["n"] for row in mine if row["metric"] == "train-loss"} == {80}
-        assert {row["n"] for row in mine if row["metric"] == "psnr" and row["attack"].startswith("Token")} == {4}
+    assert {row["n"] for row in rows if row["metric"] == "train-loss"} == {80}
+    assert {row["n"] for row in rows if row["metric"] == "psnr" and row["attack"].startswith("Token")} == {4}
     assert not read_lines(folder / "pictures" / "index.jsonl")
