@@ -89,7 +89,7 @@ def batch() -> Batch:
     [
         ((InstaHide(), DPSGD()), "InstaHide.* mixes several examples.*per-example bound of DPSGD"),
         ((InstaHide(), Clip(), DPSGD()), "mixes several examples"),
-        ((BatchShuffle(), DPSGD()), "BatchShuffle.* mixes examples.*per-example bound of DPSGD"),
+        ((BatchShuffle(), DPSGD()), "BatchShuffle.* mixes several examples.*per-example bound of DPSGD"),
         ((STAdam(), STAdam()), "both replace the optimizer; keep one"),
         ((STAdam(), DPSGD()), "both replace the optimizer"),
         ((DPSGD(noise_multiplier=1.0), DPSGD()), "both replace the optimizer"),
