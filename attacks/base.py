@@ -40,7 +40,8 @@ class ClientUpdate:
         weight_decay: L2 coefficient added to the gradient by the client's optimizer.
         labels: Classes (num_examples,), int64, when the server knows them; else None.
         train_mode: The client computed its gradients with the model in train mode.
-        momentum: Of the client's SGD; makes no difference to one step.
+        momentum: Of the client's SGD; makes no difference to one step, unless it is Nesterov's.
+        nesterov: The client's SGD looks ahead by its momentum.
     """
 
     model: nn.Module
@@ -56,9 +57,15 @@ class ClientUpdate:
     labels: Tensor | None = None
     train_mode: bool = True
     momentum: float = 0.0
+    nesterov: bool = False
+
+    @property
+    def step_length(self) -> float:
+        """By how many learning rates a first step moves along its gradient: 1; with Nesterov's momentum 1 + momentum."""
+        return 1 + self.momentum if self.nesterov else 1.0
 
     def gradient(self, learning_rate: float | None = None) -> Update:
-        """The mean gradient that plain SGD would have needed: -update / (learning_rate * local_steps) - weight_decay * w.
+        """The mean gradient that SGD would have needed: -update / (learning_rate * step_length * local_steps) - weight_decay * w.
 
         Exact for one step of SGD without a defence; over several steps without momentum it is their mean.
 
@@ -77,7 +84,7 @@ class ClientUpdate:
         parameters = dict(self.model.named_parameters())
         if missing := sorted(set(parameters) - set(self.update)):
             raise AttackError(f"the update lacks {missing[:3]} ({len(missing)} of {len(parameters)} parameters)")
-        scale = -1.0 / (rate * self.local_steps)
+        scale = -1.0 / (rate * self.step_length * self.local_steps)
         gradient = {}
         for name, weight in parameters.items():
             delta = self.update[name]

@@ -49,8 +49,8 @@ def count_classes(model: nn.Module, input_shape: tuple[int, int, int], like: Ten
 def unrolled_client(model: nn.Module, observation: ClientUpdate) -> Client:
     """The local training of a client as a function of its images, for updates of several steps.
 
-    It returns -update / (learning_rate * local_steps) - weight_decay * w, which is how ``ClientUpdate.gradient`` reads what was
-    sent, so that costs, priors and their scales mean the same as for one step.
+    It returns -update / (learning_rate * step_length * local_steps) - weight_decay * w, which is how ``ClientUpdate.gradient``
+    reads what was sent, so that costs, priors and their scales mean the same as for one step.
 
     The client's order of examples is unknown. One fixed guess serves all trials (``local_orders`` from the seed 0): the first epoch
     takes the dummy images as they come, which loses nothing where they can be exchanged, and a later one is right by luck only.
@@ -62,13 +62,14 @@ def unrolled_client(model: nn.Module, observation: ClientUpdate) -> Client:
     Source: Dimitrov et al., "Data Leakage in Federated Averaging", 2022, section 4, without its prior on the epochs' order.
     """
     rate, steps, decay = observation.learning_rate, observation.local_steps, observation.weight_decay
+    momentum, nesterov, length = observation.momentum, observation.nesterov, observation.step_length
     assert rate is not None
     order = local_orders(observation.num_examples, observation.batch_size, steps, torch.Generator().manual_seed(0))
     buffers = dict(model.named_buffers())
 
     def client(weights: Update, images: Tensor, labels: Tensor) -> Update:
-        sent = simulated_update(model, weights, buffers, images, labels, order, rate, observation.momentum, decay)
-        return {name: sent[name] / (-rate * steps) - decay * weight for name, weight in weights.items()}
+        sent = simulated_update(model, weights, buffers, images, labels, order, rate, momentum, decay, nesterov)
+        return {name: sent[name] / (-rate * length * steps) - decay * weight for name, weight in weights.items()}
 
     return client
 

@@ -56,7 +56,9 @@ def estimate_learning_rate(observation: ClientUpdate, labels: Tensor) -> float:
         typical = model(like.new_zeros(1, *observation.input_shape))[0].softmax(0).cpu().double()
     shares = F.one_hot(labels.detach().cpu().long(), num_classes).double().mean(0)
     error = typical - shares + observation.weight_decay * layer.bias.detach().cpu().double()
-    rate = float(-(delta @ error) / error.square().sum().clamp(min=1e-300) / observation.local_steps)
+    rate = float(
+        -(delta @ error) / error.square().sum().clamp(min=1e-300) / observation.local_steps / observation.step_length
+    )
     if not 0 < rate < float("inf"):
         raise AttackError(f"the bias of {name!r} moved as if the learning rate were {rate:g}; it must be positive")
     return rate

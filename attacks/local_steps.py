@@ -22,6 +22,7 @@ def simulated_update(
     learning_rate: float,
     momentum: float = 0.0,
     weight_decay: float = 0.0,
+    nesterov: bool = False,
 ) -> Update:
     """The update w_T - w_0 of a client that trains on these images.
 
@@ -30,8 +31,9 @@ def simulated_update(
         g_t = grad_w mean_{i in B_t} cross-entropy(model_w(x_i), y_i) at w_{t-1} + weight_decay * w_{t-1}
         v_t = momentum * v_{t-1} + g_t,  v_1 = g_1,  w_t = w_{t-1} - learning_rate * v_t
 
-    which is ``torch.optim.SGD`` (no dampening, no Nesterov). Differentiable in images, labels and parameters, and free of side
-    effects: ``torch.func.grad`` and ``vmap`` (over images, labels, parameters) work on it. Memory grows with the number of steps.
+    and with Nesterov's momentum w_t = w_{t-1} - learning_rate * (g_t + momentum * v_t), which is ``torch.optim.SGD`` (no
+    dampening). Differentiable in images, labels and parameters, and free of side effects: ``torch.func.grad`` and ``vmap`` (over
+    images, labels, parameters) work on it. Memory grows with the number of steps.
 
     Args:
         model: From ``attacks.gradient_matching.attackable``: BatchNorm that wrote to its buffers would not be pure.
@@ -43,6 +45,7 @@ def simulated_update(
         learning_rate: Of the client.
         momentum: Of the client.
         weight_decay: L2 coefficient.
+        nesterov: Of the client.
 
     Returns:
         Parameter name -> (local - global).
@@ -59,10 +62,13 @@ def simulated_update(
     weights, velocity = dict(parameters), dict[str, Tensor]()
     for indices in order:
         gradient = grad(loss)(weights, indices)
+        moved = {}
         for name, weight in weights.items():
             step = gradient[name] + weight_decay * weight
             velocity[name] = momentum * velocity[name] + step if name in velocity else step
-        weights = {name: weight - learning_rate * velocity[name] for name, weight in weights.items()}
+            direction = step + momentum * velocity[name] if nesterov else velocity[name]
+            moved[name] = weight - learning_rate * direction
+        weights = moved
     return {name: weight - parameters[name] for name, weight in weights.items()}
 
 

@@ -84,7 +84,7 @@ class NoiseModelInversion(GradientInversion):
         # Without a known rate the noise on the gradient is unknown as well.
         if not self.noise_std or rate is None or rate <= 0 or observation.local_steps < 1:
             return self.total_variation
-        noise = self.noise_std / (rate * observation.local_steps)
+        noise = self.noise_std / (rate * observation.step_length * observation.local_steps)
         scale = noise if self.cost == "l1" else 2 * noise**2
         count = min(observation.num_examples, self.max_images)
         return scale * count * torch.Size(observation.input_shape).numel() / PIXEL_SCALE

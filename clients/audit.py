@@ -45,15 +45,7 @@ def truths(client: LocalClient, observation: str) -> list[Probed]:
         return [client.audited(target) for target in range(client.task.probe_targets)]
     if observation == "probe":
         return [client.probed(target) for target in range(client.task.probe_targets)]
-    entered = _trained_on(client, client.protected())
-    seen = client.pipeline.protect_batch(entered, client.key("audit", client.task.round))
-    return [Probed(_trained_on(client, client.originals()), seen)]
-
-
-def _trained_on(client: LocalClient, batch: Batch) -> Batch:
-    """Those of all local training examples that this round's update depends on."""
-    used = client.trained_on()
-    return Batch(batch.images[used], batch.targets[used])
+    return [client.trained_views()]
 
 
 def audit_guesses(
@@ -114,7 +106,7 @@ def membership_scores(client: LocalClient, test: Membership) -> dict[str, list[f
     With ``local-steps``, an example that earlier rounds used and this one did not is neither member nor other.
     """
     found = {}
-    members = _trained_on(client, client.originals())
+    members = client.plain(client.trained_on())
     for name, batch in (("member-score", members), ("other-score", client.test_examples())):
         shown = client.pipeline.protect_test(batch, client.key("membership", name))
         images = normalise(shown.images, client.card)

@@ -21,7 +21,7 @@ from attacks.local_model import shared_tensors
 from attacks.smashed import smash
 from clients.split_models import EdgeHalf, RawPatches
 from clients.task import Task, load_weights
-from clients.training import LocalClient, Probed, TrainingError, device, local_batch
+from clients.training import LocalClient, Probed, TrainingError, device
 from defenses.base import Batch, Key, Update, generator_for
 
 NETWORK = "network/"
@@ -83,10 +83,7 @@ class SplitClient(LocalClient):
 
     def _shown(self, examples: Tensor, number: int) -> Batch:
         """What enters the embedding, in [0, 1]."""
-        whole = self.protected()
-        return self.pipeline.protect_batch(
-            Batch(whole.images[examples], whole.targets[examples]), self._key("images", number)
-        )
+        return self.enter(self.kept(examples), self._key("images", number))
 
     def _key(self, *what: int | str) -> Key:
         return (*self.key("train", self.task.round), *what)
@@ -155,8 +152,8 @@ class SplitClient(LocalClient):
         return loss + own + penalty
 
     def _originals_at(self, number: int) -> Batch:
-        indices = torch.tensor(self._train, dtype=torch.long)[self._examples(number)]
-        return local_batch(self.data.train, indices, self.card.num_classes)
+        """The views that a batch was made of, before all defences."""
+        return self.augmented(self.plain(self._examples(number)), self._key("images", number))
 
     def _network(self, edge: EdgeHalf, weights: Mapping[str, Tensor]) -> nn.Module | None:
         """The network of an edge-training defence, with its kept weights."""
@@ -230,10 +227,12 @@ class SplitClient(LocalClient):
 
         Training images, or test images where the server's auxiliary data are the training images themselves.
         """
-        chosen = self._audit_examples(target, 0)[: self.task.probe_images]
-        clean = self._audit_pool().images[chosen], self._audit_pool().targets[chosen]
-        shown = self._audit_shown(target, 0)
-        return Probed(Batch(*clean), Batch(shown.images[: len(chosen)], shown.targets[: len(chosen)]))
+        view = self._audit_view(target, 0)
+        original, seen = (
+            Batch(batch.images[: self.task.probe_images], batch.targets[: self.task.probe_images])
+            for batch in (view.original, view.seen)
+        )
+        return Probed(original, seen)
 
     def send_audited(self, edge: EdgeHalf, target: int, sendings: int) -> Tensor:
         """``sendings`` sendings (R, B, N, D) of an audit batch: the attacked images stay in front, their company changes."""
@@ -272,12 +271,9 @@ class SplitClient(LocalClient):
     def _audit_key(self, target: int, sending: int) -> Key:
         return self.key("audit-batch", self.task.round, target, sending)
 
-    def _audit_pool(self) -> Batch:
-        return self.test_examples() if self.task.auxiliary_data == "private" else self.originals()
-
     def _audit_examples(self, target: int, sending: int) -> Tensor:
         """Positions in the audit pool; the attacked ones are the same in all rounds and pipelines, so that curves compare."""
-        size = len(self._audit_pool())
+        size = self.num_test if self.task.auxiliary_data == "private" else self.num_train
         order = torch.randperm(size, generator=generator_for(*self.key("audited", target)))
         attacked, rest = order[: self.task.probe_images], order[self.task.probe_images :]
         company = max(min(self.task.batch_size, size) - len(attacked), 0)
@@ -285,20 +281,24 @@ class SplitClient(LocalClient):
         return torch.cat([attacked, rest[drawn]])
 
     def _audit_shown(self, target: int, sending: int) -> Batch:
-        chosen = self._audit_examples(target, sending)
-        key = self._audit_key(target, sending)
-        if self.task.auxiliary_data == "private":
-            pool = self._audit_pool()
-            return self.pipeline.protect_test(Batch(pool.images[chosen], pool.targets[chosen]), key)
-        whole = self.protected()
-        return self.pipeline.protect_batch(Batch(whole.images[chosen], whole.targets[chosen]), key)
+        return self._audit_view(target, sending).seen
+
+    def _audit_view(self, target: int, sending: int) -> Probed:
+        """An audit batch before the defences and as it enters the embedding; test images are neither cropped nor mirrored."""
+        chosen, key = self._audit_examples(target, sending), self._audit_key(target, sending)
+        if self.task.auxiliary_data != "private":
+            return self.view(chosen, key)
+        clean = self.test_plain(chosen)
+        return Probed(clean, self.pipeline.protect_test(clean, key))
 
 
 def build_optimizer(task: Task, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
     """The experiment's optimizer over groups of parameters that carry their own learning rates."""
     if task.optimizer == "adamw":
         return torch.optim.AdamW(groups, weight_decay=task.weight_decay)
-    return torch.optim.SGD(groups, lr=0.0, momentum=task.momentum, weight_decay=task.weight_decay)
+    return torch.optim.SGD(
+        groups, lr=0.0, momentum=task.momentum, weight_decay=task.weight_decay, nesterov=task.nesterov
+    )
 
 
 def flat_state(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:

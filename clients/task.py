@@ -73,9 +73,15 @@ class Task:
         rounds: Rounds in which this client will train, for the privacy budget.
         local_epochs: Passes over the local data in a round, unless ``local_steps`` says otherwise.
         batch_size: Examples of a local step.
-        learning_rate: Of local SGD.
+        learning_rate: Of local SGD in the first round; see ``round_learning_rate``.
         momentum: Of local SGD.
         weight_decay: L2 coefficient of local SGD.
+        nesterov: Local SGD looks ahead by its momentum.
+        milestones: Rounds after each of which the learning rate is multiplied by ``learning_rate_factor``.
+        learning_rate_factor: See ``milestones``.
+        crop_padding: Local training sees random crops after padding with so many pixels; 0: none.
+        horizontal_flip: Local training sees mirror images with probability 1/2.
+        probe_mode: "train" or "eval", of the model in probes.
         probe_targets: One-step updates that a probe asks for.
         probe_images: Images that each of them is computed on.
         local_steps: Optimizer steps in a round, in as many passes as that takes; 0: those of ``local_epochs``.
@@ -116,6 +122,12 @@ class Task:
     probe_targets: int
     probe_images: int
     local_steps: int = 0
+    nesterov: bool = False
+    milestones: tuple[int, ...] = ()
+    learning_rate_factor: float = 0.1
+    crop_padding: int = 0
+    horizontal_flip: bool = False
+    probe_mode: str = "train"
     auxiliary_fraction: float = 0.0
     auxiliary_data: str = "held-out"
     scenario: str = "federated"
@@ -138,8 +150,18 @@ class Task:
     def from_json(cls, text: str) -> Task:
         """Reads what ``to_json`` wrote."""
         values = json.loads(text)
-        card = values.pop("card")
-        return cls(**values, card=None if card is None else DataCard.from_mapping(card))
+        card, milestones = values.pop("card"), values.pop("milestones")
+        return cls(**values, milestones=tuple(milestones), card=None if card is None else DataCard.from_mapping(card))
+
+    @property
+    def round_learning_rate(self) -> float:
+        """Of local SGD in this round, the first being 1: what MultiStepLR has in epoch ``round`` - 1."""
+        return self.learning_rate * self.learning_rate_factor ** sum(at < self.round for at in self.milestones)
+
+    @property
+    def augments(self) -> bool:
+        """Whether local training sees crops or mirror images."""
+        return self.crop_padding > 0 or self.horizontal_flip
 
     def passes(self, num_examples: int, rounds: int = 1) -> int:
         """Passes over a client's examples in the training steps of ``rounds`` rounds, a begun pass counted whole."""

@@ -1,7 +1,8 @@
 """Local training, probing and evaluation of one client; no Flower here.
 
 Data flow: images -> once-only protection -> fresh protection per batch -> normalise -> model -> loss -> step (under the training
-defences) -> update -> update defences.
+defences) -> update -> update defences. Where local training sees crops and mirror images, these come first, anew for every batch,
+and all protection after them is fresh as well.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
+from clients.augmentation import random_crop_and_flip
 from clients.data import ImageData, to_float
 from clients.task import Task, load_weights
 from defenses.base import Batch, Key, Training, TrainingDefense, Update, generator_for
@@ -67,6 +70,14 @@ def local_batch(part: ImageData, indices: Tensor, num_classes: int) -> Batch:
     return Batch(to_float(part.images[indices]), targets)
 
 
+@dataclass(frozen=True)
+class Probed:
+    """The images of one probe: as the person holds them, and as they entered the model."""
+
+    original: Batch
+    seen: Batch
+
+
 class LocalClient:
     """One client's data and its work on one task.
 
@@ -99,13 +110,51 @@ class LocalClient:
         """A random stream of this client."""
         return (self.task.seed, *what, self.partition)
 
+    def plain(self, positions: Tensor) -> Batch:
+        """Local training examples at ``positions`` (n,), unprotected."""
+        indices = torch.tensor(self._train, dtype=torch.long)[positions]
+        return local_batch(self.data.train, indices, self.card.num_classes)
+
+    def kept(self, positions: Tensor) -> Batch:
+        """Those examples after the defences that protect an image once and keep the result.
+
+        Where training sees crops and mirror images nothing is kept: every view of an image is protected anew.
+        """
+        if self.task.augments or not self.pipeline.protects_once:
+            return self.plain(positions)
+        whole = _protect_once(replace(self.task, round=0), self._train, self.key("once"))
+        return Batch(whole.images[positions], whole.targets[positions])
+
     def originals(self) -> Batch:
         """All local training examples, unprotected."""
-        return local_batch(self.data.train, torch.tensor(self._train, dtype=torch.long), self.card.num_classes)
+        return self.plain(torch.arange(self.num_train))
 
     def protected(self) -> Batch:
-        """All local training examples after the defences that protect an image once and keep the result."""
-        return _protect_once(replace(self.task, round=0), self._train, self.key("once"))
+        """All local training examples as ``kept``."""
+        return self.kept(torch.arange(self.num_train))
+
+    def augmented(self, batch: Batch, key: Key) -> Batch:
+        """The batch as cropped and mirrored under ``key``; itself where the task asks for neither."""
+        if not self.task.augments:
+            return batch
+        task, generator = self.task, generator_for(*key, "augment")
+        return replace(
+            batch, images=random_crop_and_flip(batch.images, task.crop_padding, task.horizontal_flip, generator)
+        )
+
+    def enter(self, kept: Batch, key: Key) -> Batch:
+        """What enters the model of examples that are as ``kept`` gives them: one view of each, protected."""
+        if self.task.augments:
+            kept = self.pipeline.protect_once(self.augmented(kept, key), key)
+        return self.pipeline.protect_batch(kept, key)
+
+    def view(self, positions: Tensor, key: Key) -> Probed:
+        """The training examples at ``positions`` as one batch sees them: before the defences, and as they enter the model.
+
+        A crop or a mirror image is no protection: it shows what the image shows. A guess is therefore compared with the view that
+        was used, since a shift of four pixels would look like privacy to every score that compares pixels.
+        """
+        return Probed(self.augmented(self.plain(positions), key), self.enter(self.kept(positions), key))
 
     def train(self, weights: Mapping[str, Tensor], ledger: Ledger) -> LocalResult:
         """One local round from the global weights.
@@ -119,14 +168,13 @@ class LocalClient:
         """
         start = time.perf_counter()
         model = self._model(weights)
-        batch = self.protected()
         key = self.key("train", self.task.round)
-        training = self._training(model, batch, ledger.get("train", {}), key)
+        training = self._training(model, _Kept(self), ledger.get("train", {}), key)
         loss, steps = self._run(training, key)
         update = self._update(model, weights, key)
         metrics = {"train-loss": loss, **self._privacy(training.state), "train-seconds": time.perf_counter() - start}
         # Exact, because a pass repeats nobody; of a Poisson sample (DP-SGD) the expected size, as the true one is private.
-        examples = min(len(batch), steps * self.task.batch_size)
+        examples = min(self.num_train, steps * self.task.batch_size)
         return LocalResult([update], examples, steps, metrics, _without_empty(ledger | {"train": training.state}))
 
     def trained_on(self) -> Tensor:
@@ -134,12 +182,42 @@ class LocalClient:
         everyone = torch.arange(self.num_train)
         if not self.task.local_steps:
             return everyone
-        # The same draws as in ``train``, with positions in place of images.
-        key = self.key("train", self.task.round)
-        training = self._training(self.task.build_model(), Batch(everyone, everyone), {}, key)
-        drawn = everyone[torch.isin(everyone, torch.cat([positions for positions, _ in self._batches(training)]))]
+        drawn = everyone[torch.isin(everyone, torch.cat(list(self._drawn())))]
         # Poisson sampling may draw nobody, and a score needs somebody.
         return drawn if len(drawn) else everyone
+
+    def trained_views(self) -> Probed:
+        """The examples of ``trained_on`` as they first entered this round's training.
+
+        Later passes see other crops and draws, so that an update of several passes depends on more than this.
+        """
+        used, key = self.trained_on(), self.key("train", self.task.round)
+        if not self.task.augments and not self.pipeline.protects_batches:
+            return self.view(used, key)
+        found: list[tuple[Tensor, Probed]] = []
+        missing = torch.ones(self.num_train, dtype=torch.bool)
+        for step, positions in enumerate(self._drawn()):
+            new = missing[positions]
+            if new.any():
+                found.append((positions[new], _rows(self.view(positions, (*key, "batch", step)), new)))
+                missing[positions] = False
+            if not missing.any():
+                break
+        if len(never := used[missing[used]]):  # whom Poisson sampling missed
+            found.append((never, self.view(never, self.key("audit", self.task.round))))
+        order = torch.cat([positions for positions, _ in found]).argsort()
+        whole = [
+            Batch(torch.cat([b.images for b in part]), torch.cat([b.targets for b in part]))
+            for part in ([view.original for _, view in found], [view.seen for _, view in found])
+        ]
+        return _rows(Probed(whole[0], whole[1]), order)
+
+    def _drawn(self) -> Iterator[Tensor]:
+        """Positions (b,) of the examples in each batch of this round's training: the draws of ``train`` without its images."""
+        everyone = torch.arange(self.num_train)
+        key = self.key("train", self.task.round)
+        training = self._training(self.task.build_model(), TensorDataset(everyone, everyone), {}, key)
+        return (positions for positions, _ in self._batches(training))
 
     def probe(self, weights: Mapping[str, Tensor], ledger: Ledger) -> LocalResult:
         """One-step updates on a few images each, through the same defences: the strongest setting of the papers.
@@ -153,7 +231,10 @@ class LocalClient:
         for target in range(self.task.probe_targets):
             key = self.key("probe", self.task.round, target)
             model, seen = self._model(weights), self.probed(target).seen
-            training = self._training(model, seen, booked, key, one_step=True)
+            images = TensorDataset(seen.images, seen.targets)
+            training = self._training(model, images, booked, key, one_step=True)
+            if self.task.probe_mode == "eval":
+                set_eval(training.model, keep_hooked=self.pipeline.needs_group_norm)
             _, steps = self._run(training, key, protect=False)
             booked = training.state
             updates.append(self._update(model, weights, key))
@@ -166,7 +247,7 @@ class LocalClient:
         if not any(isinstance(defense, TrainingDefense) for defense in self.pipeline.defenses):
             return {}
         key = self.key("calibrate")
-        return self._training(self._model(weights), self.protected(), {}, key).state
+        return self._training(self._model(weights), _Kept(self), {}, key).state
 
     def _privacy(self, *states: Mapping[str, Any]) -> dict[str, float]:
         spent: dict[str, float] = {}
@@ -176,22 +257,24 @@ class LocalClient:
         return spent
 
     def probed(self, target: int) -> Probed:
-        """The images of a probe: the same in every round and pipeline, so that curves compare the same people."""
+        """The images of a probe: the same in every round and pipeline, so that curves compare the same people.
+
+        Crops and mirror images are drawn anew in every round.
+        """
         count = self.task.probe_images
         order = torch.randperm(len(self._train), generator=generator_for(*self.key("probed", target)))
         # Defences that mix examples need company: the probe is the first `count` examples of a batch of the usual size.
         chosen = order[: max(count, self.task.batch_size)]
-        whole, plain = self.protected(), self.originals()
-        batch = Batch(whole.images[chosen], whole.targets[chosen])
-        seen = self.pipeline.protect_batch(batch, self.key("probe-batch", self.task.round, target))
-        return Probed(
-            Batch(plain.images[chosen[:count]], plain.targets[chosen[:count]]),
-            Batch(seen.images[:count], seen.targets[:count]),
-        )
+        return _rows(self.view(chosen, self.key("probe-batch", self.task.round, target)), slice(count))
+
+    def test_plain(self, positions: Tensor) -> Batch:
+        """Test examples of this client at ``positions`` (n,), unprotected."""
+        indices = torch.tensor(self._test, dtype=torch.long)[positions]
+        return local_batch(self.data.test, indices, self.card.num_classes)
 
     def test_examples(self) -> Batch:
         """This client's share of the test examples, unprotected."""
-        return local_batch(self.data.test, torch.tensor(self._test, dtype=torch.long), self.card.num_classes)
+        return self.test_plain(torch.arange(self.num_test))
 
     def evaluate(self, weights: Mapping[str, Tensor]) -> dict[str, float]:
         """Accuracy and mean loss of the global model on the local test share, on clean images and as deployed.
@@ -229,17 +312,21 @@ class LocalClient:
         return load_weights(self.task.build_model(), weights).to(device())
 
     def _training(
-        self, model: nn.Module, batch: Batch, state: dict[str, Any], key: Key, *, one_step: bool = False
+        self, model: nn.Module, examples: Dataset[Any], state: dict[str, Any], key: Key, *, one_step: bool = False
     ) -> Training:
-        task = self.task
+        task, count = self.task, len(examples)  # type: ignore[arg-type]
         training = Training(
             model=model.train(),
             optimizer=torch.optim.SGD(
-                model.parameters(), lr=task.learning_rate, momentum=task.momentum, weight_decay=task.weight_decay
+                model.parameters(),
+                lr=task.round_learning_rate,
+                momentum=task.momentum,
+                weight_decay=task.weight_decay,
+                nesterov=task.nesterov,
             ),
             loader=DataLoader(
-                TensorDataset(batch.images, batch.targets),
-                batch_size=len(batch) if one_step else task.batch_size,
+                examples,
+                batch_size=count if one_step else task.batch_size,
                 shuffle=True,
                 generator=generator_for(*key, "order"),
             ),
@@ -256,7 +343,7 @@ class LocalClient:
         for images, targets in self._batches(training):
             batch = Batch(images, targets)
             if protect and len(batch):
-                batch = self.pipeline.protect_batch(batch, (*key, "batch", step))
+                batch = self.enter(batch, (*key, "batch", step))
             inputs = normalise(batch.images.to(device()), self.card)
             loss = training.loss(training.model, inputs, batch.targets.to(device()))
             training.optimizer.zero_grad()
@@ -275,7 +362,7 @@ class LocalClient:
         if bad := [name for name, delta in update.items() if not torch.isfinite(delta).all()]:
             raise TrainingError(
                 f"client {self.partition}, round {self.task.round}: training diverged, {bad[0]!r} is not finite; "
-                f"lower learning-rate (now {self.task.learning_rate})"
+                f"lower learning-rate (now {self.task.round_learning_rate:g})"
             )
         return self.pipeline.protect_update(update, (*key, "update"))
 
@@ -287,17 +374,23 @@ class _LoneClient(LocalClient):
         super().__init__(task, partition, range(len(batch)), ())
         self._batch = batch
 
-    def originals(self) -> Batch:
-        """All of them."""
-        return self._batch
+    def plain(self, positions: Tensor) -> Batch:
+        """Of the given examples."""
+        return Batch(self._batch.images[positions], self._batch.targets[positions])
 
-    def protected(self) -> Batch:
-        """Not cached, as a batch has no name."""
+    def kept(self, positions: Tensor) -> Batch:
+        """Kept here, as a batch has no name to cache it by."""
+        if self.task.augments or not self.pipeline.protects_once:
+            return self.plain(positions)
+        return Batch(self._whole.images[positions], self._whole.targets[positions])
+
+    @functools.cached_property
+    def _whole(self) -> Batch:
         return self.pipeline.protect_once(self._batch, self.key("once"))
 
 
 def train_alone(task: Task, batch: Batch, seed: int) -> nn.Module:
-    """A model trained on one batch of examples as clients train theirs, in all rounds together; in eval mode.
+    """A model trained on one batch of examples as clients train theirs, in as many rounds; in eval mode.
 
     Args:
         task: The clients' orders; its pipeline protects this training too.
@@ -308,19 +401,49 @@ def train_alone(task: Task, batch: Batch, seed: int) -> nn.Module:
     alone = replace(task, seed=generator_for("alone", task.seed, seed).initial_seed() % 2**31, round=1)
     client = _LoneClient(alone, batch, -1)
     weights = shared_tensors(alone.build_model())
-    epochs, steps = (task.rounds * count for count in (task.local_epochs, task.local_steps))
-    client.task = replace(alone, local_epochs=epochs, local_steps=steps, rounds=1)
-    result = client.train(weights, {})
-    model = load_weights(alone.build_model(), {name: weights[name] + result.updates[0][name] for name in weights})
-    return model.eval()
+    ledger: Ledger = {}
+    for server_round in range(1, task.rounds + 1):
+        client.task = replace(alone, round=server_round)
+        result = client.train(weights, ledger)
+        ledger = result.ledger
+        weights = {name: weight + result.updates[0][name] for name, weight in weights.items()}
+    return load_weights(alone.build_model(), weights).eval()
 
 
-@dataclass(frozen=True)
-class Probed:
-    """The images of one probe: as the person holds them, and as they entered the model."""
+def set_eval(model: nn.Module, *, keep_hooked: bool = False) -> None:
+    """Puts a model into eval mode: BatchNorm uses its running statistics, dropout is off.
 
-    original: Batch
-    seen: Batch
+    Args:
+        model: Changed in place.
+        keep_hooked: Leave layers with weights of their own in train mode, because Opacus collects gradients per example in no
+            other. None of those that it knows computes anything else there.
+    """
+    for module in [model, *model.modules()]:
+        own = next(module.parameters(recurse=False), None) is not None
+        module.training = keep_hooked and own and not isinstance(module, _BatchNorm)
+
+
+class _Kept(Dataset[tuple[Tensor, Tensor]]):
+    """A client's training examples for a loader, read when they are asked for."""
+
+    def __init__(self, client: LocalClient) -> None:
+        self._client = client
+
+    def __len__(self) -> int:
+        return self._client.num_train
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+        batch = self._client.kept(torch.tensor(indices, dtype=torch.long))
+        return list(zip(batch.images, batch.targets, strict=True))
+
+
+def _rows(view: Probed, chosen: Tensor | slice) -> Probed:
+    """Those of its images."""
+    original, seen = (Batch(batch.images[chosen], batch.targets[chosen]) for batch in (view.original, view.seen))
+    return Probed(original, seen)
 
 
 def _without_empty(ledger: Ledger) -> Ledger:

@@ -78,6 +78,16 @@ class Pipeline:
         first = next((at for at, (_, defense) in enumerate(stages) if defense.resamples), len(stages))
         return stages[:first], stages[first:]
 
+    @property
+    def protects_once(self) -> bool:
+        """Whether ``protect_once`` does anything."""
+        return bool(self._input_stages()[0])
+
+    @property
+    def protects_batches(self) -> bool:
+        """Whether ``protect_batch`` does anything."""
+        return bool(self._input_stages()[1])
+
     def protect_once(self, batch: Batch, key: Key) -> Batch:
         """Input stages that protect an image once and keep the result; call it on a client's whole data set."""
         return _fold(self._input_stages()[0], "protect_batch", batch, key)

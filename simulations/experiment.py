@@ -16,7 +16,7 @@ from defenses.base import DefenseError
 from defenses.pipeline import Pipeline
 from defenses.spec import SpecError, parse_pipelines
 from simulations.errors import ConfigError, require_known
-from simulations.scenario_checks import LABELS, check_defenses, check_scenario
+from simulations.scenario_checks import LABELS, check_defenses, check_recipe, check_scenario
 from strategies.adaptive import adaptive_attacks
 from strategies.attack_job import parse_attacks, parse_smashed_attacks, parse_update_attacks
 
@@ -113,6 +113,12 @@ class Experiment:
     )
     batch_size: int = _setting(32, "examples of a local step", **_at_least(1))
     learning_rate: float = _setting(0.1, "of local SGD", **_above(0))
+    learning_rate_milestones: str = _setting(
+        "",
+        "federated: numbers of rounds, separated by commas, after each of which learning-rate is multiplied by "
+        "learning-rate-factor (MultiStepLR, a round for an epoch); empty: the rate is constant",
+    )
+    learning_rate_factor: float = _setting(0.1, "federated: see learning-rate-milestones", **_SHARE)
     block_learning_rate: float = _setting(
         0.0,
         "split: of the transformer blocks in both halves; 0: learning-rate, which is else that of the head",
@@ -128,7 +134,15 @@ class Experiment:
         4, "split: batches in a message (K); with 1 a trained client half is never behind", **_at_least(1)
     )
     momentum: float = _setting(0.5, "of local SGD", allowed="from 0, below 1", check=lambda value: 0 <= value < 1)
+    nesterov: bool = _setting(False, "local SGD looks ahead by its momentum (Nesterov); needs a momentum above 0")
     weight_decay: float = _setting(0.0, "L2 coefficient of local SGD", **_at_least(0))
+    crop_padding: int = _setting(
+        0,
+        "local training sees random crops of images padded with so many black pixels on all sides, drawn anew for every batch and "
+        "before all input defences, which then protect every view anew; 0: no crops. Probes see them, too",
+        **_at_least(0),
+    )
+    horizontal_flip: bool = _setting(False, "local training also sees mirror images, with probability 1/2, like crops")
     fraction_train: float = _setting(1.0, "share of the clients that train in a round", **_SHARE)
     min_usable: float = _setting(0.5, "share of the asked clients that must answer usably, or the run stops", **_SHARE)
     client_timeout: float = _setting(300.0, "seconds a client may take for one message", **_above(0))
@@ -153,6 +167,12 @@ class Experiment:
     update_attacks: str = _setting(DEFAULT_UPDATE_ATTACKS, "attacks on real training updates, separated by ;")
     probe_targets: int = _setting(2, "one-step updates that each client is probed for", **_at_least(1))
     probe_images: int = _setting(1, "images in each of them", **_at_least(1))
+    probe_mode: str = _setting(
+        "train",
+        "federated: mode of the model in probes; in eval mode BatchNorm uses its running statistics and dropout is off, as most "
+        "papers on gradient inversion have it, though no training step sends such a gradient",
+        **_one_of("train", "eval"),
+    )
     labels: str = _setting(
         "",
         "federated: unknown or known, whether clients publish the classes of probed images; split: server or client, who holds "
@@ -205,6 +225,8 @@ class Experiment:
             except (SpecError, DefenseError, ValueError) as error:
                 raise ConfigError(f"{key}: {error}") from error
         self.attacked_rounds()
+        self.milestones()
+        check_recipe(self)
         check_defenses(self)
 
     @property
@@ -265,11 +287,27 @@ class Experiment:
             chosen.update(numbers)
         return sorted(chosen)
 
+    def milestones(self) -> tuple[int, ...]:
+        """Rounds after which the learning rate falls, ascending."""
+        words = [word.strip() for word in self.learning_rate_milestones.split(",") if word.strip()]
+        for word in words:
+            if not word.isdecimal() or not 1 <= int(word) < self.rounds:
+                raise ConfigError(
+                    f"learning-rate-milestones: {word!r}; allowed: numbers from 1 to {self.rounds - 1}, as rounds = {self.rounds}"
+                )
+        return tuple(sorted(map(int, words)))
+
     def task(self, pipeline: Pipeline) -> Task:
         """Orders for the clients, before the first round."""
         names = {spec.name for spec in fields(Task)} & {spec.name for spec in fields(self)}
         values = {name: getattr(self, name) for name in names}
-        return Task(**values, pipeline=str(pipeline), round=0, owns_data=self.partition == "node")
+        return Task(
+            **values,
+            pipeline=str(pipeline),
+            round=0,
+            owns_data=self.partition == "node",
+            milestones=self.milestones(),
+        )
 
 
 def key_of(name: str) -> str:

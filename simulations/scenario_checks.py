@@ -75,6 +75,28 @@ def _check_pretrained(experiment: Experiment) -> None:
         )
 
 
+def check_recipe(experiment: Experiment) -> None:
+    """Refuses settings of local training that contradict each other, or that the scenario does not read.
+
+    Raises:
+        ConfigError: Naming the setting and what is allowed.
+    """
+    split = experiment.scenario == "split"
+    if experiment.nesterov and not experiment.momentum:
+        raise ConfigError("nesterov is True; allowed with momentum = 0: False, as there is nothing to look ahead by")
+    if experiment.nesterov and split and experiment.optimizer != "sgd":
+        raise ConfigError(f"nesterov is True; allowed with optimizer = {experiment.optimizer!r}: False")
+    if split and experiment.milestones():
+        raise ConfigError(
+            f"learning-rate-milestones is {experiment.learning_rate_milestones!r}; allowed with scenario = 'split': '', as the "
+            "rates fall along a cosine to learning-rate-floor"
+        )
+    if split and experiment.probe_mode != "train":
+        raise ConfigError(
+            f"probe-mode is {experiment.probe_mode!r}; allowed with scenario = 'split': 'train', as no probes are sent"
+        )
+
+
 def check_defenses(experiment: Experiment) -> None:
     """Refuses defences of something that the scenario never sends.
 

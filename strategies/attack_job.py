@@ -40,6 +40,7 @@ class Seen:
         features: Smashed data (R, B, N, D), see ``attacks.smashed.SmashedData``; None for an update.
         orders: True order of its tokens (R, B, N), for upper bounds only.
         gradient: What the server returned for the first sending, (B, N, D), behind ``update``.
+        train_mode: The client's model was in train mode.
     """
 
     partition: int
@@ -51,6 +52,7 @@ class Seen:
     features: Tensor | None = None
     orders: Tensor | None = None
     gradient: Tensor | None = None
+    train_mode: bool = True
 
 
 _OPTIONAL = ("labels", "features", "orders", "gradient")
@@ -82,7 +84,9 @@ class Observed:
 
     def about(self) -> dict[str, Any]:
         """All that is not a tensor, for JSON."""
-        entries = [[seen.partition, seen.target, seen.num_examples, seen.local_steps] for seen in self.seen]
+        entries = [
+            [seen.partition, seen.target, seen.num_examples, seen.local_steps, seen.train_mode] for seen in self.seen
+        ]
         return {"task": self.task.to_json(), "seen": entries}
 
     @classmethod
@@ -96,8 +100,9 @@ class Observed:
                 examples,
                 steps,
                 **{name: tensors.get(f"{name}-{at}") for name in _OPTIONAL},
+                train_mode=train_mode,
             )
-            for at, (partition, target, examples, steps) in enumerate(about["seen"])
+            for at, (partition, target, examples, steps, train_mode) in enumerate(about["seen"])
         ]
         return cls(Task.from_json(about["task"]), _part(tensors, "weights/"), seen)
 
@@ -116,10 +121,12 @@ class Observed:
                 num_examples=seen.num_examples,
                 batch_size=min(task.batch_size, seen.num_examples),
                 local_steps=seen.local_steps,
-                learning_rate=task.learning_rate,
+                learning_rate=task.round_learning_rate,
                 weight_decay=task.weight_decay,
                 labels=seen.labels,
+                train_mode=seen.train_mode,
                 momentum=task.momentum,
+                nesterov=task.nesterov,
             )
             for seen in self.seen
         ]

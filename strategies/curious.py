@@ -202,6 +202,7 @@ class CuriousFedAvg(FedAvg):
                 num_examples=int(values_of(reply, "metrics")["num-examples"]),
                 local_steps=int(values_of(reply, "metrics")["local-steps"]),
                 labels=_labels(reply, at),
+                train_mode=observation != "probe" or task.probe_mode == "train",
             )
             for partition, reply in good.items()
             for at, record in enumerate(records)
@@ -236,8 +237,9 @@ class CuriousFedAvg(FedAvg):
             "local_steps": max(s.local_steps for s in seen),
             "learning_rate": "known",
             "labels": "known" if seen[0].labels is not None else "unknown",
-            "mode": "train",
-            "batch_norm_statistics": "sent, under the update defences" if statistics else "none",
+            "mode": "train" if seen[0].train_mode else "eval",
+            "batch_norm_statistics": _statistics(seen[0].train_mode) if statistics else "none",
+            **_recipe(task),
             "auxiliary_data": "none",
             "round": task.round,
             "model_accuracy": None if self.accuracy is None else round(self.accuracy, 4),
@@ -304,6 +306,17 @@ def _grouped(texts: Iterable[str]) -> tuple[list[tuple[str, ...]], tuple[str, ..
         else:
             groups.setdefault(text.split(" | ")[0], []).append(text)
     return [tuple(group) for group in groups.values()], tuple(over_rounds)
+
+
+def _statistics(train_mode: bool) -> str:
+    return "sent, under the update defences" if train_mode else "sent, and not moved by the client, in eval mode"
+
+
+def _recipe(task: Task) -> dict[str, Any]:
+    """What a threat card says of the client's training beyond plain SGD on the images as they are."""
+    views = [f"crops of padding {task.crop_padding}"] * bool(task.crop_padding) + ["flips"] * task.horizontal_flip
+    found = {"augmentation": f"{' and '.join(views)}; scored against the view that entered"} if views else {}
+    return found | ({"momentum": f"Nesterov, {task.momentum:g}"} if task.nesterov else {})
 
 
 def _labels(reply: Message, target: int) -> Tensor | None:

@@ -30,6 +30,8 @@ CARD_ORDER = (
     "labels_held_by",
     "learning_rate",
     "mode",
+    "augmentation",
+    "momentum",
     "batch_norm_statistics",
     "auxiliary_data",
     "selection",

@@ -35,12 +35,16 @@ def real_update(model, images, soft_labels, order, **options):
     return {name: p.detach() - before[name] for name, p in client.named_parameters()}
 
 
-@pytest.mark.parametrize(("momentum", "weight_decay"), [(0, 0), (0.9, 0), (0, 0.1), (0.9, 0.1)])
-def test_equals_torch_sgd(momentum, weight_decay):
+@pytest.mark.parametrize(
+    ("momentum", "weight_decay", "nesterov"),
+    [(0, 0, False), (0.9, 0, False), (0, 0.1, False), (0.9, 0.1, False), (0.9, 0, True), (0.9, 0.1, True)],
+)
+def test_equals_torch_sgd(momentum, weight_decay, nesterov):
     model, (images, soft) = sigmoid_net().double(), batch(4)
     soft = 0.7 * soft + 0.3 / CLASSES
-    guess = simulated_update(model, *state_of(model), images, soft, ORDER, 0.5, momentum, weight_decay)
-    truth = real_update(model, images, soft, ORDER, lr=0.5, momentum=momentum, weight_decay=weight_decay)
+    guess = simulated_update(model, *state_of(model), images, soft, ORDER, 0.5, momentum, weight_decay, nesterov)
+    options = {"momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov}
+    truth = real_update(model, images, soft, ORDER, lr=0.5, **options)
     for name, value in truth.items():
         assert torch.allclose(guess[name], value, atol=1e-10)
         assert value.abs().max() > 1e-4

@@ -1,0 +1,38 @@
+"""Random crops and flips, with which networks for small pictures are commonly trained; no defence, but what enters a defence."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def random_crop_and_flip(images: Tensor, padding: int, flip: bool, generator: torch.Generator) -> Tensor:
+    """Shifts every image by -padding to padding pixels either way, black at the edges, and mirrors every second one.
+
+    An image is padded with zeros on all sides and cut to its size again at a place drawn uniformly, as by torchvision's
+    ``RandomCrop(size, padding)``; then it is mirrored left to right with probability 1/2, as by ``RandomHorizontalFlip``. Every
+    image has its own draws, and takes as many of them whatever is asked for.
+
+    Args:
+        images: (B, C, H, W) in [0, 1]; left as they are.
+        padding: In pixels, at least 0; 0 for no crop.
+        flip: Mirror images.
+        generator: Draws on the CPU.
+
+    Returns:
+        (B, C, H, W), new images unless nothing is asked for.
+
+    Source: Krizhevsky 2009 and He et al. 2016, section 4.2 (padding 4 on CIFAR).
+    """
+    count, _, height, width = images.shape
+    top, left = torch.randint(2 * padding + 1, (2, count), generator=generator).to(images.device)
+    mirrored = (torch.rand(count, generator=generator) < 0.5).to(images.device)
+    rows = top.view(-1, 1) + torch.arange(height, device=images.device)
+    columns = left.view(-1, 1) + torch.arange(width, device=images.device)
+    if flip:
+        columns = torch.where(mirrored.view(-1, 1), columns.flip(1), columns)
+    padded = F.pad(images, [padding] * 4) if padding else images
+    which = torch.arange(count, device=images.device).view(-1, 1, 1)
+    # Advanced indices around a slice put the channels last.
+    return padded[which, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
