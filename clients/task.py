@@ -69,7 +69,7 @@ class Task:
         model: Name of the model (see ``clients.models``), with ``width`` and ``norm``.
         pipeline: The defences' text; "" for none.
         seed: Of the whole experiment.
-        round: The server round, from 1.
+        round: The server round, from 1; ``rounds`` + 1 when the final model is attacked, and no training follows.
         rounds: Rounds in which this client will train, for the privacy budget.
         local_epochs: Passes over the local data in a round, unless ``local_steps`` says otherwise.
         batch_size: Examples of a local step.
@@ -162,6 +162,11 @@ class Task:
     def augments(self) -> bool:
         """Whether local training sees crops or mirror images."""
         return self.crop_padding > 0 or self.horizontal_flip
+
+    @property
+    def is_final(self) -> bool:
+        """Whether this is about the model after the last round, which is only attacked."""
+        return self.round > self.rounds
 
     def passes(self, num_examples: int, rounds: int = 1) -> int:
         """Passes over a client's examples in the training steps of ``rounds`` rounds, a begun pass counted whole."""

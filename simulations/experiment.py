@@ -148,7 +148,9 @@ class Experiment:
     client_timeout: float = _setting(300.0, "seconds a client may take for one message", **_above(0))
 
     attack_rounds: str = _setting(
-        "first,last", "attacked rounds: numbers, first, last or all, separated by commas; empty: none"
+        "first,final",
+        "what is attacked, separated by commas: numbers of rounds, first and last (the model that the round begins with, and "
+        "what the round sends), final (the model after the last round; no training follows), or all; empty: nothing",
     )
     probe_attacks: str = _setting(DEFAULT_ATTACKS, "attacks on one-step probes, separated by ;")
     smashed_attacks: str = _setting(DEFAULT_SMASHED_ATTACKS, "split: attacks on smashed data, separated by ;")
@@ -274,15 +276,16 @@ class Experiment:
         return ("smashed",) if self.scenario == "split" else ("probe", "update")
 
     def attacked_rounds(self) -> list[int]:
-        """Numbers of the attacked rounds, in order."""
+        """Numbers of the attacked rounds, in order; ``rounds + 1`` is the model after the last one."""
         words = [word.strip() for word in self.attack_rounds.split(",") if word.strip()]
-        names = {"first": [1], "last": [self.rounds], "all": list(range(1, self.rounds + 1))}
+        final = self.rounds + 1
+        names = {"first": [1], "last": [self.rounds], "final": [final], "all": list(range(1, final + 1))}
         chosen: set[int] = set()
         for word in words:
-            numbers = names.get(word) or ([int(word)] if word.isdecimal() else [])
-            if not numbers or not 1 <= numbers[0] <= self.rounds:
+            numbers = names.get(word) or ([int(word)] if word.isdecimal() and 1 <= int(word) <= self.rounds else [])
+            if not numbers:
                 raise ConfigError(
-                    f"attack-rounds: {word!r}; allowed: first, last, all and numbers from 1 to rounds = {self.rounds}"
+                    f"attack-rounds: {word!r}; allowed: first, last, final, all and numbers from 1 to rounds = {self.rounds}"
                 )
             chosen.update(numbers)
         return sorted(chosen)

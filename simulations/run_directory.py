@@ -46,7 +46,8 @@ class Checkpoint:
     """Where a pipeline stands.
 
     Attributes:
-        round: The last complete round; 0 is the evaluation of the initial model.
+        round: The last complete round; 0 is the evaluation of the initial model, one after the last round the attacks on the
+            final one.
         weights: The global model after it.
         ledgers: Partition -> the training defences' state.
         accuracy: Of that model on clean test images.
@@ -174,6 +175,7 @@ class RunDirectory:
                 "attack": "",
                 "setting": {},
                 "round": task.round,
+                "final": task.is_final,
                 "metric": metric,
                 "reference": "",
                 "value": value,
@@ -188,7 +190,7 @@ class RunDirectory:
         """Adds one image (C, H, W) in [0, 1] as a PNG file."""
         from PIL import Image
 
-        entry = {"defense": task.pipeline, "round": task.round, "image": image_number, **fields}
+        entry = {"defense": task.pipeline, "round": task.round, "final": task.is_final, "image": image_number, **fields}
         kind = fields["kind"] if not fields["attack"] else f"attack{self._attack_number(fields['attack'])}"
         name = f"{self.label(task.pipeline)}-r{task.round:04d}-c{fields['client']}-t{fields['target']}-i{image_number}-{kind}.png"
         pixels = (image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy()

@@ -96,15 +96,19 @@ def run_pipeline(run: RunDirectory, auditor: Auditor, pipeline: Pipeline, at: in
     done = run.checkpoint(pipeline)
     if done:
         training.restore(done)
-    for server_round in range(done.round + 1 if done else 0, experiment.rounds + 1):
+    last = max([experiment.rounds, *experiment.attacked_rounds()])
+    for server_round in range(done.round + 1 if done else 0, last + 1):
         run.begin_round()
-        training.run_round(server_round)
+        if server_round <= experiment.rounds:
+            training.run_round(server_round)
+        else:
+            training.observe_final(server_round)
         checkpoint = training.checkpoint(server_round)
         run.complete_round(pipeline, checkpoint)
         progress = {
             "pipeline": at + 1,
             "of": len(run.experiment.pipelines()),
-            "round": server_round,
+            "round": min(server_round, experiment.rounds),
             "rounds": experiment.rounds,
         }
         open_jobs = len(auditor.pool)
@@ -112,8 +116,9 @@ def run_pipeline(run: RunDirectory, auditor: Auditor, pipeline: Pipeline, at: in
             {**progress, "finished": False, "accuracy": checkpoint.accuracy, "open_jobs": open_jobs},
             on_change=write_report,
         )
+        now = f"round {server_round} of" if server_round <= experiment.rounds else "final model, after round"
         log.info(
-            "fedveil: %s | round %d of %d | test accuracy %s | %d attacks open",
-            str(pipeline) or "no defence", server_round, experiment.rounds,
+            "fedveil: %s | %s %d | test accuracy %s | %d attacks open",
+            str(pipeline) or "no defence", now, experiment.rounds,
             "unknown" if checkpoint.accuracy is None else f"{checkpoint.accuracy:.3f}", open_jobs,
         )  # fmt: skip

@@ -36,6 +36,9 @@ class Rounds(Protocol):
     def run_round(self, server_round: int) -> None:
         """Trains (unless it is round 0, the initial model), then evaluates."""
 
+    def observe_final(self, server_round: int) -> None:
+        """Attacks the model after the last round, as round ``server_round``; nothing is trained."""
+
     def checkpoint(self, server_round: int) -> Checkpoint:
         """What must be kept of the round that just ended."""
 
@@ -73,6 +76,10 @@ class FederatedRounds:
             self._arrays = arrays if arrays is not None else self._arrays
         replies = exchange("evaluate", strategy.evaluate_contents(server_round, self._arrays))
         strategy.aggregate_evaluate(server_round, replies.values())
+
+    def observe_final(self, server_round: int) -> None:
+        """Probes the final model."""
+        self._strategy.observe_model(server_round, self._arrays)
 
     def checkpoint(self, server_round: int) -> Checkpoint:
         """The global model and the clients' ledgers."""
@@ -112,6 +119,10 @@ class SplitRounds:
         else:
             self._strategy.train_round(server_round)
         self._strategy.evaluate_round(server_round)
+
+    def observe_final(self, server_round: int) -> None:
+        """Asks for audit batches of the final model."""
+        self._strategy.observe_model(server_round)
 
     def checkpoint(self, server_round: int) -> Checkpoint:
         """Both halves and the optimizer of the server's."""

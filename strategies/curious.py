@@ -25,14 +25,15 @@ class CuriousFedAvg(FedAvg):
     """FedAvg on updates, with a guard before the average, and attacks on what arrives.
 
     Clients reply with updates (local - global), not with weights. Before the training messages of an attacked round it asks
-    for one-step probes; both kinds of updates go to the auditor, whose attacks run beside the following rounds.
+    for one-step probes; both kinds of updates go to the auditor, whose attacks run beside the following rounds. The final model,
+    which no training follows, is probed too (``observe_model``); attacks on training updates then have the last round's.
 
     Args:
         task: Orders for the clients; the round is filled in here.
         auditor: Queues attacks and has them scored.
         probe_attacks: Texts of attacks on one-step probes.
         update_attacks: Texts of attacks on real training updates.
-        attack_rounds: Server rounds that are attacked.
+        attack_rounds: Server rounds that are attacked; ``task.rounds`` + 1 is the model after the last one.
         known_labels: Clients publish the classes of probed images.
         fraction_train: Share of the clients that train in a round.
         min_usable: Share of the asked clients that must send something usable, or the run stops.
@@ -62,7 +63,9 @@ class CuriousFedAvg(FedAvg):
         self.recorder = auditor.recorder
         self.probe_attacks = tuple(probe_attacks)
         self.update_attacks = tuple(update_attacks)
-        self.attack_rounds = frozenset(attack_rounds)
+        self.probe_rounds = frozenset(attack_rounds)
+        self.update_rounds = frozenset(min(at, task.rounds) for at in self.probe_rounds)
+        """Who attacks the final model attacks the last update that led to it: no other follows."""
         self.known_labels = known_labels
         self.min_usable = min_usable
         self.label = label
@@ -86,12 +89,16 @@ class CuriousFedAvg(FedAvg):
 
     def train_contents(self, server_round: int, arrays: ArrayRecord) -> dict[int, RecordDict]:
         """Partition -> content of its training message, after the probes of an attacked round."""
-        self._weights = to_tensors(arrays)
-        self.auditor.collect()
-        if server_round in self.attack_rounds:
-            self._probe(server_round, arrays)
+        self.observe_model(server_round, arrays)
         partitions = self._sample(server_round)
         return {p: self._content(server_round, arrays, p) for p in partitions}
+
+    def observe_model(self, server_round: int, arrays: ArrayRecord) -> None:
+        """Probes the clients on a round's global model, if it is to be attacked; nothing is trained."""
+        self._weights = to_tensors(arrays)
+        self.auditor.collect()
+        if server_round in self.probe_rounds:
+            self._probe(server_round, arrays)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -103,7 +110,7 @@ class CuriousFedAvg(FedAvg):
         for partition, reply in good.items():
             self._keep_ledger(partition, reply)
         self._record_training(task, good)
-        if server_round in self.attack_rounds and self.update_attacks:
+        if server_round in self.update_rounds and self.update_attacks:
             self._observe(task, "update", self.update_attacks, good, ["arrays"])
         mean_update, metrics = super().aggregate_train(server_round, list(good.values()))
         if mean_update is None:
@@ -211,7 +218,7 @@ class CuriousFedAvg(FedAvg):
         self.auditor.baselines(task, observation, list(good), setting)
         observed = Observed(task, self._weights, seen)
         name = f"{self.label}-r{task.round:04d}-{observation}"
-        last = task.round == max(self.attack_rounds)
+        last = task.round == max(self.probe_rounds if observation == "probe" else self.update_rounds)
         grouped, over_rounds = _grouped(texts)
         for at, group in enumerate(grouped):
             self.auditor.submit(AttackJob(f"{name}-{at:02d}", group, observation, observed, setting))

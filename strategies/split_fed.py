@@ -98,7 +98,7 @@ class SplitFed:
         schedule: Learning rates.
         batches_per_message: K.
         attacks: Texts of attacks on smashed data.
-        attack_rounds: Rounds that are attacked.
+        attack_rounds: Rounds that are attacked; ``task.rounds`` + 1 is the model after the last one.
         min_usable: Share of the asked clients that must send something usable, at every step.
         label: Short name of the pipeline for file names.
     """
@@ -165,10 +165,8 @@ class SplitFed:
         Raises:
             TooFewReplies: When a step leaves too few usable replies.
         """
+        self.observe_model(server_round)
         task = self._task(server_round)
-        self.auditor.collect()
-        if server_round in self.attack_rounds:
-            self._audit.observe(task, self)
         for group, rate in zip(self.optimizer.param_groups, self.schedule.at(server_round), strict=True):
             group["lr"] = rate
         self.exchange.tally = Tally()
@@ -180,12 +178,23 @@ class SplitFed:
             self._average(task)
         self._record(task, progress, time.perf_counter() - start)
 
+    def observe_model(self, server_round: int) -> None:
+        """Attacks a round's model, if it is to be attacked; nothing is trained.
+
+        Raises:
+            TooFewReplies: When too few clients answer.
+        """
+        self.auditor.collect()
+        if server_round in self.attack_rounds:
+            self._audit.observe(self._task(server_round), self)
+
     def evaluate_round(self, server_round: int) -> None:
         """Accuracy and correlation of the current model, into rows."""
         self.accuracy = evaluate(self._task(server_round), self)
 
     def _task(self, server_round: int) -> Task:
-        rate = self.schedule.at(max(server_round, 1))[1] if self.task.trains_edge else 0.0
+        # Neither the initial nor the final model is trained: an audit's step on it is as long as the nearest round's.
+        rate = self.schedule.at(min(max(server_round, 1), self.schedule.rounds))[1] if self.task.trains_edge else 0.0
         return replace(self.task, round=server_round, edge_learning_rate=rate)
 
     def _work(self, partition: int) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -199,6 +199,7 @@ def curves(
     show_y: Callable[[float], str],
     null: Sequence[Point],
     domain: tuple[float, float],
+    finals: Collection[int] = (),
 ) -> Markup:
     """Lines over rounds, named at their right end.
 
@@ -210,10 +211,11 @@ def curves(
         show_y: Tick label of a y value.
         null: The best null baseline over rounds, dotted; may be empty.
         domain: Lower and upper end of y, so that several charts can share one axis.
+        finals: Values of x that stand for the model after the last round.
     """
     names = {one: faces[one].name for one in series} | ({"best null": "best null"} if null else {})
     margin = min(TEXT_WIDTH * max(map(len, names.values())) + 18, 0.42 * width)
-    frame = _curve_frame([p.x for of in (*series.values(), null) for p in of], width, margin, show_y, domain)
+    frame = _curve_frame([p.x for of in (*series.values(), null) for p in of], width, margin, show_y, domain, finals)
     drawn = frame.axes("Round", y_title)
     if null:
         places = [(frame.x(p.x), frame.y(p.y)) for p in null]
@@ -232,7 +234,12 @@ def curves(
 
 
 def _curve_frame(
-    at: Sequence[float], width: float, margin: float, show_y: Callable[[float], str], domain: tuple[float, float]
+    at: Sequence[float],
+    width: float,
+    margin: float,
+    show_y: Callable[[float], str],
+    domain: tuple[float, float],
+    finals: Collection[int],
 ) -> Frame:
     height = 320.0 if width > 500 else 260.0
     rounds = sorted(set(at))
@@ -240,7 +247,13 @@ def _curve_frame(
     x = Scale(low, high, 46, width - margin)
     most = max(2, int((x.end - x.start) / 34))
     shown = rounds if len(rounds) <= most else [value for value in ticks(low, high, most) if value == int(value)]
-    return Frame(width, height, x, Scale(*domain, height - 42, 28), plain, show_y, shown)
+    last = [value for value in rounds if value in finals]
+    near = (x.high - x.low) / most
+    shown = [value for value in shown if value not in last and all(end - value >= near for end in last)] + last
+    return Frame(
+        width, height, x, Scale(*domain, height - 42, 28),
+        lambda value: "final" if value in finals else plain(value), show_y, shown,
+    )  # fmt: skip
 
 
 def _line(points: Sequence[Point], frame: Frame, look: Look) -> list[Markup]:

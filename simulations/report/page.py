@@ -148,7 +148,7 @@ def _view(
         "cards": cards(study.cells),
         "failures": failures(study.rows),
         "others": others(study),
-        "rounds": sorted({row.round for row in study.rows}),
+        "rounds": sorted({row.round for row in study.rows} - study.final_rounds),
     }
 
 

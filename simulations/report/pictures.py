@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from simulations.report.rows import read_lines
-from simulations.report.text import short_names
+from simulations.report.text import round_name, short_names
 
 TARGETS_FIRST, TARGETS_LATER = 24, 6
 """Targets kept per defence in the first attacked round and in each later one; the rest stays in ``pictures/``."""
@@ -32,6 +32,7 @@ class Picture:
         defense: Pipeline text.
         attack: Attack text, "" for the original and the protected image.
         round: Attacked round.
+        final: Whether that is the model after the last round.
         target: (experiment, seed, client, target, image), as far as they are given: which example it is.
         kind: "original", "protected" or "reconstruction".
         file: PNG, relative to ``pictures/``.
@@ -45,6 +46,7 @@ class Picture:
     kind: str
     file: str
     psnr: float | None
+    final: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class Grid:
     round: int
     strips: tuple[Strip, ...]
     hidden: int
+    final: bool = False
 
 
 def read_index(directory: Path) -> tuple[list[Picture], list[str]]:
@@ -105,6 +108,7 @@ def _picture(data: Mapping[str, Any]) -> Picture:
         kind=data["kind"],
         file=data["file"],
         psnr=None if number is None or math.isnan(number) else number,
+        final=data.get("final") is True,
     )
 
 
@@ -189,7 +193,7 @@ def _grid(
     attacked = {target: [one for one in of if one.attack not in upper_bounds] for target, of in targets.items()}
     worst = sorted(targets, key=lambda target: -_highest(attacked[target]))
     strips = tuple(Strip(_named(target), _tiles(targets[target], attacks, names, embed)) for target in worst[:most])
-    return Grid(defense, at, strips, len(worst) - len(strips))
+    return Grid(defense, at, strips, len(worst) - len(strips), any(one.final for one in pictures))
 
 
 def _highest(pictures: Sequence[Picture]) -> float:
@@ -232,5 +236,7 @@ def drawn(pictures: Sequence[Picture], embed: Embedder) -> dict[str, list[Strip]
         step = max(len(last) / SHOWN_DRAWINGS, 1)
         chosen = [last[int(i * step)] for i in range(min(len(last), SHOWN_DRAWINGS))]
         tiles = tuple(Tile(f"no. {one.target[-1]}", attack, embed(one.file), None, one.kind) for one in chosen)
-        found[defense].append(Strip(f"{attack}, round {last[0].round}, {_named((*whose, '', ''))}", tiles))
+        found[defense].append(
+            Strip(f"{attack}, {round_name(last[0].round, last[0].final)}, {_named((*whose, '', ''))}", tiles)
+        )
     return dict(found)

@@ -76,7 +76,7 @@ def accuracy(study: Study, faces: Mapping[str, Look]) -> list[tuple[str, Markup]
     domain = (max(low, 0.0), min(high, 1.0))
     title = "Test accuracy as deployed"
     return [
-        (name, curves(series, faces, width, title, text.whole_percent, (), domain))
+        (name, curves(series, faces, width, title, text.whole_percent, (), domain, study.final_rounds))
         for name, width in (("broad", BROAD), ("narrow", NARROW))
     ]
 
@@ -104,10 +104,11 @@ def panels(study: Study, faces: Mapping[str, Look]) -> list[tuple[str, Markup]]:
     every = [p for series, null in images.values() for of in (*series.values(), null) for p in of]
     domain = bounds([end for p in every for end in (p.y, p.low, p.high)], least=4.0)
     drawn = [
-        (name, curves(of, faces, NARROW, "PSNR, dB", text.plain, null, domain)) for name, (of, null) in images.items()
+        (name, curves(of, faces, NARROW, "PSNR, dB", text.plain, null, domain, study.final_rounds))
+        for name, (of, null) in images.items()
     ]
     return drawn + [
-        (name, curves(of, faces, NARROW, "Label accuracy", text.whole_percent, null, (0.0, 1.0)))
+        (name, curves(of, faces, NARROW, "Label accuracy", text.whole_percent, null, (0.0, 1.0), study.final_rounds))
         for name, (of, null) in labels.items()
     ]
 
@@ -126,7 +127,8 @@ def _rounds(
         if score is None or score.mean is None:
             continue
         doubt = "" if score.status == "ok" else f" ({score.status})"
-        point = _point(cell.round, score, f"{faces[cell.defense].name}, round {cell.round}: {show(score.mean)}{doubt}")
+        when = text.round_name(cell.round, cell.final)
+        point = _point(cell.round, score, f"{faces[cell.defense].name}, {when}: {show(score.mean)}{doubt}")
         kept = series[cell.defense].get(cell.round)
         series[cell.defense][cell.round] = point if kept is None or point.y > kept.y else kept
         if baselines := cell.null_scores.get(metric):

@@ -29,6 +29,7 @@ class Row:
         attack: Attack text, ``baseline:NAME`` for a null baseline, "" for a number about training.
         setting: The threat card: what the attacker observed, knew and spent. JSON values.
         round: Round that the number belongs to.
+        final: Whether it is about the model after the last round, which is only attacked; ``round`` is then one higher.
         metric: What was measured.
         reference: What images were compared with: "original", "transformed" or "".
         value: The number, a mean over ``n``; None when there is none; infinite for the PSNR of an exact copy.
@@ -55,6 +56,7 @@ class Row:
     attack: str = ""
     setting: Mapping[str, Any] = field(default_factory=dict)
     round: int = 0
+    final: bool = False
     reference: str = ""
     value: float | None = None
     n: int = 0
@@ -143,6 +145,7 @@ def _strict(value: Any) -> Any:
 
 _READ: dict[str, Callable[[Any], Any]] = {
     "str": _text,
+    "bool": lambda value: value is True,
     "int": _required,
     "int | None": _whole,
     "float | None": _number,

@@ -43,6 +43,7 @@ class Cell:
         defense: Pipeline text.
         attack: Attack text.
         round: Attacked round.
+        final: Whether that is the model after the last round.
         card: The threat card as JSON, without what changes from round to round.
         scores: (metric, reference) -> score.
         null_scores: (metric, reference) -> null baseline -> mean, for the same images.
@@ -60,6 +61,7 @@ class Cell:
     leaking: frozenset[tuple[str, str]] = frozenset()
     model_accuracy: float | None = None
     members: int | None = None
+    final: bool = False
 
     @property
     def psnr(self) -> Score | None:
@@ -219,6 +221,11 @@ class Study:
         values = [score.mean for score in self.series(defense, metric).values() if score.mean is not None]
         return sum(values) / len(values) if values else None
 
+    @cached_property
+    def final_rounds(self) -> frozenset[int]:
+        """The number that rows about the final model carry."""
+        return frozenset(row.round for row in self.rows if row.final)
+
     def complete_round(self, defense: str) -> int | None:
         """The last round that every seed of this defence has a test accuracy for."""
         last: dict[int, int] = {}
@@ -269,6 +276,7 @@ def _cell(defense: str, attack: str, at: int, card: str, rows: list[Row], nulls:
         ),
         model_accuracy=sum(known) / len(known) if known else None,
         members=sum(members) if members else None,
+        final=any(row.final for row in rows),
     )
 
 

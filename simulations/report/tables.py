@@ -13,7 +13,7 @@ from simulations.report.metrics import ATTACK_METRICS, MCC_METRICS, UTILITY_METR
 from simulations.report.rows import Row, null_name
 from simulations.report.score import Score, merge
 from simulations.report.study import Cell, Study
-from simulations.report.text import listing, setting
+from simulations.report.text import listing, round_mark, setting
 
 CARD_ORDER = (
     "observation",
@@ -54,19 +54,19 @@ class Verdict:
 
 @dataclass(frozen=True)
 class ControlRow:
-    """One attack's verdicts: (round, observation) -> verdict, None where it did not run."""
+    """One attack's verdicts: (round, final, observation) -> verdict, None where it did not run."""
 
     attack: str
     metric: str
     verdicts: tuple[Verdict | None, ...]
 
 
-def control_table(study: Study) -> tuple[list[tuple[int, str]], list[ControlRow]]:
-    """Columns (round, observation), and one row per attack and kind of score."""
-    found: dict[tuple[str, str], dict[tuple[int, str], list[Control]]] = defaultdict(lambda: defaultdict(list))
+def control_table(study: Study) -> tuple[list[tuple[int, bool, str]], list[ControlRow]]:
+    """Columns (round, whether it is the final model, observation), and one row per attack and kind of score."""
+    found: dict[tuple[str, str], dict[tuple[int, bool, str], list[Control]]] = defaultdict(lambda: defaultdict(list))
     for control in study.controls:
         row = control.row
-        place = (row.round, setting(row.setting.get("observation") or ""))
+        place = (row.round, row.final, setting(row.setting.get("observation") or ""))
         found[row.attack, row.metric][place].append(control)
     columns = sorted({place for places in found.values() for place in places})
     rows = [
@@ -126,7 +126,7 @@ class Failure:
 
     defense: str
     what: str
-    rounds: tuple[int, ...]
+    rounds: tuple[str, ...]
     trials: int
     seed: int
     metrics: tuple[str, ...]
@@ -148,12 +148,13 @@ def failures(rows: Sequence[Row]) -> list[Failure]:
     ]
 
 
-def _rounds_and_trials(rows: Sequence[Row]) -> tuple[tuple[int, ...], int]:
+def _rounds_and_trials(rows: Sequence[Row]) -> tuple[tuple[str, ...], int]:
     """Rounds, and the failed trials of all of them; metrics of one round share their trials."""
-    trials: dict[int, int] = defaultdict(int)
+    trials: dict[tuple[int, bool], int] = defaultdict(int)
     for row in rows:
-        trials[row.round] = max(row.failures, trials[row.round])
-    return tuple(sorted(trials)), sum(trials.values())
+        at = row.round, row.final
+        trials[at] = max(row.failures, trials[at])
+    return tuple(round_mark(*at) for at in sorted(trials)), sum(trials.values())
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ class Other:
 
     defense: str
     attack: str
-    round: int
+    round: str
     metric: str
     reference: str
     score: Score
@@ -170,11 +171,12 @@ class Other:
 
 def others(study: Study) -> list[Other]:
     """Scores of metrics that this version does not know, in order of appearance."""
-    groups: dict[tuple[str, str, int, str, str], list[Row]] = defaultdict(list)
+    groups: dict[tuple[str, str, str, str, str], list[Row]] = defaultdict(list)
     for row in study.rows:
         known = ATTACK_METRICS if row.attack else UTILITY_METRICS
         if row.metric not in known or _unusual(row):
-            groups[row.defense, row.attack, row.round, row.metric, row.reference].append(row)
+            at = round_mark(row.round, row.final)
+            groups[row.defense, row.attack, at, row.metric, row.reference].append(row)
     return [Other(*key, merge(of)) for key, of in groups.items()]
 
 

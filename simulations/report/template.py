@@ -90,7 +90,7 @@ MACROS = """
 {% endmacro %}
 
 {% macro grid(one) %}
-<h3>{{ who(one.defense) }} <span class="soft">round {{ one.round }}</span></h3>
+<h3>{{ who(one.defense) }} <span class="soft">{{ round_name(one.round, one.final) }}</span></h3>
 {{ tiles(one.strips[:6]) }}
 {% if one.strips | length > 6 %}
 <details><summary>{{ count(one.strips[6:] | length, 'more target') }}</summary>{{ tiles(one.strips[6:]) }}</details>
@@ -104,7 +104,8 @@ MACROS = """
 {% for of in found.values() %}
 {{ grid(of[0]) }}
 {% if of | length > 1 %}
-<details><summary>Other rounds: {{ of[1:] | map(attribute='round') | join(', ') }}</summary>
+<details><summary>Other rounds:
+{% for one in of[1:] %}{{ round_mark(one.round, one.final) }}{{ ', ' if not loop.last }}{% endfor %}</summary>
 {% for one in of[1:] %}{{ grid(one) }}{% endfor %}
 </details>
 {% endif %}
@@ -122,7 +123,7 @@ FRONT = """
   {{ 'seed' if study.seeds | length == 1 else 'seeds' }} {{ study.seeds | join(', ') }} ·
   {{ count(study.pipelines | length, 'pipeline') }} · {{ count(study.attacks | length, 'attack') }} ·
   {{ 'round' if view.rounds | length == 1 else 'rounds' }}
-  {{ [view.rounds[0], view.rounds[-1]] | unique | join(' to ') }}
+  {{ [view.rounds[0], view.rounds[-1]] | unique | join(' to ') }}{{ ' and the final model' if study.final_rounds }}
 </p>
 {% else %}
 <p class="facts">There are no results yet.</p>

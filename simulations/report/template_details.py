@@ -11,8 +11,8 @@ nothing to undo here: without a row of its own it is judged by its first stage, 
 {% if view.control %}
 <div class="scroll"><table>
 <thead><tr><th scope="col">Attack on the undefended run</th><th scope="col">Score</th>
-{% for at, observation in view.control_columns %}
-<th scope="col">round {{ at }}{% if observation %}, {{ observation }}{% endif %}</th>
+{% for at, final, observation in view.control_columns %}
+<th scope="col">{{ round_name(at, final) }}{% if observation %}, {{ observation }}{% endif %}</th>
 {% endfor %}</tr></thead>
 <tbody>
 {% for row in view.control %}
@@ -94,7 +94,7 @@ ATTACK_MACROS = """
 <td class="tight">{{ who(cell.defense) }}</td>
 <td class="attack">{{ named(cell, adaptive) }}
   {% if cell.observation %}<small>{{ cell.observation }}</small>{% endif %}</td>
-{{ number(cell.round) }}
+{{ number(round_mark(cell.round, cell.final)) }}
 {{ status(cell.status) }}
 {{ score(cell.psnr, decibel, true) }}
 {{ number((cell.psnr.worst if cell.psnr else none) | decibel) }}

@@ -17,7 +17,7 @@ holds both chance and the undefended AUC, or fewer than 100 non-members cannot g
 <tr{% if cell.status | dagger %} class="doubt"{% endif %}>
 <td class="tight">{{ who(cell.defense) }}</td>
 <td class="attack">{{ named(cell, view.adaptive) }}</td>
-{{ number(cell.round) }}
+{{ number(round_mark(cell.round, cell.final)) }}
 {{ status(cell.status) }}
 {{ marked(auc, two, two) }}
 {{ marked(cell.scores.get(('membership-tpr', '')), percent, percentage) }}
@@ -53,7 +53,7 @@ order.</p></header>
 <tr{% if cell.status | dagger %} class="doubt"{% endif %}>
 <td class="tight">{{ who(cell.defense) }}</td>
 <td class="attack">{{ named(cell, view.adaptive) }}</td>
-{{ number(cell.round) }}
+{{ number(round_mark(cell.round, cell.final)) }}
 {{ status(cell.status) }}
 {{ recognised(cell) }}
 {{ score(cell.scores.get(('class-mean-psnr', '')), decibel) }}

@@ -19,7 +19,8 @@ fails.</p></header>
     {{ sentence(line, best.psnr.by_seed | length if best else 1) | replace('n = ', 'n&nbsp;=&nbsp;' | safe) }}</p>
     <p class="meta">
     {% if best %}
-    <span>{{ best.attack | breakable }}, round {{ best.round }}{{ ', ' if best.observation }}{{ best.observation }}</span>
+    <span>{{ best.attack | breakable }}, {{ round_name(best.round, best.final) }}
+      {{- ', ' if best.observation }}{{ best.observation }}</span>
     {% if (line.defense, best.attack) in view.adaptive %}<span>adaptive to this defence</span>{% endif %}
     {% endif %}
     {% if line.deployed %}
@@ -83,7 +84,7 @@ SUMMARY_ROW = """
 {{ number(line.drop | points) }}
 {% if best %}
 <td class="edge wide">{{ attack_names[best.attack] | breakable }}{{ best.status | dagger }}
-  <small>round {{ best.round }}, n = {{ best.psnr.n }}
+  <small>{{ round_name(best.round, best.final) }}, n = {{ best.psnr.n }}
   {%- if best.psnr.failures %}, {{ count(best.psnr.failures, 'failure') }}{% endif %}</small></td>
 {{ score(best.psnr, decibel) }}
 {{ number(best.psnr.worst | decibel) }}
@@ -124,7 +125,7 @@ SUMMARY_MACROS = """
   {% for value in line.labels.null_scores.get(('label-accuracy', ''), {}).values() %}
   <small>chance {{ value | whole_percent }}</small>
   {% endfor %}
-  <small>round {{ line.labels.round }}</small></td>
+  <small>{{ round_name(line.labels.round, line.labels.final) }}</small></td>
 {% else %}{{ number(nothing, '', true) }}{% endif %}
 {% endmacro %}
 {% set has = view.has %}

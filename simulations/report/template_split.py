@@ -83,7 +83,7 @@ SMASHED = """
 {% for cell in view.split.cells %}{% set null = cell.best_null %}
 <tr{% if cell.status | dagger %} class="doubt"{% endif %}>
 <td class="tight">{{ who(cell.defense) }}</td>
-<td class="attack">{{ named(cell, view.adaptive) }}<small>round {{ cell.round }}</small></td>
+<td class="attack">{{ named(cell, view.adaptive) }}<small>{{ round_name(cell.round, cell.final) }}</small></td>
 {{ status(cell.status) }}
 {{ score(cell.psnr, decibel, true) }}
 {{ number(cell.gap | signed, (null[0] | null_name) ~ ' ' ~ (null[1] | decibel) if null else '') }}

@@ -15,6 +15,16 @@ MINUS = "\N{MINUS SIGN}"
 SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
+def round_mark(number: int, final: bool) -> str:
+    """What tables and axes call a round: its number; "final" for the model after the last one."""
+    return "final" if final else str(number)
+
+
+def round_name(number: int, final: bool) -> str:
+    """``round_mark`` in a sentence."""
+    return "final model" if final else f"round {number}"
+
+
 def fixed(value: float | None, digits: int) -> str:
     """``digits`` decimals, a real minus sign, "∞" for infinity."""
     if value is None or math.isnan(value):

@@ -71,7 +71,7 @@ BAD = [
     ({"defenses": "__import__('os')"}, "unknown defence '__import__'"),
     ({"probe-attacks": "DGL()"}, "probe-attacks: unknown attack 'DGL', did you mean 'DLG'?"),
     ({"probe-attacks": "TokenDecoder()"}, "attacks smashed data"),
-    ({"attack-rounds": "9"}, "attack-rounds: '9'; allowed: first, last, all and numbers from 1 to rounds = 6"),
+    ({"attack-rounds": "9"}, "attack-rounds: '9'; allowed: first, last, final, all and numbers from 1 to rounds = 6"),
     ({"output-dir": "report"}, "output-dir is 'report'; expected an absolute path"),
     ({"resume": True}, "resume needs output-dir"),
 ]
@@ -122,7 +122,8 @@ def test_list_names_everything_with_source() -> None:
 
 def test_attacked_rounds() -> None:
     assert Experiment(rounds=5, attack_rounds="first, 3,last").attacked_rounds() == [1, 3, 5]
-    assert Experiment(rounds=2, attack_rounds="all").attacked_rounds() == [1, 2]
+    assert Experiment(rounds=5, attack_rounds="last, final").attacked_rounds() == [5, 6]
+    assert Experiment(rounds=2, attack_rounds="all").attacked_rounds() == [1, 2, 3]
     assert Experiment(attack_rounds="").attacked_rounds() == []
 
 

@@ -8,10 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Array, ArrayRecord, Message
 
+from clients.records import to_tensors
+from clients.task import Task
+from defenses.pipeline import Pipeline
 from simulations.experiment import Experiment
-from simulations.run_directory import read_lines
+from simulations.run_directory import RunDirectory, read_lines
 from simulations.server_app import run_experiment
 from tests.local_grid import LocalGrid
 
@@ -63,6 +67,46 @@ def test_chains_membership_and_attacks_over_rounds_run_on_what_the_server_knows(
     assert one["roc"][-1] == [1.0, 1.0]
     drawn = [row for row in rows if row["metric"] == "class-mean-psnr" and not row["defense"]]
     assert [(row["round"], row["setting"]["rounds_observed"]) for row in drawn] == [(2, 2)]
+
+
+def test_the_final_model_is_attacked_as_the_last_round_left_it(tmp_path: Path) -> None:
+    probed: dict[int, ArrayRecord] = {}
+
+    def keep(partition: int, request: Message, reply: Message) -> Message:
+        if request.metadata.message_type == "train.probe":
+            task = Task.from_json(request.content["config"]["task"])
+            probed[task.round] = request.content["arrays"]
+        return reply
+
+    settings = experiment(
+        tmp_path / "run", defenses="", rounds=3, attack_rounds="first,final",
+        update_attacks="LossThreshold(); ClassGAN(iterations=2, images_per_class=1)",
+    )  # fmt: skip
+    run_experiment(LocalGrid(3, keep), settings)
+    assert set(probed) == {1, 4}
+    final = RunDirectory(tmp_path / "run", settings).checkpoint(Pipeline(()))
+    assert final is not None
+    sent = to_tensors(probed[4])
+    assert all(torch.equal(weight, final.weights[name]) for name, weight in sent.items())
+    first = to_tensors(probed[1])
+    assert any(not torch.equal(weight, first[name]) for name, weight in sent.items())
+    rows = read_lines(tmp_path / "run" / "rows.jsonl")
+    assert not [row for row in rows if row["status"] == "failed"]
+    accuracy = {r["round"]: r["value"] for r in rows if r["metric"] == "test-accuracy" and r["reference"] == "original"}
+    assert set(accuracy) == {0, 1, 2, 3}
+    attacked = [row for row in rows if row["setting"].get("observation") == "one-step probe"]
+    assert {(row["round"], row["final"], row["setting"]["model_accuracy"]) for row in attacked} == {
+        (1, False, round(accuracy[0], 4)), (4, True, round(accuracy[3], 4))
+    }  # fmt: skip
+    # No update follows the final model: those that led to it are attacked, and the history ends with them.
+    followed = [row for row in rows if row["setting"].get("observation") == "training update"]
+    assert {(row["round"], row["final"]) for row in followed} == {(1, False), (3, False)}
+    drawn = [row for row in rows if row["metric"] == "class-mean-psnr"]
+    assert [(row["round"], row["setting"]["rounds_observed"]) for row in drawn] == [(3, 2)]
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "rounds\n  0 to 3 and the final model" in page
+    assert ">final</text>" in page
+    assert "round 4" not in page
 
 
 def test_without_auxiliary_data_an_attack_that_needs_it_says_so(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from strategies.attack_pool import AttackPool
 from tests.local_grid import LocalGrid
 from tests.simulations.test_federation import experiment, untimed
 
-DEFENSES = "DPSGD(target_epsilon=8.0); VisualMixer()"
+SETTINGS = {"defenses": "DPSGD(target_epsilon=8.0); VisualMixer()", "rounds": 3, "attack_rounds": "first,final"}
 
 
 class Killed(BaseException):
@@ -39,19 +39,20 @@ def killed_at(message_type: str, count: int):
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     out = tmp_path_factory.mktemp("unbroken") / "run"
-    run_experiment(LocalGrid(3), experiment(out, defenses=DEFENSES, rounds=3))
+    run_experiment(LocalGrid(3), experiment(out, **SETTINGS))
     return untimed(read_lines(out / "rows.jsonl"))
 
 
-# 3 clients, 3 rounds, 3 pipelines: training replies 4-6 are round 2 of the first, 10-12 round 1 of DP-SGD, ...
+# 3 clients, 3 rounds, 3 pipelines: training replies 4-6 are round 2 of the first, 10-12 round 1 of DP-SGD, ...; of the probes,
+# 4-6 are on the final model of the first pipeline, 10-12 on that of DP-SGD.
 @pytest.mark.parametrize(
     ("message_type", "count", "trainings_left"),
-    [("train", 5, 24), ("train", 14, 15)],
+    [("train", 5, 24), ("train", 14, 15), ("train.probe", 5, 18), ("train.probe", 11, 9)],
 )
 def test_resumed_rows_equal_unbroken_rows(
     tmp_path: Path, unbroken: list[dict], message_type: str, count: int, trainings_left: int
 ) -> None:
-    settings = experiment(tmp_path / "run", defenses=DEFENSES, rounds=3)
+    settings = experiment(tmp_path / "run", **SETTINGS)
     with pytest.raises(Killed):
         run_experiment(LocalGrid(3, killed_at(message_type, count)), settings)
     # A new grid: the nodes have forgotten their state, as they have when a simulation ends.
@@ -64,7 +65,7 @@ def test_resumed_rows_equal_unbroken_rows(
 def test_attacks_that_were_open_are_run_again_without_training(
     tmp_path: Path, unbroken: list[dict], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = experiment(tmp_path / "run", defenses=DEFENSES, rounds=3)
+    settings = experiment(tmp_path / "run", **SETTINGS)
     with monkeypatch.context() as patch:
         patch.setattr(
             AttackPool, "finished", lambda self, wait=False: [] if not wait else (_ for _ in ()).throw(Killed)
@@ -73,7 +74,7 @@ def test_attacks_that_were_open_are_run_again_without_training(
         patch.setattr(AttackPool, "__len__", lambda self: 1)
         with pytest.raises(Killed):
             run_experiment(LocalGrid(3), settings)
-    assert len(list((tmp_path / "run" / "jobs").glob("*.safetensors"))) == 12
+    assert len(list((tmp_path / "run" / "jobs").glob("*.safetensors"))) == 24
     grid = LocalGrid(3)
     run_experiment(grid, replace(settings, resume=True))
     assert untimed(read_lines(tmp_path / "run" / "rows.jsonl")) == unbroken
@@ -86,8 +87,10 @@ def test_epsilon_grows_over_rounds_and_survives_the_kill(unbroken: list[dict]) -
     assert len(spent) == 3
     assert spent[0] < spent[1] < spent[2] <= 8.0
     probed = [row["value"] for row in unbroken if row["metric"] == "epsilon-with-probes"]
-    assert probed
-    assert probed[0] > 0
+    # In round 1 and on the final model, two different sets of rounds: each probe spends.
+    assert len(probed) == 2
+    assert 0 < probed[0] < probed[1]
+    assert probed[1] > spent[2]
 
 
 def test_resume_refuses_other_settings_and_missing_runs(tmp_path: Path) -> None:

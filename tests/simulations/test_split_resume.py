@@ -44,13 +44,14 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Unbroken:
 
 # Two clients with three batches, two rounds, two pipelines: replies 1 to 12 are those of the first, 13 to 18 of the second's
 # first round. So 8 is in round 2 of the first, 21 in round 2 of the second: after its first round. Evaluations are 2 a round,
-# the initial model's among them: 12 is the last.
+# the initial model's among them: 12 is the last. The final model's audit batches are the fifth and sixth of a pipeline.
 @pytest.mark.parametrize(
     ("kind", "message_type", "count", "left"),
     [
         *((kind, "train.step", 21, 6) for kind in KINDS),
         ("trained, sgd", "train.step", 8, 18),
         ("trained, adamw", "evaluate", 12, 6),
+        ("trained, adamw", "train.smash", 5, 12),
     ],
 )  # fmt: skip
 def test_resumed_rows_equal_unbroken_rows(
@@ -80,7 +81,7 @@ def test_attacks_that_were_open_are_run_again_without_training(
         patch.setattr(AttackPool, "__len__", lambda self: 1)
         with pytest.raises(Killed):
             run_experiment(LocalGrid(2), settings)
-    assert len(list((tmp_path / "run" / "jobs").glob("*.safetensors"))) == 4
+    assert len(list((tmp_path / "run" / "jobs").glob("*.safetensors"))) == 6
     grid = LocalGrid(2)
     run_experiment(grid, replace(settings, resume=True))
     assert untimed(read_lines(tmp_path / "run" / "rows.jsonl")) == rows

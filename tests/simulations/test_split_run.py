@@ -121,6 +121,23 @@ def test_every_pipeline_has_rows_of_every_kind(shuffled: list[dict[str, Any]]) -
         assert {(row["reference"], row["n"]) for row in scored} == {("original", 4), ("transformed", 4)}
 
 
+def test_the_final_model_is_attacked_as_the_last_round_left_it(tmp_path: Path) -> None:
+    """Nothing is trained for it: a run that only adds the final attack has the same other rows."""
+    runs = []
+    for attacked in ("last", "last,final"):
+        settings = split_experiment(
+            tmp_path / attacked, defenses="", rounds=2, attack_rounds=attacked, train_edge=True,
+            smashed_attacks="ServerPrediction()",
+        )  # fmt: skip
+        runs.append(untimed(split_rows(settings)))
+    final = [row for row in runs[1] if row["final"]]
+    assert [row for row in runs[1] if not row["final"]] == runs[0]
+    assert {row["round"] for row in final} == {3}
+    assert any(row["attack"] == "ServerPrediction()" for row in final)
+    accuracy = {row["round"]: row["value"] for row in runs[1] if row["metric"] == "test-accuracy"}
+    assert {row["setting"]["model_accuracy"] for row in final} == {round(accuracy[2], 4)}
+
+
 def test_utility_counts_every_example_once(shuffled: list[dict[str, Any]]) -> None:
     assert {row["n"] for row in shuffled if row["metric"] == "train-loss"} == {96}
     assert {row["n"] for row in shuffled if row["metric"] == "test-accuracy"} == {30}
