@@ -16,6 +16,7 @@ from attacks.gradient_matching import COSTS, GradientMatching, Observed, unrolle
 from attacks.inversion_loop import Minimum, Stage, first_order, step_decay_stages
 from attacks.inversion_target import Target, Victim, count_images, prepare
 from attacks.lbfgs import minimize
+from attacks.lbfgs_steps import walk
 from attacks.memory import fitting_trials, in_chunks
 from attacks.normalisation import channel_statistics, normalise
 from defenses.checks import is_number, is_whole, require
@@ -59,10 +60,12 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
         optimizer: "adam", "sgd" (Nesterov momentum 0.9) or "lbfgs".
         signed: The optimizer sees only the sign of the gradient.
         learning_rate: Step size in normalised pixels; of L-BFGS with a line search, the first step that is tried.
-        iterations: Evaluations of the objective per restart (for L-BFGS too, where torch's "iteration" holds up to 20).
+        iterations: Evaluations of the objective per restart; of L-BFGS without a line search, steps of up to 20 evaluations
+            each, as ``torch.optim.LBFGS`` and the papers that use it count.
         restarts: Independent starts per observation.
         total_variation: Weight of the image prior: mean |dx| + mean |dy| of the normalised images.
-        boxed: Clamp to the normalised [0, 1] after every step; the result is clamped in any case.
+        boxed: Clamp to the normalised [0, 1] after every step (of L-BFGS without a line search, after its up to 20 iterations); the
+            result is clamped in any case.
         labels: "known" (the server was told), "infer" (``infer_labels``), "auto" (known if told, else inferred) or "joint" (soft
             labels are unknowns too, as in DLG).
         init: "randn" (standard normal in normalised pixels), "uniform" (in [0, 1]), "grey" (0.5) or "black" (0).
@@ -219,8 +222,10 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
         starts = torch.stack([target.starts[restart] for target, restart in trials])
         bounds = self._bounds(trials[0][0], starts[0])
         rate, steps = self.learning_rate, self.iterations
-        if self.optimizer == "lbfgs":
-            end = minimize(objective, starts, bounds, steps, rate, self.line_search, self.signed)
+        if self.optimizer == "lbfgs" and self.line_search:
+            end = minimize(objective, starts, bounds, steps, rate)
+        elif self.optimizer == "lbfgs":
+            end = walk(objective, starts, bounds, steps, rate, self.signed)
         else:
             end = first_order(self._stages(objective), starts, bounds, self.optimizer, self.signed)
         return end.unknowns, end.loss, end.evaluations

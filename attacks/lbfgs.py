@@ -1,4 +1,4 @@
-"""L-BFGS on many independent problems at once, each with its own history, step and line search.
+"""L-BFGS with a line search on many independent problems at once, each with its own history, step and search.
 
 The problems share nothing but the calls of the objective: in every call each unfinished problem evaluates one point, whether that
 point ends its line search or not, so nobody waits for anybody.
@@ -42,26 +42,20 @@ def minimize(
     bounds: tuple[Tensor, Tensor],
     iterations: int,
     learning_rate: float = 1.0,
-    line_search: bool = True,
-    signed: bool = False,
     history: int = 10,
 ) -> Minimum:
-    """Limited-memory BFGS, projected on a box.
+    """Limited-memory BFGS with a line search, projected on a box; with a fixed step it is ``attacks.lbfgs_steps``.
 
-    With a line search every step satisfies the weak Wolfe conditions along the projected path: a bracket [low, high] is
-    halved while the loss has not decreased enough, doubled while the slope is still too steep. This needs no smoothness, so it
-    also copes with total variation. Without it the step is ``learning_rate`` times the quasi-Newton direction, and the first one
-    is shortened to learning_rate * min(1, 1 / |g|_1), as in ``torch.optim.LBFGS``.
+    Every step satisfies the weak Wolfe conditions along the projected path: a bracket [low, high] is halved while the loss has
+    not decreased enough, doubled while the slope is still too steep. This needs no smoothness, so it also copes with total
+    variation.
 
     Args:
         objective: See ``Objective``.
         start: (T, D).
         bounds: Lowest and highest value of each unknown, (D,) each.
-        iterations: Evaluations of the objective per problem, line searches included (``torch.optim.LBFGS`` makes up to 20 in each
-            of its steps).
-        learning_rate: First step that a line search tries, or the fixed step.
-        line_search: See above.
-        signed: Replace every gradient by its sign; there is no line search along such a direction.
+        iterations: Evaluations of the objective per problem, line searches included.
+        learning_rate: First step that a line search tries.
         history: Pairs (step, change of gradient) that each problem keeps.
 
     Returns:
@@ -86,17 +80,11 @@ def minimize(
         loss = loss.masked_fill(~finite, torch.inf)
         better = rows[loss < lowest[rows]]
         best[better], lowest[better] = point[loss < lowest[rows]], loss[loss < lowest[rows]]
-        if signed:
-            gradient = gradient.sign()
         if iteration == 0:
             accepted = finite
             state.running[rows[~finite]] = False
-        elif line_search:
-            accepted = _wolfe(state, rows, point, loss, gradient, (free != point).any(1), learning_rate)
         else:
-            accepted = finite
-            state.running[rows[~finite]] = False
-            lowest[rows[~finite]] = torch.inf
+            accepted = _wolfe(state, rows, point, loss, gradient, (free != point).any(1), learning_rate)
         _accept(state, rows[accepted], point[accepted], loss[accepted], gradient[accepted], learning_rate)
     return Minimum(best, lowest, evaluations)
 

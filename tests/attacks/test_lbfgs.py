@@ -1,4 +1,4 @@
-"""Batched L-BFGS against SciPy and torch."""
+"""Batched L-BFGS with a line search against SciPy."""
 
 from __future__ import annotations
 
@@ -90,38 +90,6 @@ def test_kinks_do_not_stop_it():
     assert end.loss.item() < 0.01 * objective(torch.zeros(1, D).double() + 0.123, torch.tensor([0]))[0].item()
 
 
-@pytest.mark.parametrize("learning_rate", [1.0, 0.1])
-def test_fixed_step_walks_exactly_as_torch(learning_rate):
-    objective, _, _ = quadratics(2, condition=5)
-    for evaluations in (2, 4, 9):
-        ours = minimize(objective, torch.zeros(2, D).double(), FREE, evaluations, learning_rate, line_search=False)
-        for row in range(2):
-            x = torch.zeros(D, dtype=torch.float64, requires_grad=True)
-            optimizer = torch.optim.LBFGS(
-                [x],
-                lr=learning_rate,
-                max_iter=evaluations - 1,
-                max_eval=99,
-                history_size=10,
-                tolerance_grad=0,
-                tolerance_change=0,
-            )
-            seen: list[tuple[float, Tensor]] = []
-
-            def closure(x=x, row=row, seen=seen, optimizer=optimizer):
-                optimizer.zero_grad()
-                loss, gradient = objective(x.detach()[None], torch.tensor([row]))
-                x.grad = gradient[0]
-                seen.append((loss.item(), x.detach().clone()))
-                return loss[0]
-
-            optimizer.step(closure)
-            seen.append((objective(x.detach()[None], torch.tensor([row]))[0].item(), x.detach().clone()))
-            loss, best = min(seen, key=lambda point: point[0])
-            assert ours.loss[row].item() == pytest.approx(loss, rel=1e-6, abs=1e-15)
-            assert torch.allclose(ours.unknowns[row], best, atol=1e-9)
-
-
 def test_a_problem_is_solved_the_same_in_any_company():
     objective, _, _ = quadratics(4)
     together = minimize(objective, torch.zeros(4, D).double(), FREE, iterations=40)
@@ -159,12 +127,3 @@ def test_nan_at_the_start_fails_that_problem_and_nan_on_the_way_is_a_step_too_fa
     assert end.loss[0] == torch.inf
     assert end.loss[1] < 1e-3
     assert end.evaluations[0] == 1
-
-
-def test_without_a_line_search_nan_fails_the_problem():
-    def objective(x: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
-        loss = (x**2).sum(1)
-        return loss.masked_fill(loss < 1, torch.nan), 2 * x
-
-    end = minimize(objective, torch.full((1, D), 2.0).double(), FREE, 50, 0.3, line_search=False)
-    assert end.loss.tolist() == [torch.inf]
