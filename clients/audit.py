@@ -21,7 +21,7 @@ from attacks.oracle import Oracle
 from attacks.representatives import score_representatives
 from clients.guesses import Guess
 from clients.split_training import SplitClient
-from clients.training import LocalClient, Probed
+from clients.training import CHUNK, LocalClient, Probed, chunks
 from defenses.base import Batch
 
 MAX_PSNR = 100.0
@@ -106,11 +106,17 @@ def membership_scores(client: LocalClient, test: Membership) -> dict[str, list[f
     With ``local-steps``, an example that earlier rounds used and this one did not is neither member nor other.
     """
     found = {}
-    members = client.plain(client.trained_on())
-    for name, batch in (("member-score", members), ("other-score", client.test_examples())):
-        shown = client.pipeline.protect_test(batch, client.key("membership", name))
-        images = normalise(shown.images, client.card)
-        found[name] = test.scores(images, batch.targets.argmax(1)).tolist()
+    members = client.trained_on()
+    for name, positions, read in (
+        ("member-score", members, client.plain),
+        ("other-score", torch.arange(client.num_test), client.test_plain),
+    ):
+        scores = []
+        for piece in chunks(len(positions), CHUNK):
+            batch = read(positions[piece])
+            shown = client.pipeline.protect_test(batch, (*client.key("membership", name), int(piece[0])))
+            scores.append(test.scores(normalise(shown.images, client.card), batch.targets.argmax(1)))
+        found[name] = torch.cat(scores).tolist()
     return found
 
 
@@ -120,7 +126,7 @@ def audit_baselines(client: LocalClient, observation: str, *, pictures: bool) ->
     The mean image is the mean of this client's own images, which no attacker has: a stricter bar than a public mean.
     """
     known = truths(client, observation)
-    mean = client.originals().images.mean(0)
+    mean = client.mean_image()
     scores: dict[str, list[float]] = defaultdict(list)
     shared: dict[str, Tensor] = {}
     for target, truth in enumerate(known):

@@ -13,6 +13,7 @@ import torch
 from clients import packaged_data, picture_files
 from clients.array_files import read_cifar, read_idx, read_pickle
 from clients.image_data import (
+    IMAGE_MEMORY,
     DataError,
     ImageData,
     ImageDataset,
@@ -85,8 +86,11 @@ def load_dataset(
     image_size: int = 0,
     train_limit: int = 0,
     test_limit: int = 0,
+    image_memory: float = IMAGE_MEMORY,
 ) -> ImageDataset:
     """Reads a data set; the result is cached per process and its tensors must not be written to.
+
+    A part whose decoded images would take more than ``image_memory`` is not held: its images are read when they are asked for.
 
     Args:
         name: See ``dataset_names``. An option follows a colon: ``celeba:Male``, ``lfw:50``.
@@ -95,10 +99,11 @@ def load_dataset(
         image_size: Side in pixels; pictures are cut to their central square and scaled. 0 keeps their size.
         train_limit: At most so many training images, with the class proportions of all; 0 for all.
         test_limit: Likewise for test images.
+        image_memory: GiB of decoded images that a part may hold.
 
     Raises:
         DataError: When the name is unknown (with the closest), files are missing, damaged or inconsistent, labels are
-            out of range, or the images would not fit into memory; with what to do.
+            out of range; with what to do.
     """
     for what, value in (("image-size", image_size), ("train-limit", train_limit), ("test-limit", test_limit)):
         if value < 0:
@@ -114,7 +119,7 @@ def load_dataset(
     try:
         source = _LOADERS[base](Place(name, root, bool(data_dir), download, option or _OPTIONS.get(base, "")))
         parts = [
-            _read(name, part, limit, image_size, len(source.class_names))
+            _read(name, part, limit, image_size, len(source.class_names), image_memory)
             for part, limit in ((source.train, train_limit), (source.test, test_limit))
         ]
     except OSError as error:
@@ -137,14 +142,14 @@ def dataset_names() -> dict[str, str]:
     }
 
 
-def _read(name: str, part: Part, limit: int, image_size: int, num_classes: int) -> ImageData:
+def _read(name: str, part: Part, limit: int, image_size: int, num_classes: int, memory: float) -> ImageData:
     labels = part.labels
     if len(labels) == 0:
         raise DataError(f"{name}: there are no examples")
     if labels.min() < 0 or labels.max() >= num_classes:
         raise DataError(f"{name}: labels run from {labels.min()} to {labels.max()}, expected 0 to {num_classes - 1}")
     indices = stratified_prefix(labels, limit)
-    return ImageData(part.read(indices, image_size), torch.from_numpy(labels[indices]))
+    return ImageData(part.images(indices, image_size, memory), torch.from_numpy(labels[indices]))
 
 
 def _assemble(name: str, source: Source, train: ImageData, test: ImageData) -> ImageDataset:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -15,8 +15,8 @@ from torch.nn import functional as F
 Labels = NDArray[np.int64]
 """Classes (N,), from 0."""
 
-MAX_BYTES = 4 << 30
-"""Largest set of decoded images that a process may hold: several workers of a simulation share one machine."""
+IMAGE_MEMORY = 1.0
+"""GiB of decoded images that a process may hold of a data set: several workers of a simulation share one machine."""
 
 
 class DataError(ValueError):
@@ -28,19 +28,66 @@ def to_float(images: Tensor) -> Tensor:
     return images.float() / 255
 
 
+class Images(Protocol):
+    """What is read of uint8 images (N, C, H, W), whether they are in memory (a tensor) or not (``StoredImages``)."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """(N, C, H, W)."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """torch.uint8."""
+
+    def __getitem__(self, rows: Any, /) -> Tensor:
+        """The images at ``rows``, a tensor (n,) of positions: (n, C, H, W)."""
+
+
+class StoredImages:
+    """Images that are read, decoded and resized whenever they are asked for; equal to the tensor of all of them, row by row.
+
+    Args:
+        read: Rows (n,) -> uint8 images (n, C, H, W).
+        shape: (N, C, H, W).
+    """
+
+    dtype = torch.uint8
+
+    def __init__(self, read: Callable[[NDArray[np.intp]], Tensor], shape: tuple[int, int, int, int]) -> None:
+        self.shape = torch.Size(shape)
+        self._read = read
+
+    def __getitem__(self, rows: Tensor | slice) -> Tensor:
+        """The images at ``rows``, in their order.
+
+        Raises:
+            DataError: When a picture cannot be read or has another size than the first.
+        """
+        chosen = np.arange(len(self))[rows if isinstance(rows, slice) else rows.numpy()]
+        return self._read(chosen) if len(chosen) else torch.empty(0, *self.shape[1:], dtype=torch.uint8)
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def mapped(self, convert: Callable[[Tensor], Tensor], channels: int) -> StoredImages:
+        """The same images after ``convert``, which gives them so many channels."""
+        count, _, height, width = self.shape
+        return StoredImages(lambda rows: convert(self._read(rows)), (count, channels, height, width))
+
+
 @dataclass(frozen=True, eq=False)
 class ImageData:
     """Labelled images.
 
     Attributes:
-        images: (N, C, H, W), uint8, C is 1 or 3.
+        images: (N, C, H, W), uint8, C is 1 or 3; a tensor, or ``StoredImages`` where they would not fit into memory.
         labels: (N,), int64.
 
     Raises:
         DataError: When shapes or types do not fit together, or there are no images.
     """
 
-    images: Tensor
+    images: Images
     labels: Tensor
 
     def __post_init__(self) -> None:
@@ -60,11 +107,17 @@ def with_channels(part: ImageData, channels: int) -> ImageData:
     """The same images in grey (luma of ITU-R BT.601) or in three equal colours; unchanged if they have ``channels`` already."""
     if part.images.shape[1] == channels:
         return part
+    if isinstance(part.images, StoredImages):
+        return ImageData(part.images.mapped(lambda images: _in_channels(images, channels), channels), part.labels)
+    return ImageData(_in_channels(part.images[:], channels), part.labels)
+
+
+def _in_channels(images: Tensor, channels: int) -> Tensor:
     if channels == 1:
         weights = torch.tensor([0.299, 0.587, 0.114]).view(1, 3, 1, 1)
-        grey = (part.images.float() * weights).sum(1, keepdim=True).round().clamp(0, 255)
-        return ImageData(grey.to(torch.uint8), part.labels)
-    return ImageData(part.images.expand(-1, channels, -1, -1), part.labels)
+        grey = (images.float() * weights).sum(1, keepdim=True).round().clamp(0, 255)
+        return grey.to(torch.uint8)
+    return images.expand(-1, channels, -1, -1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,10 +156,19 @@ class Part:
     Attributes:
         labels: (N,).
         read: (indices, image size or 0) -> uint8 images (n, C, H, W).
+        shape: (indices, image size or 0) -> (C, H, W) of those images, read from as few of them as will tell.
     """
 
     labels: Labels
     read: Callable[[NDArray[np.intp], int], Tensor]
+    shape: Callable[[NDArray[np.intp], int], tuple[int, int, int]]
+
+    def images(self, indices: NDArray[np.intp], size: int, memory: float) -> Images:
+        """The images at ``indices``: in memory where their bytes are at most ``memory`` GiB, else read when they are asked for."""
+        channels, height, width = self.shape(indices, size)
+        if len(indices) * channels * height * width <= memory * 2**30:
+            return self.read(indices, size)
+        return StoredImages(lambda rows: self.read(indices[rows], size), (len(indices), channels, height, width))
 
 
 @dataclass(frozen=True)
@@ -135,12 +197,14 @@ def array_part(images: NDArray[np.uint8], labels: NDArray[np.integer]) -> Part:
         raise DataError(f"there are {len(images)} images but {len(labels)} labels")
 
     def read(indices: NDArray[np.intp], size: int) -> Tensor:
-        if size:
-            check_memory(len(indices), tensor.shape[1], size, size)
-        chosen = tensor if len(indices) == len(tensor) else tensor[torch.from_numpy(indices)]
-        return resize(chosen, size)
+        everything = len(indices) == len(tensor) and bool((np.diff(indices) == 1).all())
+        return resize(tensor if everything else tensor[torch.from_numpy(indices)], size)
 
-    return Part(labels.astype(np.int64), read)
+    def shape(_: NDArray[np.intp], size: int) -> tuple[int, int, int]:
+        channels, height, width = images.shape[1:]
+        return channels, size or height, size or width
+
+    return Part(labels.astype(np.int64), read, shape)
 
 
 def resize(images: Tensor, size: int) -> Tensor:
@@ -176,14 +240,3 @@ def ranks_in_class(labels: Labels) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     rank = np.empty(len(labels), dtype=np.intp)
     rank[order] = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
     return rank, counts[labels]
-
-
-def check_memory(num_images: int, channels: int, height: int, width: int) -> None:
-    """Raises ``DataError`` when so many decoded images would not fit, with the image size that would."""
-    size = num_images * channels * height * width
-    if size > MAX_BYTES:
-        fits = math.isqrt(MAX_BYTES // (num_images * channels))
-        raise DataError(
-            f"{num_images} images of {height}x{width} are {size / 2**30:.1f} GiB, more than the "
-            f"{MAX_BYTES / 2**30:.0f} GiB allowed; set image-size to at most {fits}, or train-limit and test-limit"
-        )

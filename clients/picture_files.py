@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.image_data import DataError, Labels, Part, Source, check_memory, resize
+from clients.image_data import DataError, Labels, Part, Source, resize
 
 TEST_SHARE = 0.2
 HALF = (0.5,)
@@ -142,26 +142,32 @@ def _pictures(root: Path, suffixes: set[str] | None) -> dict[str, list[Path]]:
 
 def picture_part(paths: Sequence[Path], labels: Labels) -> Part:
     """A part whose pictures are decoded one by one when they are read, so that only the scaled ones are held."""
+    shapes: dict[int, tuple[int, int, int]] = {}
+    first: dict[int, Path] = {}
+
+    def shape(indices: NDArray[np.intp], size: int) -> tuple[int, int, int]:
+        """Three channels unless all pictures are grey: looked for until the first that is not."""
+        if size not in shapes:
+            height, width = resize(decode(paths[indices[0]]), size).shape[-2:]
+            coloured = any(decode(paths[index]).shape[1] == 3 for index in indices)
+            shapes[size], first[size] = ((3 if coloured else 1), height, width), paths[indices[0]]
+        return shapes[size]
 
     def read(indices: NDArray[np.intp], size: int) -> Tensor:
-        images, coloured = torch.empty(0), False
+        channels, height, width = shapes[size]
+        images = torch.empty(len(indices), channels, height, width, dtype=torch.uint8)
         for row, index in enumerate(indices):
             image = resize(decode(paths[index]), size)
-            height, width = image.shape[-2:]
-            if row == 0:
-                check_memory(len(indices), 3, height, width)
-                images = torch.empty(len(indices), 3, height, width, dtype=torch.uint8)
-            elif image.shape[-2:] != images.shape[-2:]:
-                first = "x".join(map(str, images.shape[-2:]))
+            if image.shape[-2:] != images.shape[-2:]:
+                found = "x".join(map(str, image.shape[-2:]))
                 raise DataError(
-                    f"{paths[indices[0]]} is {first} but {paths[index]} is {height}x{width} pixels; "
+                    f"{first[size]} is {height}x{width} but {paths[index]} is {found} pixels; "
                     "set image-size to scale all pictures to one size"
                 )
             images[row] = image[0]
-            coloured |= len(image[0]) == 3
-        return images if coloured else images[:, :1].clone()
+        return images
 
-    return Part(labels, read)
+    return Part(labels, read, shape)
 
 
 def decode(path: Path) -> Tensor:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,7 +20,7 @@ from attacks.local_model import shared_tensors
 from attacks.smashed import smash
 from clients.split_models import EdgeHalf, RawPatches
 from clients.task import Task, load_weights
-from clients.training import LocalClient, Probed, TrainingError, device
+from clients.training import LocalClient, Probed, TrainingError, chunks, device
 from defenses.base import Batch, Key, Update, generator_for
 
 NETWORK = "network/"
@@ -187,15 +186,15 @@ class SplitClient(LocalClient):
 
         Examples are mixed in batches as large as in training, whatever a message holds; one that is left over joins the last.
         """
-        clean, size = self.test_examples(), self.task.batch_size
-        shown = self.pipeline.protect_test(clean, self.key("test")).images
-        cuts = [*range(first, max(first + count - 1, first + 1), size), first + count]
         with torch.no_grad():
             sent = [
-                self._smash(edge, shown[start:end], self.key("test", self.task.round, start))
-                for start, end in itertools.pairwise(cuts)
+                self._smash(edge, self._test_shown(positions), self.key("test", self.task.round, int(positions[0])))
+                for positions in chunks(count, self.task.batch_size, first)
             ]
         return torch.cat(sent)
+
+    def _test_shown(self, positions: Tensor) -> Tensor:
+        return self.pipeline.protect_test(self.test_plain(positions), (*self.key("test"), int(positions[0]))).images
 
     def judge(self, logits: Tensor) -> dict[str, list[float]]:
         """Counts behind accuracy and correlation, from the server's logits (n, K) of all test examples.
@@ -207,7 +206,7 @@ class SplitClient(LocalClient):
         Raises:
             ValueError: When there are not as many logits as test examples.
         """
-        truth = self.test_examples().targets.argmax(1)
+        truth = self.data.test.labels[torch.tensor(self._test, dtype=torch.long)]
         if len(logits) != len(truth):
             raise ValueError(f"{len(logits)} logits for {len(truth)} test examples")
         guess, classes = logits.argmax(1), self.card.num_classes

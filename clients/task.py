@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from attacks.local_model import shared_tensors
 from clients.data import ImageDataset, load_dataset, to_float
-from clients.image_data import Labels, stratified_prefix, with_channels
+from clients.image_data import IMAGE_MEMORY, DataError, ImageData, Labels, stratified_prefix, with_channels
 from clients.models import build_model
 from clients.split_models import EdgeHalf, ServerHalf, SplitShape, build_split_model, default_width
 from defenses.base import Batch, DefenseError
@@ -25,6 +25,9 @@ from defenses.spec import parse
 
 OWN_AUXILIARY = ("held-out", "private")
 """Values of ``auxiliary-data`` that mean the clients' own data set."""
+
+FLOAT_BYTES = 4
+"""Of one value of an image that enters a model."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,8 @@ class Task:
     """A client's orders for one round of one pipeline; ranges are checked where the experiment is read.
 
     Attributes:
-        dataset: Name of the data set (see ``clients.data``), with ``data_dir``, ``download``, ``image_size`` and limits.
+        dataset: Name of the data set (see ``clients.data``), with ``data_dir``, ``download``, ``image_size``, limits and
+            ``image_memory``.
         model: Name of the model (see ``clients.models``), with ``width`` and ``norm``.
         pipeline: The defences' text; "" for none.
         seed: Of the whole experiment.
@@ -86,6 +90,7 @@ class Task:
         probe_images: Images that each of them is computed on.
         local_steps: Optimizer steps in a round, in as many passes as that takes; 0: those of ``local_epochs``.
         auxiliary_fraction: Share of the training examples that the server holds and no client has.
+        auxiliary_limit: At most so many of them; 0: no limit.
         auxiliary_data: Where the server's own examples come from: "held-out" (that share), "private" (the clients' own training
             examples: the worst case of the split papers), or the name of another data set.
         scenario: "federated", or "split": the client holds the first half of a transformer. What follows is for "split".
@@ -130,6 +135,8 @@ class Task:
     probe_mode: str = "train"
     auxiliary_fraction: float = 0.0
     auxiliary_data: str = "held-out"
+    auxiliary_limit: int = 0
+    image_memory: float = IMAGE_MEMORY
     scenario: str = "federated"
     patch_size: int = 4
     depth: int = 4
@@ -194,25 +201,40 @@ class Task:
             image_size=self.image_size,
             train_limit=self.train_limit,
             test_limit=self.test_limit,
+            image_memory=self.image_memory,
         )
 
     def auxiliary(self) -> Batch:
         """The server's own examples (``auxiliary_data``), as floats in [0, 1] with one-hot targets.
 
         Another data set is read in the size and colours of the clients' images. Its classes are not theirs.
+
+        Raises:
+            DataError: When they are more than ``image_memory`` holds: attacks that learn want them all at once.
         """
+        part, num_classes, indices = self._auxiliary_part()
+        size = len(indices) * math.prod(part.images.shape[1:]) * FLOAT_BYTES
+        if size > self.image_memory * 2**30:
+            fits = int(self.image_memory * 2**30 * len(indices) / size)
+            raise DataError(
+                f"the server's {len(indices)} examples are {size / 2**30:.1f} GiB, and image-memory is {self.image_memory:g}; set "
+                f"auxiliary-limit to at most {fits}, or raise image-memory"
+            )
+        targets = F.one_hot(part.labels[indices], num_classes).float()
+        return Batch(to_float(part.images[indices]), targets)
+
+    def _auxiliary_part(self) -> tuple[ImageData, int, Tensor]:
+        """The data that the server's examples are from, their number of classes, and which they are."""
         data = self.load_data()
         part, num_classes = data.train, data.num_classes
         if self.auxiliary_data not in OWN_AUXILIARY:
             channels, height, _ = data.input_shape
             other = load_dataset(
                 self.auxiliary_data, data_dir=self.data_dir, download=self.download, image_size=height,
-                train_limit=self.train_limit, test_limit=1,
+                train_limit=self.train_limit, test_limit=1, image_memory=self.image_memory,
             )  # fmt: skip
             part, num_classes = with_channels(other.train, channels), other.num_classes
-        indices = torch.from_numpy(self.auxiliary_indices(part.labels.numpy()))
-        targets = F.one_hot(part.labels[indices], num_classes).float()
-        return Batch(to_float(part.images[indices]), targets)
+        return part, num_classes, torch.from_numpy(self.auxiliary_indices(part.labels.numpy()))
 
     def auxiliary_indices(self, labels: Labels) -> NDArray[np.int64]:
         """Sorted indices of the server's own examples among training labels (N,); a share of every class, drawn by the seed.
@@ -222,6 +244,7 @@ class Task:
         """
         whole = self.owns_data or self.auxiliary_data != "held-out"
         count = len(labels) if whole else round(self.auxiliary_fraction * len(labels))
+        count = min(count, self.auxiliary_limit or count)
         if not count:
             return np.zeros(0, dtype=np.int64)
         order = np.random.default_rng([self.seed, 1]).permutation(len(labels))

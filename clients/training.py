@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,11 +25,23 @@ from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
 from clients.augmentation import random_crop_and_flip
 from clients.data import ImageData, to_float
-from clients.task import Task, load_weights
+from clients.task import FLOAT_BYTES, Task, load_weights
 from defenses.base import Batch, Key, Training, TrainingDefense, Update, generator_for
 
 Ledger = dict[str, dict[str, Any]]
 """What training defences must remember: their state under "train", and under "probe" that of the server's probes."""
+
+
+BLOCK = 8
+"""Examples that share the draws of a defence that protects an image once. A client whose share does not fit into memory protects no
+more than the blocks that a batch touches; with one example in a block, defences would take five times as long."""
+
+CHUNK = 256
+"""Examples that are read and judged at once."""
+
+
+MOST_AVERAGED = 4096
+"""Images behind a mean image: no mean is known better by reading more of them."""
 
 
 class TrainingError(RuntimeError):
@@ -122,8 +135,20 @@ class LocalClient:
         """
         if self.task.augments or not self.pipeline.protects_once:
             return self.plain(positions)
-        whole = _protect_once(replace(self.task, round=0), self._train, self.key("once"))
-        return Batch(whole.images[positions], whole.targets[positions])
+        if self.num_train * math.prod(self.card.input_shape) * FLOAT_BYTES <= self.task.image_memory * 2**30:
+            whole = _protect_once(replace(self.task, round=0), self._train, self.key("once"))
+            return Batch(whole.images[positions], whole.targets[positions])
+        blocks = {at: self._kept_block(at) for at in sorted({int(position) // BLOCK for position in positions})}
+        rows = [(blocks[int(position) // BLOCK], int(position) % BLOCK) for position in positions]
+        return Batch(
+            torch.stack([block.images[row] for block, row in rows]),
+            torch.stack([block.targets[row] for block, row in rows]),
+        )
+
+    def _kept_block(self, at: int) -> Batch:
+        """Examples ``at * BLOCK`` onwards after the once-only defences; the block's draws depend on nothing else."""
+        positions = torch.arange(at * BLOCK, min((at + 1) * BLOCK, self.num_train))
+        return self.pipeline.protect_once(self.plain(positions), (*self.key("once"), at))
 
     def originals(self) -> Batch:
         """All local training examples, unprotected."""
@@ -132,6 +157,12 @@ class LocalClient:
     def protected(self) -> Batch:
         """All local training examples as ``kept``."""
         return self.kept(torch.arange(self.num_train))
+
+    def mean_image(self) -> Tensor:
+        """The mean (C, H, W) of the local training images; of many, that of ``MOST_AVERAGED``, evenly spaced."""
+        chosen = torch.linspace(0, self.num_train - 1, min(self.num_train, MOST_AVERAGED)).long()
+        sums = [self.plain(chosen[piece]).images.double().sum(0) for piece in chunks(len(chosen), CHUNK)]
+        return (torch.stack(sums).sum(0) / len(chosen)).float()
 
     def augmented(self, batch: Batch, key: Key) -> Batch:
         """The batch as cropped and mirrored under ``key``; itself where the task asks for neither."""
@@ -206,11 +237,8 @@ class LocalClient:
         if len(never := used[missing[used]]):  # whom Poisson sampling missed
             found.append((never, self.view(never, self.key("audit", self.task.round))))
         order = torch.cat([positions for positions, _ in found]).argsort()
-        whole = [
-            Batch(torch.cat([b.images for b in part]), torch.cat([b.targets for b in part]))
-            for part in ([view.original for _, view in found], [view.seen for _, view in found])
-        ]
-        return _rows(Probed(whole[0], whole[1]), order)
+        original, seen = join([view.original for _, view in found]), join([view.seen for _, view in found])
+        return _rows(Probed(original, seen), order)
 
     def _drawn(self) -> Iterator[Tensor]:
         """Positions (b,) of the examples in each batch of this round's training: the draws of ``train`` without its images."""
@@ -283,30 +311,26 @@ class LocalClient:
             "test-accuracy-original", "test-loss-original" and the same for "transformed" (test images protected where
             the pipeline asks for it at inference; else equal), and "num-examples".
         """
-        model = self._model(weights).eval()
-        clean = self.test_examples()
-        shown = {"original": clean}
-        if self.pipeline.at_inference:
-            shown["transformed"] = self.pipeline.protect_test(clean, self.key("test"))
-        metrics: dict[str, float] = {"num-examples": float(len(clean))}
-        for name, batch in shown.items():
-            accuracy, loss = self._judge(model, batch)
-            metrics |= {f"test-accuracy-{name}": accuracy, f"test-loss-{name}": loss}
+        model, shown = self._model(weights).eval(), ["original"] + ["transformed"] * self.pipeline.at_inference
+        found = {f"test-{what}-{name}": 0.0 for name in shown for what in ("accuracy", "loss")}
+        for positions in chunks(self.num_test, CHUNK):
+            clean = self.test_plain(positions)
+            for name in shown:
+                key = (*self.key("test"), int(positions[0]))
+                batch = clean if name == "original" else self.pipeline.protect_test(clean, key)
+                correct, loss = self._judge(model, batch)
+                found[f"test-accuracy-{name}"] += correct / self.num_test
+                found[f"test-loss-{name}"] += loss / self.num_test
         for what in ("accuracy", "loss"):
-            metrics.setdefault(f"test-{what}-transformed", metrics[f"test-{what}-original"])
-        return metrics
+            found.setdefault(f"test-{what}-transformed", found[f"test-{what}-original"])
+        return {"num-examples": float(self.num_test), **found}
 
     @torch.no_grad()
     def _judge(self, model: nn.Module, batch: Batch) -> tuple[float, float]:
-        correct, loss = 0.0, 0.0
-        classes = batch.targets.argmax(1)
-        for at in range(0, len(batch), 256):
-            images = normalise(batch.images[at : at + 256].to(device()), self.card)
-            truth = classes[at : at + 256].to(device())
-            logits = model(images)
-            correct += float((logits.argmax(1) == truth).sum())
-            loss += float(F.cross_entropy(logits, truth, reduction="sum"))
-        return correct / len(batch), loss / len(batch)
+        """Right answers and summed loss."""
+        truth = batch.targets.argmax(1).to(device())
+        logits = model(normalise(batch.images.to(device()), self.card))
+        return float((logits.argmax(1) == truth).sum()), float(F.cross_entropy(logits, truth, reduction="sum"))
 
     def _model(self, weights: Mapping[str, Tensor]) -> nn.Module:
         return load_weights(self.task.build_model(), weights).to(device())
@@ -386,7 +410,7 @@ class _LoneClient(LocalClient):
 
     @functools.cached_property
     def _whole(self) -> Batch:
-        return self.pipeline.protect_once(self._batch, self.key("once"))
+        return join([self._kept_block(at) for at in range(math.ceil(self.num_train / BLOCK))])
 
 
 def train_alone(task: Task, batch: Batch, seed: int) -> nn.Module:
@@ -453,6 +477,21 @@ def _without_empty(ledger: Ledger) -> Ledger:
 @functools.lru_cache(maxsize=32)
 def _protect_once(task: Task, indices: tuple[int, ...], key: Key) -> Batch:
     """Cached per process: protection that is drawn once needs computing once, and every process computes the same."""
-    data = task.load_data()
-    batch = local_batch(data.train, torch.tensor(indices, dtype=torch.long), task.data_card().num_classes)
-    return task.defenses().protect_once(batch, key)
+    part, pipeline, num_classes = task.load_data().train, task.defenses(), task.data_card().num_classes
+    blocks = [torch.tensor(indices[at : at + BLOCK]) for at in range(0, len(indices), BLOCK)]
+    return join(
+        [pipeline.protect_once(local_batch(part, block, num_classes), (*key, at)) for at, block in enumerate(blocks)]
+    )
+
+
+def chunks(count: int, size: int, first: int = 0) -> list[Tensor]:
+    """Positions ``first`` to ``first + count`` in pieces of ``size``; one that is left over joins the last, as nobody can be mixed
+    with it.
+    """
+    cuts = [*range(first, max(first + count - 1, first + 1), size), first + count]
+    return [torch.arange(start, end) for start, end in itertools.pairwise(cuts)]
+
+
+def join(batches: Sequence[Batch]) -> Batch:
+    """One batch of several, in order."""
+    return Batch(torch.cat([batch.images for batch in batches]), torch.cat([batch.targets for batch in batches]))

@@ -180,7 +180,7 @@ def _knowledge(request: Request, parsed: Parsed) -> Knowledge:
                 f"--auxiliary {request.auxiliary} has {data.num_classes} classes of images {data.input_shape}; the model has "
                 f"{classes} and {shape}"
             )
-        batch = Batch(to_float(data.train.images), F.one_hot(data.train.labels, classes).float())
+        batch = Batch(to_float(data.train.images[:]), F.one_hot(data.train.labels, classes).float())
 
     def train(_: Batch, __: int) -> nn.Module:
         raise AttackError(

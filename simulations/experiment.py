@@ -81,6 +81,13 @@ class Experiment:
     image_size: int = _setting(0, "side to resize images to; 0: as they are", **_at_least(0))
     train_limit: int = _setting(0, "use at most so many training examples; 0: all", **_at_least(0))
     test_limit: int = _setting(0, "use at most so many test examples; 0: all", **_at_least(0))
+    image_memory: float = _setting(
+        1.0,
+        "GiB of images that a process may hold: as bytes of a data set's training or test part, as floats of a client's share "
+        "after its once-only defences, and of the server's examples. What is more is read, decoded and protected batch by batch, "
+        "with the same results; only the server's examples must fit (auxiliary-limit)",
+        **_above(0),
+    )
     partition: str = _setting(
         "iid", "iid, dirichlet(alpha=0.5), shards(num_shards_per_partition=2), or node: each node's own data"
     )
@@ -166,6 +173,7 @@ class Experiment:
         "where the server's examples come from: held-out (auxiliary-fraction of the training examples), private (the clients' "
         "own: the worst case; split only, attacks test images), or the name of another data set (split only)",
     )
+    auxiliary_limit: int = _setting(0, "use at most so many of the server's examples; 0: all", **_at_least(0))
     update_attacks: str = _setting(DEFAULT_UPDATE_ATTACKS, "attacks on real training updates, separated by ;")
     probe_targets: int = _setting(2, "one-step updates that each client is probed for", **_at_least(1))
     probe_images: int = _setting(1, "images in each of them", **_at_least(1))

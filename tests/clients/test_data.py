@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from clients import image_data, packaged_data
+from clients import packaged_data
 from clients.array_files import read_idx, read_pickle
 from clients.data import SYSTEM_FASHION_MNIST, DataError, ImageData, dataset_names, load_dataset, to_float
-from clients.image_data import resize, stratified_prefix
+from clients.image_data import StoredImages, resize, stratified_prefix, with_channels
 from clients.picture_files import cut_by_hash, decode
 from tests.clients.data_files import (
     idx_bytes,
@@ -449,15 +449,60 @@ def test_folders_without_pictures(tmp_path: Path) -> None:
         load_dataset("folder")
 
 
-def test_too_many_decoded_pictures_are_refused_before_they_fill_the_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+LITTLE = 1e-9
+"""GiB: one byte."""
+
+
+@pytest.mark.parametrize("grey", [True, False])
+@pytest.mark.parametrize("image_size", [0, 7])
+def test_pictures_that_do_not_fit_are_read_when_asked_for_and_equal_those_that_do(
+    tmp_path: Path, grey: bool, image_size: int
 ) -> None:
-    for number in range(10):
-        save(tmp_path / "a" / f"{number}.png", levels(20, 20, 3))
-    monkeypatch.setattr(image_data, "MAX_BYTES", 8 * 3 * 100)
-    with pytest.raises(DataError, match="image-size to at most 10"):
-        load_dataset("folder", data_dir=str(tmp_path))
-    assert load_dataset("folder", data_dir=str(tmp_path), image_size=10).input_shape == (3, 10, 10)
+    for number in range(20):
+        # Coloured pictures last, so that the first does not tell.
+        pixels = levels(20, 16) if grey or number < 15 else levels(20, 16, 3)
+        save(tmp_path / "a" / f"{number}.png", pixels)
+    where = {"data_dir": str(tmp_path), "image_size": image_size}
+    held, stored = load_dataset("folder", **where), load_dataset("folder", **where, image_memory=LITTLE)
+    for left, right in ((held.train, stored.train), (held.test, stored.test)):
+        assert isinstance(right.images, StoredImages)
+        assert isinstance(left.images, torch.Tensor)
+        assert_same_images(left, right)
+
+
+def assert_same_images(held: ImageData, stored: ImageData) -> None:
+    count = len(held)
+    assert (stored.images.shape, stored.images.dtype) == (held.images.shape, held.images.dtype)
+    assert torch.equal(stored.labels, held.labels)
+    rows = torch.randperm(count, generator=torch.Generator().manual_seed(0))
+    for chosen in (torch.arange(count), rows, rows[:3], rows[:1].repeat(2), rows[:0]):
+        assert torch.equal(stored.images[chosen], held.images[chosen])
+    assert torch.equal(stored.images[1:3], held.images[1:3])
+    for channels in (1, 3):
+        left, right = (with_channels(part, channels).images[rows] for part in (held, stored))
+        assert torch.equal(left, right)
+
+
+@pytest.mark.parametrize("limits", [{}, {"train_limit": 40, "test_limit": 7}])
+def test_arrays_that_do_not_fit_once_scaled_are_scaled_when_asked_for(limits: dict[str, int]) -> None:
+    held = load_dataset("photos", image_size=40, **limits)
+    stored = load_dataset("photos", image_size=40, **limits, image_memory=LITTLE)
+    for left, right in ((held.train, stored.train), (held.test, stored.test)):
+        assert isinstance(right.images, StoredImages)
+        assert_same_images(left, right)
+
+
+def test_a_stored_picture_of_another_size_or_damaged_is_named_when_it_is_read(tmp_path: Path) -> None:
+    for number in range(5):
+        save(tmp_path / "train" / "a" / f"{number}.png", levels(8, 8 + (number == 3), 3))
+        save(tmp_path / "test" / "a" / f"{number}.png", levels(8, 8, 3))
+    (tmp_path / "train" / "a" / "4.png").write_bytes(b"no picture")
+    part = load_dataset("folder", data_dir=str(tmp_path), image_memory=LITTLE).train
+    assert part.images[torch.tensor([0, 2])].shape == (2, 3, 8, 8)
+    with pytest.raises(DataError, match=r"0\.png is 8x8 but .*3\.png is 8x9 pixels; set image-size"):
+        part.images[torch.tensor([0, 3])]
+    with pytest.raises(DataError, match=r"4\.png cannot be read"):
+        part.images[torch.tensor([4])]
 
 
 # --- faces

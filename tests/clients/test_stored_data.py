@@ -1,0 +1,114 @@
+"""A client whose images do not fit into memory does what one does whose images do, bit for bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from attacks.local_model import shared_tensors
+from clients.audit import audit_baselines
+from clients.data import DataError
+from clients.image_data import StoredImages
+from clients.split_training import SplitClient
+from clients.task import Task
+from clients.training import LocalClient, chunks, train_alone
+
+TASK = Task(
+    dataset="photos", data_dir="", download=False, image_size=20, train_limit=120, test_limit=40, model="lenet", width=0,
+    norm="group", pipeline="", seed=3, round=1, rounds=2, local_epochs=2, batch_size=16, learning_rate=0.1, momentum=0.9,
+    weight_decay=0.01, probe_targets=2, probe_images=2,
+)  # fmt: skip
+PIPELINES = [
+    "",
+    "VisualMixer(window_lower=2, window_upper=4)",
+    "ImageNoise(std=0.1) | ATS(policies='3-1-7+43-18-18')",
+    "Downsample(factor=5) | DPSGD(noise_multiplier=1.0)",
+    "InstaHide()",
+]
+SHARE = range(3, 58)
+LITTLE = 1e-6
+
+
+def both(**changes: object) -> tuple[LocalClient, LocalClient]:
+    task = replace(TASK, **changes)  # type: ignore[arg-type]
+    held, stored = (LocalClient(replace(task, image_memory=m), 1, SHARE, range(30)) for m in (1.0, LITTLE))
+    assert isinstance(stored.data.train.images, StoredImages)
+    assert isinstance(held.data.train.images, Tensor)
+    return held, stored
+
+
+def equal(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+@pytest.mark.parametrize("views", [{}, {"crop_padding": 2, "horizontal_flip": True}])
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_training_probes_audits_and_scores_are_the_same(pipeline: str, views: dict[str, object]) -> None:
+    held, stored = both(pipeline=pipeline, **views)
+    weights = {name: tensor.clone() for name, tensor in shared_tensors(held.task.build_model()).items()}
+    assert equal(held.train(weights, {}).updates[0], stored.train(weights, {}).updates[0])
+    for left, right in zip(held.probe(weights, {}).updates, stored.probe(weights, {}).updates, strict=True):
+        assert equal(left, right)
+    assert held.evaluate(weights) == stored.evaluate(weights)
+    for left_view, right_view in ((held.trained_views(), stored.trained_views()), (held.probed(1), stored.probed(1))):
+        assert torch.equal(left_view.original.images, right_view.original.images)
+        assert torch.equal(left_view.seen.images, right_view.seen.images)
+        assert torch.equal(left_view.seen.targets, right_view.seen.targets)
+    assert audit_baselines(held, "probe", pictures=False) == audit_baselines(stored, "probe", pictures=False)
+
+
+def test_what_is_kept_depends_on_no_other_block() -> None:
+    """Any selection, in any order, is that selection of the whole; the last block is not full."""
+    held, stored = both(pipeline="ImageNoise(std=0.1)")
+    whole = held.protected()
+    assert torch.equal(stored.protected().images, whole.images)
+    for chosen in (torch.tensor([54, 0, 7, 8, 7]), torch.randperm(55), torch.arange(48, 55)):
+        assert torch.equal(stored.kept(chosen).images, whole.images[chosen])
+    assert not torch.equal(
+        whole.images[:8] - held.originals().images[:8], whole.images[8:16] - held.originals().images[8:16]
+    )
+
+
+@pytest.mark.parametrize("pipeline", ["", "Downsample(factor=5)", "BatchShuffle(k=0.4)", "AdversarialTraining()"])
+def test_what_a_split_client_sends_is_the_same(pipeline: str) -> None:
+    task = replace(
+        TASK, scenario="split", model="vit", width=8, depth=2, heads=2, patch_size=5, pipeline=pipeline, crop_padding=2,
+        edge_learning_rate=0.1, train_edge=True,
+    )  # fmt: skip
+    held, stored = (SplitClient(replace(task, image_memory=m), 1, SHARE, range(30)) for m in (1.0, LITTLE))
+    edge = held.load_edge({})
+    for number in (0, 3):
+        assert torch.equal(held.smash_batch(edge, number).features, stored.smash_batch(edge, number).features)
+    assert torch.equal(held.smash_test(edge, 5, 20), stored.smash_test(edge, 5, 20))
+    assert torch.equal(held.audited(1).seen.images, stored.audited(1).seen.images)
+    logits = torch.randn(30, 8, generator=torch.Generator().manual_seed(0))
+    assert held.judge(logits) == stored.judge(logits)
+
+
+def test_the_servers_own_examples_must_fit_and_can_be_limited() -> None:
+    task = replace(TASK, auxiliary_fraction=0.5)
+    batch = task.auxiliary()
+    assert len(batch) == 60
+    fits = replace(task, auxiliary_limit=9, image_memory=9 * 3 * 400 * 4 / 2**30)
+    assert len(fits.auxiliary()) == 9
+    assert len(fits.held_out_indices(fits.load_data().train.labels.numpy())) == 9
+    with pytest.raises(DataError, match="auxiliary-limit to at most 9, or raise image-memory"):
+        replace(fits, auxiliary_limit=0).auxiliary()
+    private = replace(fits, auxiliary_data="private")
+    assert len(private.auxiliary()) == 9
+    train_alone(replace(fits, rounds=1, pipeline="ImageNoise(std=0.1)"), fits.auxiliary(), 0)
+
+
+def test_the_mean_image_is_the_mean_of_all() -> None:
+    for one in both():
+        torch.testing.assert_close(one.mean_image(), one.originals().images.mean(0), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(("count", "first", "sizes"), [(7, 0, [4, 3]), (9, 2, [4, 5]), (1, 0, [1]), (8, 0, [4, 4])])
+def test_pieces_leave_nobody_alone(count: int, first: int, sizes: list[int]) -> None:
+    pieces = chunks(count, 4, first)
+    assert [len(piece) for piece in pieces] == sizes
+    assert torch.equal(torch.cat(pieces), torch.arange(first, first + count))
