@@ -189,7 +189,7 @@ class SplitClient(LocalClient):
         with torch.no_grad():
             sent = [
                 self._smash(edge, self._test_shown(positions), self.key("test", self.task.round, int(positions[0])))
-                for positions in chunks(count, self.task.batch_size, first)
+                for positions in chunks(min(count, self.num_test - first), self.task.batch_size, first)
             ]
         return torch.cat(sent)
 
