@@ -7,18 +7,24 @@ Messages, all carrying a ``config`` record with the task as JSON and a watchdog'
 =================  ==================================================  ==================================================
 type               content                                             reply
 =================  ==================================================  ==================================================
-``query.setup``    ``indices``: train and test indices                 ``metrics``: partition, sizes
+``query.setup``    ``indices``: train and test indices                 ``metrics``: partition, sizes; ``card``: of the
+                                                                       data, and where random draws start
 ``train``          ``arrays``: global weights; ``ledger`` on resume    ``arrays``: update; ``metrics``; ``ledger``
 ``train.probe``    ``arrays``: global weights                          ``target-0``, ...: updates; ``metrics``; ``ledger``
 ``evaluate``       ``arrays``: global weights                          ``metrics``
 ``query.audit``    ``guesses``: see ``clients.guesses``               ``metrics``: scores; ``pictures`` when shared
 =================  ==================================================  ==================================================
+
+Probes and audits are answered as the node's own configuration allows (``clients.questions``). A refused question gets an error of
+the code ``REFUSED``; an answer that leaves out a part carries ``withheld``: key of the configuration -> reason.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
+from types import MappingProxyType
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message
@@ -27,20 +33,21 @@ from flwr.clientapp import ClientApp
 from attacks.oracle import Oracle
 from clients.audit import Audited, audit_baselines, audit_guesses
 from clients.guesses import read_guesses
-from clients.node import check_bundle, client_of, partition_of, reply_to, watchdog
-from clients.records import metrics, tensors_of, to_record, values_of
+from clients.node import MODS, answers_of, check_bundle, client_of, draws_from_seed, partition_of, reply_to
+from clients.questions import refusal
+from clients.records import metrics, tensors_of, to_record, values_of, withheld
 from clients.split_messages import EVALUATE, TRAIN, judge
 from clients.split_training import SplitClient
 from clients.training import Ledger, LocalClient, LocalResult
 
 app = ClientApp()
 for name, handler in TRAIN.items():
-    app.train(name, mods=[watchdog])(handler)
+    app.train(name, mods=MODS)(handler)
 for name, handler in EVALUATE.items():
-    app.evaluate(name, mods=[watchdog])(handler)
+    app.evaluate(name, mods=MODS)(handler)
 
 
-@app.query("setup", mods=[watchdog])
+@app.query("setup", mods=MODS)
 def setup(message: Message, context: Context) -> Message:
     """Keeps this node's indices for the run and checks that its data can be read.
 
@@ -55,7 +62,9 @@ def setup(message: Message, context: Context) -> Message:
     sizes = {"partition": partition, "train-examples": client.num_train, "test-examples": client.num_test}
     if empty := [name for name, size in sizes.items() if name != "partition" and not size]:
         raise RuntimeError(f"partition {partition} has no {empty[0]}; use fewer clients or another partition")
-    card = ConfigRecord({"card": json.dumps(asdict(client.card))})
+    answers_of(context)  # a wrong value is told before the run, not in its middle
+    randomness = "seed" if draws_from_seed(context) else "secret"
+    card = ConfigRecord({"card": json.dumps(asdict(client.card)), "randomness": randomness})
     return reply_to(message, {"metrics": metrics(sizes), "card": card})
 
 
@@ -65,7 +74,7 @@ def partition(message: Message, context: Context) -> Message:
     return reply_to(message, {"metrics": metrics({"partition": partition_of(context)})})
 
 
-@app.train(mods=[watchdog])
+@app.train(mods=MODS)
 def train(message: Message, context: Context) -> Message:
     """One local round."""
     client = client_of(message, context)
@@ -73,19 +82,23 @@ def train(message: Message, context: Context) -> Message:
     return reply_to(message, {"arrays": to_record(result.updates[0]), **_account(context, client, result)})
 
 
-@app.train("probe", mods=[watchdog])
+@app.train("probe", mods=MODS)
 def probe(message: Message, context: Context) -> Message:
     """One-step updates for the attacks of the papers' strongest setting."""
-    client = client_of(message, context)
+    answers = answers_of(context)
+    answers.require("probes", "updates of single steps")
+    client, left_out = client_of(message, context), {}
     result = client.probe(tensors_of(message, "arrays"), _ledger(message, context, client.task.pipeline))
     records: dict[str, Any] = {f"target-{at}": to_record(update) for at, update in enumerate(result.updates)}
-    if values_of(message, "config").get("publish-labels"):
+    if values_of(message, "config").get("publish-labels") and not answers.publish_labels:
+        left_out["publish-labels"] = refusal("publish_labels", "labels of probed images")
+    elif values_of(message, "config").get("publish-labels"):
         labels = {f"target-{at}": client.probed(at).original.targets.argmax(1) for at in range(len(result.updates))}
         records["labels"] = to_record(labels)
-    return reply_to(message, {**records, **_account(context, client, result)})
+    return reply_to(message, {**records, **_account(context, client, result), **withheld(left_out)})
 
 
-@app.evaluate(mods=[watchdog])
+@app.evaluate(mods=MODS)
 def evaluate(message: Message, context: Context) -> Message:
     """Accuracy of the global model on this client's share of the test data; of a split model, of the server's logits."""
     client = client_of(message, context)
@@ -95,14 +108,19 @@ def evaluate(message: Message, context: Context) -> Message:
     return reply_to(message, {"metrics": metrics({**numbers, "num-examples": int(numbers["num-examples"])})})
 
 
-@app.query("audit", mods=[watchdog])
+@app.query("audit", mods=MODS)
 def audit(message: Message, context: Context) -> Message:
     """Scores the server's guesses against this client's images; only numbers leave, unless pictures are shared."""
-    config = values_of(message, "config")
+    config, answers = values_of(message, "config"), answers_of(context)
+    answers.require("audits", "scores of guesses")
     client, observation = client_of(message, context), str(config["observation"])
     kind = str(config["kind"])
     if kind == "baselines":
-        return _audit_reply(message, audit_baselines(client, observation, pictures=bool(config["share-images"])))
+        wanted, left_out = bool(config["share-images"]), {}
+        if wanted and not answers.share_images:
+            left_out["share-images"] = refusal("share_images", "pictures")
+        found = audit_baselines(client, observation, pictures=wanted and answers.share_images)
+        return _audit_reply(message, found, left_out)
     arrays = tensors_of(message, "guesses")
     model = client.task.build_model() if kind == "membership" else None
     guesses = read_guesses(kind, arrays, int(config["guesses"]), model)
@@ -112,11 +130,17 @@ def audit(message: Message, context: Context) -> Message:
 
 
 def _ledger(message: Message, context: Context, pipeline: str) -> Ledger:
-    """The node's own ledger, else what the server kept of it when it resumes a run."""
+    """The node's own ledger, else what the server kept of it when it resumes a run.
+
+    In a deployment only what was spent is taken from the server: more of it can do no harm, while a noise multiplier could.
+    """
     own: Any = context.state.get("ledger") or {}
     text = own.get(pipeline) or values_of(message, "ledger").get(pipeline)
     ledger: Ledger = json.loads(text) if text else {}
-    return ledger
+    if pipeline in own or draws_from_seed(context):
+        return ledger
+    spent = {stage: {k: v for k, v in state.items() if k == "accountant"} for stage, state in ledger.items()}
+    return {stage: state for stage, state in spent.items() if state}
 
 
 def _account(context: Context, client: LocalClient, result: LocalResult) -> dict[str, Any]:
@@ -131,8 +155,8 @@ def _account(context: Context, client: LocalClient, result: LocalResult) -> dict
     return records
 
 
-def _audit_reply(message: Message, audited: Audited) -> Message:
-    records: dict[str, Any] = {"metrics": metrics(audited.scores)}
+def _audit_reply(message: Message, audited: Audited, left_out: Mapping[str, str] = MappingProxyType({})) -> Message:
+    records: dict[str, Any] = {"metrics": metrics(audited.scores), **withheld(left_out)}
     if audited.pictures:
         records["pictures"] = to_record(audited.pictures)
     return reply_to(message, records)

@@ -114,7 +114,7 @@ def membership_scores(client: LocalClient, test: Membership) -> dict[str, list[f
         scores = []
         for piece in chunks(len(positions), CHUNK):
             batch = read(positions[piece])
-            shown = client.pipeline.protect_test(batch, (*client.key("membership", name), int(piece[0])))
+            shown = client.protected_test("membership", batch, name, int(piece[0]))
             scores.append(test.scores(normalise(shown.images, client.card), batch.targets.argmax(1)))
         found[name] = torch.cat(scores).tolist()
     return found

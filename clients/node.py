@@ -1,4 +1,4 @@
-"""What all message handlers of the ClientApp share: the watchdog, the client behind a message, replies."""
+"""What all message handlers of the ClientApp share: the watchdog, refusals, the client behind a message, replies."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app.error import Error
+from flwr.clientapp.typing import Mod
 
-from clients.records import values_of
+from clients.draws import Draws, Notebook
+from clients.questions import Answers, RefusedError
+from clients.records import REFUSED, values_of
+from clients.secret_file import SecretError, default_folder, kept_secret
 from clients.split_training import SplitClient
 from clients.task import Task
 from clients.training import LocalClient
@@ -48,6 +53,62 @@ def watchdog(message: Message, context: Context, call_next: Call) -> Message:
         signal.signal(signal.SIGALRM, before)
 
 
+def refusals(message: Message, context: Context, call_next: Call) -> Message:
+    """Turns a refused question into an error reply of its own code, so that the server can tell it from a failure."""
+    try:
+        return call_next(message, context)
+    except RefusedError as refused:
+        return Message(Error(code=REFUSED, reason=str(refused)), reply_to=message)
+
+
+MODS: list[Mod] = [watchdog, refusals]
+"""What every message passes on its way to its handler."""
+
+
+def draws_from_seed(context: Context) -> bool:
+    """Whether this node's random draws follow from the experiment's seed, as they should in a simulation and nowhere else.
+
+    Nothing that the server sends has a say. A node draws from the seed when it is a worker of Flower's simulation, or when its own
+    configuration says ``randomness = "seed"``; otherwise, and with ``randomness = "secret"``, from a secret of its own.
+
+    Raises:
+        ValueError: When ``randomness`` is something else.
+    """
+    chosen = context.node_config.get("randomness")
+    if chosen not in (None, "seed", "secret"):
+        raise ValueError(f"randomness is {chosen!r} in the node's configuration; allowed: seed, secret")
+    # The worker's program is Ray's, and it has loaded the actor that Flower's simulation sends it; a SuperNode has neither.
+    in_worker = (
+        Path(sys.argv[0]).name == "default_worker.py" and "flwr.simulation.ray_transport.ray_actor" in sys.modules
+    )
+    return chosen == "seed" or (chosen is None and in_worker)
+
+
+def draws_of(context: Context, seed: int) -> Draws:
+    """Where this node's random draws start; ``seed`` is that of the server, and counts in a simulation only.
+
+    Raises:
+        SecretError: When the node cannot keep a secret.
+    """
+    partition = partition_of(context)
+    if draws_from_seed(context):
+        return Draws.simulated(seed, partition)
+    folder = Path(str(context.node_config.get("secret-dir", default_folder())))
+    if not folder.is_absolute():
+        raise SecretError(f"secret-dir is {str(folder)!r} in the node's configuration; it must be absolute")
+    kept: Any = context.state.get("nonces") or {"text": ""}
+
+    def keep(text: str) -> None:
+        context.state["nonces"] = ConfigRecord({"text": text})
+
+    return Draws(kept_secret(folder / f"partition-{partition}.secret"), Notebook(str(kept["text"]), keep))
+
+
+def answers_of(context: Context) -> Answers:
+    """Which questions this node answers."""
+    return Answers.of(context.node_config, simulated=draws_from_seed(context))
+
+
 def client_of(message: Message, context: Context) -> LocalClient:
     """The client that a message is for, with this node's data.
 
@@ -57,15 +118,15 @@ def client_of(message: Message, context: Context) -> LocalClient:
     task = Task.from_json(values_of(message, "config")["task"])
     if "data-dir" in context.node_config:
         task = replace(task, data_dir=str(context.node_config["data-dir"]))
+    partition, draws = partition_of(context), draws_of(context, task.seed)
     if task.owns_data:
         data = task.load_data()
-        return _KINDS[task.scenario](task, partition_of(context), range(len(data.train)), range(len(data.test)))
+        return _KINDS[task.scenario](task, partition, range(len(data.train)), range(len(data.test)), draws)
     if "indices" not in context.state:
         raise RuntimeError("this node was not set up: it joined after the start, or its `query.setup` failed")
     indices: Any = context.state["indices"]
-    return _KINDS[task.scenario](
-        task, partition_of(context), *(indices[part].numpy().tolist() for part in ("train", "test"))
-    )
+    train, test = (indices[part].numpy().tolist() for part in ("train", "test"))
+    return _KINDS[task.scenario](task, partition, train, test, draws)
 
 
 def partition_of(context: Context) -> int:

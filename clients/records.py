@@ -7,8 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from torch import Tensor
+
+REFUSED = 1403
+"""Error code of a reply to a question that the node does not answer by its own configuration; Flower's own codes are small."""
+WITHHELD = "withheld"
+"""Record of what was left out of an answer, by the node's configuration: key -> reason."""
 
 
 def to_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
@@ -36,6 +41,11 @@ def values_of(message: Message, name: str) -> Mapping[str, Any]:
     """The values of a message's config or metric record; empty when it has none of that name."""
     record: Any = message.content.get(name)
     return record if record is not None else {}
+
+
+def withheld(reasons: Mapping[str, str]) -> dict[str, ConfigRecord]:
+    """The record that says what an answer leaves out; none when it leaves out nothing."""
+    return {WITHHELD: ConfigRecord({**reasons})} if reasons else {}
 
 
 def reason_of(message: Message) -> str:

@@ -18,7 +18,8 @@ type                  content                                                rep
 ====================  =====================================================  ===============================================
 
 What is on the wire of a training step is tokens: no order, no class token. A frozen client half never crosses it: it follows from
-the seed. What a trained half needs between messages is kept in the node's state.
+the seed. What a trained half needs between messages is kept in the node's state. ``train.smash`` and ``train.audit_step`` are
+answered as the node's configuration allows (``clients.questions``).
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message
 from torch import Tensor
 
-from clients.node import client_of, reply_to
-from clients.records import metrics, tensors_of, to_record, to_tensors, values_of
+from clients.node import answers_of, client_of, reply_to
+from clients.questions import Answers, refusal
+from clients.records import metrics, tensors_of, to_record, to_tensors, values_of, withheld
 from clients.split_training import EdgeState, SplitClient
 
 
@@ -41,8 +43,7 @@ def step(message: Message, context: Context) -> Message:
     client, config = _split_client(message, context), values_of(message, "config")
     state = _advance(client, message, context)
     edge = client.load_edge(state.weights).requires_grad_(False)
-    numbers = range(int(config["first"]), min(int(config["first"]) + int(config["count"]), client.num_batches()))
-    sent = [client.smash_batch(edge, number) for number in numbers]
+    sent = client.send_batches(edge, int(config["first"]), int(config["count"]))
     records: dict[str, Any] = {"features": to_record(_numbered([one.features for one in sent]))}
     if config["labels"] == "server":
         records["examples"] = to_record(_numbered([one.examples for one in sent]))
@@ -72,13 +73,16 @@ def collect(message: Message, context: Context) -> Message:
 def smash(message: Message, context: Context) -> Message:
     """Sends audit batches, over and over: what training sends in as many passes, with the same defences."""
     start = time.perf_counter()
-    client, config = _split_client(message, context), values_of(message, "config")
-    edge = client.load_edge(tensors_of(message, "edge")).requires_grad_(False)
+    client, config, answers = _split_client(message, context), values_of(message, "config"), answers_of(context)
     sendings, targets = int(config["sendings"]), range(client.task.probe_targets)
+    _count_transmissions(context, answers, sendings * len(targets))
+    edge = client.load_edge(tensors_of(message, "edge")).requires_grad_(False)
     sent = {f"target-{at}": client.send_audited(edge, at, sendings) for at in targets}
     records: dict[str, Any] = {name: to_record({"features": features}) for name, features in sent.items()}
     records["targets"] = to_record({f"target-{at}": client.audit_targets(at) for at in targets})
-    if config["reveal-order"]:
+    if config["reveal-order"] and not answers.reveal_orders:
+        records |= withheld({"reveal-orders": refusal("reveal_orders", "the true order of its tokens")})
+    elif config["reveal-order"]:
         orders = {f"target-{at}": client.audit_orders(at, sendings, edge.num_tokens) for at in targets}
         records["orders"] = to_record(orders)
     return _answer(message, records, client.task.probe_images, start)
@@ -87,6 +91,7 @@ def smash(message: Message, context: Context) -> Message:
 def audit_step(message: Message, context: Context) -> Message:
     """Sends the client half's update after one plain step on each audit batch."""
     start = time.perf_counter()
+    answers_of(context).require("audit_steps", "updates after one step on an audit batch")
     client = _split_client(message, context)
     edge, gradients = client.load_edge(tensors_of(message, "edge")), tensors_of(message, "gradients")
     updates = {name: client.step_audited(edge, int(name.rpartition("-")[2]), g) for name, g in gradients.items()}
@@ -118,6 +123,13 @@ TRAIN: dict[str, Callable[[Message, Context], Message]] = {
     "audit_step": audit_step,
 }
 EVALUATE: dict[str, Callable[[Message, Context], Message]] = {"smash": smash_test}
+
+
+def _count_transmissions(context: Context, answers: Answers, wanted: int) -> None:
+    """Refuses what is more than the node's operator allows in a run; else books it."""
+    kept: Any = context.state.get("transmissions") or {"sent": 0}
+    answers.require_transmissions(wanted, int(kept["sent"]))
+    context.state["transmissions"] = ConfigRecord({"sent": int(kept["sent"]) + wanted})
 
 
 def _split_client(message: Message, context: Context) -> SplitClient:

@@ -67,11 +67,18 @@ class SplitClient(LocalClient):
         return len(self.task.split_batches(self.num_train))
 
     def smash_batch(self, edge: EdgeHalf, number: int) -> Smashed:
-        """Batch ``number`` of this round as it is sent; autograd passes through where the weights ask for it."""
+        """Batch ``number`` of this round as it is (or was) sent; autograd passes through where the weights ask for it."""
         examples = self._examples(number)
         batch = self._shown(examples, number)
-        features = self._smash(edge, batch.images, self._key("batch", number))
+        features = self._smash(edge, batch.images, self.batch_key("batch", number))
         return Smashed(features, examples, batch.targets)
+
+    def send_batches(self, edge: EdgeHalf, first: int, count: int) -> list[Smashed]:
+        """Batches ``first`` to ``first + count`` of this round (fewer at its end), with new draws."""
+        if first == 0 or not self.draws.knows("train", self.task.pipeline, self.task.round):
+            self.renew("train")
+        self.renew("batches", first, count)
+        return [self.smash_batch(edge, number) for number in range(first, min(first + count, self.num_batches()))]
 
     def _examples(self, number: int) -> Tensor:
         per_pass = len(replace(self.task, local_steps=0, local_epochs=1).split_batches(self.num_train))
@@ -82,10 +89,11 @@ class SplitClient(LocalClient):
 
     def _shown(self, examples: Tensor, number: int) -> Batch:
         """What enters the embedding, in [0, 1]."""
-        return self.enter(self.kept(examples), self._key("images", number))
+        return self.enter(self.kept(examples), self.batch_key("images", number))
 
-    def _key(self, *what: int | str) -> Key:
-        return (*self.key("train", self.task.round), *what)
+    def batch_key(self, what: str, number: int) -> Key:
+        """The random stream of a batch's "images" (input defences) or of the "batch" of their tokens."""
+        return self.key("batches", self.task.round, what, number, number=number)
 
     def _smash(self, edge: EdgeHalf, images: Tensor, key: Key) -> Tensor:
         return smash(edge, self.pipeline, images.to(device()), self.card, key)
@@ -152,7 +160,7 @@ class SplitClient(LocalClient):
 
     def _originals_at(self, number: int) -> Batch:
         """The views that a batch was made of, before all defences."""
-        return self.augmented(self.plain(self._examples(number)), self._key("images", number))
+        return self.augmented(self.plain(self._examples(number)), self.batch_key("images", number))
 
     def _network(self, edge: EdgeHalf, weights: Mapping[str, Tensor]) -> nn.Module | None:
         """The network of an edge-training defence, with its kept weights."""
@@ -177,7 +185,8 @@ class SplitClient(LocalClient):
     def edge_update(self, before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Update:
         """What this client sends of its half at the end of a round: after - before, through the update defences."""
         update = {name: after[name] - weight for name, weight in before.items()}
-        return self.pipeline.protect_update(update, self._key("update"))
+        self.renew("collect")
+        return self.pipeline.protect_update(update, self.key("collect", self.task.round))
 
     # Evaluation ---------------------------------------------------------------------------------------------------------
 
@@ -186,15 +195,18 @@ class SplitClient(LocalClient):
 
         Examples are mixed in batches as large as in training, whatever a message holds; one that is left over joins the last.
         """
+        self.renew("test-tokens")
         with torch.no_grad():
             sent = [
-                self._smash(edge, self._test_shown(positions), self.key("test", self.task.round, int(positions[0])))
+                self._smash(
+                    edge, self._test_shown(positions), self.key("test-tokens", self.task.round, int(positions[0]))
+                )
                 for positions in chunks(min(count, self.num_test - first), self.task.batch_size, first)
             ]
         return torch.cat(sent)
 
     def _test_shown(self, positions: Tensor) -> Tensor:
-        return self.pipeline.protect_test(self.test_plain(positions), (*self.key("test"), int(positions[0]))).images
+        return self.protected_test("test", self.test_plain(positions), int(positions[0])).images
 
     def judge(self, logits: Tensor) -> dict[str, list[float]]:
         """Counts behind accuracy and correlation, from the server's logits (n, K) of all test examples.
@@ -235,6 +247,7 @@ class SplitClient(LocalClient):
 
     def send_audited(self, edge: EdgeHalf, target: int, sendings: int) -> Tensor:
         """``sendings`` sendings (R, B, N, D) of an audit batch: the attacked images stay in front, their company changes."""
+        self.renew("smash", target)
         with torch.no_grad():
             sent = [
                 self._smash(edge, self._audit_shown(target, at).images, self._audit_key(target, at))
@@ -265,10 +278,11 @@ class SplitClient(LocalClient):
             name: -rate * ((torch.zeros_like(weight) if slope is None else slope) + decay * weight).detach().cpu()
             for name, weight, slope in zip(names, parameters, slopes, strict=True)
         }
-        return self.pipeline.protect_update(update, (*self._audit_key(target, 0), "update"))
+        self.renew("audit-step", target)
+        return self.pipeline.protect_update(update, self.key("audit-step", self.task.round, target, number=target))
 
     def _audit_key(self, target: int, sending: int) -> Key:
-        return self.key("audit-batch", self.task.round, target, sending)
+        return self.key("smash", self.task.round, target, sending, number=target)
 
     def _audit_examples(self, target: int, sending: int) -> Tensor:
         """Positions in the audit pool; the attacked ones are the same in all rounds and pipelines, so that curves compare."""
@@ -276,7 +290,9 @@ class SplitClient(LocalClient):
         order = torch.randperm(size, generator=generator_for(*self.key("audited", target)))
         attacked, rest = order[: self.task.probe_images], order[self.task.probe_images :]
         company = max(min(self.task.batch_size, size) - len(attacked), 0)
-        drawn = torch.randperm(len(rest), generator=generator_for(*self.key("company", target, sending)))[:company]
+        drawn = torch.randperm(len(rest), generator=generator_for(*self._audit_key(target, sending), "company"))[
+            :company
+        ]
         return torch.cat([attacked, rest[drawn]])
 
     def _audit_shown(self, target: int, sending: int) -> Batch:

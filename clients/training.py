@@ -25,8 +25,10 @@ from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
 from clients.augmentation import random_crop_and_flip
 from clients.data import ImageData, to_float
+from clients.draws import Draws, digest_of
 from clients.task import FLOAT_BYTES, Task, load_weights
 from defenses.base import Batch, Key, Training, TrainingDefense, Update, generator_for
+from defenses.pipeline import Pipeline
 
 Ledger = dict[str, dict[str, Any]]
 """What training defences must remember: their state under "train", and under "probe" that of the server's probes."""
@@ -96,14 +98,18 @@ class LocalClient:
 
     Args:
         task: The server's orders.
-        partition: Number of this client, which seeds its randomness.
+        partition: Number of this client.
         train: Indices of its training examples.
         test: Indices of its share of the test examples.
+        draws: Where its randomness starts; by default that of a simulated client, which follows from seed and partition.
     """
 
-    def __init__(self, task: Task, partition: int, train: Sequence[int], test: Sequence[int]) -> None:
+    def __init__(
+        self, task: Task, partition: int, train: Sequence[int], test: Sequence[int], draws: Draws | None = None
+    ) -> None:
         self.task = task
         self.partition = partition
+        self.draws = draws or Draws.simulated(task.seed, partition)
         self.data = task.load_data()
         self.card = task.data_card()
         self.pipeline = task.defenses()
@@ -119,9 +125,21 @@ class LocalClient:
         """Number of test examples."""
         return len(self._test)
 
-    def key(self, *what: int | str) -> Key:
-        """A random stream of this client."""
-        return (self.task.seed, *what, self.partition)
+    def key(self, kind: str, *what: int | str | bytes, number: int = 0) -> Key:
+        """A random stream of this client; see ``Draws.key``."""
+        task = self.task
+        return self.draws.key(
+            kind, *what, self.partition, pipeline=task.pipeline, server_round=task.round, number=number
+        )
+
+    def renew(self, kind: str, first: int = 0, count: int = 1) -> None:
+        """To be called before anything is drawn for a reply; see ``Draws.renew``."""
+        self.draws.renew(kind, self.task.pipeline, self.task.round, first, count)
+
+    def protected_test(self, kind: str, batch: Batch, *what: int | str) -> Batch:
+        """Examples as they are shown to a model in use: the same examples are always protected in the same way."""
+        stages = self.pipeline.in_tests
+        return self.pipeline.protect_test(batch, self.key(kind, *what, digest_of(batch, stages))) if stages else batch
 
     def plain(self, positions: Tensor) -> Batch:
         """Local training examples at ``positions`` (n,), unprotected."""
@@ -148,7 +166,7 @@ class LocalClient:
     def _kept_block(self, at: int) -> Batch:
         """Examples ``at * BLOCK`` onwards after the once-only defences; the block's draws depend on nothing else."""
         positions = torch.arange(at * BLOCK, min((at + 1) * BLOCK, self.num_train))
-        return self.pipeline.protect_once(self.plain(positions), (*self.key("once"), at))
+        return _once(self.pipeline, self.plain(positions), (*self.key("once"), at))
 
     def originals(self) -> Batch:
         """All local training examples, unprotected."""
@@ -198,6 +216,7 @@ class LocalClient:
             TrainingError: When the update is not finite.
         """
         start = time.perf_counter()
+        self.renew("train")
         model = self._model(weights)
         key = self.key("train", self.task.round)
         training = self._training(model, _Kept(self), ledger.get("train", {}), key)
@@ -235,7 +254,7 @@ class LocalClient:
             if not missing.any():
                 break
         if len(never := used[missing[used]]):  # whom Poisson sampling missed
-            found.append((never, self.view(never, self.key("audit", self.task.round))))
+            found.append((never, self.view(never, (*key, "audit"))))
         order = torch.cat([positions for positions, _ in found]).argsort()
         original, seen = join([view.original for _, view in found]), join([view.seen for _, view in found])
         return _rows(Probed(original, seen), order)
@@ -256,6 +275,7 @@ class LocalClient:
         real = ledger.get("train", {}) or self._calibrated(weights)
         booked = ledger.get("probe") or {name: value for name, value in real.items() if name != "accountant"}
         updates, steps = [], 0
+        self.renew("probe")
         for target in range(self.task.probe_targets):
             key = self.key("probe", self.task.round, target)
             model, seen = self._model(weights), self.probed(target).seen
@@ -293,7 +313,7 @@ class LocalClient:
         order = torch.randperm(len(self._train), generator=generator_for(*self.key("probed", target)))
         # Defences that mix examples need company: the probe is the first `count` examples of a batch of the usual size.
         chosen = order[: max(count, self.task.batch_size)]
-        return _rows(self.view(chosen, self.key("probe-batch", self.task.round, target)), slice(count))
+        return _rows(self.view(chosen, self.key("probe", self.task.round, "batch", target)), slice(count))
 
     def test_plain(self, positions: Tensor) -> Batch:
         """Test examples of this client at ``positions`` (n,), unprotected."""
@@ -316,8 +336,7 @@ class LocalClient:
         for positions in chunks(self.num_test, CHUNK):
             clean = self.test_plain(positions)
             for name in shown:
-                key = (*self.key("test"), int(positions[0]))
-                batch = clean if name == "original" else self.pipeline.protect_test(clean, key)
+                batch = clean if name == "original" else self.protected_test("test", clean, int(positions[0]))
                 correct, loss = self._judge(model, batch)
                 found[f"test-accuracy-{name}"] += correct / self.num_test
                 found[f"test-loss-{name}"] += loss / self.num_test
@@ -421,8 +440,9 @@ def train_alone(task: Task, batch: Batch, seed: int) -> nn.Module:
         batch: The examples.
         seed: Of the weights and of the training; the clients' own seeds are not touched.
     """
-    # A stream that no client has: clients' partitions count from 0.
-    alone = replace(task, seed=generator_for("alone", task.seed, seed).initial_seed() % 2**31, round=1)
+    # Streams that no client has: clients' partitions count from 0.
+    own_seed = int(torch.randint(2**31, (), generator=generator_for("alone", task.seed, seed)))
+    alone = replace(task, seed=own_seed, round=1)
     client = _LoneClient(alone, batch, -1)
     weights = shared_tensors(alone.build_model())
     ledger: Ledger = {}
@@ -479,9 +499,7 @@ def _protect_once(task: Task, indices: tuple[int, ...], key: Key) -> Batch:
     """Cached per process: protection that is drawn once needs computing once, and every process computes the same."""
     part, pipeline, num_classes = task.load_data().train, task.defenses(), task.data_card().num_classes
     blocks = [torch.tensor(indices[at : at + BLOCK]) for at in range(0, len(indices), BLOCK)]
-    return join(
-        [pipeline.protect_once(local_batch(part, block, num_classes), (*key, at)) for at, block in enumerate(blocks)]
-    )
+    return join([_once(pipeline, local_batch(part, block, num_classes), (*key, at)) for at, block in enumerate(blocks)])
 
 
 def chunks(count: int, size: int, first: int = 0) -> list[Tensor]:
@@ -495,3 +513,7 @@ def chunks(count: int, size: int, first: int = 0) -> list[Tensor]:
 def join(batches: Sequence[Batch]) -> Batch:
     """One batch of several, in order."""
     return Batch(torch.cat([batch.images for batch in batches]), torch.cat([batch.targets for batch in batches]))
+
+
+def _once(pipeline: Pipeline, batch: Batch, key: Key) -> Batch:
+    return pipeline.protect_once(batch, (*key, digest_of(batch, pipeline.once))) if pipeline.once else batch

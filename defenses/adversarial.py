@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from defenses.base import EdgeTrainingDefense
+from defenses.base import EdgeTrainingDefense, spawned
 from defenses.checks import is_number, is_whole, require
 
 
@@ -98,10 +98,9 @@ class AdversarialTraining(EdgeTrainingDefense):
 
     def build_network(self, num_tokens: int, dim: int, patch_values: int, generator: torch.Generator) -> PatchDecoder:
         """G', with weights that depend on ``generator`` alone; see the base class."""
-        seed = int(torch.randint(1 << 62, (), generator=generator))
         with torch.random.fork_rng(devices=[]):
-            # Seeding the CPU generator alone: torch.manual_seed would also reset the caller's accelerator streams.
-            torch.default_generator.manual_seed(seed)
+            # All of the state, as a seed would be cut to 32 bits; and of the CPU's generator alone.
+            torch.default_generator.set_state(spawned(generator).get_state())
             return PatchDecoder(num_tokens, dim, patch_values, width=self.width, depth=self.depth, heads=self.heads)
 
     def losses(self, network: nn.Module, features: Tensor, patches: Tensor) -> tuple[Tensor, Tensor]:

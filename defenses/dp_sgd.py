@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader
 
-from defenses.base import DefenseError, Loss, Training, TrainingDefense
+from defenses.base import DefenseError, Loss, Training, TrainingDefense, spawned
 from defenses.checks import is_number, require
 
 # Orders of Renyi divergence: those of Opacus, and larger ones, where small budgets are decided. Each gives a valid
@@ -115,7 +115,8 @@ class DPSGD(TrainingDefense):
       epsilon needs. The latter is computed once, when the state has none, from this training's sample rate and
       ``total_epochs``: hand in the real training first, and its state to one-step probes, whose sample rate differs.
 
-    Randomness is drawn from generators seeded by the one passed in: for replaying experiments, not a secure source.
+    Randomness comes from generators that are named by the one passed in (see ``spawned``). Their streams are pseudo-random but not
+    cryptographic, and floating-point noise is not exactly Gaussian: the bound holds up to both.
 
     Args:
         target_epsilon: What all epochs together may spend. 8 when neither this nor ``noise_multiplier`` is given.
@@ -166,14 +167,14 @@ class DPSGD(TrainingDefense):
         steps = max(1, len(training.loader))
         state = copy.deepcopy(training.state)
         noise_multiplier = self._noise_multiplier(state, 1 / steps, steps * training.total_epochs)
-        noise_seed, sample_seed = torch.randint(2**63 - 1, (2,), generator=generator).tolist()
         _attach_hooks(training.model, self)
-        optimizer = self._private_optimizer(training, noise_multiplier, num_examples / steps, noise_seed)
+        noise = spawned(generator, next(training.model.parameters()).device)
+        optimizer = self._private_optimizer(training, noise_multiplier, num_examples / steps, noise)
         optimizer.attach_step_hook(lambda _: _record(state, noise_multiplier, 1 / steps))
         return replace(
             training,
             optimizer=optimizer,
-            loader=_poisson_loader(training.loader, steps, sample_seed),
+            loader=_poisson_loader(training.loader, steps, spawned(generator)),
             loss=_safe_for_empty_batches(training.loss),
             state=state,
         )
@@ -193,10 +194,11 @@ class DPSGD(TrainingDefense):
             state["noise_multiplier"] = noise_for_budget(epsilon, self.target_delta, sample_rate, steps)
         return float(state["noise_multiplier"])
 
-    def _private_optimizer(self, training: Training, noise_multiplier: float, batch_size: float, seed: int) -> Any:
+    def _private_optimizer(
+        self, training: Training, noise_multiplier: float, batch_size: float, generator: torch.Generator
+    ) -> Any:
         from opacus.optimizers import DPOptimizer  # type: ignore[import-untyped]
 
-        device = next(training.model.parameters()).device
         # Not through PrivacyEngine: it truncates n q to a whole number (0 for 49 batches of 1) and loses a step of 93
         # per epoch to the rounding of 1 / (1 / 93).
         return DPOptimizer(
@@ -205,7 +207,7 @@ class DPSGD(TrainingDefense):
             max_grad_norm=self.max_grad_norm,
             expected_batch_size=batch_size,
             loss_reduction="mean",
-            generator=torch.Generator(device).manual_seed(seed),
+            generator=generator,
         )
 
 
@@ -241,11 +243,10 @@ def _record(state: dict[str, Any], noise_multiplier: float, sample_rate: float) 
         history.append([noise_multiplier, sample_rate, 1])
 
 
-def _poisson_loader(loader: DataLoader[Any], steps: int, seed: int) -> DataLoader[Any]:
+def _poisson_loader(loader: DataLoader[Any], steps: int, generator: torch.Generator) -> DataLoader[Any]:
     """``steps`` batches per epoch, each example in each batch with probability 1 / steps."""
     from opacus.utils.uniform_sampler import UniformWithReplacementSampler  # type: ignore[import-untyped]
 
-    generator = torch.Generator().manual_seed(seed)
     dataset = loader.dataset
     sampler = UniformWithReplacementSampler(
         num_samples=len(dataset),  # type: ignore[arg-type]

@@ -101,6 +101,16 @@ class Pipeline:
         stages = [(i, d) for i, d in self._stages(InputDefense) if d.at_inference]
         return _fold(stages, "protect_batch", batch, key)
 
+    @property
+    def once(self) -> str:
+        """Text of the stages of ``protect_once``; "" where there are none."""
+        return " | ".join(repr(defense) for _, defense in self._input_stages()[0])
+
+    @property
+    def in_tests(self) -> str:
+        """Text of the stages of ``protect_test``; "" where there are none."""
+        return " | ".join(repr(d) for _, d in self._stages(InputDefense) if d.at_inference)
+
     def protect_training(self, training: Training, key: Key) -> Training:
         """All training stages."""
         return _fold(self._stages(TrainingDefense), "protect_training", training, key)

@@ -21,6 +21,9 @@ from strategies.exchange import Exchange
 
 NODE_WAIT_SECONDS = 120.0
 
+FROM_SEED, OWN_SECRET = "follows from the seed (simulation)", "each node's own secret"
+"""What a threat card says of the clients' random draws."""
+
 
 def find_nodes(grid: Grid, experiment: Experiment) -> dict[int, int]:
     """Partition -> node id of the connected nodes.
@@ -65,11 +68,13 @@ class Clients:
         card: Shape and normalisation of their images.
         sizes: Partition -> (training examples, test examples).
         labels: Partition -> classes of its training examples, in its order; empty where the server does not have them.
+        randomness: Where the nodes' random draws start, as each of them says of itself.
     """
 
     card: DataCard
     sizes: dict[int, tuple[int, int]]
     labels: dict[int, Tensor]
+    randomness: str = ""
 
 
 def set_up(exchange: Exchange, experiment: Experiment) -> Clients:
@@ -89,12 +94,14 @@ def set_up(exchange: Exchange, experiment: Experiment) -> Clients:
     replies = exchange("query.setup", contents)
     cards: dict[int, DataCard] = {}
     sizes: dict[int, tuple[int, int]] = {}
+    from_seed = []
     for partition in exchange.nodes:
         reply = replies.get(partition)
         if reply is None or reply.has_error():
             reason = reason_of(reply) if reply is not None else "no reply"
             raise RuntimeError(f"client {partition} could not be set up: {reason}")
         cards[partition] = DataCard.from_json(values_of(reply, "card")["card"])
+        from_seed += [partition] if values_of(reply, "card").get("randomness") == "seed" else []
         numbers = values_of(reply, "metrics")
         sizes[partition] = int(numbers["train-examples"]), int(numbers["test-examples"])
     first = min(cards)
@@ -107,7 +114,15 @@ def set_up(exchange: Exchange, experiment: Experiment) -> Clients:
     if shares and experiment.scenario == "split" and experiment.who_holds_labels == "server":
         classes = task.load_data().train.labels
         labels = {p: classes[to_tensors(shares[p]["indices"])["train"]] for p in exchange.nodes}
-    return Clients(cards[first], sizes, labels)
+    return Clients(cards[first], sizes, labels, _randomness(from_seed, len(exchange.nodes)))
+
+
+def _randomness(from_seed: list[int], clients: int) -> str:
+    if not from_seed:
+        return OWN_SECRET
+    if len(from_seed) == clients:
+        return FROM_SEED
+    return f"{FROM_SEED} at clients {', '.join(map(str, from_seed))}; {OWN_SECRET} elsewhere"
 
 
 def _shares(task: Task, experiment: Experiment, clients: int) -> dict[int, dict[str, ArrayRecord]]:

@@ -63,7 +63,7 @@ def _run(grid: Grid, run: RunDirectory) -> Path:
     if experiment.scenario == "split":
         check_split(experiment, clients)
     pool = AttackPool(experiment.attack_workers, experiment.attack_gpus)
-    auditor = Auditor(exchange, pool, run, share_images=experiment.share_images)
+    auditor = Auditor(exchange, pool, run, share_images=experiment.share_images, randomness=clients.randomness)
     try:
         for job in run.open_jobs():
             auditor.submit(job)

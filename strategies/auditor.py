@@ -22,6 +22,7 @@ from clients.task import Task
 from strategies.attack_job import AttackJob, Observed, Outcome, parse_attacks
 from strategies.attack_pool import AttackPool
 from strategies.exchange import Exchange
+from strategies.guard import refusal_rows
 
 Scores = dict[str, list[float]]
 
@@ -62,13 +63,18 @@ class Auditor:
         pool: Runs the attacks.
         recorder: Keeps what comes out.
         share_images: Clients send pictures of their images for the report.
+        randomness: What every threat card says of the clients' draws; see ``Clients.randomness``.
     """
 
-    def __init__(self, exchange: Exchange, pool: AttackPool, recorder: Recorder, *, share_images: bool) -> None:
+    def __init__(
+        self, exchange: Exchange, pool: AttackPool, recorder: Recorder, *, share_images: bool, randomness: str = ""
+    ) -> None:
         self.exchange = exchange
         self.pool = pool
         self.recorder = recorder
         self.share_images = share_images
+        self.randomness = randomness
+        self._refused: set[int] = set()
 
     def submit(self, job: AttackJob) -> None:
         """Queues a job; ``collect`` finishes it."""
@@ -85,8 +91,13 @@ class Auditor:
             if not wait or not len(self.pool):
                 return
 
-    def baselines(self, task: Task, observation: str, partitions: Sequence[int], setting: dict[str, Any]) -> None:
-        """Rows of the guesses that used no observation, and the original and protected pictures."""
+    def baselines(self, task: Task, observation: str, partitions: Sequence[int], setting: dict[str, Any]) -> list[int]:
+        """Rows of the guesses that used no observation, and the original and protected pictures.
+
+        Returns:
+            The partitions that do not refuse to score guesses: attacks on the others' messages would find no judge.
+        """
+        self._refused.clear()
         replies = self._ask(task, observation, "baselines", dict.fromkeys(partitions, RecordDict()))
         by_name: dict[str, Scores] = defaultdict(lambda: defaultdict(list))
         for name, values in _gather(replies.values()).items():
@@ -98,6 +109,7 @@ class Auditor:
             for name, images in tensors_of(reply, "pictures").items():
                 kind, target = name.rsplit("-", 1)
                 self._pictures(task, images, attack="", client=partition, target=int(target), kind=kind)
+        return [partition for partition in partitions if partition not in self._refused]
 
     def _audit(self, job: AttackJob, outcome: Outcome) -> None:
         seen, setting = job.observed.seen, job.setting | _card(job.task, outcome.attack)
@@ -201,6 +213,9 @@ class Auditor:
         answered = {}
         for partition in contents:
             reply = replies.get(partition)
+            if reply is not None and refusal_rows(task, "query.audit", partition, reply, self.recorder):
+                self._refused.add(partition)
+                continue
             if reply is not None and not reply.has_error():
                 answered[partition] = reply
                 continue

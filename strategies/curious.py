@@ -214,8 +214,13 @@ class CuriousFedAvg(FedAvg):
             for partition, reply in good.items()
             for at, record in enumerate(records)
         ]
+        if not seen:  # every node refused
+            return
         setting = self._setting(task, observation, seen)
-        self.auditor.baselines(task, observation, list(good), setting)
+        judges = self.auditor.baselines(task, observation, list(good), setting)
+        seen = [one for one in seen if one.partition in judges]
+        if not seen:
+            return
         observed = Observed(task, self._weights, seen)
         name = f"{self.label}-r{task.round:04d}-{observation}"
         last = task.round == max(self.probe_rounds if observation == "probe" else self.update_rounds)
@@ -248,6 +253,7 @@ class CuriousFedAvg(FedAvg):
             "batch_norm_statistics": _statistics(seen[0].train_mode) if statistics else "none",
             **_recipe(task),
             "auxiliary_data": "none",
+            "randomness": self.auditor.randomness,
             "round": task.round,
             "model_accuracy": None if self.accuracy is None else round(self.accuracy, 4),
         }

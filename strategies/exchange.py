@@ -10,6 +10,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
+from clients.records import REFUSED
 from clients.task import Task
 
 RESTART_SECONDS = 6.0
@@ -98,5 +99,10 @@ class Exchange:
 
 
 def is_lost(reply: Message) -> bool:
-    """Whether the reply says that no app answered (the worker died), rather than that the app raised an error."""
-    return reply.has_error() and reply.error.code != ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+    """Whether the reply says that no app answered (the worker died), rather than that the app raised an error or refused."""
+    return reply.has_error() and reply.error.code not in (ErrorCode.CLIENT_APP_RAISED_EXCEPTION, REFUSED)
+
+
+def is_refusal(reply: Message) -> bool:
+    """Whether the node said that its configuration does not let it answer."""
+    return reply.has_error() and reply.error.code == REFUSED

@@ -8,8 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 from flwr.app import ArrayRecord, Message
 
-from clients.records import reason_of, values_of
+from clients.records import WITHHELD, reason_of, values_of
 from clients.task import Task
+from strategies.exchange import is_refusal
 
 
 class TooFewReplies(RuntimeError):  # noqa: N818 (the field's word for it)
@@ -34,7 +35,9 @@ def usable_replies(
     min_usable: float,
     timeout: float,
 ) -> dict[int, Message]:
-    """Replies that can be used, by partition in the order asked; each of the others costs a row.
+    """Replies that can be used, by partition in the order asked; each of the others costs a row, and so does what they leave out.
+
+    Whoever refuses the question, as its node's configuration says, has not failed: the share is of the others.
 
     Args:
         task: Orders of the round.
@@ -49,9 +52,12 @@ def usable_replies(
     Raises:
         TooFewReplies: When they are fewer than ``min_usable`` of those asked.
     """
-    good, reasons = {}, []
+    good, reasons, standing = {}, [], []
     for partition in asked:
         reply = replies.get(partition)
+        if reply is not None and refusal_rows(task, what, partition, reply, rows):
+            continue
+        standing.append(partition)
         reason = f"no reply within {timeout:g} s" if reply is None else fault_in(partition, reply)
         if reply is not None and not reason:
             good[partition] = reply
@@ -59,8 +65,17 @@ def usable_replies(
         reasons.append(f"client {partition}: {reason}")
         rows.row(task, metric="client", value=None, status="failed", client=partition, message=f"{what}: {reason}")
     if min_usable:
-        require_enough(task, what, asked, list(good), min_usable, reasons[:1])
+        require_enough(task, what, standing, list(good), min_usable, reasons[:1])
     return good
+
+
+def refusal_rows(task: Task, what: str, partition: int, reply: Message, rows: Rows) -> bool:
+    """Writes a row for a refused question and one for each thing that an answer leaves out; whether it was refused."""
+    refused = is_refusal(reply)
+    # The record of a reply that is an error cannot be read.
+    for reason in [reason_of(reply)] if refused else [] if reply.has_error() else values_of(reply, WITHHELD).values():
+        rows.row(task, metric="client", value=None, status="refused", client=partition, message=f"{what}: {reason}")
+    return refused
 
 
 def require_enough(

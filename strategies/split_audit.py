@@ -50,15 +50,22 @@ class SplitAudit:
             for partition, reply in good.items()
             for target in range(task.probe_targets)
         ]
+        if not seen:  # every node refused
+            return
         if any(attack.needs_step for attack in attacks) and task.trains_edge and task.auxiliary_data != "private":
             seen = self._with_steps(task, server, good, seen)
         setting = self._setting(task, server, seen)
-        self.auditor.baselines(task, "smashed", list(good), setting)
+        judges = self.auditor.baselines(task, "smashed", list(good), setting)
+        seen = [one for one in seen if one.partition in judges]
         for at, (text, attack) in enumerate(self.attacks.items()):
+            # Whoever keeps the order to itself is not attacked by those who must be told.
+            shown = [one for one in seen if one.orders is not None] if attack.reveals_order else seen
+            if not shown:
+                continue
             card = setting | {"sendings": attack.sendings}
             card |= {"order": "told (upper bound)"} if attack.reveals_order else {}
             card |= {"client_half_update": "one step"} if attack.needs_step else {}
-            observed = Observed(task, server.weights(), [_slice(one, attack) for one in seen])
+            observed = Observed(task, server.weights(), [_slice(one, attack) for one in shown])
             name = f"{self.label}-r{task.round:04d}-smashed-{at:02d}"
             self.auditor.submit(AttackJob(name, (text,), "smashed", observed, card))
 
@@ -129,6 +136,7 @@ class SplitAudit:
             "labels": "unknown" if private else "known",
             "labels_held_by": "client, sent with the tokens" if travelling else "server",
             "auxiliary_data": "none",
+            "randomness": self.auditor.randomness,
             "round": task.round,
             "model_accuracy": None if server.accuracy is None else round(server.accuracy, 4),
         }

@@ -26,19 +26,24 @@ class LocalGrid(Grid):
         clients: Number of nodes.
         tamper: May change, lose or break replies.
         node_config: Extra node configuration by partition.
+        randomness: Where the nodes' random draws start: "seed" as in a simulation, or "secret" as in a deployment. A node that
+            is not told takes itself for a deployed one.
     """
 
     def __init__(
-        self, clients: int, tamper: Tamper | None = None, node_config: dict[int, dict[str, Any]] | None = None
+        self,
+        clients: int,
+        tamper: Tamper | None = None,
+        node_config: dict[int, dict[str, Any]] | None = None,
+        randomness: str = "seed",
     ) -> None:
         TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
         self.tamper = tamper
         self.sent: list[tuple[str, int]] = []
         extra = node_config or {}
+        common = {"num-partitions": clients, "randomness": randomness}
         self.contexts = {
-            100 + at: Context(
-                1, 100 + at, {"partition-id": at, "num-partitions": clients, **extra.get(at, {})}, RecordDict(), {}
-            )
+            100 + at: Context(1, 100 + at, {"partition-id": at, **common, **extra.get(at, {})}, RecordDict(), {})
             for at in range(clients)
         }
         self._replies: dict[str, Message] = {}

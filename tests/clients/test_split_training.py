@@ -98,8 +98,7 @@ def central(one: SplitClient, steps: int) -> tuple[Weights, Weights]:
         examples = one.smash_batch(frozen(one, initial(one)), number).examples
         batch, (mean,), (std,) = one.originals(), card.mean, card.std
         tokens = edge.embed((batch.images[examples] - mean) / std)
-        key = (task.seed, "train", task.round, one.partition, "batch", number)
-        order = one.pipeline.token_order(len(examples), tokens.shape[1], key)
+        order = one.pipeline.token_order(len(examples), tokens.shape[1], one.batch_key("batch", number))
         logits = server(edge.encode(tokens.flatten(0, 1)[order]))
         optimizer.zero_grad()
         F.cross_entropy(logits, batch.targets[examples]).backward()

@@ -1,0 +1,83 @@
+"""Which questions a node answers beyond training and evaluation, by its own configuration; no Flower here.
+
+The keys are those of Flower's ``--node-config``. A node in a simulation answers everything unless it is told otherwise; a deployed
+one nothing but what its operator allows: each of these answers tells the server more about the node's images than training does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+UNLIMITED = -1
+"""Value of ``transmissions``: as many as the server asks for."""
+
+
+class RefusedError(RuntimeError):
+    """A question that this node does not answer."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a node answers; in its configuration the names are written with hyphens.
+
+    Attributes:
+        probes: ``train.probe``: updates of a single step on a few images, which training never sends.
+        publish_labels: The classes of probed images.
+        audits: ``query.audit``: scores of guesses against the node's images. Numbers alone, but a server that sends enough guesses
+            can work out an image from its distances to them.
+        share_images: Pictures of the node's images, in the answer to an audit.
+        transmissions: ``train.smash``: how often in a run an audit batch may be sent, all targets and rounds counted; -1: always.
+        reveal_orders: The true order of shuffled tokens.
+        audit_steps: ``train.audit_step``: the client half's update after one step on an audit batch.
+    """
+
+    probes: bool = False
+    publish_labels: bool = False
+    audits: bool = False
+    share_images: bool = False
+    transmissions: int = 0
+    reveal_orders: bool = False
+    audit_steps: bool = False
+
+    @classmethod
+    def of(cls, node_config: Mapping[str, Any], *, simulated: bool) -> Answers:
+        """Those of a node's configuration.
+
+        Raises:
+            ValueError: When a value has another type.
+        """
+        everything = {spec.name: UNLIMITED if spec.type == "int" else True for spec in fields(cls)}
+        chosen: dict[str, Any] = everything if simulated else {}
+        for spec in fields(cls):
+            key = spec.name.replace("_", "-")
+            if key not in node_config:
+                continue
+            value = node_config[key]
+            wanted = int if spec.type == "int" else bool
+            if type(value) is not wanted or value < UNLIMITED:
+                allowed = "a whole number from -1 (no limit)" if wanted is int else "true or false"
+                raise ValueError(f"{key} is {value!r} in the node's configuration; allowed: {allowed}")
+            chosen[spec.name] = value
+        return cls(**chosen)
+
+    def require(self, name: str, what: str) -> None:
+        """Raises ``RefusedError`` unless the field ``name`` allows ``what``."""
+        if not getattr(self, name):
+            raise RefusedError(refusal(name, what))
+
+    def require_transmissions(self, wanted: int, so_far: int) -> None:
+        """Raises ``RefusedError`` when ``wanted`` more transmissions of audit batches after ``so_far`` are too many."""
+        if wanted < 1:
+            raise ValueError(f"{wanted} transmissions were asked for; allowed: 1 or more")
+        if self.transmissions != UNLIMITED and so_far + wanted > self.transmissions:
+            raise RefusedError(
+                f"{refusal('transmissions', f'{wanted} more transmissions of audit batches')} (now {self.transmissions}, "
+                f"{so_far} of them used)"
+            )
+
+
+def refusal(name: str, what: str) -> str:
+    """The text of a refusal: it names the key that would allow it."""
+    return f"this node does not give {what}: its operator may allow it by {name.replace('_', '-')} in the node's configuration"
