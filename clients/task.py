@@ -212,16 +212,28 @@ class Task:
         Raises:
             DataError: When they are more than ``image_memory`` holds: attacks that learn want them all at once.
         """
+        self.check_auxiliary()
         part, num_classes, indices = self._auxiliary_part()
-        size = len(indices) * math.prod(part.images.shape[1:]) * FLOAT_BYTES
-        if size > self.image_memory * 2**30:
-            fits = int(self.image_memory * 2**30 * len(indices) / size)
-            raise DataError(
-                f"the server's {len(indices)} examples are {size / 2**30:.1f} GiB, and image-memory is {self.image_memory:g}; set "
-                f"auxiliary-limit to at most {fits}, or raise image-memory"
-            )
         targets = F.one_hot(part.labels[indices], num_classes).float()
         return Batch(to_float(part.images[indices]), targets)
+
+    def auxiliary_size(self) -> int:
+        """Bytes of the images that ``auxiliary`` gives."""
+        part, _, indices = self._auxiliary_part()
+        return len(indices) * math.prod(part.images.shape[1:]) * FLOAT_BYTES
+
+    def check_auxiliary(self) -> None:
+        """Whether the server's examples fit into memory; reads none of their images.
+
+        Raises:
+            DataError: See ``auxiliary``.
+        """
+        size, count = self.auxiliary_size(), len(self._auxiliary_part()[2])
+        if size > self.image_memory * 2**30:
+            raise DataError(
+                f"the server's {count} examples are {size / 2**30:.1f} GiB, and image-memory is {self.image_memory:g}; set "
+                f"auxiliary-limit to at most {int(self.image_memory * 2**30 * count / size)}, or raise image-memory"
+            )
 
     def _auxiliary_part(self) -> tuple[ImageData, int, Tensor]:
         """The data that the server's examples are from, their number of classes, and which they are."""

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from clients.task import DataCard
 from simulations.attack_request import DEFAULT_ATTACKS, Request
+from simulations.dry_run import check_memory, describe, shares, workers_of
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment, key_of
 from simulations.progress import follow, read_progress
@@ -53,6 +54,9 @@ def run(
     ] = None,
     cpus_per_client: Annotated[int, typer.Option(min=1, help="CPUs of each client worker.")] = 1,
     gpus_per_client: Annotated[float, typer.Option(min=0.0, help="Share of a GPU of each client worker.")] = 0.0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything, estimate memory and time, and start and write nothing.")
+    ] = False,
 ) -> None:
     """Runs an experiment in a private local Flower runtime, shows its progress, and prints where the report is.
 
@@ -63,6 +67,10 @@ def run(
     try:
         experiment = _experiment(config, setting or [], out, resume, clients)
         _preflight(experiment)
+        if dry_run:
+            for line in describe(experiment, workers_of(experiment.num_clients, cpus_per_client)):
+                console.print(line, markup=False, soft_wrap=True)
+            return
     except ConfigError as error:
         _fail(str(error))
     resources = Resources(experiment.num_clients, cpus_per_client, gpus_per_client)
@@ -254,7 +262,8 @@ def _preflight(experiment: Experiment) -> None:
             raise ConfigError(str(error)) from error
     if experiment.scenario == "split":
         check_halves(experiment, DataCard.of(data))
-    share = int(len(data.train) * (1 - experiment.auxiliary_fraction)) // experiment.num_clients
+    check_memory(experiment, data)
+    share, _ = shares(experiment, data)
     if experiment.probe_images > share:
         raise ConfigError(f"probe-images is {experiment.probe_images}; a client holds about {share} images")
 

@@ -1,0 +1,249 @@
+"""A dry run: everything about an experiment that can be known before anything is trained, sent or written."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from attacks.gradient_inversion import GradientInversion
+from attacks.local_model import shared_tensors
+from attacks.smashed import smash
+from clients.edge_cost import EdgeCost, measure_edge
+from clients.image_data import ImageData, ImageDataset, StoredImages
+from clients.task import FLOAT_BYTES, DataCard, Task
+from defenses.pipeline import Pipeline
+from simulations.errors import ConfigError
+from simulations.experiment import Experiment
+from strategies.attack_job import parse_attacks, stages_of
+
+GIB = 2**30
+PROCESSES_BESIDE = 1
+"""The server's own process."""
+
+MOST_SECONDS = 3.0
+"""A measured step on a whole batch takes no longer."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One training step without a defence, as it was measured on this machine's CPU.
+
+    Attributes:
+        parameters: Of the model, both halves together.
+        fixed_bytes: At the peak, whatever the batch.
+        image_bytes: At the peak for every image of a batch.
+        image_seconds: For every image.
+    """
+
+    parameters: int
+    fixed_bytes: float
+    image_bytes: float
+    image_seconds: float
+
+    def peak(self, batch: int) -> float:
+        """Bytes at the peak of a step on so many images."""
+        return self.fixed_bytes + batch * self.image_bytes
+
+
+def check_memory(experiment: Experiment, data: ImageDataset) -> None:
+    """Refuses what would need all images of somebody at once where these do not fit.
+
+    Raises:
+        ConfigError: With what to change.
+    """
+    task, limit = experiment.task(Pipeline()), experiment.image_memory * GIB
+    if experiment.crop_padding >= min(data.input_shape[1:]):
+        raise ConfigError(
+            f"crop-padding is {experiment.crop_padding}; allowed: below {min(data.input_shape[1:])}, the images' side, or a "
+            "crop may be black"
+        )
+    attacked = any(experiment.attacks_on(pipeline, kind) for pipeline in experiment.pipelines() for kind in _KINDS)
+    if attacked and experiment.attacked_rounds():
+        try:
+            task.check_auxiliary()
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+    size = shares(experiment, data)[0] * math.prod(data.input_shape) * FLOAT_BYTES
+    if experiment.scenario == "federated" and experiment.update_attacks.strip() and size > limit:
+        raise ConfigError(
+            f"update-attacks: the images behind a training update are {size / GIB:.1f} GiB, and image-memory is "
+            f"{experiment.image_memory:g}; set update-attacks = '', or raise image-memory"
+        )
+
+
+_KINDS = ("probe", "update", "smashed")
+
+
+def shares(experiment: Experiment, data: ImageDataset) -> tuple[int, int]:
+    """Training and test examples of a client, about: an even partition is assumed."""
+    held = len(experiment.task(Pipeline()).held_out_indices(data.train.labels.numpy()))
+    clients = experiment.num_clients
+    return (len(data.train) - held) // clients, len(data.test) // clients
+
+
+def describe(experiment: Experiment, workers: int) -> Iterator[str]:
+    """What a run would do and cost, line by line; the settings have passed their checks.
+
+    Args:
+        experiment: With a number of clients.
+        workers: Client processes that run at the same time.
+    """
+    task = experiment.task(Pipeline())
+    data = task.load_data()
+    task = replace(task, card=DataCard.of(data))
+    yield f"data:       {experiment.dataset}, {_told('train', data.train)}; {_told('test', data.test)}"
+    train, test = shares(experiment, data)
+    yield f"clients:    {experiment.num_clients}, about {train} training and {test} test examples each"
+    step = measure(task)
+    yield (
+        f"model:      {experiment.model}, {step.parameters:,} parameters; a training step on {experiment.batch_size} images needs "
+        f"about {_size(step.peak(experiment.batch_size))}, a probe of {experiment.probe_images} "
+        f"{_size(step.peak(experiment.probe_images))}, without a defence"
+    )
+    yield _memory(experiment, data, train, workers)
+    names = [str(pipeline) or "no defence" for pipeline in experiment.pipelines()]
+    yield f"pipelines:  {len(names)}: {'; '.join(names)}"
+    yield f"messages:   about {count_messages(experiment, train, test):,}"
+    images = train * experiment.local_epochs
+    if experiment.local_steps:
+        images = experiment.local_steps * min(experiment.batch_size, train)
+    seconds = images * step.image_seconds * experiment.rounds * len(names) * experiment.num_clients / workers
+    yield (
+        f"training:   {experiment.rounds} rounds of each pipeline, about {_duration(seconds)} on this machine's CPU with {workers} "
+        "clients at a time, besides messages and defences"
+    )
+    yield from _attacks(experiment, step)
+
+
+def measure(task: Task) -> Step:
+    """Runs a forward and a backward pass on two and on three random images.
+
+    Args:
+        task: Without a defence; its ``card`` is known.
+    """
+    modules, forward = _model(task)
+    generator = torch.Generator().manual_seed(0)
+    costs: list[EdgeCost] = []
+    for count in (2, 3):  # BatchNorm needs two.
+        images = torch.rand(count, *task.data_card().input_shape, generator=generator)
+        costs.append(measure_edge(lambda images=images: forward(images), modules, trained=True))  # type: ignore[misc]
+    seconds, count = _timed(forward, images), 3
+    if seconds * task.batch_size / 3 < MOST_SECONDS:  # small steps are mostly overhead: the real size tells more
+        count = max(task.batch_size, 2)
+        seconds = _timed(forward, images[:1].expand(count, -1, -1, -1))
+    image_bytes = max(costs[1].peak_bytes - costs[0].peak_bytes, 0)
+    return Step(
+        parameters=sum(tensor.numel() for module in modules for tensor in shared_tensors(module).values()),
+        fixed_bytes=max(costs[0].peak_bytes - 2 * image_bytes, 0),
+        image_bytes=image_bytes,
+        image_seconds=seconds / count,
+    )
+
+
+def _timed(forward: Callable[[Tensor], Tensor], images: Tensor) -> float:
+    start = time.perf_counter()
+    forward(images).sum().backward()  # type: ignore[no-untyped-call]
+    return time.perf_counter() - start
+
+
+def _model(task: Task) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
+    if task.scenario == "federated":
+        model = task.build_model().train()
+        return [model], model
+    edge, server = task.build_halves()
+    edge.requires_grad_(task.trains_edge)
+    key = (task.seed, "dry-run")
+    return [edge, server], lambda images: server(smash(edge, task.defenses(), images, task.data_card(), key))
+
+
+def count_messages(experiment: Experiment, train: int, test: int) -> int:
+    """Messages from the server to clients that hold so many examples, about: a client that fails is asked less."""
+    clients, rounds, task = experiment.num_clients, experiment.rounds, experiment.task(Pipeline())
+    total = 2 * clients  # who are you, and set-up
+    per_message = experiment.batches_per_message
+    for pipeline in experiment.pipelines():
+        observed = {kind: experiment.attacks_on(pipeline, kind) for kind in experiment.observations}
+        audits = sum(1 + len(texts) for texts in observed.values() if texts)
+        probes = sum(1 for kind, texts in observed.items() if texts and kind != "update")
+        attacked = len(experiment.attacked_rounds())
+        total += attacked * clients * (audits + probes)
+        if experiment.scenario == "federated":
+            trained = max(1, round(experiment.fraction_train * clients))
+            total += rounds * trained + (rounds + 1) * clients
+            continue
+        steps = math.ceil(len(task.split_batches(train)) / per_message)
+        steps += 1 + replace(task, pipeline=str(pipeline)).trains_edge  # the last gradients, and the half's update
+        evaluation = math.ceil(test / (per_message * experiment.batch_size)) + 1
+        total += clients * (rounds * steps + (rounds + 1) * evaluation)
+    return total
+
+
+def _told(name: str, part: ImageData) -> str:
+    _, channels, height, width = part.images.shape
+    stored = isinstance(part.images, StoredImages)
+    where = "read batch by batch, more than image-memory" if stored else "in memory"
+    return f"{len(part)} {name} images {channels}x{height}x{width} ({_size(math.prod(part.images.shape))}, {where})"
+
+
+def _memory(experiment: Experiment, data: ImageDataset, train: int, workers: int) -> str:
+    parts = [part for part in (data.train, data.test) if not isinstance(part.images, StoredImages)]
+    held = sum(math.prod(part.images.shape) for part in parts)
+    share = train * math.prod(data.input_shape) * FLOAT_BYTES
+    once = (
+        any(pipeline.protects_once for pipeline in experiment.pipelines()) and not experiment.task(Pipeline()).augments
+    )
+    kept = share * min(experiment.num_clients, 32) if once and share <= experiment.image_memory * GIB else 0
+    owned = experiment.task(Pipeline()).auxiliary_size()
+    processes = workers + experiment.attack_workers + PROCESSES_BESIDE
+    total = processes * held + workers * kept + experiment.attack_workers * owned
+    return (
+        f"images:     about {_size(total)} in {processes} processes: the data set {_size(held)} in each, protected shares up to "
+        f"{_size(kept)} in each client's, the server's examples {_size(owned)} in each of {experiment.attack_workers} of attacks"
+    )
+
+
+def _size(count: float) -> str:
+    """Bytes in words."""
+    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / 2**20:.0f} MiB"
+
+
+def _attacks(experiment: Experiment, step: Step) -> Iterator[str]:
+    """The attacks of every pipeline, and what gradient inversion will take."""
+    rounds, targets = len(experiment.attacked_rounds()), experiment.num_clients * experiment.probe_targets
+    evaluations, texts = 0, set[str]()
+    for pipeline in experiment.pipelines():
+        for kind in experiment.observations:
+            for text in experiment.attacks_on(pipeline, kind):
+                texts.add(text)
+                first = stages_of(parse_attacks(text)[0])[0]
+                if kind == "probe" and isinstance(first, GradientInversion):
+                    each = 20 if first.optimizer == "lbfgs" and not first.line_search else 1
+                    evaluations += each * first.iterations * first.restarts * targets * experiment.probe_images * rounds
+    if not texts or not rounds:
+        yield "attacks:    none"
+        return
+    seconds = 3 * evaluations * step.image_seconds / max(experiment.attack_workers, 1)
+    known = (
+        f"; up to {evaluations:,} evaluations of gradient inversion, about {_duration(seconds)}" if evaluations else ""
+    )
+    yield (
+        f"attacks:    {len(texts)} different ones in {rounds} rounds, on {targets * experiment.probe_images} images a round and "
+        f"pipeline{known}; other attacks are not timed"
+    )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(seconds, 1):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.0f} h"
+
+
+def workers_of(clients: int, cpus_per_client: int) -> int:
+    """Client processes that run at the same time on this machine."""
+    return max(1, min(clients, (os.cpu_count() or 1) // cpus_per_client))

@@ -1,0 +1,175 @@
+"""Every shipped configuration passes a dry run, and its header says what its settings say."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from attacks.gradient_inversion import GradientInversion
+from clients.image_data import StoredImages
+from clients.task import DataCard
+from defenses.pipeline import Pipeline
+from simulations.cli import app
+from simulations.dry_run import count_messages, measure, shares
+from simulations.experiment import Experiment
+from strategies.attack_job import parse_attacks, stages_of
+from tests.clients.data_files import write_celeba, write_cifar10, write_cifar100, write_mnist
+
+CONFIGS = sorted((Path(__file__).resolve().parents[2] / "simulations" / "configs").glob("*.toml"))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Small files of every data set that configurations ask for, in their exact formats."""
+    folder, generator = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
+
+    def images(*shape: int) -> Any:
+        return generator.integers(0, 256, shape, dtype=np.uint8)
+
+    write_cifar10(folder / "cifar-10-batches-py", images(360, 3, 32, 32), [at % 10 for at in range(360)])
+    write_cifar100(folder / "cifar-100-python", images(400, 3, 32, 32), [at % 100 for at in range(400)], 100)
+    labels = np.arange(300, dtype=np.uint8) % 10
+    write_mnist(folder, (images(300, 28, 28), labels), (images(60, 28, 28), labels[:60]))
+    write_celeba(folder / "celeba", [0] * 48 + [2] * 16, {"Smiling": [1, -1] * 32})
+    for person in ("Ada", "Grace"):
+        for number in range(6):
+            path = folder / "lfw_funneled" / person / f"{person}_{number:04d}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(images(250, 250, 3)).save(path)
+    return folder
+
+
+def dry_run(path: Path, *settings: str) -> tuple[int, str]:
+    options = [word for setting in settings for word in ("-s", setting)]
+    result = CliRunner().invoke(app, ["run", str(path), "--dry-run", *options])
+    return result.exit_code, " ".join(result.output.split())
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_a_shipped_configuration_passes_with_its_data_and_writes_nothing(
+    path: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    experiment = Experiment.from_mapping(tomllib.loads(path.read_text()))
+    big = "gpu" in path.name and experiment.scenario == "split"
+    # The papers' sets exceed the limit with all their images; these few exceed a limit of few images.
+    little = ("image-memory=0.006", "auxiliary-limit=10") if big else ()
+    # All 24 blocks are built and measured for the table whose model is the same; two elsewhere, because one build takes seconds.
+    small = ("depth=2",) if big and path.name != "split_table6_gpu.toml" else ()
+    code, output = dry_run(path, f"data-dir={data}", *little, *small)
+    assert code == 0, output
+    for word in ("data:", "clients:", "model:", "images:", "pipelines:", "messages:", "training:", "attacks:"):
+        assert f"{word} " in output
+    assert not list(tmp_path.iterdir())
+    assert ("read batch by batch" in output) == big
+
+
+@pytest.mark.parametrize("path", [p for p in CONFIGS if "gpu" in p.name], ids=lambda path: path.name)
+def test_missing_data_are_said_with_what_to_do(path: Path, tmp_path: Path) -> None:
+    code, output = dry_run(path, f"data-dir={tmp_path}")
+    assert code == 2
+    assert "set data-dir to the directory that holds it" in output
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_what_a_header_counts_is_what_the_settings_say(path: Path) -> None:
+    text = path.read_text()
+    experiment = Experiment.from_mapping(tomllib.loads(text))
+    header = " ".join(line.lstrip("# ") for line in text.splitlines() if line.startswith("#"))
+    pipelines = len(experiment.pipelines())
+    for rounds, count in re.findall(r"(\d+) rounds? for each of (\d+) pipelines", header):
+        assert (int(rounds), int(count)) == (experiment.rounds, pipelines)
+    for total in re.findall(r"besides (\d+) (?:short )?rounds", header):
+        assert int(total) == experiment.rounds * pipelines
+    for epochs in re.findall(r"published: (\d+) epochs", header):
+        assert int(epochs) == experiment.rounds * experiment.local_epochs
+    for limit in re.findall(r"learns from ([\d,]+) images at most", header):
+        assert int(limit.replace(",", "")) == experiment.auxiliary_limit
+    for attacked in re.findall(r"and (\d+) attacked images", header):
+        images = experiment.num_clients * experiment.probe_targets * experiment.probe_images
+        assert int(attacked) == images * pipelines * len(experiment.attacked_rounds())
+    inversions = [stages_of(attack)[0] for attack in parse_attacks(experiment.probe_attacks)]
+    assert experiment.scenario == "split" or any(isinstance(one, GradientInversion) for one in inversions)
+    if "Differs from the paper" in header and experiment.nesterov:
+        assert "GroupNorm" not in header
+        assert not re.search(r"no cropping|constant learning rate", header)
+
+
+def test_the_ats_recipe_is_the_published_one() -> None:
+    path = next(path for path in CONFIGS if path.name == "ats_table2_gpu.toml")
+    experiment = Experiment.from_mapping(tomllib.loads(path.read_text()))
+    assert (experiment.rounds * experiment.local_epochs, experiment.batch_size, experiment.norm) == (200, 128, "batch")
+    assert (experiment.learning_rate, experiment.momentum, experiment.nesterov) == (0.1, 0.9, True)
+    assert (experiment.weight_decay, experiment.crop_padding, experiment.horizontal_flip) == (5e-4, 4, True)
+    assert experiment.milestones() == (75, 125, 175)
+    assert (experiment.probe_mode, experiment.learning_rate_factor) == ("eval", 0.1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["defenses=Blurr()"], "did you mean 'Blur'?"),
+        (["dataset=cifar10", "data-dir=/no/such/folder"], "/no/such/folder"),
+        (["crop-padding=28"], "crop-padding is 28; allowed: below 28"),
+        (["image-memory=0.0001"], "set auxiliary-limit to at most 34, or raise image-memory"),
+        (["image-memory=0.0001", "auxiliary-limit=30"], "update-attacks: the images behind a training update are"),
+        (["image-memory=0"], "image-memory is 0; allowed: above 0"),
+        (["auxiliary-limit=-1"], "auxiliary-limit is -1; allowed: at least 0"),
+    ],
+)
+def test_what_cannot_run_is_refused_by_name(settings: list[str], message: str) -> None:
+    path = next(path for path in CONFIGS if path.name == "quick.toml")
+    code, output = dry_run(path, *settings)
+    assert code == 2
+    assert message in output
+
+
+def test_a_measured_step_is_as_large_as_its_parts() -> None:
+    """At the peak of a step there are at least weights, their gradients and the images' activations."""
+    task = Experiment(model="resnet20", dataset="photos").task(Pipeline())
+    step = measure(task)
+    model = task.build_model()
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    assert step.parameters == weights
+    assert step.peak(1) > 2 * 4 * weights
+    # Every convolution's output is kept for the backward pass: 16 channels at 32 x 32 in the first of three stages.
+    assert step.image_bytes > 7 * 16 * 32 * 32 * 4
+    assert step.image_seconds > 0
+
+
+def test_messages_are_counted_as_they_are_sent(tmp_path: Path) -> None:
+    from simulations.server_app import run_experiment
+    from tests.local_grid import LocalGrid
+
+    experiment = Experiment(
+        output_dir=str(tmp_path / "run"), train_limit=100, test_limit=20, num_clients=2, rounds=2, defenses="Clip(max_norm=1.0)",
+        probe_attacks="LabelInference()", update_attacks="LabelInference()", attack_rounds="first,final", attack_workers=0,
+        adaptive=False, batch_size=16,
+    )  # fmt: skip
+
+    class Counting(LocalGrid):
+        sent = 0
+
+        def push_messages(self, messages: Any) -> Any:
+            messages = list(messages)
+            Counting.sent += len(messages)
+            return super().push_messages(messages)
+
+    run_experiment(Counting(2), experiment)
+    data = experiment.task(Pipeline()).load_data()
+    assert count_messages(experiment, *shares(experiment, data)) == pytest.approx(Counting.sent, rel=0.15)
+
+
+def test_the_paper_sized_data_would_be_read_batch_by_batch(data: Path) -> None:
+    path = next(path for path in CONFIGS if path.name == "split_table1_gpu.toml")
+    settings = tomllib.loads(path.read_text()) | {"data-dir": str(data), "image-memory": 0.001}
+    loaded = Experiment.from_mapping(settings).task(Pipeline()).load_data()
+    assert isinstance(loaded.train.images, StoredImages)
+    assert DataCard.of(loaded).input_shape == (3, 224, 224)
