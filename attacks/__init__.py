@@ -32,10 +32,11 @@ from attacks.presets import DLG, LBFGSL2, AdamCosine, AdamL1, AdamL2, InvertingG
 from attacks.restoration import LearnedRestorer
 from attacks.server_prediction import ServerPrediction
 from attacks.shadow_models import ShadowModels
-from attacks.shredder import Jigsaw, Shredder, WindowMean
+from attacks.shredder import Jigsaw, Shredder
 from attacks.token_decoder import TokenDecoder
 from attacks.token_intersection import TokenIntersection
 from attacks.token_jigsaw import TokenJigsaw
+from attacks.unshuffle import WindowMean
 
 __all__ = [
     "DLG",

@@ -42,6 +42,8 @@ class ClientUpdate:
         train_mode: The client computed its gradients with the model in train mode.
         momentum: Of the client's SGD; makes no difference to one step, unless it is Nesterov's.
         nesterov: The client's SGD looks ahead by its momentum.
+        window_sides: Sides of the windows that VisualMixer shuffled each pixel of the images in, (B, H, W) int64; told to upper
+            bounds only.
     """
 
     model: nn.Module
@@ -58,6 +60,7 @@ class ClientUpdate:
     train_mode: bool = True
     momentum: float = 0.0
     nesterov: bool = False
+    window_sides: Tensor | None = None
 
     @property
     def step_length(self) -> float:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import combinations, permutations
+from itertools import permutations
 
 import torch
 from torch import Tensor
 
+Seams = tuple[tuple[Tensor, Tensor, Tensor], list[tuple[int, Tensor, Tensor, bool]]]
 FEW = 4
 """Windows of at most so many blocks are solved by trying every order."""
 
@@ -15,7 +16,7 @@ def place_blocks(plane: Tensor, side: int, windows: list[Tensor], sweeps: int) -
     """Reorders the blocks of every window in place, lowering the sum of all seam costs until no window finds a better order.
 
     The first sweep looks at seams inside windows only, since the neighbours are still shuffled; the others at all seams.
-    A window of up to 4 blocks tries every order. A larger one tries every swap of two blocks, and the optimal assignment
+    A window of up to 4 blocks tries every order. A larger one tries the best swap of two blocks, and the optimal assignment
     of its blocks to places where the cost of a block at a place is that of its seams to what lies around it now.
 
     Args:
@@ -72,6 +73,7 @@ class _Puzzle:
             torch.stack([place[:-1].flatten(), place[1:].flatten()]),
         ]
         self.columns, self.rows = columns, rows
+        self.known: dict[int, Seams] = {}
 
     def total(self) -> float:
         """Sum over all seams."""
@@ -80,50 +82,77 @@ class _Puzzle:
     def improve(self, window: Tensor, inside_only: bool) -> bool:
         """Gives the window the best order that is tried; whether it changed."""
         current = self.block[window]
-        inner, outer = self._seams(window)
+        inner, outer = self._inner(window), self._outer(window)
         if inside_only:
             outer = torch.zeros_like(outer)
         orders = self._orders(current, inner, outer)
         held = current[orders]  # (orders, k): the block at each place of the window
         costs = outer[torch.arange(len(window)), orders].sum(1)
-        for direction, a, b in inner:
-            costs = costs + self.cost[direction, held[:, a], held[:, b]]
+        direction, a, b = inner
+        costs = costs + self.cost[direction, held[:, a], held[:, b]].sum(1)
         best = int(costs.argmin())
         if not costs[best] < costs[0] - 1e-6:  # the first order is the present one
             return False
         self.block[window] = held[best]
         return True
 
-    def _seams(self, window: Tensor) -> tuple[list[tuple[int, int, int]], Tensor]:
-        """Seams inside the window, and the cost (k places, k blocks) of those to the blocks around it."""
-        index = {place: i for i, place in enumerate(window.tolist())}
-        current, inner = self.block[window], []
-        outer = torch.zeros(len(window), len(window))
-        for place, i in index.items():
-            row, column = divmod(place, self.columns)
-            for direction, far, step in ((0, column + 1 < self.columns, 1), (1, row + 1 < self.rows, self.columns)):
-                if far and place + step in index:
-                    inner.append((direction, i, index[place + step]))
-                elif far:
-                    outer[i] += self.cost[direction, current, self.block[place + step]]
-            for direction, near, step in ((0, column > 0, 1), (1, row > 0, self.columns)):
-                if near and place - step not in index:
-                    outer[i] += self.cost[direction, self.block[place - step], current]
-        return inner, outer
+    def _inner(self, window: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Seams inside the window: direction, and the places in the window before and after the seam, (seams,) each."""
+        return self._seams(window)[0]
 
-    def _orders(self, current: Tensor, inner: list[tuple[int, int, int]], outer: Tensor) -> Tensor:
+    def _outer(self, window: Tensor) -> Tensor:
+        """Cost (k places, k blocks) of the seams to what lies around the window now."""
+        current, costs = self.block[window], torch.zeros(len(window), len(window))
+        for direction, inside, around, comes_after in self._seams(window)[1]:
+            cost, beside = self.cost[direction], self.block[around, None]
+            costs.index_add_(0, inside, cost[current[None], beside] if comes_after else cost[beside, current[None]])
+        return costs
+
+    def _seams(self, window: Tensor) -> Seams:
+        """Seams inside, and those to the places around: direction, place in the window, place outside, which comes after it.
+
+        They depend on the window alone, and windows do not overlap, so that they are found once.
+        """
+        first = int(window[0])
+        if first not in self.known:
+            number = torch.full((self.rows * self.columns,), -1)
+            number[window] = torch.arange(len(window))
+            inner, outer = [], []
+            for direction, (before, after) in enumerate(self.pairs):
+                a, b = number[before], number[after]
+                within = (a >= 0) & (b >= 0)
+                inner.append(torch.stack([torch.full_like(a[within], direction), a[within], b[within]]))
+                out, into = (a >= 0) & ~within, (b >= 0) & ~within
+                outer += [(direction, a[out], after[out], True), (direction, b[into], before[into], False)]
+            directions, befores, afters = torch.cat(inner, 1)
+            self.known[first] = ((directions, befores, afters), outer)
+        return self.known[first]
+
+    def _orders(self, current: Tensor, inner: tuple[Tensor, Tensor, Tensor], outer: Tensor) -> Tensor:
         """Orders (m, k) to try; order[i] is which of the window's present blocks goes to place i."""
         k = len(current)
         if k <= FEW:
             return torch.tensor(list(permutations(range(k))))
-        swaps = torch.arange(k).repeat(k * (k - 1) // 2 + 1, 1)
-        for row, (a, b) in enumerate(combinations(range(k), 2), start=1):
-            swaps[row, a], swaps[row, b] = b, a
-        around = outer.clone()
-        for direction, a, b in inner:
-            around[a] += self.cost[direction, current, current[b]]
-            around[b] += self.cost[direction, current[a], current]
+        around, (direction, a, b) = outer.clone(), inner
+        around.index_add_(0, a, self.cost[direction[:, None], current[None], current[b, None]])
+        around.index_add_(0, b, self.cost[direction[:, None], current[a, None], current[None]])
+        swapped = torch.arange(k)
+        p, q = divmod(int(self._swap_gains(around, current, inner).argmin()), k)
+        swapped[p], swapped[q] = q, p
         from scipy.optimize import linear_sum_assignment
 
         assigned = torch.from_numpy(linear_sum_assignment(around.numpy())[1])
-        return torch.cat([swaps, assigned[None]])
+        return torch.stack([torch.arange(k), swapped, assigned])
+
+    def _swap_gains(self, around: Tensor, current: Tensor, inner: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        """What every swap of two blocks adds to the cost, (k, k); ``around`` as costs of each block at each place as things are."""
+        stay = around.diagonal()
+        added = around + around.T - stay[:, None] - stay[None]
+        direction, a, b = inner
+        first, second = current[a], current[b]
+        # Between neighbours the seam itself turns around, where ``around`` has either block beside itself.
+        turned = self.cost[direction, second, first] + self.cost[direction, first, second]
+        turned = turned - self.cost[direction, first, first] - self.cost[direction, second, second]
+        added[a, b] += turned
+        added[b, a] += turned
+        return added

@@ -1,115 +1,22 @@
-"""Undoing shuffles inside known windows without learning: window means, annealed pixels (shredder), matched blocks (jigsaw)."""
+"""Undoing shuffles inside windows without learning what pictures look like: annealed pixels (shredder), matched blocks (jigsaw)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, NamedTuple, Self
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from attacks.base import ClientUpdate, Knowledge, Reconstruction, Refinement
 from attacks.jigsaw import place_blocks
 from attacks.metrics import total_variation
+from attacks.unshuffle import Unshuffle, Windows
 from defenses.checks import is_number, is_whole, require
-from defenses.vfe import window_fill, window_sum
-from defenses.visual_mixer import BlockShuffle, Level, VisualMixer
-
-Shuffle = VisualMixer | BlockShuffle
-
-
-class _Windows(NamedTuple):
-    """Which pixels (or blocks) of a guess may have changed places with which.
-
-    Attributes:
-        levels: As ``VisualMixer.partition`` returns them, in units of ``side`` pixels.
-        side: Side of the squares that moved as a whole; 1 for pixels.
-        spatial: All channels moved together.
-    """
-
-    levels: list[Level]
-    side: int = 1
-    spatial: bool = False
+from defenses.visual_mixer_windows import Level
 
 
 @dataclass(frozen=True, repr=False)
-class _Unshuffle(Refinement):
-    """What the three attacks share: windows of ``window`` pixels, or those of the first shuffle in the clients' pipeline.
-
-    With ``window`` = 0, the windows of ``BlockShuffle`` are known. Those of ``VisualMixer`` depend on the original image; they are
-    estimated by the same algorithm on the guess, whose window variances are those of the original.
-    """
-
-    threat: ClassVar[str] = (
-        "a guess of the protected images and the defence's algorithm; no auxiliary image is looked at"
-    )
-    needs_auxiliary: ClassVar[bool] = True  # ``fit`` takes the pipeline from the knowledge, and nothing else
-
-    window: int = 0
-    learned: tuple[Shuffle, ...] | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        require(is_whole(self.window) and self.window >= 0, self, "window", "a whole number, or 0: from the pipeline")
-
-    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Keeps the first shuffle of the clients' pipeline, if there is one."""
-        found = [d for d in knowledge.pipeline.defenses if isinstance(d, VisualMixer | BlockShuffle)]
-        return replace(self, learned=tuple(found[:1]))
-
-    def check_fitted(self) -> None:
-        """As ``Refinement``; with ``window`` given there is nothing to learn."""
-        if self.window == 0:
-            super().check_fitted()
-
-    def refine(self, observation: ClientUpdate, guess: Reconstruction, generator: torch.Generator) -> Reconstruction:
-        """Undoes the shuffle in every image. Without one in the pipeline they stay, with ``nothing_to_undo`` = 1."""
-        pixels = guess.images.detach().float().cpu()
-        windows = self._windows(pixels)
-        if windows is None:
-            return replace(guess, diagnostics=guess.diagnostics | {"nothing_to_undo": 1.0})
-        images, found = self._solve(pixels, windows, generator)
-        return replace(guess, images=images.to(guess.images), diagnostics=guess.diagnostics | found)
-
-    def _windows(self, images: Tensor) -> _Windows | None:
-        known = self.learned[0] if self.learned else None
-        if isinstance(known, VisualMixer):
-            levels = known.partition(images) if self.window == 0 else _grid(images, self.window)
-            return _Windows(levels, 1, known.channels == "spatial")
-        if isinstance(known, BlockShuffle):
-            window = self.window or known.window
-            side = known.window // known.blocks
-            return _Windows(_grid(images, max(window // side, 1), side), side)
-        return _Windows(_grid(images, self.window)) if self.window else None
-
-    def _solve(self, images: Tensor, windows: _Windows, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
-        """Images (B, C, H, W) on the CPU -> guesses of the same shape, and diagnostics."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True, repr=False)
-class WindowMean(_Unshuffle):
-    """Replaces every window by its mean, channel by channel: what shuffling never hides.
-
-    A null baseline: it says what a picture of this resolution gives away, and every attack on a shuffle must beat it.
-
-    Attributes:
-        window: Side of the windows in pixels; 0: from the pipeline.
-    """
-
-    source: ClassVar[str] = "null baseline: VisualMixer (NDSS 2024), Algorithm 1, keeps the values of every window"
-
-    def _solve(self, images: Tensor, windows: _Windows, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
-        result = images.clone()
-        for units, active in windows.levels:
-            size, (height, width) = units * windows.side, images.shape[-2:]
-            means = window_sum(images, size) / window_sum(torch.ones(height, width), size)
-            inside = window_fill(active, size, height, width)[:, None]
-            result = torch.where(inside, window_fill(means, size, height, width), result)
-        return result, {}
-
-
-@dataclass(frozen=True, repr=False)
-class Shredder(_Unshuffle):
+class Shredder(Unshuffle):
     """Simulated annealing over swaps of two pixels of a window, minimising total variation, seams to neighbours included.
 
     One step proposes a swap in every fourth window (no two of them touch, so that their costs do not interact) of every image and
@@ -118,6 +25,7 @@ class Shredder(_Unshuffle):
 
     Attributes:
         window: Side of the windows in pixels; 0: from the pipeline.
+        partition: "inferred", or "told": an upper bound that is told the true windows.
         sweeps: Proposals per window.
         temperature: The first T, in units of images in [0, 1].
 
@@ -136,7 +44,7 @@ class Shredder(_Unshuffle):
         allowed = is_number(self.temperature) and 0 <= self.temperature < float("inf")
         require(allowed, self, "temperature", "a finite number of at least 0")
 
-    def _solve(self, images: Tensor, windows: _Windows, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
+    def _solve(self, images: Tensor, windows: Windows, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
         channels, height, width = images.shape[1:]
         moved = channels if windows.spatial else 1
         planes = images.reshape(-1, moved, height, width)
@@ -153,7 +61,7 @@ class Shredder(_Unshuffle):
 
 
 @dataclass(frozen=True, repr=False)
-class Jigsaw(_Unshuffle):
+class Jigsaw(Unshuffle):
     """Puts the blocks of every window where their edges fit their neighbours best; see ``place_blocks``.
 
     Its unit is what the clients' defence moved: the blocks of ``BlockShuffle``, or single pixels of ``VisualMixer``, where
@@ -161,6 +69,7 @@ class Jigsaw(_Unshuffle):
 
     Attributes:
         window: Side of the windows in pixels; 0: from the pipeline.
+        partition: "inferred", or "told": an upper bound that is told the true windows.
         sweeps: Most visits of each window.
 
     Source: Pomeranz, Shemesh, Ben-Shahar, "A fully automated greedy square jigsaw puzzle solver", CVPR 2011, Eq. 3
@@ -175,7 +84,7 @@ class Jigsaw(_Unshuffle):
         super().__post_init__()
         require(is_whole(self.sweeps) and self.sweeps >= 1, self, "sweeps", "a whole number of at least 1")
 
-    def _solve(self, images: Tensor, windows: _Windows, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
+    def _solve(self, images: Tensor, windows: Windows, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
         height, width = (length // windows.side for length in images.shape[-2:])
         if height * width == 0:
             return images, {"seam_cost_before": 0.0, "seam_cost": 0.0}
@@ -229,12 +138,6 @@ class _Annealer:
         kept = self.flat[plane, :, a]
         self.flat[plane, :, a] = self.flat[plane, :, b]
         self.flat[plane, :, b] = kept
-
-
-def _grid(images: Tensor, size: int, side: int = 1) -> list[Level]:
-    """Windows of ``size`` units of ``side`` pixels all over the images; those at the edges may be cut."""
-    rows, columns = (-(-length // (size * side)) for length in images.shape[-2:])
-    return [(size, torch.ones(len(images), rows, columns, dtype=torch.bool))]
 
 
 def _members(levels: list[Level], image: int, height: int, width: int) -> list[Tensor]:

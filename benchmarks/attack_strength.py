@@ -40,7 +40,8 @@ from attacks.presets import DLG, InvertingGradients
 from attacks.restoration import LearnedRestorer
 from attacks.roc import auc, auc_interval, tpr_at_fpr
 from attacks.shadow_models import ShadowModels
-from attacks.shredder import Shredder, WindowMean
+from attacks.shredder import Shredder
+from attacks.unshuffle import WindowMean
 from clients.data import load_dataset, to_float
 from clients.models import build_model
 from defenses import ATS, InstaHide, VisualMixer

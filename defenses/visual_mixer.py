@@ -16,13 +16,17 @@ from torch import Tensor
 
 from defenses.base import Batch, InputDefense
 from defenses.checks import is_whole, require
-from defenses.vfe import squared_differences, vfe_map, window_fill, window_pairs, window_variance, window_vfe
+from defenses.visual_mixer_windows import (
+    DENSITIES,
+    FIRST_REGIONS,
+    Level,
+    mixing_windows,
+    partition,
+    power_of_two,
+    window_sizes,
+)
 
-DENSITIES = ("normalised", "sum", "sigma")
 CHANNELS = ("per-channel", "spatial")
-
-Level = tuple[int, Tensor]
-"""A window size and which windows of that size are shuffled: (B, ceil(H / size), ceil(W / size)), bool."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,9 +35,10 @@ class VisualMixer(InputDefense):
 
     An image is cut into regions of a power of two at most ``window_upper``. A region whose VFE is at most the median is
     shuffled in windows of half its size; another is split into such windows, which are judged again, down to
-    ``window_lower``. So no window is larger than half the first regions: the defaults give windows of 4 (low VFE) and 2
-    (high VFE), the bounds (2, 16) give 8, 4 and 2, and the bounds (4, 15) give 4 everywhere. Each window keeps its
-    values, channel by channel; no key is kept, and test images must be shuffled as well.
+    ``window_lower``. So no window is larger than half the first regions: on 32 pixels the defaults give windows of 4 (low
+    VFE) and 2 (high VFE), the bounds (2, 16) give 8, 4 and 2, and the bounds (4, 15) give 4 everywhere, as (4, 4) does by
+    name. Which bounds let VFE decide anything depends on the image's side: ``sizes`` tells. Each window keeps its values,
+    channel by channel; no key is kept, and test images must be shuffled as well.
 
     Attributes:
         window_lower: WS_l, 1 or more pixels; see ``visual_mixer_bounds.window_lower_bound``.
@@ -42,6 +47,9 @@ class VisualMixer(InputDefense):
             VFE_R, and "sigma" is VFE_R / sigma^2. With the last two nearly all parts of a region fall under the median.
         strict_lower: Round ``window_lower`` up to a power of two; the paper rounds down, and so breaks its own bound.
         channels: "per-channel" shuffles each channel on its own, "spatial" moves whole pixels.
+        first_regions: "halved" is line 5 of Algorithm 1, which from a side that is no power of two falls below the bound: 28
+            pixels under a bound of 16 begin with 8. "nearest" is the text of Sec. IV-D, the largest power of two at most
+            ``window_upper``: 16 there. On sides that are powers of two both are the same.
 
     The paper's text contradicts itself on which regions get larger windows; we follow Algorithm 1. It shuffles space
     and then each channel, which has exactly the law of shuffling each channel alone, "per-channel".
@@ -58,6 +66,7 @@ class VisualMixer(InputDefense):
     density: str = "normalised"
     strict_lower: bool = False
     channels: str = "per-channel"
+    first_regions: str = "halved"
 
     def __post_init__(self) -> None:
         require(
@@ -72,12 +81,25 @@ class VisualMixer(InputDefense):
         )
         require(self.density in DENSITIES, self, "density", ", ".join(DENSITIES))
         require(self.channels in CHANNELS, self, "channels", ", ".join(CHANNELS))
+        require(self.first_regions in FIRST_REGIONS, self, "first_regions", ", ".join(FIRST_REGIONS))
+
+    def sizes(self, height: int, width: int) -> list[int]:
+        """Sides of regions and windows in an image of this size; see ``window_sizes``."""
+        return window_sizes(height, width, self.window_lower, self.window_upper, self.strict_lower, self.first_regions)
+
+    def is_uniform(self, height: int, width: int) -> bool:
+        """Whether images of this size get one window size everywhere, so that VFE decides nothing."""
+        return len(self.sizes(height, width)) < 3  # the first regions, and one size that all of them are cut to
 
     def partition(self, images: Tensor) -> list[Level]:
         """The windows that (B, C, H, W) images are shuffled in; see ``partition``."""
-        height, width = images.shape[-2:]
-        sizes = window_sizes(height, width, self.window_lower, self.window_upper, self.strict_lower)
-        return partition(images, sizes, self.density)
+        return partition(images, self.sizes(*images.shape[-2:]), self.density)
+
+    def counts(self, images: Tensor) -> dict[str, int]:
+        """Windows of each size in which something moves, over all of the images; see ``mixing_windows``."""
+        found = mixing_windows(images, self.partition(images))
+        possible = found if len(found) == 1 else list(found)[1:]
+        return {f"windows-of-{size}": found[size] for size in possible}
 
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Shuffles the images; targets are unchanged."""
@@ -114,101 +136,6 @@ class BlockShuffle(InputDefense):
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Permutes the blocks; targets are unchanged."""
         return Batch(block_shuffle(batch.images, self.window, self.blocks, generator), batch.targets)
-
-
-def power_of_two(value: int, up: bool = False) -> int:
-    """The largest power of two at most ``value`` (1 or more); with ``up``, the smallest at least ``value``."""
-    return 1 << ((value - 1).bit_length() if up else value.bit_length() - 1)
-
-
-def window_sizes(height: int, width: int, lower: int, upper: int, strict_lower: bool = False) -> list[int]:
-    """Sides of the first regions and of the windows that they are halved to (Algorithm 1, lines 3-6, 11 and 16).
-
-    The size of an image is its longer side. Where the paper would fall below its own lower bound, we stop at it: line 5
-    can undershoot (17 becomes 8 although 16 would do), and so can half of an image no larger than ``upper``.
-
-    Args:
-        height: H in pixels.
-        width: W in pixels.
-        lower: WS_l in pixels.
-        upper: WS_u in pixels.
-        strict_lower: Round ``lower`` up to a power of two, not down.
-
-    Returns:
-        Decreasing sizes: regions first. One entry alone means that the regions themselves are shuffled whole.
-    """
-    smallest = power_of_two(lower, up=strict_lower)
-    size = max(height, width)
-    if size <= upper:  # One region, whose VFE is the median: it is shuffled at half its size and never split further.
-        return [size] if size <= smallest else [size, max(-(-size // 2), smallest)]
-    while size > upper:
-        size = power_of_two(size) // 2
-    size = max(size, smallest)
-    return [size >> halvings for halvings in range((size // smallest).bit_length())]
-
-
-def region_density(images: Tensor, sizes: list[int], density: str) -> Iterator[Tensor]:
-    """What Algorithm 1 compares with its median, mean over channels (equation 4), for regions of each size in turn.
-
-    Args:
-        images: (B, C, H, W).
-        sizes: Region sizes in pixels.
-        density: See ``VisualMixer``.
-
-    Yields:
-        (B, ceil(H / size), ceil(W / size)).
-    """
-    if density == "sigma":
-        for size in sizes:
-            variance = window_variance(images, size)
-            yield torch.where(variance > 0, vfe_map(images, size) / variance, 0.0).mean(1)
-        return
-    height, width = images.shape[-2:]
-    across, down = (squared.mean(1) for squared in squared_differences(images))
-    for size in sizes:
-        pairs = window_pairs(height, width, size).clamp(min=1) if density == "normalised" else torch.ones(())
-        yield window_vfe(across, down, size) / pairs.to(across.device)
-
-
-def partition(images: Tensor, sizes: list[int], density: str = "normalised") -> list[Level]:
-    """Which windows each image is shuffled in (Algorithm 1, lines 7-21); every pixel lies in exactly one.
-
-    A window is at most one of ``sizes`` high and wide, and smaller at the right and bottom edge.
-
-    Args:
-        images: (B, C, H, W), any range.
-        sizes: See ``window_sizes``.
-        density: See ``VisualMixer``.
-
-    Returns:
-        One level per size, largest first, on the device of the images.
-    """
-    height, width = images.shape[-2:]
-    pending = torch.ones(
-        len(images), -(-height // sizes[0]), -(-width // sizes[0]), dtype=torch.bool, device=images.device
-    )
-    levels: list[Level] = []
-    shuffled = torch.zeros_like(pending)
-    median: Tensor | None = None
-    for size, half, value in zip(sizes, sizes[1:], region_density(images, sizes[:-1], density), strict=False):
-        median = _median(value) if median is None else median
-        low = value <= median
-        levels.append((size, shuffled))
-        rows, columns = -(-height // half), -(-width // half)
-        shuffled, pending = (window_fill(regions, 2, rows, columns) for regions in (pending & low, pending & ~low))
-    return [*levels, (sizes[-1], shuffled | pending)]
-
-
-def window_ids(levels: list[Level], height: int, width: int) -> Tensor:
-    """Numbers the windows: (B, H, W) int64, equal where two pixels of an image are shuffled together."""
-    ids = torch.zeros(len(levels[0][1]), height, width, dtype=torch.int64)
-    first = 0
-    for size, active in levels:
-        rows, columns = active.shape[1:]
-        numbers = active.cpu() * torch.arange(first, first + rows * columns).view(rows, columns)
-        ids += window_fill(numbers, size, height, width)
-        first += rows * columns
-    return ids
 
 
 def shuffle_windows(
@@ -268,13 +195,6 @@ def block_shuffle(images: Tensor, window: int, n: int, generator: torch.Generato
     blocks = tiles.flatten(2, 3)
     tiles.copy_(blocks.gather(2, source.expand_as(blocks)).view_as(tiles))
     return out
-
-
-def _median(value: Tensor) -> Tensor:
-    """Median over regions, the mean of the two middle ones for an even number: (B, h, w) -> (B, 1, 1)."""
-    ordered = value.flatten(1).sort(1).values
-    count = ordered.shape[1]
-    return ((ordered[:, (count - 1) // 2] + ordered[:, count // 2]) / 2).view(-1, 1, 1)
 
 
 def _spans(length: int, window: int) -> list[tuple[int, int, int]]:

@@ -9,8 +9,8 @@ import torch
 from attacks.base import AttackError, Knowledge, Reconstruction
 from attacks.metrics import mse
 from attacks.restoration import LearnedRestorer, protect_afresh
-from attacks.shredder import WindowMean
 from attacks.unet import UNet
+from attacks.unshuffle import WindowMean
 from defenses import ATS, Batch, Blur, Clip, ImageNoise, InstaHide, Pipeline, VisualMixer
 from tests.attacks.wire import MEAN, STD, generators, pictures
 

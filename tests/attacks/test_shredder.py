@@ -8,18 +8,20 @@ import pytest
 import torch
 
 from attacks.base import AttackError, Knowledge, Reconstruction
-from attacks.jigsaw import place_blocks, seam_costs
+from attacks.jigsaw import _Puzzle, place_blocks, seam_costs
 from attacks.metrics import mse, total_variation
-from attacks.shredder import Jigsaw, Shredder, WindowMean
-from defenses import Batch, BlockShuffle, Clip, Pipeline, VisualMixer
-from defenses.visual_mixer import window_ids
-from tests.attacks.wire import MEAN, STD, generators, pictures
+from attacks.shredder import Jigsaw, Shredder
+from attacks.unshuffle import WindowMean
+from defenses import Batch, BlockShuffle, Blur, Clip, ImageNoise, Pipeline, VisualMixer
+from defenses.visual_mixer_windows import window_ids, window_sides
+from tests.attacks.wire import MEAN, STD, generators, linear_net, observe, pictures
 
 ALL = (WindowMean(), Shredder(sweeps=3), Jigsaw())
 
 
-def fit(attack, *defenses):
-    auxiliary = Batch(pictures(2), torch.ones(2, 1))
+def fit(attack, *defenses, auxiliary=None):
+    images = pictures(2) if auxiliary is None else auxiliary
+    auxiliary = Batch(images, torch.ones(len(images), 1))
     return attack.fit(
         Knowledge(auxiliary, Pipeline(defenses), MEAN, STD, lambda *_: pytest.fail("trains")), generators(1)[0]
     )
@@ -65,18 +67,57 @@ def test_window_means_do_not_see_the_shuffle(defense):
 
 
 def test_with_mixed_windows_each_keeps_its_values():
-    """The estimated partition is the windows of the guess; nothing leaves one, in any of the channels."""
-    defense = VisualMixer(window_lower=2, window_upper=8)
-    shuffled = protect(defense, pictures(2, side=16, channels=2))
-    found = refine(fit(Shredder(sweeps=40), defense), shuffled).images
-    levels = defense.partition(shuffled)
+    """Nothing leaves the inferred windows, in any of the channels; they are valid without being told."""
+    defense, clean = VisualMixer(window_lower=2, window_upper=16), pictures(2, side=32, channels=2)
+    shuffled = protect(defense, clean)
+    attack = fit(Shredder(sweeps=40), defense, auxiliary=pictures(24, side=32, channels=2, seed=1))
+    result = refine(attack, shuffled)
+    levels, share = attack.learned.inference(shuffled)
     assert sum(int(active.any()) for _, active in levels) > 1
-    ids = window_ids(levels, 16, 16)
-    for image, after, windows in zip(shuffled, found, ids, strict=True):
+    assert result.diagnostics["windows_expected"] == pytest.approx(float(share.mean()))
+    ids = window_ids(levels, 32, 32)
+    for image, after, windows in zip(shuffled, result.images, ids, strict=True):
         for number in windows.unique():
             inside = windows == number
             assert torch.equal(image[:, inside].sort(1).values, after[:, inside].sort(1).values)
-    assert not torch.equal(found, shuffled)
+    assert not torch.equal(result.images, shuffled)
+
+
+def test_windows_are_learned_behind_and_before_the_other_defences():
+    """The server mixes auxiliary images with the whole pipeline; a blur and noise around the shuffle do not hide its windows."""
+    shuffle = VisualMixer(window_lower=2, window_upper=16)
+    images = pictures(48, side=32, channels=3, seed=1)
+    pipeline = Pipeline((Blur(std=0.5), shuffle, ImageNoise(std=0.02)))
+    clean = pictures(24, side=32, channels=3, seed=2)
+    blurred = Pipeline(pipeline.defenses[:1]).protect_once(Batch(clean, torch.ones(24, 1)), ("client",)).images
+    true = window_sides(shuffle.partition(blurred), 32, 32)
+    batch = pipeline.protect_once(Batch(clean, torch.ones(24, 1)), ("client",))
+    seen = pipeline.protect_batch(batch, ("client",)).images
+    attack = fit(WindowMean(), *pipeline.defenses, auxiliary=images)
+    found = window_sides(attack.learned.inference(seen)[0], 32, 32)
+    assert float((found == true).float().mean()) > 0.85
+
+
+def test_told_windows_are_an_upper_bound_for_single_images():
+    defense, clean = VisualMixer(window_lower=2, window_upper=16), pictures(1, side=32, channels=3)
+    shuffled = protect(defense, clean)
+    sides = window_sides(defense.partition(clean), 32, 32)
+    attack = fit(WindowMean(partition="told"), defense)
+    assert (attack.upper_bound, WindowMean().upper_bound) == ("told the true windows", "")
+    seen = replace(observe(linear_net(), pictures(1), torch.zeros(1, dtype=torch.int64)), window_sides=sides)
+    told = attack.refine_many([seen], [guess(shuffled)], generators(1))[0]
+    same = attack.refine_many([seen], [guess(clean)], generators(1))[0]
+    assert not told.failure
+    assert torch.allclose(told.images, same.images, atol=1e-6)
+    for wrong, why in ((replace(seen, window_sides=None), "upper bound"), (None, "upper bound")):
+        assert why in attack.refine_many([wrong], [guess(shuffled)], generators(1))[0].failure
+    two = attack.refine_many([seen], [guess(shuffled.repeat(2, 1, 1, 1))], generators(1))[0]
+    assert "one image" in two.failure
+
+
+def test_images_of_another_size_than_those_learned_from_are_refused():
+    attack = fit(WindowMean(), VisualMixer(2, 16), auxiliary=pictures(16, side=32))
+    assert "sides" in refine(attack, pictures(1, side=28)).failure
 
 
 @pytest.mark.parametrize(("height", "width"), [(12, 12), (10, 7)])
@@ -109,6 +150,22 @@ def test_jigsaw_solves_blocks_of_a_smooth_image_exactly(window, blocks, channels
     result = refine(fit(Jigsaw(), defense), shuffled)
     assert torch.equal(result.images, clean)
     assert result.diagnostics["seam_cost"] < result.diagnostics["seam_cost_before"]
+
+
+def test_best_swap_of_a_large_window_is_the_best_of_all():
+    """Costs of all swaps at once, against swapping and adding up every seam."""
+    plane = torch.rand(1, 5, 6, generator=torch.Generator().manual_seed(5))
+    puzzle = _Puzzle(seam_costs(plane.view(30, 1, 1, 1)), 5, 6)
+    window = torch.arange(30).view(5, 6)[1:4, 1:5].flatten()
+    current, (direction, a, b) = puzzle.block[window], puzzle._inner(window)
+    around = puzzle._outer(window)
+    around.index_add_(0, a, puzzle.cost[direction[:, None], current[None], current[b, None]])
+    around.index_add_(0, b, puzzle.cost[direction[:, None], current[a, None], current[None]])
+    added, before = puzzle._swap_gains(around, current, (direction, a, b)), puzzle.total()
+    for p, q in itertools.combinations(range(12), 2):
+        puzzle.block[window[[p, q]]] = puzzle.block[window[[q, p]]]
+        assert float(added[p, q]) == pytest.approx(puzzle.total() - before, abs=1e-4)
+        puzzle.block[window[[p, q]]] = puzzle.block[window[[q, p]]]
 
 
 def test_jigsaw_finds_the_best_order_of_one_window():
@@ -175,6 +232,8 @@ def test_windows_that_do_not_fit_the_image(attack):
         (Shredder, {"sweeps": 0}),
         (Shredder, {"temperature": -1.0}),
         (Jigsaw, {"sweeps": 0}),
+        (WindowMean, {"partition": "guessed"}),
+        (WindowMean, {"partition": "told", "window": 4}),
     ],
 )
 def test_refuses_bad_values(cls, change):

@@ -18,13 +18,18 @@ from defenses.visual_mixer import (
     BlockShuffle,
     VisualMixer,
     block_shuffle,
-    partition,
-    power_of_two,
     shuffle_windows,
-    window_ids,
-    window_sizes,
 )
 from defenses.visual_mixer_bounds import shuffled_vfe_variance
+from defenses.visual_mixer_windows import (
+    levels_of,
+    mixing_windows,
+    partition,
+    power_of_two,
+    window_ids,
+    window_sides,
+    window_sizes,
+)
 from tests.defenses.visual_mixer_reference import crop, reference_partition, reference_visual_mixer
 
 SHAPES = [(28, 28), (32, 32), (31, 45), (5, 5), (1, 1), (1, 40), (64, 48), (7, 100)]
@@ -86,6 +91,55 @@ def test_window_sizes_follow_lines_3_to_16_of_the_algorithm():
     assert window_sizes(20, 17, 16, 16) == [16]  # Line 5 would give 8.
     assert window_sizes(5, 5, 8, 15) == [5]
     assert window_sizes(1, 1, 2, 15) == [1]
+
+
+def test_first_regions_are_the_largest_power_of_two_within_the_bound_where_the_text_says_so():
+    """Sec. IV-D against line 5: they differ on sides that are no power of two."""
+    assert window_sizes(28, 28, 2, 16) == [8, 4, 2]
+    assert window_sizes(28, 28, 2, 16, first_regions="nearest") == [16, 8, 4, 2]
+    assert window_sizes(224, 224, 4, 100, first_regions="nearest") == [64, 32, 16, 8, 4]
+    for bounds in BOUNDS:
+        assert window_sizes(32, 32, *bounds) == window_sizes(32, 32, *bounds, first_regions="nearest")
+        assert window_sizes(20, 9, 4, 30) == window_sizes(20, 9, 4, 30, first_regions="nearest")
+    ids = ids_of(VisualMixer(2, 16, first_regions="nearest"), random_images(3, 1, 28, 28))
+    assert {max(box[2:]) for image in ids for box in windows_of(image)} == {8, 4, 2}
+
+
+@pytest.mark.parametrize(
+    ("defense", "side", "uniform"),
+    [
+        (VisualMixer(4, 16), 28, True),
+        (VisualMixer(4, 16), 32, False),
+        (VisualMixer(2, 16), 28, False),
+        (VisualMixer(4, 16, first_regions="nearest"), 28, False),
+        (VisualMixer(4, 4), 32, True),
+        (VisualMixer(2, 64), 32, True),
+    ],
+)
+def test_bounds_that_give_one_size_everywhere_are_known_before_any_image(defense, side, uniform):
+    """Against the sizes that occur among many images of all contrasts."""
+    images = random_images(20, 1, side, side)
+    found = set(window_sides(defense.partition(images), side, side).flatten().tolist())
+    assert defense.is_uniform(side, side) == uniform == (len(found) == 1)
+
+
+def test_windows_are_counted_where_something_moves():
+    """Two regions of 8 hold noise and are cut, two are of one colour: no window of 4 changes anything."""
+    image = torch.full((1, 3, 16, 16), 0.5)
+    image[:, :, :8] = random_images(1, 3, 8, 16)
+    defense = VisualMixer(2, 15)
+    levels = defense.partition(image)
+    assert set(window_sides(levels, 16, 16)[0, :8].flatten().tolist()) == {2}
+    assert mixing_windows(image, levels) == {8: 0, 4: 0, 2: 32}
+    assert defense.counts(image) == {"windows-of-4": 0, "windows-of-2": 32}
+    assert VisualMixer(4, 4).counts(image) == {"windows-of-4": 8}
+
+
+def test_sides_of_windows_say_which_windows_they_are():
+    images = random_images(4, 1, 28, 32)
+    levels = VisualMixer(2, 16).partition(images)
+    again = levels_of(window_sides(levels, 28, 32))
+    assert all(a[0] == b[0] and torch.equal(a[1], b[1]) for a, b in zip(levels[1:], again, strict=True))
 
 
 @pytest.mark.parametrize(("lower", "upper"), BOUNDS)

@@ -13,7 +13,7 @@ from scipy.optimize import linprog
 from scipy.stats import norm
 
 from defenses.vfe import shuffled_vfe_mean, vfe_normalised, vfe_region
-from defenses.visual_mixer import VisualMixer, window_ids
+from defenses.visual_mixer import VisualMixer
 from defenses.visual_mixer_bounds import (
     ESTIMATORS,
     key_count,
@@ -26,6 +26,7 @@ from defenses.visual_mixer_bounds import (
     window_upper_bound,
     within_probability,
 )
+from defenses.visual_mixer_windows import window_ids
 
 TABLE_I = {
     "0": 200,

@@ -1,0 +1,247 @@
+"""Which windows VisualMixer shuffled an image in, told from the shuffled image: the partition is an unknown like the pixels.
+
+Shuffling whitens an image below the size of its windows and leaves it alone above: the means of the parts of a shuffled window
+differ no more than chance makes them, and do not agree across colour channels; those of an image that was not shuffled at that
+scale do both. So every region that Algorithm 1 may have cut is judged by how much the means of its parts vary at each scale, and
+how far channels agree in that. The server learns the judgement on auxiliary images that it mixes itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from defenses.vfe import widened, window_fill, window_sum
+from defenses.visual_mixer_windows import Level
+
+Mix = Callable[[Tensor, torch.Generator], tuple[list[Level], Tensor]]
+"""Auxiliary images (B, C, H, W) -> the windows that a client's algorithm chooses, and the shuffled images."""
+
+DRAWS, MOST_IMAGES, CHUNK = 4, 400, 64
+"""Times that each auxiliary image is mixed; images used at most; images mixed at once."""
+STEPS, ROWS, HIDDEN, RATE = 250, 4096, 32, 1e-2
+"""Training of one judgement: steps of Adam, regions in a step, hidden units, largest learning rate."""
+NOISE, SMOOTHING, LOST = 0.3, 0.6, 0.15
+"""Errors of inversions that the judgement must bear: largest standard deviation of noise, and share of a 3 x 3 blur. The last is
+the share of guesses with up to 8 times as much noise: there it learns that it cannot tell."""
+FLOOR = 1e-5
+"""Variance below which nothing is visible, in units of images in [0, 1]."""
+CERTAIN = 0.95
+"""Probability from which a region counts among those at or under the median although half of the regions are."""
+MARGIN = 0.08
+"""By how much more of an image a partition must be expected to be right than one size: the best of many looks better than it is."""
+
+
+@dataclass(frozen=True)
+class WindowInference:
+    """Finds the windows of shuffled images; made by ``learn_windows``.
+
+    Attributes:
+        sizes: As ``VisualMixer.sizes`` gives them for these images.
+        judges: One network per size of region that may be cut further: features -> log-odds that it was not.
+        shape: (H, W) of the images that it learned from.
+    """
+
+    sizes: tuple[int, ...]
+    judges: tuple[nn.Module, ...]
+    shape: tuple[int, int]
+
+    def __call__(self, images: Tensor) -> tuple[list[Level], Tensor]:
+        """The partition of which most pixels are expected to have the right window size, of all that Algorithm 1 can draw and of
+        one size everywhere.
+
+        Args:
+            images: (B, C, H, W) in [0, 1], shuffled, exact or as an inversion guessed them.
+
+        Returns:
+            The windows, and for each image the expected share of pixels whose window size is right, (B,).
+        """
+        height, width = self.shape
+        if not self.judges:
+            return _uniform(self.sizes[-1], len(images), height, width), torch.ones(len(images))
+        with torch.no_grad():
+            features = region_features(images, self.sizes)
+            low = [judge(f)[..., 0].sigmoid() for judge, f in zip(self.judges, features, strict=True)]
+        levels, share = _most_expected(low, self.sizes, height, width)
+        return _or_one_size(levels, share, low, self.sizes, height, width)
+
+
+def learn_windows(sizes: list[int], images: Tensor, mix: Mix, generator: torch.Generator) -> WindowInference:
+    """Learns to find the windows of images like these.
+
+    Args:
+        sizes: As ``VisualMixer.sizes`` gives them.
+        images: (N, C, H, W), auxiliary, in [0, 1]; random ones of them where there are many.
+        mix: The client's algorithm, with randomness of the attacker's own.
+        generator: CPU generator of all draws.
+    """
+    shape = (images.shape[-2], images.shape[-1])
+    if len(sizes) < 3:  # one size everywhere: nothing to find
+        return WindowInference(tuple(sizes), (), shape)
+    chosen = images[torch.randperm(len(images), generator=generator)[:MOST_IMAGES].to(images.device)]
+    examples: list[list[tuple[Tensor, Tensor]]] = [[] for _ in sizes[:-2]]
+    for part in (part for _ in range(DRAWS) for part in torch.split(chosen, CHUNK)):
+        levels, mixed = mix(_turned(part, generator), generator)
+        seen = region_features(as_inverted(mixed, generator), tuple(sizes))
+        for at, (features, low, reached) in enumerate(zip(seen, *_cuts(levels), strict=True)):
+            examples[at].append((features[reached], low[reached].float()))
+    judges = []
+    for level in examples:
+        features, low = (torch.cat(part) for part in zip(*level, strict=True))
+        judges.append(_judge(features, low, generator))
+    return WindowInference(tuple(sizes), tuple(judges), shape)
+
+
+def region_features(images: Tensor, sizes: tuple[int, ...]) -> list[Tensor]:
+    """What tells whether regions were shuffled: for every size of region that may be cut further, (B, rows, columns, features).
+
+    At each scale s = 1, 2, 4, ... below the region's side: the logarithm of the variance of the means of its s x s squares around
+    those of the 2s x 2s squares that hold them, in units of single pixels (so that it is the same at all scales of a shuffled
+    window); and, of images with colours, the correlation of channels in these differences. Each stands beside its difference to
+    the mean over the image's regions, and beside that mean: Algorithm 1 compares regions of one image.
+
+    Args:
+        images: (B, C, H, W) in [0, 1].
+        sizes: Powers of two, decreasing; regions of the last two are never cut further.
+    """
+    pixels = widened(images)
+    channels, one = pixels.shape[1], torch.ones(1, 1, *pixels.shape[-2:], device=pixels.device)
+    pairs = [(c, c) for c in range(channels)] + list(combinations(range(channels), 2))
+    squares, counts = {}, {}
+    for scale in (1 << power for power in range(sizes[0].bit_length())):
+        total, area = window_sum(pixels, scale), window_sum(one, scale)
+        squares[scale] = torch.stack([total[:, a] * total[:, b] for a, b in pairs], 1) / area
+        counts[scale] = torch.ones_like(area)
+
+    found = []
+    for size in sizes[:-2]:
+        columns = []
+        for scale in (s for s in squares if s < size):
+            spread, freedom = (
+                window_sum(of[scale], size // scale) - window_sum(of[2 * scale], size // (2 * scale))
+                for of in (squares, counts)
+            )
+            columns += _variance_and_correlation(spread / freedom.clamp(min=1), channels)
+        own = torch.stack(columns, -1)
+        mean = own.mean((1, 2), keepdim=True).expand_as(own)
+        found.append(torch.cat([own, own - mean, mean], -1))
+    return found
+
+
+def _variance_and_correlation(covariance: Tensor, channels: int) -> list[Tensor]:
+    """Variances, then covariances, of channels (B, ., h, w) -> log mean variance and, with colours, correlation, (B, h, w) each."""
+    variance, shared = covariance[:, :channels].clamp(min=0), covariance[:, channels:]
+    found = [(variance.mean(1) + FLOOR).log()]
+    if channels > 1:
+        products = torch.stack([variance[:, a] * variance[:, b] for a, b in combinations(range(channels), 2)], 1)
+        found.append(shared.mean(1) / (products.sqrt().mean(1) + FLOOR))
+    return found
+
+
+def as_inverted(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Images with errors such as inversions leave: white noise, and for half of them a blur, of a strength drawn for each."""
+    draw = torch.rand(4, len(images), 1, 1, 1, generator=generator).to(images)
+    kernel = torch.tensor([1.0, 2.0, 1.0]).outer(torch.tensor([1.0, 2.0, 1.0])).to(images) / 16
+    channels = images.shape[1]
+    padded = F.pad(images, (1, 1, 1, 1), mode="replicate")
+    blurred = F.conv2d(padded, kernel.expand(channels, 1, 3, 3), groups=channels)
+    share = SMOOTHING * draw[0] * (draw[1] < 0.5)
+    std = NOISE * torch.where(draw[3] < LOST, 8 * draw[2], draw[2].square())
+    noise = std * torch.randn(images.shape, generator=generator).to(images)
+    return (images + share * (blurred - images) + noise).clamp(0, 1)
+
+
+def _turned(images: Tensor, generator: torch.Generator) -> Tensor:
+    """All images flipped, or not, along each axis."""
+    axes = [axis for axis in (-1, -2) if torch.rand((), generator=generator) < 0.5]
+    return images.flip(axes) if axes else images
+
+
+def _cuts(levels: list[Level]) -> tuple[list[Tensor], list[Tensor]]:
+    """For regions of all sizes but the last two: whether each was shuffled in windows of the next size; whether it was formed."""
+    low = [window_sum(active.float(), 2) > 0 for _, active in levels[1:-1]]
+    formed = [torch.ones_like(low[0])]
+    for chosen, after in pairwise(low):
+        formed.append(window_fill(formed[-1] & ~chosen, 2, *after.shape[1:]))
+    return low, formed
+
+
+def _judge(features: Tensor, low: Tensor, generator: torch.Generator) -> nn.Module:
+    """Logistic regression with one hidden layer: (n, k) features and (n,) answers; in eval mode."""
+    mean, std = features.mean(0), features.std(0, correction=0) + 1e-3
+    with torch.random.fork_rng(devices=[]):  # PyTorch's initialisation draws from the global stream
+        torch.manual_seed(int(torch.randint(1 << 31, (), generator=generator)))
+        first, last = nn.Linear(features.shape[1], HIDDEN), nn.Linear(HIDDEN, 1)
+        network = nn.Sequential(first, nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), last).to(features)
+    optimizer = torch.optim.AdamW(network.parameters(), RATE, weight_decay=1e-2)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, STEPS)
+    inputs = (features - mean) / std
+    for _ in range(STEPS):
+        rows = torch.randint(len(inputs), (min(ROWS, len(inputs)),), generator=generator).to(inputs.device)
+        loss = F.binary_cross_entropy_with_logits(network(inputs[rows])[:, 0], low[rows])
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        schedule.step()
+    with torch.no_grad():  # the scaling of the features becomes part of the first layer
+        first.weight /= std
+        first.bias.sub_(first.weight @ mean)
+    return network.eval()
+
+
+def _most_expected(low: list[Tensor], sizes: tuple[int, ...], height: int, width: int) -> tuple[list[Level], Tensor]:
+    """Of all partitions that Algorithm 1 can draw, that with most pixels expected to be right, by recursion over the regions.
+
+    Half of the first regions, rounded up, are at or under their median; more only where values tie, as in flat regions.
+    """
+    area = [window_sum(torch.ones(1, height, width), size) for size in sizes]
+    choices, right = (
+        [],
+        area[-2].expand(len(low[0]), -1, -1),
+    )  # a region of the last size but one has its windows for certain
+    for at in reversed(range(len(low))):
+        whole, parts = low[at] * area[at], (1 - low[at]) * window_sum(right, 2)
+        chosen = _at_least_half(low[0]) if at == 0 else whole >= parts
+        choices.append(chosen)
+        right = torch.where(chosen, whole, parts)
+    pending, levels = torch.ones_like(choices[-1]), [(sizes[0], torch.zeros_like(choices[-1]))]
+    for chosen, half in zip(reversed(choices), sizes[1:], strict=False):
+        rows, columns = -(-height // half), -(-width // half)
+        active, pending = (window_fill(of, 2, rows, columns) for of in (pending & chosen, pending & ~chosen))
+        levels.append((half, active))
+    last = window_fill(pending, 2, -(-height // sizes[-1]), -(-width // sizes[-1]))
+    return [*levels, (sizes[-1], last)], right.flatten(1).sum(1) / (height * width)
+
+
+def _at_least_half(low: Tensor) -> Tensor:
+    flat = low.flatten(1)
+    rank = flat.argsort(1, descending=True).argsort(1)
+    return ((rank < -(-flat.shape[1] // 2)) | (flat > CERTAIN)).view_as(low)
+
+
+def _or_one_size(
+    levels: list[Level], share: Tensor, low: list[Tensor], sizes: tuple[int, ...], height: int, width: int
+) -> tuple[list[Level], Tensor]:
+    """Takes one size everywhere in images where that is expected to be right more often: when little can be told."""
+    formed, shares = torch.ones_like(low[0]), []
+    for at, chance in enumerate(low):
+        area = window_sum(torch.ones(1, height, width), sizes[at])
+        shares.append((formed * chance * area).flatten(1).sum(1) / (height * width))
+        rows, columns = -(-height // sizes[at + 1]), -(-width // sizes[at + 1])
+        formed = window_fill(formed * (1 - chance), 2, rows, columns)
+    shares.append(1 - torch.stack(shares).sum(0))
+    best, number = torch.stack(shares).max(0)
+    one_size = best > share - MARGIN
+    mixed = [levels[0]]
+    for at, (size, active) in enumerate(levels[1:]):
+        mixed.append((size, torch.where(one_size[:, None, None], (number == at)[:, None, None], active)))
+    return mixed, torch.where(one_size, best, share)
+
+
+def _uniform(size: int, count: int, height: int, width: int) -> list[Level]:
+    return [(size, torch.ones(count, -(-height // size), -(-width // size), dtype=torch.bool))]
