@@ -126,7 +126,7 @@ def test_the_ats_recipe_is_the_published_one() -> None:
 )
 def test_what_cannot_run_is_refused_by_name(settings: list[str], message: str) -> None:
     path = next(path for path in CONFIGS if path.name == "quick.toml")
-    code, output = dry_run(path, *settings)
+    code, output = dry_run(path, "dataset=mnist-5k", "model=lenet", *settings)
     assert code == 2
     assert message in output
 
