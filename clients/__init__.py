@@ -10,9 +10,12 @@ if Path(sys.argv[0]).stem == "flwr-simulation":
     # an error. The ClientApp is imported in the driver before Ray starts, so moving there makes them find this very bundle.
     os.chdir(Path(__file__).resolve().parents[1])
 
-    # Flower puts a dead worker back into its pool, where it fails every message that it is given. Ray can restart it, but
-    # Flower offers no setting for that; this default is private to Ray, so it is set only where it exists.
+    # Flower puts a dead worker back into its pool, on top, where it fails every message that it is given. Ray can restart it,
+    # but Flower offers no setting for that; these defaults are private to Ray, so they are set only where they exist. Until a
+    # worker is back, a message to it fails at once unless Ray may retry it: with one retry it waits, however long the start
+    # takes, and only a message that itself ends two workers is lost.
     from flwr.simulation.ray_transport.ray_actor import ClientAppActor
 
     if isinstance(options := getattr(ClientAppActor, "_default_options", None), dict):
         options["max_restarts"] = -1
+        options["max_task_retries"] = 1

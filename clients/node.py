@@ -30,7 +30,8 @@ Call = Callable[[Message, Context], Message]
 def watchdog(message: Message, context: Context, call_next: Call) -> Message:
     """Turns a client that runs longer than ``config.timeout`` seconds into an error reply, so that its worker lives on.
 
-    If a call that Python cannot interrupt hangs, the process is ended a little later: the runtime then reports the loss.
+    If a call that Python cannot interrupt hangs, the process is ended a little later: the runtime then tries once more, and
+    reports the loss.
     """
     seconds = float(values_of(message, "config").get("timeout", 0.0))
     if seconds <= 0 or threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -21,6 +22,10 @@ import psutil
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("clients", "strategies", "defenses", "attacks", "simulations")
 PORT_VARIABLE = "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"
+PORTS = range(20_000, 32_000)
+PORT_TRIES = 100
+KILLS = 5
+"""Rounds of SIGKILL before a runtime's processes are left to the system: what one of them started meanwhile goes next."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,7 @@ class LocalRuntime:
         """The run's status as Flower tells it, such as "finished:completed"; "" when it knows no run."""
         command = [self._flwr, "list", "local", "--format", "json"]
         done = subprocess.run(
-            command, env=self.env, cwd=self.home, capture_output=True, text=True, timeout=60, check=False
+            command, env=self.env, cwd=self.home, capture_output=True, text=True, timeout=600, check=False
         )
         start = done.stdout.find("{")
         try:
@@ -118,13 +123,14 @@ class LocalRuntime:
 
     def stop(self) -> None:
         """Ends every process of this runtime, the simulation first, and removes its home."""
-        for patience in (6.0, 3.0):
-            mine = self.processes()
+        for attempt in range(1 + KILLS):
             # A simulation orphaned by its daemon would run on, so it goes first.
-            mine.sort(key=lambda p: "flwr-simulation" not in " ".join(_command(p)))
+            mine = sorted(self.processes(), key=lambda p: "flwr-simulation" not in " ".join(_command(p)))
             for process in mine:
-                _signal(process, kill=patience < 6.0)
-            psutil.wait_procs(mine, timeout=patience)
+                _signal(process, kill=attempt > 0)
+            if not mine:
+                break
+            psutil.wait_procs(mine, timeout=3.0 if attempt else 6.0)
         shutil.rmtree(self.home, ignore_errors=True)
 
     def processes(self) -> list[psutil.Process]:
@@ -140,10 +146,23 @@ class LocalRuntime:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback address that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port of the loopback address that nothing listens on now.
+
+    Chosen by chance below the ports that systems give to outgoing connections, and beside those of Ray's workers: between
+    the choice and the use nothing else is likely to take it, another run's choice included.
+
+    Raises:
+        LaunchError: When no port is free.
+    """
+    for _ in range(PORT_TRIES):
+        port = PORTS.start + secrets.randbelow(len(PORTS))
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise LaunchError(f"none of {PORT_TRIES} ports from {PORTS.start} to {PORTS.stop - 1} is free on 127.0.0.1")
 
 
 def app_folder(scratch: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Sending messages to partitions and getting one reply each, whatever happens to the workers in between."""
+"""Sending messages to partitions and getting at most one reply from each."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from clients.records import REFUSED
 from clients.task import Task
 
-RESTART_SECONDS = 6.0
-"""A worker process that died is started again by Ray within about 3 s (measured); messages sent meanwhile fail at once."""
-
+MARGIN_SECONDS = 300.0
+"""Beyond what clients may take: for worker processes that are started (again). Only what never answers waits so long."""
 
 SHORTEST_POLL, LONGEST_POLL = 0.005, 1.0
 """Seconds between two looks for replies."""
@@ -55,8 +53,8 @@ class Exchange:
     def __call__(self, message_type: str, contents: Mapping[int, RecordDict]) -> dict[int, Message]:
         """Sends one message to each partition in ``contents``; returns the replies (errors too) in order of partition.
 
-        A message that was lost with its worker process is sent again once, alone: it may have met a worker that another
-        client's crash had taken down. A client that kills its worker twice has failed.
+        Nothing is sent twice: that a worker's end costs nobody but the client that caused it is seen to where workers are
+        started again (``clients/__init__.py``).
         """
         return self.wait(self.post(message_type, contents))
 
@@ -66,20 +64,13 @@ class Exchange:
             Message(content=content, dst_node_id=self.nodes[partition], message_type=message_type)
             for partition, content in contents.items()
         ]
-        # The client's own watchdog answers first; the margin covers queueing behind other clients on the same worker.
-        deadline = time.monotonic() + self.timeout * len(messages) + 30.0
+        # The client's own watchdog answers first. Others may be in front of it on the same worker, and one whose worker ends is
+        # run once more.
+        deadline = time.monotonic() + self.timeout * (len(messages) + 1) + MARGIN_SECONDS
         return Posted(message_type, dict(contents), list(self.grid.push_messages(messages)), deadline)
 
     def wait(self, posted: Posted) -> dict[int, Message]:
         """The replies to ``post``, as ``__call__`` returns them."""
-        replies = self._pull(posted)
-        lost = [partition for partition, reply in replies.items() if is_lost(reply)]
-        for partition in lost:
-            time.sleep(RESTART_SECONDS)
-            replies |= self._pull(self.post(posted.message_type, {partition: posted.contents[partition]}))
-        return dict(sorted(replies.items()))
-
-    def _pull(self, posted: Posted) -> dict[int, Message]:
         partitions = {node: partition for partition, node in self.nodes.items()}
         start, open_ids, replies = time.monotonic(), set(posted.ids), {}
         while open_ids:
@@ -91,16 +82,11 @@ class Exchange:
                 break
             # Short messages are asked for often, long ones seldom: a tenth of the wait at most is lost.
             time.sleep(min(max(0.1 * (now - start), SHORTEST_POLL), LONGEST_POLL))
-        return replies
+        return dict(sorted(replies.items()))
 
     def config(self, task: Task, **values: str | int | float | bool) -> ConfigRecord:
         """The ``config`` record that every message carries."""
         return ConfigRecord({"task": task.to_json(), "timeout": self.timeout, **values})
-
-
-def is_lost(reply: Message) -> bool:
-    """Whether the reply says that no app answered (the worker died), rather than that the app raised an error or refused."""
-    return reply.has_error() and reply.error.code not in (ErrorCode.CLIENT_APP_RAISED_EXCEPTION, REFUSED)
 
 
 def is_refusal(reply: Message) -> bool:

@@ -98,10 +98,12 @@ def test_batch_norm_statistics_of_the_client_are_imitated():
     images, labels = pictures(1), classes(1)
     observation = observe(copy.deepcopy(model), images, labels)
     right = replace(observation, model=model)
-    attack = GradientInversion(iterations=150, **QUASI_NEWTON)
-    told = attack(right, generators(1)[0])
-    misled = attack(replace(right, train_mode=False), generators(1)[0])
-    assert mean(score(told, images)["psnr"]) > mean(score(misled, images)["psnr"]) + 10
+    # L-BFGS may stop early at any start (22 to 55 dB were seen); signed Adam gave 53 to 90 dB at 24 starts on 4 models, misled 8 to 10.
+    attack = GradientInversion(iterations=300, total_variation=0.0)
+    told = attack.attack_many([right] * 4, generators(4))
+    misled = attack.attack_many([replace(right, train_mode=False)] * 4, generators(4))
+    psnr = {name: psnrs(guesses, images.repeat(4, 1, 1, 1)) for name, guesses in (("told", told), ("misled", misled))}
+    assert min(psnr["told"]) > max(psnr["misled"]) + 20
 
 
 # ---- a guess depends on its own observation and generator only

@@ -6,10 +6,11 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from tests.simulations.test_federation import untimed
 pytestmark = pytest.mark.slow
 
 BINARIES = Path(sys.executable).parent
+PATIENCE = 1800
+"""Seconds until a test gives up on what may never end; how fast the machine is decides nothing."""
 SMALL: dict[str, Any] = {
     "dataset": "mnist-5k", "model": "lenet", "batch-size": 32, "learning-rate": 0.1, "momentum": 0.5,
     "train-limit": 200, "test-limit": 60, "rounds": 2, "local-epochs": 1, "defenses": "GaussianNoise(std=0.02)",
@@ -52,7 +55,7 @@ def folder(tmp_path: Path) -> Path:
 def run_in(runtime: LocalRuntime, values: dict[str, Any], clients: int, app: Path | None = None) -> str:
     """Runs an app to its end; returns Flower's status."""
     process = runtime.start(values, Resources(clients), app)
-    assert process.wait(timeout=300) is not None
+    assert process.wait(timeout=PATIENCE) is not None
     return runtime.status()
 
 
@@ -64,7 +67,7 @@ def test_plain_flwr_run_completes_with_the_audit(folder: Path, tmp_path: Path) -
         )
         command = [str(BINARIES / "flwr"), "run", str(ROOT), "--stream", "--run-config", overrides]
         done = subprocess.run(
-            command, env=runtime.env, cwd=runtime.home, capture_output=True, text=True, timeout=300, check=False
+            command, env=runtime.env, cwd=runtime.home, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
         assert runtime.status() == "finished:completed", done.stdout[-3000:]
     rows = read_lines(folder / "rows.jsonl")
@@ -78,12 +81,13 @@ def test_a_failed_run_is_told_and_leaves_no_process(tmp_path: Path) -> None:
     command = [str(BINARIES / "fedveil"), "run", "--out", str(tmp_path / "run"), "--clients", "3", *pairs(SMALL)]
     command += ["-s", "client-timeout=0.001", "-s", "min-usable=1.0"]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path, env=marked(tmp_path)
+        command, capture_output=True, text=True, timeout=PATIENCE, check=False, cwd=tmp_path, env=marked(tmp_path)
     )
     assert done.returncode == 1
     assert "the run failed" in done.stderr
     assert "client ran longer than client-timeout = 0.001 s" in " ".join(done.stderr.split())
-    assert not leftovers(tmp_path)
+    # Who was told to end may need a moment.
+    wait_until(lambda: not leftovers(tmp_path), "processes were left over")
 
 
 def marked(tmp_path: Path) -> dict[str, str]:
@@ -92,7 +96,6 @@ def marked(tmp_path: Path) -> dict[str, str]:
 
 
 def leftovers(tmp_path: Path) -> list[list[str]]:
-    time.sleep(1.0)
     mine = []
     for process in psutil.process_iter():
         try:
@@ -115,25 +118,18 @@ def broken_app(tmp_path: Path, module: str, marker: str, line: str) -> Path:
     return app
 
 
-@pytest.mark.parametrize(
-    ("fault", "reason"),
-    [("time.sleep(10_000)", "client ran longer than client-timeout"), ("__import__('os')._exit(1)", "")],
-    ids=["hangs", "dies"],
-)
-def test_a_client_that_hangs_or_dies_costs_its_own_update(
-    folder: Path, tmp_path: Path, fault: str, reason: str
-) -> None:
-    values = config(folder, defenses="", client_timeout=15.0, attack_rounds="", num_clients=4)
-    line = f"        if self.partition == 1 and self.task.round == 1:\n            {fault}\n"
+def test_a_client_that_dies_costs_its_own_update(folder: Path, tmp_path: Path) -> None:
+    """Its neighbours' messages wait for a new worker, however busy the machine is; see also tests/clients/test_lost_worker.py."""
+    values = config(folder, defenses="", attack_rounds="", num_clients=4)
+    line = "        if self.partition == 1 and self.task.round == 1:\n            __import__('os')._exit(1)\n"
     app = broken_app(tmp_path, "clients/training.py", "        start = time.perf_counter()\n", line)
     with LocalRuntime(tmp_path / "log.txt") as runtime:
         status = run_in(runtime, values, 4, app)
     assert status == "finished:completed", (tmp_path / "log.txt").read_text()[-3000:]
     rows = read_lines(folder / "rows.jsonl")
-    failed = [(row["client"], row["round"]) for row in rows if row["status"] == "failed"]
-    assert failed == [(1, 1)]
-    assert reason in next(row["message"] for row in rows if row["status"] == "failed")
+    assert [(row["client"], row["round"]) for row in rows if row["status"] == "failed"] == [(1, 1)]
     assert [row["n"] for row in rows if row["metric"] == "train-loss"] == [3, 4]
+    assert {row["n"] for row in rows if row["metric"] == "test-accuracy"} == {60}
 
 
 def test_kill_9_and_resume_give_the_rows_of_an_unbroken_run(tmp_path: Path) -> None:
@@ -141,7 +137,7 @@ def test_kill_9_and_resume_give_the_rows_of_an_unbroken_run(tmp_path: Path) -> N
     fedveil = [str(BINARIES / "fedveil"), "run"]
     whole = tmp_path / "whole"
     done = subprocess.run(
-        [*fedveil, "--out", str(whole), *pairs(settings)], capture_output=True, text=True, timeout=400, check=False
+        [*fedveil, "--out", str(whole), *pairs(settings)], capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert done.returncode == 0, done.stderr
     assert f"report: {whole / 'report.html'}" in done.stdout
@@ -149,27 +145,28 @@ def test_kill_9_and_resume_give_the_rows_of_an_unbroken_run(tmp_path: Path) -> N
     killed = tmp_path / "killed"
     running = subprocess.Popen([*fedveil, "--out", str(killed), *pairs(settings)], stdout=subprocess.DEVNULL)
     try:
-        wait_until(lambda: read_progress(killed).get("round", 0) >= 1, 120)
-        assert read_progress(killed)["round"] < 4
+        wait_until(lambda: read_progress(killed).get("round", 0) >= 1)
+        assert not read_progress(killed)["finished"]
     finally:
         kill_tree(running.pid)
     resumed = subprocess.run(
         [*fedveil, "--resume", str(killed)],
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=PATIENCE,
         check=False,
         env=marked(tmp_path),
     )
     assert resumed.returncode == 0, resumed.stderr
     assert untimed(read_lines(killed / "rows.jsonl")) == untimed(read_lines(whole / "rows.jsonl"))
-    assert not leftovers(tmp_path)
+    # Who was told to end may need a moment.
+    wait_until(lambda: not leftovers(tmp_path), "processes were left over")
 
 
-def wait_until(condition: Any, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
+def wait_until(condition: Callable[[], bool], why: str = "nothing happened") -> None:
+    deadline = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < deadline, f"nothing happened within {seconds} s"
+        assert time.monotonic() < deadline, f"{why} within {PATIENCE} s"
         time.sleep(0.2)
 
 
@@ -186,6 +183,11 @@ def kill_tree(pid: int) -> None:
                 process.kill()
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture
@@ -212,7 +214,8 @@ def deployment(tmp_path: Path) -> Iterator[tuple[Path, dict[str, str]]]:
             started.append(
                 subprocess.Popen(command, env={**env, "FLWR_HOME": str(home)}, cwd=home, stdout=log, stderr=log)
             )
-        time.sleep(4 if at == 0 else 1)
+        if at == 0:
+            wait_until(lambda: listens(link), "the SuperLink did not start")
     cli = tmp_path / "cli"
     cli.mkdir()
     (cli / "config.toml").write_text(f'[superlink.loopback]\naddress = "127.0.0.1:{link}"\ninsecure = true\n')
@@ -224,10 +227,9 @@ def deployment(tmp_path: Path) -> Iterator[tuple[Path, dict[str, str]]]:
         ]
         for process in started:
             process.terminate()
-        psutil.wait_procs([child for family in families for child in family], timeout=8)
-        for child in [child for family in families for child in family]:
-            if child.is_running():
-                child.kill()
+        _, alive = psutil.wait_procs([child for family in families for child in family], timeout=8)
+        for child in alive:
+            child.kill()
 
 
 def test_the_same_app_runs_on_a_superlink_with_two_supernodes(
@@ -244,7 +246,7 @@ def test_the_same_app_runs_on_a_superlink_with_two_supernodes(
     }
     overrides = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
     command = ["flwr", "run", str(ROOT), "loopback", "--stream", "--run-config", overrides]
-    subprocess.run(command, env=env, cwd=cli, capture_output=True, text=True, timeout=400, check=False)
+    subprocess.run(command, env=env, cwd=cli, capture_output=True, text=True, timeout=PATIENCE, check=False)
     progress = read_progress(folder)
     assert progress.get("finished"), progress
     rows = read_lines(folder / "rows.jsonl")

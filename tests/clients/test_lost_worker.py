@@ -1,0 +1,74 @@
+"""A worker process that ends costs the message that ended it, and no other. Real Ray, Flower's own pool."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+DRIVER = """
+import json, queue, sys
+from concurrent.futures import ThreadPoolExecutor
+
+import clients  # as in Flower's driver: sys.argv[0] is flwr-simulation
+import ray
+from flwr.simulation.ray_transport.ray_actor import BasicActorPool, ClientAppActor
+
+
+def load_app():
+    def app(message, context):
+        if message == "dies":
+            import os
+            os._exit(1)
+        return "answered"
+    return app
+
+
+def work():
+    # The loop of Flower's worker threads (vce_api.worker with RayBackend.process_message).
+    while True:
+        try:
+            number, message = waiting.get_nowait()
+        except queue.Empty:
+            return
+        future = pool.submit(lambda actor, *given: actor.run.remote(*given), (load_app, message, str(number), None))
+        try:
+            found[number] = pool.fetch_result_and_return_actor_to_pool(future)[0]
+        except Exception as error:
+            found[number] = type(error).__name__
+            pool.add_actor_back_to_pool(future)
+
+
+ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+pool = BasicActorPool(ClientAppActor, {"num_cpus": 1, "num_gpus": 0.0}, {})
+pool.add_actors_to_pool(2)
+waiting, found = queue.Queue(), {}
+for number in range(20):
+    waiting.put((number, "dies" if number in DYING else "lives"))
+with ThreadPoolExecutor() as threads:
+    for _ in range(2):
+        threads.submit(work)
+print(json.dumps([number for number in range(20) if found[number] != "answered"]))
+ray.shutdown()
+"""
+
+
+def test_only_the_messages_that_end_their_worker_are_lost(tmp_path: Path) -> None:
+    """Also those that wait behind them, with both workers gone at once, however long a new one takes to start."""
+    dying = [9, 10]
+    # The name by which clients/__init__.py knows that it is loaded by a simulation.
+    script = tmp_path / "flwr-simulation"
+    script.write_text(DRIVER.replace("DYING", repr(dying)))
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, str(script)], env={**os.environ, "PYTHONPATH": str(root)}, cwd=tmp_path, capture_output=True, text=True,
+        timeout=1800, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == dying
