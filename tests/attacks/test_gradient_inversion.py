@@ -98,7 +98,7 @@ def test_batch_norm_statistics_of_the_client_are_imitated():
     images, labels = pictures(1), classes(1)
     observation = observe(copy.deepcopy(model), images, labels)
     right = replace(observation, model=model)
-    # L-BFGS may stop early at any start (22 to 55 dB were seen); signed Adam gave 53 to 90 dB at 24 starts on 4 models, misled 8 to 10.
+    # At 24 starts on 4 models L-BFGS ended between 22 and 55 dB; signed Adam between 53 and 90 dB, misled at 8 to 10 dB.
     attack = GradientInversion(iterations=300, total_variation=0.0)
     told = attack.attack_many([right] * 4, generators(4))
     misled = attack.attack_many([replace(right, train_mode=False)] * 4, generators(4))
