@@ -19,6 +19,7 @@ from attacks.lbfgs import minimize
 from attacks.lbfgs_steps import walk
 from attacks.memory import fitting_trials, in_chunks
 from attacks.normalisation import channel_statistics, normalise
+from defenses.base import Update
 from defenses.checks import is_number, is_whole, require
 
 INITS = ("randn", "uniform", "grey", "black")
@@ -49,9 +50,10 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
     "joint"). Where that fails, cosine costs go on without it, because they ignore the scale; others fail.
 
     Besides numbers on how the search went, ``diagnostics`` hold reasons for its failure: "labels_inferred" (1 where the labels
-    were not told), "clipped_share" (pixels of the result at 0 or 1), "masked_share" (entries of the observed gradient that are
-    exactly zero), "restart_agreement" (restarts whose objective is within 5 % of the lowest), "learning_rate" (where it was
-    estimated), "unrolled" (1 where the local steps were), "batch_norm_layers" (whose statistics were matched),
+    were not told), "clipped_share" (pixels of the result at 0 or 1), "masked_share" (entries that were sent
+    as exactly zero, or that the attack takes for pruned), "restart_agreement" (restarts whose objective is within 5 % of the
+    lowest), "learning_rate" (where it was estimated), "unrolled"
+    (1 where the local steps were), "batch_norm_layers" (whose statistics were matched),
     "differenced" (1 where a finite difference stood for the second derivative).
 
     Attributes:
@@ -142,6 +144,14 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
         require(
             varied or self.restarts == 1, self, "restarts", f"1 with init={self.init!r}, whose starts are all equal"
         )
+
+    def observed_gradient(self, observation: ClientUpdate) -> Update:
+        """What the dummy images' gradient is compared with; the observation's learning rate is known, or estimated, by now.
+
+        Raises:
+            AttackError: See ``ClientUpdate.gradient``.
+        """
+        return observation.gradient()
 
     def attack_many(
         self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]

@@ -87,7 +87,7 @@ def prepare(
     """
     _require_usable(observation)
     known, estimate = _with_learning_rate(attack, observation)
-    gradient = known.gradient()
+    gradient = attack.observed_gradient(known)
     if not any(bool(value.any()) for value in gradient.values()):
         raise AttackError("the gradient is zero in every parameter, so there is nothing to match")
     labels = _labels(attack, known, gradient, victim.num_classes)
@@ -107,7 +107,7 @@ def prepare(
         statistics,
         {
             "labels_inferred": float(not _told(attack, known)),
-            "masked_share": _share_of_zeros(gradient),
+            "masked_share": _share_missing(gradient, known.update),
             **({"learning_rate": estimate} if estimate else {}),
             **({"unrolled": float(unrolled)} if known.local_steps > 1 else {}),
             **({"batch_norm_layers": float(len(statistics))} if attack.batch_norm_prior else {}),
@@ -137,8 +137,10 @@ def _unrolls(attack: GradientInversion, observation: ClientUpdate) -> bool:
     return few and observation.num_examples <= attack.max_images and observation.batch_size >= 1
 
 
-def _share_of_zeros(gradient: Update) -> float:
-    return sum(int((v == 0).sum()) for v in gradient.values()) / sum(v.numel() for v in gradient.values())
+def _share_missing(gradient: Update, update: Update) -> float:
+    """Entries that were sent as zero, or that the attack takes for pruned."""
+    zeros = sum(int(((v == 0).cpu() | (update[name] == 0).cpu()).sum()) for name, v in gradient.items())
+    return zeros / sum(v.numel() for v in gradient.values())
 
 
 def _with_learning_rate(attack: GradientInversion, observation: ClientUpdate) -> tuple[ClientUpdate, float | None]:

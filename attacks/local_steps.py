@@ -72,6 +72,28 @@ def simulated_update(
     return {name: weight - parameters[name] for name, weight in weights.items()}
 
 
+def weight_path(
+    weight: float,
+    impulse: float,
+    local_steps: int,
+    learning_rate: float,
+    momentum: float,
+    weight_decay: float,
+    nesterov: bool,
+) -> list[float]:
+    """One weight after each step of ``torch.optim.SGD``, where the loss's gradient is ``impulse`` in the first step and 0 after it.
+
+    With weight 1 and no impulse this is what weight decay alone does; with weight 0 and impulse 1 what a step's noise grows to.
+    """
+    velocity, path = 0.0, []
+    for step in range(local_steps):
+        gradient = (impulse if step == 0 else 0.0) + weight_decay * weight
+        velocity = momentum * velocity + gradient
+        weight -= learning_rate * (gradient + momentum * velocity if nesterov else velocity)
+        path.append(weight)
+    return path
+
+
 def local_orders(num_examples: int, batch_size: int, local_steps: int, generator: torch.Generator) -> list[list[int]]:
     """A guess of the batches of a client that shuffles its examples before every epoch: indices, one list per step.
 

@@ -106,6 +106,7 @@ class LBFGSCosine(GradientInversion):
     iterations: int = 300
     restarts: int = 16
     step_decay: bool = False
+    second_order: str = "exact"  # Curvature over steps of 1e-4 would be that of a finite difference's rounding.
 
 
 @dataclass(frozen=True, repr=False)
@@ -126,3 +127,4 @@ class LBFGSL2(GradientInversion):
     total_variation: float = 1e-3
     boxed: bool = False
     step_decay: bool = False
+    second_order: str = "exact"  # Curvature over steps of 1e-4 would be that of a finite difference's rounding.

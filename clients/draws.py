@@ -20,10 +20,11 @@ from dataclasses import dataclass, field
 
 from defenses.base import Batch, Key
 
-KEPT = frozenset({"once", "test", "membership", "probed", "audited", "network", "calibrate"})
+KEPT = frozenset({"once", "test", "membership", "probed", "audited", "order", "network", "calibrate"})
 """Kinds of draws that are the same whenever they are asked for: what protects an image once and for all, which images are audited,
-where a network starts that never leaves the client. Those that hide something name what it is by its digest (``digest_of``)."""
-RENEWED = frozenset({"train", "probe", "batches", "collect", "smash", "audit-step", "test-tokens"})
+in which order a pass of split learning sends them, where a network starts that never leaves the client. Those that hide something
+name what it is by its digest (``digest_of``)."""
+RENEWED = frozenset({"train", "probe", "batches", "collect", "smash", "edge-step", "audit-step", "test-tokens"})
 """Kinds of draws that are new for every message: its reply depends on them."""
 MOST_NOTES = 128
 """Nonces of a kind that a node remembers; older messages can no longer be audited."""

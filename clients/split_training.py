@@ -81,10 +81,8 @@ class SplitClient(LocalClient):
         return [self.smash_batch(edge, number) for number in range(first, min(first + count, self.num_batches()))]
 
     def _examples(self, number: int) -> Tensor:
-        per_pass = len(replace(self.task, local_steps=0, local_epochs=1).split_batches(self.num_train))
-        order, at = divmod(number, per_pass)
-        generator = generator_for(*self.key("train", self.task.round), "order", order)
-        chosen = torch.randperm(self.num_train, generator=generator)
+        order, at = self.task.place_in_pass(self.num_train, number)
+        chosen = torch.randperm(self.num_train, generator=generator_for(*self.key("order", order)))
         return chosen[at * self.task.batch_size : (at + 1) * self.task.batch_size]
 
     def _shown(self, examples: Tensor, number: int) -> Batch:
@@ -129,9 +127,11 @@ class SplitClient(LocalClient):
         for at, gradient in enumerate(gradients):
             loss = self._surrogate(edge, network, first + at, gradient.to(device()))
             slopes.append(torch.autograd.grad(loss, parameters, allow_unused=True))
-        for step in slopes:
+        self.renew("edge-step", first, len(gradients))
+        for at, step in enumerate(slopes):
             for parameter, slope in zip(parameters, step, strict=True):
                 parameter.grad = slope
+            self._protect_gradient(edge, self.key("edge-step", self.task.round, first + at, number=first + at))
             for optimizer in optimizers:
                 optimizer.step()
         weights = {name: tensor.detach().cpu().clone() for name, tensor in shared_tensors(edge).items()}
@@ -271,15 +271,18 @@ class SplitClient(LocalClient):
         An edge-training defence adds nothing to this step: its penalty is left out.
         """
         features = self._smash(edge, self._audit_shown(target, 0).images, self._audit_key(target, 0))
-        names, parameters = zip(*edge.named_parameters(), strict=True)
-        slopes = torch.autograd.grad((features * gradient.to(device())).sum(), parameters, allow_unused=True)
+        self.renew("audit-step", target)
+        weights, key = dict(edge.named_parameters()), self.key("audit-step", self.task.round, target, number=target)
+        loss = (features * gradient.to(device())).sum()
+        slopes = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
+        found = {name: slope for name, slope in zip(weights, slopes, strict=True) if slope is not None}
+        found = self.pipeline.protect_gradient(found, (*key, "gradient"))
         rate, decay = self.task.edge_learning_rate, self.task.weight_decay
         update = {
-            name: -rate * ((torch.zeros_like(weight) if slope is None else slope) + decay * weight).detach().cpu()
-            for name, weight, slope in zip(names, parameters, slopes, strict=True)
+            name: -rate * (found.get(name, torch.zeros_like(weight)) + decay * weight).detach().cpu()
+            for name, weight in weights.items()
         }
-        self.renew("audit-step", target)
-        return self.pipeline.protect_update(update, self.key("audit-step", self.task.round, target, number=target))
+        return self.pipeline.protect_update(update, key)
 
     def _audit_key(self, target: int, sending: int) -> Key:
         return self.key("smash", self.task.round, target, sending, number=target)

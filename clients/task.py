@@ -23,6 +23,9 @@ from defenses.base import Batch, DefenseError
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
 
+ONE_STEP_PER_UPDATE = "per update, here on a single step"
+"""How a threat card begins to say that a probe was protected more strongly, for its one step, than training is."""
+
 OWN_AUXILIARY = ("held-out", "private")
 """Values of ``auxiliary-data`` that mean the clients' own data set."""
 
@@ -183,14 +186,38 @@ class Task:
         return math.ceil(rounds * self.local_steps / steps_per_pass)
 
     def split_batches(self, num_examples: int) -> list[int]:
-        """Sizes of the batches that a client with so many training examples sends in a round of split learning.
+        """Sizes of the batches that a client with so many training examples sends in this round of split learning.
 
-        A single image that is left over has no company to be shuffled with: it waits for the next pass.
+        They go on where the round before ended, so that nobody is sent again before the others of the pass were sent.
+        """
+        once, first = self._split_pass(num_examples), self.first_split_batch(num_examples)
+        return [once[at % len(once)] for at in range(first, first + self._batches_per_round(num_examples))]
+
+    def first_split_batch(self, num_examples: int) -> int:
+        """Number of this round's first batch, counted from the first round's."""
+        return (self.round - 1) * self._batches_per_round(num_examples)
+
+    def place_in_pass(self, num_examples: int, number: int) -> tuple[int, int]:
+        """The pass, and the batch within it, of batch ``number`` of this round."""
+        return divmod(self.first_split_batch(num_examples) + number, len(self._split_pass(num_examples)))
+
+    def transmissions(self, num_examples: int, rounds: int) -> int:
+        """How often training has sent any one example of a client after ``rounds`` rounds of split learning, at most.
+
+        Each pass sends an example at most once. What audits ask for comes on top.
+        """
+        return math.ceil(rounds * self._batches_per_round(num_examples) / len(self._split_pass(num_examples)))
+
+    def _batches_per_round(self, num_examples: int) -> int:
+        return self.local_steps or self.local_epochs * len(self._split_pass(num_examples))
+
+    def _split_pass(self, num_examples: int) -> list[int]:
+        """Sizes of the batches of one pass.
+
+        A single image that is left over has no company to be shuffled with: it waits for another pass.
         """
         full, left = divmod(num_examples, self.batch_size)
-        once = [self.batch_size] * full + ([left] if left > 1 or not full else [])
-        passes = math.ceil(self.local_steps / len(once)) if self.local_steps else self.local_epochs
-        return (once * passes)[: self.local_steps or None]
+        return [self.batch_size] * full + ([left] if left > 1 or not full else [])
 
     def load_data(self) -> ImageDataset:
         """The data set, cached per process."""

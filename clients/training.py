@@ -1,8 +1,8 @@
 """Local training, probing and evaluation of one client; no Flower here.
 
-Data flow: images -> once-only protection -> fresh protection per batch -> normalise -> model -> loss -> step (under the training
-defences) -> update -> update defences. Where local training sees crops and mirror images, these come first, anew for every batch,
-and all protection after them is fresh as well.
+Data flow: images -> once-only protection -> fresh protection per batch -> normalise -> model -> loss -> gradient -> update
+defences per step -> step (under the training defences) -> update -> update defences per update. Where local training sees crops and
+mirror images, these come first, anew for every batch, and all protection after them is fresh as well.
 """
 
 from __future__ import annotations
@@ -377,6 +377,7 @@ class LocalClient:
             epochs=1 if one_step else task.passes(self.num_train),
             total_epochs=task.passes(self.num_train, task.rounds),
             state=dict(state),
+            total_steps=task.rounds * task.local_steps or None,
         )
         return self.pipeline.protect_training(training, (*key, "training"))
 
@@ -391,9 +392,17 @@ class LocalClient:
             loss = training.loss(training.model, inputs, batch.targets.to(device()))
             training.optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
+            self._protect_gradient(training.model, (*key, "gradient", step))
             training.optimizer.step()
             total, seen, step = total + float(loss.detach()) * len(batch), seen + len(batch), step + 1
         return total / max(seen, 1), step
+
+    def _protect_gradient(self, model: nn.Module, key: Key) -> None:
+        """Defences per step, in place: the optimizer sees nothing else."""
+        held = {name: weight for name, weight in model.named_parameters() if weight.grad is not None}
+        gradient = {name: weight.grad for name, weight in held.items() if weight.grad is not None}
+        for name, protected in self.pipeline.protect_gradient(gradient, key).items():
+            held[name].grad = protected
 
     def _batches(self, training: Training) -> Iterator[tuple[Tensor, ...]]:
         """The batches of all passes; at most ``local_steps`` of them, unless that is 0."""

@@ -110,6 +110,7 @@ class Training:
         epochs: Local epochs of this round.
         total_epochs: Local epochs of all rounds together, which a privacy budget must cover.
         state: What must survive until the client's next round (a privacy accountant); JSON-serialisable values only.
+        total_steps: Optimizer steps of all rounds together, where rounds are counted in steps; None: ``total_epochs`` whole ones.
     """
 
     model: nn.Module
@@ -119,6 +120,7 @@ class Training:
     epochs: int
     total_epochs: int
     state: dict[str, Any] = field(default_factory=dict)
+    total_steps: int | None = None
 
 
 class Defense:
@@ -250,8 +252,16 @@ class EdgeTrainingDefense(Defense):
 
 
 class UpdateDefense(Defense):
-    """Protects the update before it is sent."""
+    """Protects what a client's training gives away, as a map of named tensors.
+
+    Attributes:
+        per: "update": it maps local minus global weights, once, before they are sent. "step": it maps the gradient of every local
+            step, before the client's optimizer (which adds weight decay and momentum) takes it. Over T steps the first acts once
+            and the second T times: at the same strength they are different defences.
+    """
+
+    per: str = "update"
 
     def protect_update(self, update: Update, generator: torch.Generator) -> Update:
-        """Maps an update to a protected update with the same names, shapes and dtypes; the argument stays unchanged."""
+        """Maps an update or a gradient to a protected one with the same names, shapes and dtypes; the argument stays as it is."""
         raise NotImplementedError

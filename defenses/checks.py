@@ -12,6 +12,15 @@ def require(condition: bool, owner: Any, name: str, allowed: str) -> None:
         raise ValueError(f"{name} is {getattr(owner, name)!r}; allowed: {allowed}")
 
 
+PER = ("step", "update")
+"""What a defence of gradients and updates may act on; see ``defenses.base.UpdateDefense``."""
+
+
+def require_per(owner: Any) -> None:
+    """Raises ``ValueError`` unless the field ``per`` is one of ``PER``."""
+    require(isinstance(owner.per, str) and owner.per in PER, owner, "per", " or ".join(map(repr, PER)))
+
+
 def is_whole(value: Any) -> bool:
     """Whether ``value`` is an integer (bool is not)."""
     return isinstance(value, int) and not isinstance(value, bool)

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from defenses.base import Update, UpdateDefense
-from defenses.checks import is_number, require
+from defenses.checks import is_number, require, require_per
 from defenses.functional import clip_factor, global_norm, map_update
 
 
@@ -26,18 +26,21 @@ class Clip(UpdateDefense):
     direction of the update, which reconstruction attacks match, is unchanged.
 
     Args:
-        max_norm: Largest norm, in the unit of the update (weights, not gradients); ``inf`` changes nothing.
+        max_norm: Largest norm, in the unit of the update (of the gradient, per step); ``inf`` changes nothing.
+        per: "update", or "step": the gradient of every step is clipped, that of a whole batch (of every example: ``DPSGD``).
     """
 
     max_norm: float = 1.0
+    per: str = "update"
 
-    always_shown: ClassVar[tuple[str, ...]] = ("max_norm",)
+    always_shown: ClassVar[tuple[str, ...]] = ("max_norm", "per")
     source: ClassVar[str] = (
         "McMahan et al., Learning Differentially Private Recurrent Language Models, ICLR 2018, Alg. 1"
     )
 
     def __post_init__(self) -> None:
         require(is_number(self.max_norm) and self.max_norm > 0, self, "max_norm", "a number above 0, or inf")
+        require_per(self)
 
     def protect_update(self, update: Update, generator: torch.Generator) -> Update:
         """Clips the update; deterministic."""

@@ -113,7 +113,8 @@ class DPSGD(TrainingDefense):
     - ``state`` is a copy of the given state and is updated within each step: ``state["accountant"]`` holds every step
       of every round (JSON-serialisable; see ``epsilon_spent``), ``state["noise_multiplier"]`` the z that a target
       epsilon needs. The latter is computed once, when the state has none, from this training's sample rate and
-      ``total_epochs``: hand in the real training first, and its state to one-step probes, whose sample rate differs.
+      ``total_steps`` (or ``total_epochs``): hand in the real training first, and its state to one-step probes, whose sample
+      rate differs.
 
     Randomness comes from generators that are named by the one passed in (see ``spawned``). Their streams are pseudo-random but not
     cryptographic, and floating-point noise is not exactly Gaussian: the bound holds up to both.
@@ -166,7 +167,8 @@ class DPSGD(TrainingDefense):
             raise DefenseError(f"{self}: the client has no examples")
         steps = max(1, len(training.loader))
         state = copy.deepcopy(training.state)
-        noise_multiplier = self._noise_multiplier(state, 1 / steps, steps * training.total_epochs)
+        total = steps * training.total_epochs if training.total_steps is None else training.total_steps
+        noise_multiplier = self._noise_multiplier(state, 1 / steps, total)
         _attach_hooks(training.model, self)
         noise = spawned(generator, next(training.model.parameters()).device)
         optimizer = self._private_optimizer(training, noise_multiplier, num_examples / steps, noise)

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 
 from defenses.base import Batch, InputDefense, Update, UpdateDefense
-from defenses.checks import is_number, require
+from defenses.checks import is_number, require, require_per
 from defenses.functional import gaussian_like, laplace_like, map_update
 
 
@@ -49,24 +49,28 @@ class ImageNoise(InputDefense):
 
 @dataclass(frozen=True, repr=False)
 class GaussianNoise(UpdateDefense):
-    """Adds N(0, std^2) to every entry of the update, 0-d parameters included.
+    """Adds N(0, std^2) to every entry of each step's gradient or of the update, 0-d parameters included.
 
-    The baseline of the ATS paper (1e-3 and 1e-2 on gradients; its text writes N(0, 1e-3), its code uses the number as
-    standard deviation, as here). Without clipping and accounting it carries no privacy budget.
+    The baseline of the ATS paper (1e-3 and 1e-2 on the gradient of each step; its text writes N(0, 1e-3), its code uses the
+    number as standard deviation, as here). Without clipping and accounting it carries no privacy budget.
 
     Args:
-        std: Standard deviation in the unit of the update, which after one step of SGD is the learning rate times that
-            of the gradient. 0 changes nothing.
+        std: Standard deviation; per step in the unit of the gradient, so that one step of SGD sends -lr * (g + noise); per
+            update in that of the update, which is lr times as large. 0 changes nothing.
+        per: "step" or "update"; see ``UpdateDefense``. Per step, BatchNorm's statistics, which have no gradient, travel
+            without noise.
     """
 
     std: float = 1e-2
+    per: str = "step"
 
-    always_shown: ClassVar[tuple[str, ...]] = ("std",)
+    always_shown: ClassVar[tuple[str, ...]] = ("std", "per")
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("NoiseModelInversion",)
     source: ClassVar[str] = "Zhu et al., Deep Leakage from Gradients, NeurIPS 2019, 5.1; Gao et al., CVPR 2021, Table 3"
 
     def __post_init__(self) -> None:
         require(is_number(self.std) and 0 <= self.std < math.inf, self, "std", "a finite number >= 0")
+        require_per(self)
 
     def protect_update(self, update: Update, generator: torch.Generator) -> Update:
         """Adds the noise."""
@@ -75,21 +79,24 @@ class GaussianNoise(UpdateDefense):
 
 @dataclass(frozen=True, repr=False)
 class LaplaceNoise(UpdateDefense):
-    """Adds Laplace(0, scale) to every entry of the update; as ``GaussianNoise`` otherwise.
+    """Adds Laplace(0, scale) to every entry; as ``GaussianNoise`` otherwise.
 
     Args:
         scale: Mean absolute value of the noise (its standard deviation is sqrt(2) times that), in the unit of the
-            update. 0 changes nothing.
+            gradient (per step) or of the update. 0 changes nothing.
+        per: "step" or "update"; as for ``GaussianNoise``.
     """
 
     scale: float = 1e-2
+    per: str = "step"
 
-    always_shown: ClassVar[tuple[str, ...]] = ("scale",)
+    always_shown: ClassVar[tuple[str, ...]] = ("scale", "per")
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("NoiseModelInversion",)
     source: ClassVar[str] = "Zhu et al., Deep Leakage from Gradients, NeurIPS 2019, 5.1; Gao et al., CVPR 2021, Table 3"
 
     def __post_init__(self) -> None:
         require(is_number(self.scale) and 0 <= self.scale < math.inf, self, "scale", "a finite number >= 0")
+        require_per(self)
 
     def protect_update(self, update: Update, generator: torch.Generator) -> Update:
         """Adds the noise."""

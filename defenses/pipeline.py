@@ -66,6 +66,13 @@ class Pipeline:
                 "put the private one last"
             )
 
+        steps = [d for d in self.defenses if isinstance(d, UpdateDefense) and d.per == "step"]
+        if steps and private:
+            raise DefenseError(
+                f"{self}: {steps[0]} would act on the gradient of a batch, which {self.defenses[private[0]]} replaces by its own "
+                "clipped and noised one; say per='update'"
+            )
+
     def __str__(self) -> str:
         return " | ".join(map(repr, self.defenses))
 
@@ -163,9 +170,21 @@ class Pipeline:
         """The stages on smashed data."""
         return tuple(d for d in self.defenses if isinstance(d, SmashedDefense))
 
+    def _update_stages(self, per: str) -> list[tuple[int, UpdateDefense]]:
+        return [(i, d) for i, d in self._stages(UpdateDefense) if d.per == per]
+
+    def protect_gradient(self, gradient: Update, key: Key) -> Update:
+        """All stages that act per step, on one step's gradient (name -> tensor), before the client's optimizer."""
+        return _fold(self._update_stages("step"), "protect_update", gradient, key)
+
     def protect_update(self, update: Update, key: Key) -> Update:
-        """All stages on the update."""
-        return _fold(self._stages(UpdateDefense), "protect_update", update, key)
+        """All stages that act per update."""
+        return _fold(self._update_stages("update"), "protect_update", update, key)
+
+    @property
+    def update_defenses(self) -> tuple[UpdateDefense, ...]:
+        """The stages on gradients and updates in the order in which they act: first those per step."""
+        return tuple(d for per in ("step", "update") for _, d in self._update_stages(per))
 
     @property
     def at_inference(self) -> bool:

@@ -1,4 +1,4 @@
-"""Pruning of the smallest entries of an update."""
+"""Pruning of the smallest entries of a gradient or an update."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from defenses.base import Update, UpdateDefense
-from defenses.checks import is_number, require
+from defenses.checks import is_number, require, require_per
 from defenses.functional import map_update
 
 
@@ -32,21 +32,24 @@ class Pruning(UpdateDefense):
     """Zeroes the smallest ``fraction`` of every parameter tensor's entries, by magnitude.
 
     Gradient compression used as a defence; the ATS paper's baseline prunes 0.7, 0.95 and 0.99 of each tensor's
-    gradient. Here it acts on the update that is sent, which for one step of SGD is the gradient times the learning
-    rate.
+    gradient, in every step. Per step the optimizer's weight decay comes after it: a pruned weight still decays, and over several
+    steps other entries are pruned each time, so that an update may have few zeros.
 
     Args:
         fraction: Part of each tensor's entries that is set to zero, in [0, 1]; 0 changes nothing.
+        per: "step": of the gradient of every step; "update": of what is sent. See ``UpdateDefense``.
     """
 
     fraction: float = 0.7
+    per: str = "step"
 
-    always_shown: ClassVar[tuple[str, ...]] = ("fraction",)
+    always_shown: ClassVar[tuple[str, ...]] = ("fraction", "per")
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("MaskedInversion",)
     source: ClassVar[str] = "Zhu et al., Deep Leakage from Gradients, NeurIPS 2019, 5.2; Gao et al., CVPR 2021, Table 3"
 
     def __post_init__(self) -> None:
         require(is_number(self.fraction) and 0 <= self.fraction <= 1, self, "fraction", "a number in [0, 1]")
+        require_per(self)
 
     def protect_update(self, update: Update, generator: torch.Generator) -> Update:
         """Prunes every tensor on its own; deterministic."""

@@ -45,7 +45,7 @@ DEFAULT_DEFENSES = "; ".join(
     (
         "VisualMixer(window_lower=2, window_upper=16)",
         "ATS(policies='3-1-7+43-18-18')",  # searched by its authors on CIFAR-100
-        "GaussianNoise(std=0.0001)",
+        "GaussianNoise(std=0.01, per='step')",
         "DPSGD(target_epsilon=8.0)",
     )
 )

@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import FedAvg
 from torch import Tensor
 
 from clients.records import reason_of, tensors_of, to_record, to_tensors, values_of
-from clients.task import Task
+from clients.task import ONE_STEP_PER_UPDATE, Task
 from defenses.base import generator_for
 from strategies.attack_job import AttackJob, Observed, Seen, parse_attacks
 from strategies.auditor import Auditor, mean_and_interval
@@ -250,8 +250,9 @@ class CuriousFedAvg(FedAvg):
             "learning_rate": "known",
             "labels": "known" if seen[0].labels is not None else "unknown",
             "mode": "train" if seen[0].train_mode else "eval",
-            "batch_norm_statistics": _statistics(seen[0].train_mode) if statistics else "none",
+            "batch_norm_statistics": _statistics(task, seen[0].train_mode) if statistics else "none",
             **_recipe(task),
+            **defense_strength(task, observation),
             "auxiliary_data": "none",
             "randomness": self.auditor.randomness,
             "round": task.round,
@@ -321,7 +322,10 @@ def _grouped(texts: Iterable[str]) -> tuple[list[tuple[str, ...]], tuple[str, ..
     return [tuple(group) for group in groups.values()], tuple(over_rounds)
 
 
-def _statistics(train_mode: bool) -> str:
+def _statistics(task: Task, train_mode: bool) -> str:
+    defended = {defense.per for defense in task.defenses().update_defenses}
+    if train_mode and defended == {"step"}:
+        return "sent, untouched by the defences, which act on gradients"
     return "sent, under the update defences" if train_mode else "sent, and not moved by the client, in eval mode"
 
 
@@ -330,6 +334,19 @@ def _recipe(task: Task) -> dict[str, Any]:
     views = [f"crops of padding {task.crop_padding}"] * bool(task.crop_padding) + ["flips"] * task.horizontal_flip
     found = {"augmentation": f"{' and '.join(views)}; scored against the view that entered"} if views else {}
     return found | ({"momentum": f"Nesterov, {task.momentum:g}"} if task.nesterov else {})
+
+
+def defense_strength(task: Task, observation: str) -> dict[str, str]:
+    """What a threat card says of a defence of gradients or updates: whether accuracy was paid at the same strength."""
+    found = {defense.per for defense in task.defenses().update_defenses}
+    if not found:
+        return {}
+    if "update" not in found:
+        return {"defense_strength": "per step, as in training"}
+    if observation != "probe" or task.local_steps == 1:
+        return {"defense_strength": "per update, as in training"}
+    once = task.local_steps or "all"
+    return {"defense_strength": f"{ONE_STEP_PER_UPDATE}; in training it acts once on {once} local steps"}
 
 
 def _labels(reply: Message, target: int) -> Tensor | None:

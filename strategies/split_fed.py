@@ -322,7 +322,7 @@ class SplitFed:
         row(task, metric="train-seconds", **mean_and_interval(list(tally.seconds.values())))
         row(task, metric="update-bytes", **mean_and_interval([float(sent) for sent in tally.sent.values()]))
         record_privacy(
-            task, self.auditor.recorder, max(task.passes(h.num_train, task.round) for h in self.holders.values())
+            task, self.auditor.recorder, max(task.transmissions(h.num_train, task.round) for h in self.holders.values())
         )
         row(task, metric="samples-per-second", value=progress.examples / seconds, n=progress.examples)
         row(task, metric="bytes-per-sample", value=4.0 * math.prod(self.token_shape), n=progress.examples)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from clients.task import ONE_STEP_PER_UPDATE
 from simulations.report.control import CHAIN
 from simulations.report.rows import null_name
 from simulations.report.score import PARTLY_FAILED, Score
@@ -185,6 +186,11 @@ def _caveats(defense: str, best: Cell | None, cells: Sequence[Cell], known: Any)
             )
     if best and best.status == PARTLY_FAILED:
         found.append("partly failed: some seeds have no score, and the mean leaves them out")
+    if best and best.fact("defense_strength").startswith(ONE_STEP_PER_UPDATE):
+        found.append(
+            "not the strength of the accuracy beside it: the defence acts once per update, on a probe of one step as strongly as "
+            "on all steps of a round; compare training updates, or choose per='step'"
+        )
     if defense:
         found += _adaptive(cells, known)
     return found

@@ -32,6 +32,7 @@ CARD_ORDER = (
     "mode",
     "augmentation",
     "momentum",
+    "defense_strength",
     "batch_norm_statistics",
     "auxiliary_data",
     "selection",

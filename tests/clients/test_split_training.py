@@ -327,6 +327,19 @@ def test_the_update_of_a_round_is_what_changed_through_the_update_defences() -> 
     torch.testing.assert_close(sent, plain * 0.01 / plain.norm(), atol=1e-7, rtol=1e-4)
 
 
+def test_a_defence_per_step_acts_on_every_step_of_the_client_half_and_on_audited_ones() -> None:
+    """Everything pruned, plain SGD moves a weight by its decay alone; a clip per step shortens each step to what it allows."""
+    pruned = client(pipeline="Pruning(fraction=1.0)", momentum=0.0)
+    state = pruned.apply_gradients(initial(pruned), 0, [some_gradient(pruned)] * 3)
+    kept = (1 - 0.02 * 0.01) ** 3
+    for name, weight in initial(pruned).weights.items():
+        torch.testing.assert_close(state.weights[name], weight * kept, atol=1e-6, rtol=1e-5)
+    clipped = client(pipeline="Clip(max_norm=0.01, per='step')", weight_decay=0.0)
+    sent = clipped.step_audited(clipped.load_edge({}), 0, 100 * some_gradient(clipped))
+    length = torch.cat([value.flatten() for value in sent.values()]).norm()
+    assert length.item() == pytest.approx(0.02 * 0.01, rel=1e-4)
+
+
 # ---- adversarial training
 
 
@@ -514,3 +527,18 @@ def images_of(one: SplitClient, tokens: Tensor) -> Tensor:
     images = one.originals().images
     embedded = one.load_edge({}).embed(normalise(images, one.card)).detach()
     return images[(tokens[:, None] - embedded).abs().amax((2, 3)).argmin(1)]
+
+
+@pytest.mark.parametrize(
+    ("steps", "epochs", "size", "examples"), [(1, 1, 16, 33), (1, 1, 8, 40), (3, 1, 16, 40), (0, 2, 16, 34)]
+)
+def test_nobody_is_sent_more_often_than_is_accounted(steps: int, epochs: int, size: int, examples: int) -> None:
+    """Every batch of 20 rounds is drawn and counted; 20 rounds of one step used to be 2 passes with somebody in 6 of them."""
+    counts = torch.zeros(examples)
+    for at in range(1, 21):
+        one = client(num_train=examples, round=at, local_steps=steps, local_epochs=epochs, batch_size=size)
+        drawn = [one._examples(number) for number in range(one.num_batches())]
+        assert [len(part) for part in drawn] == one.task.split_batches(examples)
+        counts += torch.bincount(torch.cat(drawn), minlength=examples)
+        assert counts.max() <= one.task.transmissions(examples, at)
+    assert counts.max() == one.task.transmissions(examples, 20)

@@ -8,16 +8,20 @@ from typing import Any
 
 import pytest
 import torch
+from opacus.accountants import RDPAccountant
 from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from attacks.base import Labels, Reconstruction
+from attacks.base import ClientUpdate, Labels, Reconstruction
 from attacks.local_model import shared_tensors
 from attacks.membership import Membership
+from attacks.noise_models import gradient_noise
 from attacks.normalisation import normalise
 from clients.audit import audit_baselines, audit_guesses, recognition
 from clients.task import Task, load_weights
 from clients.training import Ledger, LocalClient, TrainingError, train_alone
+from defenses.clipping import Clip
+from defenses.dp_sgd import ORDERS
 
 TASK = Task(
     dataset="mnist-5k", data_dir="", download=False, image_size=0, train_limit=200, test_limit=50, model="lenet", width=0,
@@ -131,21 +135,41 @@ def test_the_poisson_sample_of_a_private_step_is_the_one_that_is_named() -> None
         torch.testing.assert_close(update[name], expected, atol=1e-6, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("count", "rounds", "exact"), [(3, 4, True), (2, 2, False)])
-def test_a_privacy_budget_covers_the_limited_steps(count: int, rounds: int, exact: bool) -> None:
-    """Noise is for whole epochs of three steps: 12 steps are four, 4 steps are paid as six."""
+@pytest.mark.parametrize(("count", "rounds"), [(3, 4), (2, 2), (1, 20)])
+def test_a_privacy_budget_covers_the_limited_steps(count: int, rounds: int) -> None:
+    """Accounted from outside: every step of the optimizer, at a rate of one in three, with the noise that was chosen."""
     private = {"pipeline": "DPSGD(target_epsilon=2.0)", "local_epochs": 9, "local_steps": count, "rounds": rounds}
     ledger: Ledger = {}
+    taken: list[str] = []
+    hook = register_optimizer_step_post_hook(lambda optimizer, *_: taken.append(type(optimizer).__name__))
     for at in range(rounds):
         limited = client(**private, round=at + 1)
         result = limited.train(weights(), ledger)
         ledger = result.ledger
         assert result.num_examples == min(40, 16 * count), "the size of the sample that was drawn stays private"
         assert 0 < len(limited.trained_on()) <= 40
-    ((_, _, steps),) = ledger["train"]["accountant"]["history"]
-    assert steps == count * rounds
-    assert result.metrics["epsilon"] <= 2.0
-    assert (result.metrics["epsilon"] > 1.99) is exact
+    hook.remove()
+    assert taken.count("SGD") == count * rounds
+    direct = RDPAccountant()
+    for _ in range(count * rounds):
+        direct.step(noise_multiplier=ledger["train"]["noise_multiplier"], sample_rate=1 / 3)
+    assert result.metrics["epsilon"] == pytest.approx(direct.get_epsilon(1e-5, alphas=list(ORDERS)))
+    assert 1.99 < result.metrics["epsilon"] <= 2.0
+
+
+def test_limited_private_steps_are_poisson_samples_at_the_accounted_rate() -> None:
+    """Two of three steps of an epoch, over 60 rounds: everyone is in a step with probability 1/3, alone and in pairs of steps."""
+    drawn = torch.zeros(60, 2, 40)
+    for at in range(60):
+        limited = client(pipeline="DPSGD(noise_multiplier=1.0)", local_steps=2, rounds=60, round=at + 1)
+        for step, positions in enumerate(limited._drawn()):
+            drawn[at, step, positions] = 1
+    deviation = (1 / 3 * 2 / 3 / 2400) ** 0.5
+    for step in range(2):
+        assert abs(drawn[:, step].mean().item() - 1 / 3) < 5 * deviation
+    both = (drawn[:, 0] * drawn[:, 1]).mean().item()
+    assert abs(both - 1 / 9) < 5 * (1 / 9 * 8 / 9 / 2400) ** 0.5
+    assert drawn.sum(2).var().item() > 4, "the size of a Poisson sample varies, with variance 40 * 2 / 9"
 
 
 def test_global_weights_are_not_changed_and_divergence_is_an_error() -> None:
@@ -175,9 +199,9 @@ def test_batch_norm_statistics_travel_in_the_update_and_under_its_defences() -> 
         "bn.running_mean" if "bn.running_mean" in update else next(n for n in update if n.endswith("running_mean"))
     ].any()
     assert not any(name.endswith("num_batches_tracked") for name in update)
-    pruned = LocalClient(replace(task, pipeline="Pruning(fraction=1.0)"), 0, range(0, 40), range(0, 20)).train(
-        weights(task), {}
-    )
+    pruned = LocalClient(
+        replace(task, pipeline="Pruning(fraction=1.0, per='update')"), 0, range(0, 40), range(0, 20)
+    ).train(weights(task), {})
     assert not any(value.any() for value in pruned.updates[0].values())
 
 
@@ -319,3 +343,37 @@ def test_training_alone_counts_the_limited_steps_of_all_rounds(count: int) -> No
     train_alone(replace(TASK, rounds=3, local_epochs=4, local_steps=count), client().originals(), 1)
     hook.remove()
     assert len(taken) == 3 * count
+
+
+def test_noise_per_step_is_in_the_unit_of_the_gradient() -> None:
+    """One plain step sends -lr * (g + weight decay * w + noise)."""
+    plain, noisy = (client(pipeline=text).probe(weights(), {}).updates[0] for text in ("", "GaussianNoise(std=0.5)"))
+    noise = torch.cat([(noisy[name] - plain[name]).flatten() for name in plain]) / -TASK.learning_rate
+    assert noise.std().item() == pytest.approx(0.5, rel=0.03)
+    assert abs(noise.mean().item()) < 0.02
+
+
+@pytest.mark.parametrize(("text", "times"), [("step", 6), ("update", 1)])
+def test_a_defence_acts_in_every_step_or_once(text: str, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    original = Clip.protect_update
+    monkeypatch.setattr(Clip, "protect_update", lambda *given: calls.append(1) or original(*given))
+    clipped = client(pipeline=f"Clip(max_norm=0.001, per={text!r})", local_epochs=2, weight_decay=0.0)
+    update = clipped.train(weights(), {}).updates[0]
+    length = torch.cat([value.flatten() for value in update.values()]).norm().item()
+    assert len(calls) == times
+    # Six steps of at most lr * 0.001 each, which hardly turn; or 0.001 once.
+    assert length <= (6 * TASK.learning_rate * 0.001 if text == "step" else 0.001) * 1.001
+    assert length > (4 * TASK.learning_rate * 0.001 if text == "step" else 0.0009)
+
+
+def test_noise_per_step_grows_over_the_steps_as_the_attack_says() -> None:
+    """Difference of the same training with and without noise, where the gradient itself hardly changes: a tiny learning rate."""
+    task = {"learning_rate": 1e-4, "momentum": 0.9, "nesterov": True, "local_steps": 5, "batch_size": 40}
+    runs = [client(pipeline=text, **task).train(weights(), {}).updates[0] for text in ("", "GaussianNoise(std=10.0)")]
+    noise = torch.cat([(runs[1][name] - runs[0][name]).flatten() for name in runs[0]])
+    seen = ClientUpdate(
+        TASK.build_model(), runs[1], (1, 28, 28), (0.0,), (1.0,), 40, 40, 5, 1e-4, 0.01, momentum=0.9, nesterov=True
+    )
+    expected = gradient_noise(seen, 0.0, 10.0) * 1e-4 * 5 * seen.step_length
+    assert noise.std().item() == pytest.approx(expected, rel=0.03)

@@ -89,6 +89,8 @@ def batch() -> Batch:
     [
         ((InstaHide(), DPSGD()), "InstaHide.* mixes several examples.*per-example bound of DPSGD"),
         ((InstaHide(), Clip(), DPSGD()), "mixes several examples"),
+        ((GaussianNoise(), DPSGD()), "say per='update'"),
+        ((DPSGD(), Clip(per="step")), "say per='update'"),
         ((BatchShuffle(), DPSGD()), "BatchShuffle.* mixes several examples.*per-example bound of DPSGD"),
         ((STAdam(), STAdam()), "both replace the optimizer; keep one"),
         ((STAdam(), DPSGD()), "both replace the optimizer"),
@@ -105,7 +107,8 @@ def test_combinations_that_would_lie_are_refused(stages: tuple[Defense, ...], re
     "stages",
     [
         (),
-        (ATS(), DPSGD(), Clip(), GaussianNoise()),
+        (ATS(), DPSGD(), Clip(), GaussianNoise(per="update")),
+        (GaussianNoise(), STAdam(), Pruning()),
         (OtherTraining(), DPSGD()),
         (InstaHide(), STAdam(), Pruning()),
         (Clip(), Clip(2.0)),
@@ -126,12 +129,14 @@ def test_the_empty_pipeline_returns_what_it_gets(batch: Batch):
 
 
 def test_stages_apply_in_order_to_what_they_protect(batch: Batch):
-    pipeline = Pipeline((Clip(1.0), Blur(1.0), GaussianNoise(0.0), AddFeature(2.0), Pruning(0.5), AddFeature(3.0)))
+    pipeline = Pipeline(
+        (Clip(1.0), Blur(1.0), GaussianNoise(0.0, "update"), AddFeature(2.0), Pruning(0.5, "update"), AddFeature(3.0))
+    )
     update = {"w": torch.tensor([3.0, 4.0])}
     torch.testing.assert_close(pipeline.protect_update(update, (0,))["w"], torch.tensor([0.0, 0.8]))
     torch.testing.assert_close(pipeline.protect_features(torch.zeros(1, 2, 3), (0,)), torch.full((1, 2, 3), 5.0))
     assert not torch.equal(pipeline.protect_once(batch, (0,)).images, batch.images)
-    clipped_last = Pipeline((Pruning(0.5), Clip(1.0))).protect_update(update, (0,))
+    clipped_last = Pipeline((Pruning(0.5, "update"), Clip(1.0))).protect_update(update, (0,))
     torch.testing.assert_close(clipped_last["w"], torch.tensor([0.0, 1.0]))
 
 
@@ -186,9 +191,20 @@ def test_a_stages_stream_is_its_own(batch: Batch):
     assert not torch.equal(last[0], Pipeline((Clip(), Draw())).protect_batch(batch, ("other",)).images)
 
 
+def test_stages_per_step_and_per_update_act_each_in_their_place():
+    pipeline = Pipeline((Pruning(0.5, "update"), Clip(1.0, "step"), Clip(0.5)))
+    given = {"w": torch.tensor([3.0, 4.0])}
+    torch.testing.assert_close(pipeline.protect_gradient(given, (0,))["w"], torch.tensor([0.6, 0.8]))
+    torch.testing.assert_close(pipeline.protect_update(given, (0,))["w"], torch.tensor([0.0, 0.5]))
+    assert [str(d.per) for d in pipeline.update_defenses] == ["step", "update", "update"]
+    for per in ("round", None, 1):
+        with pytest.raises(ValueError, match=r"per is .*; allowed: 'step' or 'update'"):
+            Pruning(0.5, per)  # type: ignore[arg-type]
+
+
 def test_noise_of_two_stages_is_independent():
     update = {"w": torch.zeros(20_000)}
-    both = Pipeline((GaussianNoise(1.0), GaussianNoise(1.0))).protect_update(update, (0,))["w"]
+    both = Pipeline((GaussianNoise(1.0, "update"), GaussianNoise(1.0, "update"))).protect_update(update, (0,))["w"]
     # Equal streams would add to twice the same noise, of standard deviation 2.
     assert both.std().item() == pytest.approx(2**0.5, rel=0.03)
 
@@ -239,7 +255,9 @@ def test_generators_depend_on_the_whole_key_and_nothing_else():
 
 
 def test_text_shows_the_strength_and_what_differs_from_the_default():
-    assert str(Pipeline((Clip(), STAdam()))) == "Clip(max_norm=1.0) | STAdam()"
-    assert str(Pipeline((Clip(2.0), GaussianNoise(std=0.5)))) == "Clip(max_norm=2.0) | GaussianNoise(std=0.5)"
-    assert repr(LaplaceNoise(scale=np.float64(0.25))) == "LaplaceNoise(scale=0.25)"
+    assert str(Pipeline((Clip(), STAdam()))) == "Clip(max_norm=1.0, per='update') | STAdam()"
+    assert str(Pipeline((GaussianNoise(std=0.5), Pruning()))) == (
+        "GaussianNoise(std=0.5, per='step') | Pruning(fraction=0.7, per='step')"
+    )
+    assert repr(LaplaceNoise(scale=np.float64(0.25))) == "LaplaceNoise(scale=0.25, per='step')"
     assert str(Pipeline()) == ""

@@ -31,12 +31,12 @@ from defenses.spec import parse_statements
 positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False) | st.integers(1, 10**9)
 below_one = st.floats(0, 1, exclude_max=True)
 a_defense = st.one_of(
-    st.builds(Clip, positive | st.just(float("inf"))),
-    st.builds(GaussianNoise, positive),
-    st.builds(LaplaceNoise, positive),
+    st.builds(Clip, positive | st.just(float("inf")), st.just("update")),
+    st.builds(GaussianNoise, positive, st.just("update")),
+    st.builds(LaplaceNoise, positive, st.just("update")),
     st.builds(ImageNoise, positive, st.booleans()),
     st.builds(Blur, positive),
-    st.builds(Pruning, st.floats(0, 1)),
+    st.builds(Pruning, st.floats(0, 1), st.just("update")),
     st.builds(ATS, st.lists(st.integers(0, 49), min_size=1).map(lambda i: "-".join(map(str, i))), st.booleans()),
     st.integers(1, 9).flatmap(lambda k: st.builds(InstaHide, st.just(k), st.floats(1 / k, 1))),
 )
@@ -129,7 +129,7 @@ def test_an_unknown_argument_lists_the_known_ones_and_suggests_one():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("Clip(1, 2)", "Clip takes at most 1 arguments, got 2"),
+        ("Blur(1, 2)", "Blur takes at most 1 arguments, got 2"),
         ("Clip(1, max_norm=2)", "'max_norm' is given twice"),
         ("Clip(max_norm=0)", "Clip: max_norm is 0; allowed: a number above 0, or inf"),
         ("Clip(max_norm=nan)", "max_norm is nan; allowed"),

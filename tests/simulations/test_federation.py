@@ -26,7 +26,7 @@ def experiment(out: Path, **changes: object) -> Experiment:
     small = Experiment(
         output_dir=str(out), dataset="mnist-5k", model="lenet", batch_size=32, learning_rate=0.1, momentum=0.5,
         train_limit=120, test_limit=40, num_clients=3, rounds=2, local_epochs=1,
-        defenses="GaussianNoise(std=0.02)", probe_attacks=FAST, probe_targets=1, attack_rounds="first",
+        defenses="GaussianNoise(std=0.02, per='update')", probe_attacks=FAST, probe_targets=1, attack_rounds="first",
         attack_workers=0,
         adaptive=False,
     )  # fmt: skip
@@ -125,8 +125,8 @@ def test_run_leaves_a_report_and_rows_of_every_kind(tmp_path: Path) -> None:
     report = run_experiment(LocalGrid(3), experiment(tmp_path / "run"))
     rows = read_lines(tmp_path / "run" / "rows.jsonl")
     assert report.read_text().lstrip().startswith("<!doctype html>")
-    assert {row["defense"] for row in rows} == {"", "GaussianNoise(std=0.02)"}
-    for defense in ("", "GaussianNoise(std=0.02)"):
+    assert {row["defense"] for row in rows} == {"", "GaussianNoise(std=0.02, per='update')"}
+    for defense in ("", "GaussianNoise(std=0.02, per='update')"):
         mine = [row for row in rows if row["defense"] == defense]
         accuracy = [r["round"] for r in mine if r["metric"] == "test-accuracy" and r["reference"] == "original"]
         assert accuracy == [0, 1, 2]
@@ -155,9 +155,11 @@ def test_an_attack_that_does_not_break_the_undefended_run_is_not_validated(tmp_p
     rows = [row for row in read_lines(tmp_path / "run" / "rows.jsonl") if row["metric"] == "psnr"]
     status = {(row["defense"], row["attack"].split("(")[0]): row["status"] for row in rows}
     assert (
-        status["", "InvertingGradients"] == status["GaussianNoise(std=0.02)", "InvertingGradients"] == "not-validated"
+        status["", "InvertingGradients"]
+        == status["GaussianNoise(std=0.02, per='update')", "InvertingGradients"]
+        == "not-validated"
     )
-    assert status["", "DLG"] == status["GaussianNoise(std=0.02)", "DLG"] == "ok"
+    assert status["", "DLG"] == status["GaussianNoise(std=0.02, per='update')", "DLG"] == "ok"
 
 
 def test_same_seed_same_rows_other_seed_others(tmp_path: Path) -> None:
@@ -239,9 +241,9 @@ def test_too_few_usable_replies_stop_the_run_and_keep_its_rows(tmp_path: Path) -
 
 def test_probes_show_the_defended_update(tmp_path: Path) -> None:
     """Pruning every entry leaves an attacker nothing: the message on the wire is what is attacked."""
-    settings = experiment(tmp_path / "run", defenses="Pruning(fraction=1.0)", rounds=1)
+    settings = experiment(tmp_path / "run", defenses="Pruning(fraction=1.0, per='step')", rounds=1)
     run_experiment(LocalGrid(3), settings)
     rows = read_lines(tmp_path / "run" / "rows.jsonl")
     images = [row for row in rows if row["attack"].startswith("Inverting") and row["metric"] == "psnr"]
     failures = {(row["defense"], row["failures"]) for row in images}
-    assert failures == {("", 0), ("Pruning(fraction=1.0)", 3)}
+    assert failures == {("", 0), ("Pruning(fraction=1.0, per='step')", 3)}

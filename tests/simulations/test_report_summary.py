@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from simulations.experiment import Experiment
 from simulations.report import Row, validate
 from simulations.report.score import interval, merge, wilson
 from simulations.report.study import Study, split
 from simulations.report.summary import UNTESTED, Line, sentence, summarise
+from strategies.curious import defense_strength
 
 PROBE = {"observation": "probe"}
 NULLS = {"baseline:grey": 8.0, "baseline:blurred": 12.0}
@@ -334,3 +336,23 @@ def test_studies_are_never_mixed() -> None:
     assert [one.name[2] for one in found] == ["a", "b"]
     assert [one.cells[0].mean("psnr", "original") for one in found] == [20.0, 20.0]
     assert [one.seeds for one in found] == [(0, 1), (0,)]
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "observation", "local_steps", "differs"),
+    [
+        ("GaussianNoise(per='update')", "probe", 0, True),
+        ("Pruning() | Clip(per='update')", "probe", 5, True),
+        ("GaussianNoise(per='update')", "probe", 1, False),
+        ("GaussianNoise(per='update')", "update", 0, False),
+        ("GaussianNoise(per='step')", "probe", 0, False),
+        ("Blur()", "probe", 0, False),
+    ],
+)
+def test_a_row_says_when_privacy_and_accuracy_are_of_different_strength(
+    pipeline: str, observation: str, local_steps: int, differs: bool
+) -> None:
+    task = Experiment(output_dir="/tmp/x", local_steps=local_steps).task(pipeline)
+    card = PROBE | defense_strength(task, observation)
+    found = line(psnr(15.0, 14.0, defense="D()", setting=card))
+    assert any("not the strength of the accuracy beside it" in caveat for caveat in found.caveats) is differs

@@ -57,7 +57,7 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"defenses": "BatchShuffle(k=1.5)"}, ("k is 1.5", "from 0 to 1")),
     ({"defenses": "PatchShuffle() | SpectralShuffle()"}, ("cannot follow each other",)),
     ({"defenses": "DPSGD()"}, ("DPSGD", "training of whole models", "scenario = 'split'")),
-    ({"defenses": "GaussianNoise(std=0.1)"}, ("GaussianNoise(std=0.1)", "set train-edge")),
+    ({"defenses": "GaussianNoise(std=0.1)"}, ("GaussianNoise(std=0.1", "set train-edge")),
     ({"defenses": "InstaHide()"}, ("InstaHide(num_mixed=4) mixes labels", "set labels = 'client'")),
     (
         {"scenario": "federated", "model": "lenet", "defenses": "PatchShuffle()"},
