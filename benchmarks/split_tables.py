@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from simulations.report.rows import Row, read_rows
+from simulations.report.rows import Row, null_name, read_rows
 
 SCORES = (
     ("psnr", "original", "PSNR", 1),
@@ -57,7 +57,7 @@ def attack_lines(rows: list[Row], *, every_round: bool) -> list[list[str]]:
             continue
         same = [r for r in rows if (r.defense, r.attack, r.round) == (one.defense, one.attack, one.round)]
         cells = [shown([r for r in same if (r.metric, r.reference) == (m, ref)], d) for m, ref, _, d in SCORES]
-        name = one.attack.removeprefix("baseline:")
+        name = null_name(one.attack)
         where = [str(one.round)] if every_round else []
         lines.append([f"`{one.defense or 'none'}`", f"`{name}`", *where, *cells, str(one.n)])
     return lines

@@ -15,11 +15,12 @@ from torch import Tensor
 
 from attacks.base import Labels, Reconstruction, Representatives
 from attacks.membership import Membership
-from attacks.metrics import mse, null_baselines, optimal_assignment, psnr, score, score_pairs, ssim
+from attacks.metrics import blurred, mse, null_baselines, optimal_assignment, psnr, score, score_pairs, ssim
 from attacks.normalisation import normalise
 from attacks.oracle import Oracle
 from attacks.representatives import score_representatives
 from clients.guesses import Guess
+from clients.line_up import other_images, retrieval
 from clients.split_training import SplitClient
 from clients.training import CHUNK, LocalClient, Probed, chunks
 from defenses.base import Batch
@@ -63,10 +64,10 @@ def audit_guesses(
         oracle: The oracle itself, which then compares features of the guesses with those of the truth.
 
     Returns:
-        For reconstructions "psnr-original", "psnr-transformed" and the like, "label-accuracy", and "recognition" where there is an
-        oracle, with "feature-similarity" and "identification" where it came along; for labels "label-accuracy"; for
-        representatives see ``score_representatives``; for tests of membership "member-score" and "other-score", one per training
-        and per test example.
+        For reconstructions "psnr-original", "psnr-transformed" and the like, "retrieval-original" with "retrieval-chance" (see
+        ``clients.line_up``), "label-accuracy", and "recognition" where there is an oracle, with "feature-similarity" and
+        "identification" where it came along; for labels "label-accuracy"; for representatives see ``score_representatives``; for
+        tests of membership "member-score" and "other-score", one per training and per test example.
 
     Raises:
         ValueError: When the number of guesses is not the number of observed updates, or their image shape is not the data's.
@@ -75,7 +76,7 @@ def audit_guesses(
     if len(guesses) != len(known):
         raise ValueError(f"{len(guesses)} guesses for {len(known)} observed updates")
     scores: dict[str, list[float]] = defaultdict(list)
-    for (guess, recognised), truth in zip(guesses, known, strict=True):
+    for target, ((guess, recognised), truth) in enumerate(zip(guesses, known, strict=True)):
         if isinstance(guess, Membership):
             _add(scores, "", membership_scores(client, guess))
         elif isinstance(guess, Representatives):
@@ -86,6 +87,9 @@ def audit_guesses(
         else:
             paired = observation == "smashed"
             _add(scores, "", score_both(guess, truth, paired=paired))
+            if isinstance(guess, Reconstruction):
+                others = other_images(client, truth.original.images, target)
+                _add(scores, "", _retrieval(guess, truth, others, paired=paired))
             if isinstance(guess, Reconstruction) and recognised is not None:
                 scores["recognition"].extend(recognition(guess, recognised, truth.original, paired=paired))
             if isinstance(guess, Reconstruction) and oracle is not None:
@@ -121,24 +125,59 @@ def membership_scores(client: LocalClient, test: Membership) -> dict[str, list[f
 
 
 def audit_baselines(client: LocalClient, observation: str, *, pictures: bool) -> Audited:
-    """Scores of guesses that used no observation at all, under "grey:psnr-original" and the like; shares pictures if asked.
+    """Scores of guesses that used no observation at all, and of a scale; shares pictures if asked.
 
-    The mean image is the mean of this client's own images, which no attacker has: a stricter bar than a public mean.
+    Null baselines come under "baseline:grey:psnr-original" and the like. Their mean image is the mean of this client's own images,
+    which no attacker has: a stricter bar than a public mean. Against the transformed images it is the mean of transformed images.
+    A blurred copy of the truth comes under "scale:blurred:psnr-original": a scale to read the others by, and no baseline.
     """
     known = truths(client, observation)
-    mean = client.mean_image()
+    means = client.mean_image(), mean_transformed(client)
     scores: dict[str, list[float]] = defaultdict(list)
     shared: dict[str, Tensor] = {}
     for target, truth in enumerate(known):
-        # Of a whole local round an attack reconstructs a few images, so the baselines answer with a few as well.
-        few = truth.original.images[: max(client.task.probe_images, BASELINE_IMAGES)]
         paired = observation == "smashed"
-        for name, guess in null_baselines(few, mean).items():
-            _add(scores, f"{name}:", _image_scores(guess, truth, paired=paired))
-        scores["uniform:label-accuracy"].append(uniform_label_accuracy(truth.original))
+        others = other_images(client, truth.original.images, target)
+        # Of a whole local round an attack reconstructs a few images, so the baselines answer with a few as well.
+        few = slice(max(client.task.probe_images, BASELINE_IMAGES))
+        for name, guesses in blind_guesses(truth, means, few).items():
+            found = _both_references(guesses, truth, paired=paired)
+            found |= _retrieval(guesses[0], truth, others, paired=paired)
+            _add(scores, f"{name}:", found)
+        scores["baseline:uniform:label-accuracy"].append(uniform_label_accuracy(truth.original))
         if pictures and observation != "update":
             shared |= {f"original-{target}": truth.original.images, f"protected-{target}": truth.seen.images}
     return Audited(dict(scores), shared)
+
+
+def blind_guesses(
+    truth: Probed, means: tuple[Tensor, Tensor], few: slice
+) -> dict[str, tuple[Reconstruction, Reconstruction]]:
+    """Null baselines and the scale, each as a guess of the original and one of the transformed images.
+
+    Args:
+        truth: The images behind one observation; null baselines depend on their shape alone.
+        means: The mean (C, H, W) of original and of transformed images.
+        few: Which of the images the guesses are of.
+    """
+    images = truth.original.images[few], truth.seen.images[few]
+    nulls = [null_baselines(of, mean) for of, mean in zip(images, means, strict=True)]
+    found = {f"baseline:{name}": (nulls[0][name], nulls[1][name]) for name in nulls[0]}
+    scale = [Reconstruction(blurred(of), torch.full((len(of),), -1)) for of in images]
+    return {**found, "scale:blurred": (scale[0], scale[1])}
+
+
+def mean_transformed(client: LocalClient) -> Tensor:
+    """The mean (C, H, W) of a client's training images as they enter the model in this round, in batches of training's size.
+
+    Of many images, that of those that ``LocalClient.mean_image`` averages.
+    """
+    chosen = client.averaged()
+    sums = [
+        client.view(chosen[piece], client.key("mean-transformed", client.task.round, at)).seen.images.double().sum(0)
+        for at, piece in enumerate(chunks(len(chosen), client.task.batch_size))
+    ]
+    return (torch.stack(sums).sum(0) / len(chosen)).float()
 
 
 def score_both(guess: Reconstruction | Labels, truth: Probed, *, paired: bool = False) -> dict[str, list[float]]:
@@ -188,12 +227,25 @@ def _pairs(guess: Tensor, truth: Tensor, *, paired: bool) -> tuple[Tensor, Tenso
 
 
 def _image_scores(guess: Reconstruction, truth: Probed, *, paired: bool = False) -> dict[str, list[float]]:
+    return _both_references((guess, guess), truth, paired=paired)
+
+
+def _both_references(
+    guesses: tuple[Reconstruction, Reconstruction], truth: Probed, *, paired: bool
+) -> dict[str, list[float]]:
+    """Scores of a guess of the original and of one of the transformed images."""
     found = {}
-    for reference, batch in (("original", truth.original), ("transformed", truth.seen)):
+    references = (("original", truth.original), ("transformed", truth.seen))
+    for guess, (reference, batch) in zip(guesses, references, strict=True):
         pairs = _pairs(guess.images, batch.images, paired=paired)
         for metric, values in score_pairs(guess.images, batch.images, pairs).items():
             found[f"{metric}-{reference}"] = [min(value, MAX_PSNR) if metric == "psnr" else value for value in values]
     return found
+
+
+def _retrieval(guess: Reconstruction, truth: Probed, others: Tensor, *, paired: bool) -> dict[str, list[float]]:
+    images = truth.original.images
+    return retrieval(guess, _pairs(guess.images, images, paired=paired), images, others, paired=paired)
 
 
 def _add(scores: dict[str, list[float]], prefix: str, more: dict[str, list[float]]) -> None:

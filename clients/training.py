@@ -172,13 +172,28 @@ class LocalClient:
         """All local training examples, unprotected."""
         return self.plain(torch.arange(self.num_train))
 
+    def own_images(self, positions: Tensor) -> Tensor:
+        """Images (N, C, H, W) in [0, 1] at positions (N,) among the training examples, and behind them the test examples."""
+        indices = torch.tensor([*self._train, *self._test], dtype=torch.long)[positions]
+        images = torch.zeros(len(positions), *self.card.input_shape)
+        for part, chosen in (
+            (self.data.train, positions < self.num_train),
+            (self.data.test, positions >= self.num_train),
+        ):
+            images[chosen] = local_batch(part, indices[chosen], self.card.num_classes).images
+        return images
+
     def protected(self) -> Batch:
         """All local training examples as ``kept``."""
         return self.kept(torch.arange(self.num_train))
 
+    def averaged(self) -> Tensor:
+        """Positions (n,) of the training images that stand for all of them in a mean: ``MOST_AVERAGED`` at most, evenly spaced."""
+        return torch.linspace(0, self.num_train - 1, min(self.num_train, MOST_AVERAGED)).long()
+
     def mean_image(self) -> Tensor:
-        """The mean (C, H, W) of the local training images; of many, that of ``MOST_AVERAGED``, evenly spaced."""
-        chosen = torch.linspace(0, self.num_train - 1, min(self.num_train, MOST_AVERAGED)).long()
+        """The mean (C, H, W) of the local training images ``averaged``."""
+        chosen = self.averaged()
         sums = [self.plain(chosen[piece]).images.double().sum(0) for piece in chunks(len(chosen), CHUNK)]
         return (torch.stack(sums).sum(0) / len(chosen)).float()
 

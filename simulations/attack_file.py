@@ -26,7 +26,15 @@ from simulations.attack_request import (
     parse_request,
     require_usable,
 )
-from simulations.attack_results import file_names, guess_tensors, null_scores, scores_of, write_pictures, write_results
+from simulations.attack_results import (
+    file_names,
+    guess_tensors,
+    null_scores,
+    scale_scores,
+    scores_of,
+    write_pictures,
+    write_results,
+)
 from simulations.errors import ConfigError
 from simulations.update_files import few, load_global_weights, read_truth, read_update, resembles_weights
 from strategies.attack_job import parse_update_attacks, stages_of
@@ -131,7 +139,8 @@ def run(prepared: Prepared, out: Path) -> list[dict[str, Any]]:
             "pictures": write_pictures(tensors["images"], name, out) if "images" in tensors else [],
         })  # fmt: skip
     about = {"settings": asdict(prepared.request), "notices": prepared.notices}
-    write_results(out, about | {"attacks": entries, "null": null_scores(prepared.truth)}, guesses)
+    compared = {"null": null_scores(prepared.truth), "scale": scale_scores(prepared.truth)}
+    write_results(out, about | {"attacks": entries} | compared, guesses)
     return entries
 
 

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from attacks import Attack, Labels, Reconstruction, null_baselines, score
+from attacks.metrics import blurred
 from strategies.attack_job import stages_of
 
 
@@ -45,11 +46,19 @@ def scores_of(guess: Reconstruction | Labels, truth: Mapping[str, Tensor]) -> di
 
 
 def null_scores(truth: Mapping[str, Tensor]) -> dict[str, Any]:
-    """What one could answer without attacking: the grey image; "blurred" is the level of detail to beat."""
+    """What one could answer without attacking: the grey image (a mean image would need other images of the kind)."""
     if "images" not in truth:
         return {}
-    guesses = null_baselines(truth["images"], truth["images"][0])
-    return {name: score(guesses[name], truth["images"]) for name in ("grey", "blurred")}
+    images = truth["images"]
+    return {"grey": score(null_baselines(images, torch.zeros_like(images[0]))["grey"], images)}
+
+
+def scale_scores(truth: Mapping[str, Tensor]) -> dict[str, Any]:
+    """What a blurred copy of the truth scores: a scale to read a PSNR by, and no bar."""
+    if "images" not in truth:
+        return {}
+    images = truth["images"]
+    return {"blurred": score(Reconstruction(blurred(images), torch.full((len(images),), -1)), images)}
 
 
 def write_pictures(images: Tensor, name: str, out: Path) -> list[str]:

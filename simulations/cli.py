@@ -22,7 +22,7 @@ from simulations.dry_run import check_memory, describe, shares, workers_of
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment, key_of
 from simulations.progress import follow, read_progress
-from simulations.scenario_checks import check_halves
+from simulations.scenario_checks import check_halves, too_few_images
 
 app = typer.Typer(
     help="What a curious federated-learning server can see: train, attack, report.",
@@ -34,6 +34,8 @@ app = typer.Typer(
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
 DEFAULT_CLIENTS = 4
+EXIT_ATTACKS_FAILED = 3
+"""The run went to its end, but attacks gave no score."""
 
 
 @app.command()
@@ -61,6 +63,9 @@ def run(
     """Runs an experiment in a private local Flower runtime, shows its progress, and prints where the report is.
 
     CONFIG is a TOML file of settings; without it, the default audit runs.
+
+    Exit codes: 0 when all went well, 1 when the run failed, 2 for settings that cannot be run, 3 when the run ended but attacks
+    gave no score (they are listed), 130 when it was stopped.
     """
     from simulations.launch import Resources
 
@@ -266,6 +271,8 @@ def _preflight(experiment: Experiment) -> None:
     share, _ = shares(experiment, data)
     if experiment.probe_images > share:
         raise ConfigError(f"probe-images is {experiment.probe_images}; a client holds about {share} images")
+    if warning := too_few_images(experiment, experiment.num_clients):
+        console.print(f"warning: {warning}", markup=False, soft_wrap=True)
 
 
 def _run(experiment: Experiment, resources: Any) -> int:
@@ -290,7 +297,20 @@ def _run(experiment: Experiment, resources: Any) -> int:
         return 1
     console.print(f"finished in {time.monotonic() - started:.0f} s")
     console.print(f"report: {out / 'report.html'}\nrows:   {out / 'rows.jsonl'}", soft_wrap=True)
-    return 0
+    return _tell_failures(out)
+
+
+def _tell_failures(out: Path) -> int:
+    """Lists the attacks of a finished run that gave no score; the exit code."""
+    from simulations.report.failures import failed_attacks
+
+    failed = failed_attacks(out)
+    if not failed:
+        return 0
+    errors.print("[red]attacks failed[/red], and nothing is known about what they would have found:", soft_wrap=True)
+    for failure in failed:
+        errors.print(f"  {failure}", markup=False, soft_wrap=True)
+    return EXIT_ATTACKS_FAILED
 
 
 def _reason(out: Path) -> str:

@@ -192,14 +192,15 @@ class RunDirectory:
 
         entry = {"defense": task.pipeline, "round": task.round, "final": task.is_final, "image": image_number, **fields}
         kind = fields["kind"] if not fields["attack"] else f"attack{self._attack_number(fields['attack'])}"
+        # One attack may run on probes and on training updates of a round.
+        kind = f"update-{kind}" if fields["observation"] == "training update" else kind
         name = f"{self.label(task.pipeline)}-r{task.round:04d}-c{fields['client']}-t{fields['target']}-i{image_number}-{kind}.png"
         pixels = (image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy()
         pixels = pixels[:, :, 0] if pixels.shape[2] == 1 else np.ascontiguousarray(pixels)
         partial = self.path / "pictures" / f"{name}.tmp"
         Image.fromarray(pixels).save(partial, format="PNG", optimize=True)
         partial.replace(partial.with_suffix(""))
-        observation = "smashed data" if self.experiment.scenario == "split" else "one-step probe"
-        self._pictures.append({**entry, "observation": observation, "psnr": fields.get("psnr"), "file": name})
+        self._pictures.append({**entry, "psnr": fields.get("psnr"), "file": name})
 
     def _attack_number(self, attack: str) -> int:
         return self._attacks.setdefault(attack, len(self._attacks))

@@ -18,6 +18,7 @@ from defenses.base import (
     UpdateDefense,
 )
 from simulations.errors import ConfigError, require_known
+from simulations.report.control import LEAST_IMAGES
 
 if TYPE_CHECKING:
     from simulations.experiment import Experiment
@@ -118,6 +119,19 @@ def check_defenses(experiment: Experiment) -> None:
                 isinstance(defense, InputDefense) and defense.mixes_examples and experiment.who_holds_labels == "server"
             ):
                 raise ConfigError(f"defenses: {defense} mixes labels, which a server cannot do: set labels = 'client'")
+
+
+def too_few_images(experiment: Experiment, num_clients: int) -> str:
+    """A warning where a round attacks too few images for a verdict, or ""."""
+    asked = experiment.smashed_attacks if "smashed" in experiment.observations else experiment.probe_attacks
+    count = num_clients * experiment.probe_targets * experiment.probe_images
+    if not asked.strip() or not experiment.attacked_rounds() or count >= LEAST_IMAGES:
+        return ""
+    return (
+        f"each attacked round has {count} image{'' if count == 1 else 's'} ({num_clients} clients, probe-targets = "
+        f"{experiment.probe_targets}, probe-images = {experiment.probe_images}), and a verdict needs {LEAST_IMAGES} or more: the "
+        "report will print scores, but not whether an attack works; raise probe-targets"
+    )
 
 
 def check_halves(experiment: Experiment, card: DataCard) -> None:

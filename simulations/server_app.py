@@ -13,7 +13,9 @@ from defenses.pipeline import Pipeline
 from simulations.experiment import Experiment
 from simulations.nodes import Clients, find_nodes, set_up
 from simulations.report import write_report
+from simulations.report.failures import failed_attacks
 from simulations.run_directory import RunDirectory
+from simulations.scenario_checks import too_few_images
 from simulations.trainings import TRAININGS, check_split
 from strategies.attack_pool import AttackPool
 from strategies.auditor import Auditor
@@ -60,6 +62,8 @@ def _run(grid: Grid, run: RunDirectory) -> Path:
     nodes = find_nodes(grid, experiment)
     exchange = Exchange(grid, nodes, experiment.client_timeout)
     clients = set_up(exchange, experiment)
+    if warning := too_few_images(experiment, len(nodes)):
+        log.warning("fedveil: %s", warning)
     if experiment.scenario == "split":
         check_split(experiment, clients)
     pool = AttackPool(experiment.attack_workers, experiment.attack_gpus)
@@ -83,6 +87,8 @@ def _run(grid: Grid, run: RunDirectory) -> Path:
     run.flush()
     run.write_progress({**progress, "finished": True})
     report = write_report(run.path)
+    for failure in failed_attacks(run.path):
+        log.warning("fedveil: attack without a score: %s", failure)
     log.info("fedveil: report written to %s", report)
     return report
 

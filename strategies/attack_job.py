@@ -232,6 +232,7 @@ class Outcome:
         recognised: Per guess, the class that the oracle sees in each image (B,); none without auxiliary data.
         oracle_accuracy: The oracle's accuracy on auxiliary examples that it was not trained on.
         oracle: The oracle's weights, for the clients; only where guesses are paired with the images (smashed data).
+        oracle_error: Why there is no oracle although the server has auxiliary data, or "".
     """
 
     attack: str
@@ -241,6 +242,7 @@ class Outcome:
     recognised: Sequence[Tensor] = ()
     oracle_accuracy: float | None = None
     oracle: dict[str, Tensor] = field(default_factory=dict)
+    oracle_error: str = ""
 
 
 @dataclass(frozen=True)

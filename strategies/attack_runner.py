@@ -71,7 +71,11 @@ class _Runner:
             return Outcome(text, guesses, 0.0)
         if task.auxiliary_data not in OWN_AUXILIARY:  # it would know other classes than the clients'
             return Outcome(text, guesses, 0.0)
-        oracle = _oracle(replace(task, pipeline="", round=0, edge_learning_rate=0.0))
+        try:
+            oracle = _oracle(replace(task, pipeline="", round=0, edge_learning_rate=0.0))
+        except AttackError as error:
+            # The guesses are worth as much without a judge: only the judge's own scores are missing.
+            return Outcome(text, guesses, 0.0, oracle_error=str(error))
         seen = [oracle.classify(guess.images) for guess in guesses]
         shipped = oracle.to_tensors() if self.job.observation == "smashed" else {}
         return Outcome(text, guesses, 0.0, "", seen, oracle.accuracy, shipped)

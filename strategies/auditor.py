@@ -5,12 +5,10 @@ The truth stays with the clients; the server keeps means, intervals and counts.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
@@ -23,6 +21,7 @@ from strategies.attack_job import AttackJob, Observed, Outcome, parse_attacks
 from strategies.attack_pool import AttackPool
 from strategies.exchange import Exchange
 from strategies.guard import refusal_rows
+from strategies.score_rows import score_rows
 
 Scores = dict[str, list[float]]
 
@@ -101,14 +100,14 @@ class Auditor:
         replies = self._ask(task, observation, "baselines", dict.fromkeys(partitions, RecordDict()))
         by_name: dict[str, Scores] = defaultdict(lambda: defaultdict(list))
         for name, values in _gather(replies.values()).items():
-            baseline, metric = name.split(":", 1)
-            by_name[baseline][metric].extend(values)
-        for baseline, scores in by_name.items():
-            self._rows(task, f"baseline:{baseline}", setting, scores)
+            guess, metric = name.rsplit(":", 1)
+            by_name[guess][metric].extend(values)
+        for guess, scores in by_name.items():
+            self._rows(task, guess, setting, scores)
         for partition, reply in replies.items():
             for name, images in tensors_of(reply, "pictures").items():
                 kind, target = name.rsplit("-", 1)
-                self._pictures(task, images, attack="", client=partition, target=int(target), kind=kind)
+                self._pictures(task, images, setting, attack="", client=partition, target=int(target), kind=kind)
         return [partition for partition in partitions if partition not in self._refused]
 
     def _audit(self, job: AttackJob, outcome: Outcome) -> None:
@@ -140,7 +139,7 @@ class Auditor:
         self._diagnostics(job.task, outcome, setting)
         shown = job.observation != "update" or kind == "representatives"
         if kind in ("images", "representatives") and self.share_images and shown:
-            self._keep_reconstructions(job.task, outcome.attack, guesses, replies)
+            self._keep_reconstructions(job, outcome.attack, guesses, replies)
 
     def _membership(
         self, task: Task, outcome: Outcome, setting: dict[str, Any], scores: Scores, *, failures: int
@@ -169,17 +168,18 @@ class Auditor:
         for name in names:
             values = [guess.diagnostics[name] for guess in outcome.guesses if name in guess.diagnostics]
             self._rows(task, outcome.attack, setting, {name: [float(value) for value in values]})
-        if outcome.oracle_accuracy is not None:
+        if outcome.oracle_accuracy is not None or outcome.oracle_error:
             self.recorder.row(
-                task, metric="oracle-accuracy", value=outcome.oracle_accuracy, attack=outcome.attack, setting=setting
-            )
+                task, metric="oracle-accuracy", value=outcome.oracle_accuracy, attack=outcome.attack, setting=setting,
+                status="failed" if outcome.oracle_error else "ok", message=outcome.oracle_error,
+            )  # fmt: skip
         self.recorder.row(
             task, metric="attack-seconds", value=outcome.seconds, attack=outcome.attack, setting=setting,
             n=len(outcome.guesses), seconds=outcome.seconds,
         )  # fmt: skip
 
     def _keep_reconstructions(
-        self, task: Task, attack: str, guesses: Mapping[int, list[tuple[int, Any]]], replies: Mapping[int, Message]
+        self, job: AttackJob, attack: str, guesses: Mapping[int, list[tuple[int, Any]]], replies: Mapping[int, Message]
     ) -> None:
         for partition, theirs in guesses.items():
             if partition not in replies:
@@ -189,13 +189,17 @@ class Auditor:
             for target, guess in theirs:
                 scores = [next(psnr) for _ in guess.images] if psnr else None
                 self._pictures(
-                    task, guess.images, attack=attack, client=partition, target=target,
+                    job.task, guess.images, job.setting, attack=attack, client=partition, target=target,
                     kind="reconstruction", psnr=scores,
                 )  # fmt: skip
 
-    def _pictures(self, task: Task, images: Tensor, *, psnr: list[float] | None = None, **fields: Any) -> None:
+    def _pictures(
+        self, task: Task, images: Tensor, setting: Mapping[str, Any], *, psnr: list[float] | None = None, **fields: Any
+    ) -> None:
+        # What the guess was made from, as its rows say: pictures of one round may come from several kinds of observation.
+        seen = {key: setting[key] for key in ("observation", "rounds_observed") if key in setting}
         for at, image in enumerate(images):
-            self.recorder.picture(task, image, image_number=at, psnr=psnr[at] if psnr else None, **fields)
+            self.recorder.picture(task, image, image_number=at, psnr=psnr[at] if psnr else None, **seen, **fields)
 
     def _ask(
         self, task: Task, observation: str, kind: str, contents: Mapping[int, RecordDict], guesses: int = 0
@@ -235,34 +239,8 @@ class Auditor:
         failures: int = 0,
         seconds: float = 0.0,
     ) -> None:
-        for name, values in scores.items():
-            metric, _, reference = (
-                name.rpartition("-") if name.endswith(("-original", "-transformed")) else (name, "", "")
-            )
-            self.recorder.row(
-                task, metric=metric, attack=attack, setting=setting, reference=reference, failures=failures,
-                seconds=seconds, worst=_worst(metric, values), **mean_and_interval(values),
-            )  # fmt: skip
-
-
-def mean_and_interval(values: Sequence[float]) -> dict[str, Any]:
-    """Mean, 95 % interval of the mean (Student's t; none for one value) and n."""
-    from scipy.stats import t
-
-    n = len(values)
-    if n == 0:
-        return {"value": None, "n": 0}
-    mean = float(np.mean(values))
-    if n == 1:
-        return {"value": mean, "n": 1, "ci_low": None, "ci_high": None}
-    half = float(t.ppf(0.975, n - 1) * np.std(values, ddof=1) / math.sqrt(n))
-    return {"value": mean, "n": n, "ci_low": mean - half, "ci_high": mean + half}
-
-
-def _worst(metric: str, values: Sequence[float]) -> float | None:
-    """The value of the person who lost most."""
-    least = metric.startswith("mse") or metric.endswith(("loss", "cost"))
-    return (min(values) if least else max(values)) if values else None
+        for columns in score_rows(scores, setting):
+            self.recorder.row(task, attack=attack, failures=failures, seconds=seconds, **columns)
 
 
 def _card(task: Task, attack: str) -> dict[str, Any]:

@@ -17,8 +17,9 @@ from clients.records import reason_of, tensors_of, to_record, to_tensors, values
 from clients.task import ONE_STEP_PER_UPDATE, Task
 from defenses.base import generator_for
 from strategies.attack_job import AttackJob, Observed, Seen, parse_attacks
-from strategies.auditor import Auditor, mean_and_interval
+from strategies.auditor import Auditor
 from strategies.guard import fault, usable_replies
+from strategies.score_rows import mean_and_interval
 
 
 class CuriousFedAvg(FedAvg):

@@ -28,9 +28,10 @@ from clients.split_training import build_optimizer, flat_state, load_flat_state
 from clients.task import Task, load_weights
 from clients.training import device
 from strategies.attack_job import EDGE, SERVER
-from strategies.auditor import Auditor, mean_and_interval
+from strategies.auditor import Auditor
 from strategies.exchange import Posted
 from strategies.guard import failure, fault, require_enough
+from strategies.score_rows import mean_and_interval
 from strategies.split_audit import SplitAudit
 from strategies.split_costs import record_privacy
 from strategies.split_evaluation import evaluate

@@ -1,4 +1,4 @@
-"""The positive control: an attack counts only where it breaks the undefended run."""
+"""The positive control: an attack counts only where it breaks the undefended run, and only on enough images."""
 
 from __future__ import annotations
 
@@ -9,12 +9,20 @@ from typing import Any, TypeVar
 
 from simulations.report.metrics import SMASHED_METRICS
 from simulations.report.rows import Row, null_name
+from simulations.report.score import exact
 
-IMAGE_METRICS = frozenset({"psnr", "ssim", "mse"})
+IMAGE_METRICS = frozenset({"psnr", "ssim", "mse", "retrieval"})
 MEMBERSHIP_METRICS = frozenset({"membership-auc", "membership-tpr"})
 """Area under the ROC curve, and true positive rate at 1 % false positive rate."""
 CLASS_METRICS = frozenset({"class-mean-psnr", "class-mean-ssim"})
 """Of class representatives (GAN attacks), against the mean image of a class; never a score of one person's image."""
+LEAST_IMAGES = 16
+"""Attacked images below which there is no verdict. With 16, Student's factor is 2.1 (with 4 it is 3.2, with 2 it is 12.7, and an
+interval may run from -33 to 96 dB), and the exact interval of 16 of 16 reaches down to 79 % (of 2 of 2 to 16 %)."""
+FAR_MORE = 10
+"""Multiple of chance that the whole 95 % interval of retrieval must lie above: of 100 candidates above 10 %, where 5 of 16 images
+suffice, which blind guesses reach once in two million runs. Of fewer images nearly all must be found (2 of 2, 3 of 4), one is never
+enough, and with ten candidates or fewer nothing is."""
 LEAST_OTHERS = 100
 """Non-members from which a false positive rate of 1 % can be reached at all without being 0."""
 CHAIN = " | "
@@ -33,14 +41,18 @@ class Control:
     Attributes:
         row: The undefended row that decides: PSNR against the original, label accuracy or membership AUC.
         null: The best null baseline as (name, mean), or None where there is none.
-        passed: The lower end of the row's interval is above the null baseline's mean.
+        passed: The lower end of the row's interval is above the null baseline's mean; of images also of retrieval far above chance.
         reason: Why the control failed, or "".
+        picked: Of images, the row that says how many were picked out among others.
+        too_few: There are too few images for a verdict, whatever the others say.
     """
 
     row: Row
     null: tuple[str, float] | None
     passed: bool
     reason: str = ""
+    picked: Row | None = None
+    too_few: bool = False
 
 
 def family(row: Row, drawn: Collection[str] = ()) -> str:
@@ -72,6 +84,30 @@ def class_attacks(rows: Iterable[Row]) -> frozenset[str]:
     return frozenset(row.attack for row in rows if row.metric in CLASS_METRICS)
 
 
+def images_behind(row: Row) -> int:
+    """How many images a score is of: of labels, whose n counts batches, all images of those batches."""
+    images = row.setting.get("images")
+    return row.n * images if row.metric == "label-accuracy" and isinstance(images, int) else row.n
+
+
+def too_few(row: Row, drawn: Collection[str] = ()) -> bool:
+    """Whether a score of images, labels or class representatives is of too few for a verdict; ``drawn`` as in ``family``."""
+    judged = family(row, drawn) in {"images", "labels", "representatives"}
+    return judged and row.value is not None and images_behind(row) < LEAST_IMAGES
+
+
+def picked_out(row: Row) -> bool:
+    """Whether true images were picked out among others far more often than chance: see ``FAR_MORE``."""
+    found, chance = exact([row]), chance_of_retrieval(row)
+    return row.status != "failed" and found is not None and chance is not None and found[1] > FAR_MORE * chance
+
+
+def chance_of_retrieval(row: Row) -> float | None:
+    """How often a blind guess is nearest to its image among the candidates, as the row says; None where it does not."""
+    chance = row.setting.get("chance")
+    return float(chance) if isinstance(chance, int | float) and 0 < chance <= 1 else None
+
+
 def chance_of_recognition(setting: Mapping[str, Any]) -> float | None:
     """1 / ``num_classes`` of a threat card; None where the card does not say how many classes there are."""
     count = setting.get("num_classes")
@@ -94,12 +130,12 @@ def _size(row: Row) -> tuple[Any, Any]:
 
 
 class Nulls:
-    """Looks up the null baselines of a row: same round and observation, same defence if it has its own."""
+    """Looks up the null baselines (or the scales) of a row: same round and observation, same defence if it has its own."""
 
-    def __init__(self, rows: Iterable[Row]) -> None:
+    def __init__(self, rows: Iterable[Row], *, scales: bool = False) -> None:
         self._found: dict[Audit, list[Row]] = defaultdict(list)
         for row in rows:
-            if row.is_null and row.value is not None:
+            if (row.is_scale if scales else row.is_null) and row.value is not None:
                 self._found[audit_of(row)].append(row)
 
     def of(self, row: Row) -> dict[str, float]:
@@ -140,14 +176,36 @@ def controls(rows: Sequence[Row]) -> list[Control]:
     classes; an image attack without a null baseline fails.
     """
     nulls, drawn = Nulls(rows), class_attacks(rows)
+    plain = [row for row in rows if row.is_attack and row.defense == ""]
+    looked_for: dict[tuple[Audit, str], list[Row]] = defaultdict(list)
+    for row in plain:
+        if row.metric == "retrieval":
+            looked_for[audit_of(row), row.attack].append(row)
     found = []
-    for row in rows:
-        if row.attack and not row.is_null and row.defense == "" and decides(row, drawn):
+    for row in plain:
+        if decides(row, drawn):
             null = nulls.best(row)
             if null is not None or row.metric == "psnr":
-                reason = _reason(row, null)
-                found.append(Control(row, null, passed=not reason, reason=reason))
+                same = closest(row, looked_for[audit_of(row), row.attack], lambda one: one)
+                picked = same[0] if same and row.metric == "psnr" else None
+                reason = _reason(row, null) or (_missed(picked) if row.metric == "psnr" else "")
+                found.append(Control(row, null, not reason, reason, picked, too_few(row, drawn)))
     return found
+
+
+def _missed(picked: Row | None) -> str:
+    """Why the true images do not count as picked out, or ""."""
+    if picked is None or picked.value is None:
+        return "nobody looked for the true images among others"
+    chance = chance_of_retrieval(picked)
+    if chance is None:
+        return "the chance of picking out a true image is not known"
+    if picked_out(picked):
+        return ""
+    hits = f"{round(picked.value * picked.n)} of {picked.n}"
+    if FAR_MORE * chance >= 1:
+        return f"only {1 / chance:.3g} candidates: too few to tell a hit from chance"
+    return f"{hits} true images are picked out, not far more than chance (1 in {1 / chance:.3g})"
 
 
 def _reason(row: Row, null: tuple[str, float] | None) -> str:
@@ -182,9 +240,10 @@ def validate(rows: Sequence[Row]) -> list[Row]:
     """Marks scores of attacks that did not break the undefended run as "not-validated".
 
     An attack that cannot recover undefended images says nothing about a defence. It counts, for a round and an
-    observation, if the 95 % interval of its mean PSNR against the original, without a defence, lies above the mean of
-    the best null baseline. If not, or if there is no undefended run, its "ok" image rows of that round and observation
-    get the status "not-validated" under every defence. Label accuracy is judged in the same way against
+    observation, if without a defence (i) the 95 % interval of its mean PSNR against the original lies above the mean of
+    the best null baseline (grey or mean image, what anyone can guess) and (ii) it picks the true images out of others of their kind
+    far more often than chance (``picked_out``). If not, or if there is no undefended run, its "ok" image rows of that round and
+    observation get the status "not-validated" under every defence. Label accuracy is judged in the same way against
     ``baseline:uniform`` where there is one, membership against ``baseline:*`` or an AUC of 0.5, and the class representatives of
     GAN attacks by their recognition against one over ``num_classes`` where the threat card gives it.
 
@@ -192,7 +251,9 @@ def validate(rows: Sequence[Row]) -> list[Row]:
     run: where it has no undefended row of its own, the control of its first stage in the same round and observation is its
     control. This says that the inversion is strong enough to hand something on; it says nothing about the refinement.
 
-    Scores of membership that pass get the status "under-powered" where they rest on too few records: see ``under_powered``.
+    Where there are fewer than ``LEAST_IMAGES`` images, on the undefended run or under the defence, there is no verdict: the status
+    is "under-powered" whatever the scores are. Scores of membership that pass get the same status where they rest on too few
+    records: see ``under_powered``.
 
     Args:
         rows: All rows of one or more runs; left unchanged.
@@ -208,7 +269,7 @@ def validate(rows: Sequence[Row]) -> list[Row]:
 
     def judged(row: Row) -> Row:
         kind = family(row, drawn)
-        if not kind or not row.attack or row.is_null or row.status != "ok":
+        if not kind or not row.is_attack or row.status != "ok":
             return row
         if kind == "labels" and audit_of(row) not in has_chance:
             return row
@@ -217,6 +278,8 @@ def validate(rows: Sequence[Row]) -> list[Row]:
         at, first = audit_of(row), row.attack.split(CHAIN)[0]
         own = verdicts.get((at, row.attack, kind)) or verdicts.get((at, first, kind), [])
         deciding = closest(row, own, lambda control: control.row)
+        if any(one.too_few for one in deciding) or (deciding and too_few(row, drawn)):
+            return replace(row, status="under-powered")
         passed = bool(deciding) and all(control.passed for control in deciding)
         if passed and not under_powered(row, deciding):
             return row

@@ -14,7 +14,7 @@ SPLIT_METRICS = (
 """Numbers about split training."""
 SMASHED_METRICS = ("psnr-paper", "ssim-paper", "mse-paper", "feature-similarity", "identification")
 """Further scores of images reconstructed from smashed data. Those in the convention of a paper are on images in [-1, 1], peak 1."""
-SHARE_METRICS = ("recognition", "identification")
+SHARE_METRICS = ("recognition", "identification", "retrieval")
 """Scores that are 1 or 0 for each image."""
 
 UTILITY_METRICS = (
@@ -25,7 +25,7 @@ UTILITY_METRICS = (
 COST_METRICS = ("matching-cost", "objective", "feature_loss")
 """Names of the loss that an attack minimises."""
 ATTACK_METRICS = (
-    *("psnr", "ssim", "mse", "recognition", "oracle-accuracy", "label-accuracy"),
+    *("psnr", "ssim", "mse", "retrieval", "recognition", "oracle-accuracy", "label-accuracy"),
     *COST_METRICS,
     *("attack-seconds", "attack"),
     *("membership-auc", "membership-tpr", "class-mean-psnr", "class-mean-ssim"),

@@ -15,16 +15,17 @@ from markupsafe import Markup
 
 from simulations.report import plots, text
 from simulations.report.charts import marker, svg
-from simulations.report.control import validate
+from simulations.report.control import FAR_MORE, LEAST_IMAGES, validate
+from simulations.report.failures import failures
 from simulations.report.looks import Look, looks
 from simulations.report.pictures import LONG, Embedder, Picture, drawn, grids, read_index
 from simulations.report.roc import roc_charts
 from simulations.report.rows import Row, null_name, read_rows
 from simulations.report.split_learning import split_learning
-from simulations.report.study import Study, split
+from simulations.report.study import Study, mean_each, split
 from simulations.report.style import CSS
-from simulations.report.summary import Line, is_adaptive, sentence, summarise
-from simulations.report.tables import cards, control_table, failures, others
+from simulations.report.summary import Line, is_adaptive, picked, sentence, summarise
+from simulations.report.tables import cards, control_table, others
 from simulations.report.template import PAGE
 
 CONFIG_KEYS = ("config", "pipelines", "defenses", "versions", "progress", "command")
@@ -99,10 +100,11 @@ def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    named: dict[str, Any] = {"null_name": null_name, "sentence": sentence}
+    named: dict[str, Any] = {"null_name": null_name, "sentence": sentence, "picked": picked}
     named |= {name: value for name, value in vars(text).items() if isfunction(value) and not name.startswith("_")}
     environment.filters.update(named | {"swatch": _swatch})
-    environment.globals.update(named | {"nothing": text.NOTHING})
+    limits = {"least_images": LEAST_IMAGES, "far_more": FAR_MORE}
+    environment.globals.update(named | limits | {"nothing": text.NOTHING})
     return environment.from_string(PAGE)
 
 
@@ -120,8 +122,9 @@ def _view(
     columns, control = control_table(study)
     able = [row for row in control if row.metric == "psnr" and row.attack not in study.upper_bounds]
     images = [verdict for row in able for verdict in row.verdicts if verdict]
+    judged = [verdict for verdict in images if not verdict.too_few]
     reconstructed = [one for one in pictures if one.attack not in study.class_attacks]
-    nulls = study.mean_nulls()
+    nulls = mean_each(cell.nulls for cell in study.cells)
     # GAN attacks and scored attacks on membership have tables of their own.
     attacked = [c for c in study.cells if not c.draws_classes and c.mean("membership-auc") is None]
     return {
@@ -129,7 +132,7 @@ def _view(
         "lines": lines,
         "has": _columns(lines),
         "strips": plots.strips(lines, faces),
-        "planes": plots.planes(study, lines, faces),
+        "planes": plots.planes(lines, faces),
         "accuracy": plots.accuracy(study, faces),
         "panels": plots.panels(study, faces),
         "grids": grids(reconstructed, study.pipelines, embed, study.upper_bounds),
@@ -143,8 +146,11 @@ def _view(
         "has_recognition": any(cell.mean("recognition") is not None for cell in attacked),
         "control_columns": columns,
         "control": control,
-        "unbroken": bool(images) and not any(verdict.passed for verdict in images),
+        "unbroken": bool(judged) and not any(verdict.passed for verdict in judged),
+        "too_few": max(verdict.n for verdict in images) if images and not judged else 0,
         "null_names": sorted(nulls, key=lambda name: nulls[name]),
+        "scale_db": next(iter(mean_each(line.strongest.scales for line in lines if line.strongest).values()), None),
+        "scale_names": sorted({name for cell in study.cells for name in cell.scales}),
         "cards": cards(study.cells),
         "failures": failures(study.rows),
         "others": others(study),
@@ -156,6 +162,7 @@ def _columns(lines: Sequence[Line]) -> dict[str, bool]:
     """Which optional columns of the summary have anything to show."""
     return {
         "protected": any(line.protected for line in lines),
+        "picked": any(line.strongest and line.strongest.picked for line in lines),
         "labels": any(line.labels for line in lines),
         "membership": any(line.membership for line in lines),
         "epsilon": any(line.epsilon is not None for line in lines),

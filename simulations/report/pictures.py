@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from simulations.report.rows import read_lines
-from simulations.report.text import round_name, short_names
+from simulations.report.text import count, round_name, short_names
 
 TARGETS_FIRST, TARGETS_LATER = 24, 6
 """Targets kept per defence in the first attacked round and in each later one; the rest stays in ``pictures/``."""
@@ -37,6 +37,8 @@ class Picture:
         kind: "original", "protected" or "reconstruction".
         file: PNG, relative to ``pictures/``.
         psnr: PSNR against the original, in dB.
+        observation: What it was reconstructed from, such as "one-step probe".
+        rounds: Rounds in which that was observed; 0 where the index does not say.
     """
 
     defense: str
@@ -47,6 +49,13 @@ class Picture:
     file: str
     psnr: float | None
     final: bool = False
+    observation: str = ""
+    rounds: int = 0
+
+    @property
+    def source(self) -> str:
+        """What it was made from, in words, such as "training update of 2 rounds"."""
+        return self.observation + (f" of {count(self.rounds, 'round')}" if self.observation and self.rounds else "")
 
 
 @dataclass(frozen=True)
@@ -77,6 +86,7 @@ class Grid:
     strips: tuple[Strip, ...]
     hidden: int
     final: bool = False
+    source: str = ""
 
 
 def read_index(directory: Path) -> tuple[list[Picture], list[str]]:
@@ -98,7 +108,7 @@ def read_index(directory: Path) -> tuple[list[Picture], list[str]]:
 
 
 def _picture(data: Mapping[str, Any]) -> Picture:
-    psnr, at = data.get("psnr"), data.get("round")
+    psnr, at, rounds = data.get("psnr"), data.get("round"), data.get("rounds_observed")
     number = float(psnr) if isinstance(psnr, int | float) and not isinstance(psnr, bool) else None
     return Picture(
         defense=str(data.get("defense") or ""),
@@ -109,6 +119,8 @@ def _picture(data: Mapping[str, Any]) -> Picture:
         file=data["file"],
         psnr=None if number is None or math.isnan(number) else number,
         final=data.get("final") is True,
+        observation=str(data.get("observation") or ""),
+        rounds=rounds if isinstance(rounds, int) else 0,
     )
 
 
@@ -193,7 +205,8 @@ def _grid(
     attacked = {target: [one for one in of if one.attack not in upper_bounds] for target, of in targets.items()}
     worst = sorted(targets, key=lambda target: -_highest(attacked[target]))
     strips = tuple(Strip(_named(target), _tiles(targets[target], attacks, names, embed)) for target in worst[:most])
-    return Grid(defense, at, strips, len(worst) - len(strips), any(one.final for one in pictures))
+    sources = ", ".join(dict.fromkeys(picture.source for picture in pictures if picture.source))
+    return Grid(defense, at, strips, len(worst) - len(strips), any(one.final for one in pictures), sources)
 
 
 def _highest(pictures: Sequence[Picture]) -> float:
@@ -226,17 +239,17 @@ def _count(name: str) -> tuple[float, str]:
 
 def drawn(pictures: Sequence[Picture], embed: Embedder) -> dict[str, list[Strip]]:
     """Defence -> ``SHOWN_DRAWINGS`` evenly spaced class representatives per attack and client, of the last round."""
-    groups: dict[tuple[str, str, tuple[Any, ...]], list[Picture]] = defaultdict(list)
+    groups: dict[tuple[str, str, str, tuple[Any, ...]], list[Picture]] = defaultdict(list)
     for picture in pictures:
-        groups[picture.defense, picture.attack, picture.target[:3]].append(picture)
+        groups[picture.defense, picture.attack, picture.observation, picture.target[:3]].append(picture)
     found: dict[str, list[Strip]] = defaultdict(list)
-    for (defense, attack, whose), of in groups.items():
+    for (defense, attack, _, whose), of in groups.items():
         latest = max(picture.round for picture in of)
         last = sorted((one for one in of if one.round == latest), key=lambda one: _count(one.target[-1]))
         step = max(len(last) / SHOWN_DRAWINGS, 1)
         chosen = [last[int(i * step)] for i in range(min(len(last), SHOWN_DRAWINGS))]
         tiles = tuple(Tile(f"no. {one.target[-1]}", attack, embed(one.file), None, one.kind) for one in chosen)
-        found[defense].append(
-            Strip(f"{attack}, {round_name(last[0].round, last[0].final)}, {_named((*whose, '', ''))}", tiles)
-        )
+        made = f", {last[0].source}" if last[0].source else ""
+        at = round_name(last[0].round, last[0].final)
+        found[defense].append(Strip(f"{attack}, {at}{made}, {_named((*whose, '', ''))}", tiles))
     return dict(found)

@@ -13,7 +13,7 @@ from simulations.report.charts import bounds
 from simulations.report.figures import Point, curves, plane, strip
 from simulations.report.looks import Look, is_dp_sgd
 from simulations.report.score import Score
-from simulations.report.study import Cell, Study
+from simulations.report.study import Cell, Study, mean_each
 from simulations.report.summary import Line
 
 BROAD, NARROW = 1120.0, 350.0
@@ -39,7 +39,7 @@ def strips(lines: Sequence[Line], faces: Mapping[str, Look]) -> dict[str, Markup
     return drawn
 
 
-def planes(study: Study, lines: Sequence[Line], faces: Mapping[str, Look]) -> list[tuple[str, Markup]]:
+def planes(lines: Sequence[Line], faces: Mapping[str, Look]) -> list[tuple[str, Markup]]:
     """The privacy/accuracy plane for large and small screens; empty while no defence has both numbers."""
     points, spent = {}, {}
     for line in lines:
@@ -52,7 +52,8 @@ def planes(study: Study, lines: Sequence[Line], faces: Mapping[str, Look]) -> li
                 spent[line.defense] = line.epsilon
     if not points:
         return []
-    nulls = study.mean_nulls()
+    # Of the images behind the points: another round or kind of observation has other images and other baselines.
+    nulls = mean_each(line.strongest.nulls for line in lines if line.strongest and line.defense in points)
     return [(name, plane(points, spent, nulls, faces, width)) for name, width in (("broad", BROAD), ("narrow", NARROW))]
 
 

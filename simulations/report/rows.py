@@ -13,6 +13,8 @@ from typing import Any
 
 NULL_PREFIX = "baseline:"
 """Attack texts of the null baselines, such as ``baseline:grey``: guesses that need no attack."""
+SCALE_PREFIX = "scale:"
+"""Attack texts of what is made from the truth to read scores by, such as ``scale:blurred``: neither a bar nor an attack."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +28,7 @@ class Row:
         model: Name of the model.
         seed: Seed of the run.
         defense: Pipeline text; "" is no defence.
-        attack: Attack text, ``baseline:NAME`` for a null baseline, "" for a number about training.
+        attack: Attack text, ``baseline:NAME`` for a null baseline, ``scale:NAME`` for a scale, "" for a number about training.
         setting: The threat card: what the attacker observed, knew and spent. JSON values.
         round: Round that the number belongs to.
         final: Whether it is about the model after the last round, which is only attacked; ``round`` is then one higher.
@@ -34,8 +36,8 @@ class Row:
         reference: What images were compared with: "original", "transformed" or "".
         value: The number, a mean over ``n``; None when there is none; infinite for the PSNR of an exact copy.
         n: Examples (or clients) behind the mean.
-        status: "ok", "failed", "not-validated" (the attack did not break the undefended run either) or "under-powered" (a test of
-            membership with too few records to tell a leak from none).
+        status: "ok", "failed", "not-validated" (the attack did not break the undefended run either) or "under-powered" (too few
+            images for a verdict, or a test of membership with too few records to tell a leak from none).
         seconds: Time that the number cost.
         ci_low: Lower end of the 95 % interval of the mean.
         ci_high: Upper end of the 95 % interval of the mean.
@@ -76,6 +78,16 @@ class Row:
         return self.attack.startswith(NULL_PREFIX)
 
     @property
+    def is_scale(self) -> bool:
+        """Whether the row only says how to read others."""
+        return self.attack.startswith(SCALE_PREFIX)
+
+    @property
+    def is_attack(self) -> bool:
+        """Whether the row is about an attack: neither about training nor a null baseline nor a scale."""
+        return self.attack != "" and not self.is_null and not self.is_scale
+
+    @property
     def study(self) -> tuple[str, str, str, str]:
         """What must agree before numbers may be averaged over seeds."""
         return (self.experiment, self.scenario, self.dataset, self.model)
@@ -106,8 +118,8 @@ class Row:
 
 
 def null_name(attack: str) -> str:
-    """``baseline:grey`` -> "grey"."""
-    return attack.removeprefix(NULL_PREFIX)
+    """``baseline:grey`` -> "grey", ``scale:blurred`` -> "blurred"."""
+    return attack.removeprefix(NULL_PREFIX).removeprefix(SCALE_PREFIX)
 
 
 def _number(value: Any) -> float | None:

@@ -40,7 +40,8 @@ class Score:
         mean: Mean over seeds; None when no seed has a number.
         low: Lower end of the 95 % interval: Student's t over seeds when there are several; otherwise the row's own, or
             Wilson's over the images for a test accuracy that comes without one, and for recognition and identification: where
-            all images or none are recognised, Student's t would have no width.
+            all images or none are recognised, Student's t would have no width. Of retrieval always the exact one (Clopper-Pearson)
+            of the images of all seeds together.
         high: Upper end of that interval.
         worst: The worst example of any seed.
         n: Examples over all seeds.
@@ -73,9 +74,12 @@ def merge(rows: Sequence[Row]) -> Score:
     used = [row for of in by_seed.values() for row in of]
     worst = [row.worst for row in used if row.worst is not None]
     failed = any(row.status == "failed" for row in rows)
+    mean = _combine(metric, list(means.values())) if means else None
     low, high = interval(list(means.values())) if len(means) > 1 else _own_interval(used)
+    if metric == "retrieval" and (found := exact(used)):
+        mean, low, high = found
     return Score(
-        mean=_combine(metric, list(means.values())) if means else None,
+        mean=mean,
         low=None if metric in BOUNDS else low,
         high=None if metric in BOUNDS else high,
         worst=(max if metric in WORST_IS_HIGHEST else min)(worst) if worst else None,
@@ -85,6 +89,16 @@ def merge(rows: Sequence[Row]) -> Score:
         status=_status(used) if not failed else PARTLY_FAILED if means else "failed",
         messages=tuple(dict.fromkeys(row.message for row in rows if row.message)),
     )
+
+
+def exact(rows: Sequence[Row]) -> tuple[float, float, float] | None:
+    """The share of ones over all images of the rows, with its exact 95 % interval; None unless all are shares of images."""
+    from attacks.roc import binomial_interval
+
+    if not rows or any(row.value is None or not 0 <= row.value <= 1 <= row.n for row in rows):
+        return None
+    hits = sum(round(row.value * row.n) for row in rows if row.value is not None)
+    return binomial_interval(hits, sum(row.n for row in rows))
 
 
 def _value(row: Row) -> float:

@@ -14,10 +14,13 @@ from simulations.report.control import (
     Control,
     Nulls,
     chance_of_recognition,
+    chance_of_retrieval,
     class_attacks,
     controls,
     decides,
     leaks,
+    picked_out,
+    too_few,
 )
 from simulations.report.metrics import COST_METRICS
 from simulations.report.rows import Row
@@ -29,10 +32,13 @@ UPPER_BOUND = "told (upper bound)"
 RESULTS = (("psnr", "original"), ("label-accuracy", ""), ("membership-auc", ""), ("recognition", ""))
 """Scores in the order in which they say how an attack did."""
 LEADING = (*RESULTS, ("attack", ""))
-PER_ROUND = ("round", "model_accuracy", "attack_failures", "members", "others")
+PICKED = ("retrieval", "original")
+"""Share of true images that are nearest to their guess among candidates."""
+PER_ROUND = ("round", "model_accuracy", "attack_failures", "members", "others", "chance")
 """Settings of a row that are results, or counts of one metric, rather than part of the threat card.
 
-With ``members`` and ``others``, which only the scores of membership name, an attack's time would land on a card of its own."""
+With ``members`` and ``others``, which only the scores of membership name, or ``chance``, which only retrieval does, an attack's
+time would land on a card of its own."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +53,13 @@ class Cell:
         card: The threat card as JSON, without what changes from round to round.
         scores: (metric, reference) -> score.
         null_scores: (metric, reference) -> null baseline -> mean, for the same images.
-        leaking: Scores that lie above the best null baseline with their whole interval, in at least one seed.
+        leaking: Scores that lie above the best null baseline with their whole interval, in at least one seed; and ``PICKED`` where
+            true images are picked out far more often than chance.
         model_accuracy: Test accuracy of the attacked model, mean over seeds.
         members: Members among the records of a test of membership, over all seeds; None where the rows do not say.
+        scales: Scale -> PSNR against the original, in dB: what a blurred copy of the same images scores.
+        chance_of_retrieval: How often a blind guess is nearest to its image among the candidates; None where nobody looked.
+        too_few: No seed has enough images for a verdict.
     """
 
     defense: str
@@ -62,6 +72,15 @@ class Cell:
     model_accuracy: float | None = None
     members: int | None = None
     final: bool = False
+    scales: dict[str, float] = field(default_factory=dict)
+    chance_of_retrieval: float | None = None
+    too_few: bool = False
+
+    @property
+    def picked(self) -> tuple[int, int] | None:
+        """(k, n): k of n true images were picked out among the candidates; None where nobody looked."""
+        score = self.scores.get(PICKED)
+        return (round(score.mean * score.n), score.n) if score and score.mean is not None else None
 
     @property
     def psnr(self) -> Score | None:
@@ -75,8 +94,13 @@ class Cell:
 
     @property
     def leaks(self) -> bool:
-        """Whether the attack recovered images."""
+        """Whether the attack's PSNR lies above the best null baseline."""
         return ("psnr", "original") in self.leaking
+
+    @property
+    def picks(self) -> bool:
+        """Whether it picks the true images out far more often than chance."""
+        return PICKED in self.leaking
 
     @property
     def cost(self) -> float | None:
@@ -170,25 +194,25 @@ class Study:
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
         """All cells: pipelines in order, then rounds, then attacks in order of appearance."""
-        return self._cells([row for row in self.rows if row.attack and not row.is_null], Nulls(self.rows))
+        return self._cells([row for row in self.rows if row.is_attack], Nulls(self.rows), Nulls(self.rows, scales=True))
 
     @cached_property
     def null_cells(self) -> tuple[Cell, ...]:
-        """The null baselines, as cells."""
-        return self._cells([row for row in self.rows if row.is_null], Nulls(()))
+        """The null baselines and the scales, as cells."""
+        return self._cells([row for row in self.rows if row.is_null or row.is_scale], Nulls(()), Nulls(()))
 
-    def _cells(self, rows: Sequence[Row], nulls: Nulls) -> tuple[Cell, ...]:
+    def _cells(self, rows: Sequence[Row], nulls: Nulls, scales: Nulls) -> tuple[Cell, ...]:
         groups: dict[tuple[str, str, int, str], list[Row]] = defaultdict(list)
         for row in rows:
             groups[row.defense, row.attack, row.round, card_of(row)].append(row)
-        cells = [_cell(*key, of, nulls) for key, of in groups.items()]
+        cells = [_cell(*key, of, nulls, scales) for key, of in groups.items()]
         attacks = list(dict.fromkeys(row.attack for row in rows))
         return tuple(sorted(cells, key=lambda c: (self.pipelines.index(c.defense), c.round, attacks.index(c.attack))))
 
     @cached_property
     def attacks(self) -> tuple[str, ...]:
         """Attack texts in order of appearance, without null baselines."""
-        return tuple(dict.fromkeys(row.attack for row in self.rows if row.attack and not row.is_null))
+        return tuple(dict.fromkeys(row.attack for row in self.rows if row.is_attack))
 
     @cached_property
     def upper_bounds(self) -> frozenset[str]:
@@ -235,12 +259,6 @@ class Study:
                     last[row.seed] = max(row.round, last.get(row.seed, row.round))
         return min(last.values()) if last else None
 
-    def mean_nulls(self) -> dict[str, float]:
-        """Null baseline -> PSNR against the original, mean over rounds and seeds of the undefended run (or of all)."""
-        found = [row for row in self.rows if row.is_null and (row.metric, row.reference) == ("psnr", "original")]
-        chosen = [row for row in found if row.defense == ""] or found
-        return _means({row.attack: row.value} for row in chosen if row.value is not None)
-
     @cached_property
     def _utility(self) -> dict[tuple[str, str, str], list[Row]]:
         found: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
@@ -256,7 +274,7 @@ def card_of(row: Row) -> str:
     return json.dumps(kept, sort_keys=True, default=str)
 
 
-def _cell(defense: str, attack: str, at: int, card: str, rows: list[Row], nulls: Nulls) -> Cell:
+def _cell(defense: str, attack: str, at: int, card: str, rows: list[Row], nulls: Nulls, scales: Nulls) -> Cell:
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
         groups[row.metric, row.reference].append(row)
@@ -264,23 +282,31 @@ def _cell(defense: str, attack: str, at: int, card: str, rows: list[Row], nulls:
     known = [value for value in accuracies.values() if isinstance(value, int | float)]
     tested = {row.seed: row.setting.get("members") for row in rows if row.metric == "membership-auc"}
     members = [count for count in tested.values() if isinstance(count, int)]
+    chances = [chance for row in groups.get(PICKED, ()) if (chance := chance_of_retrieval(row)) is not None]
+    images = [row for row in groups.get(("psnr", "original"), ()) if row.value is not None]
     return Cell(
         defense,
         attack,
         at,
         card,
         {key: merge(of) for key, of in groups.items()},
-        null_scores={key: _means(nulls.of(row) for row in of) for key, of in groups.items()},
-        leaking=frozenset(
-            key for key, of in groups.items() if any(decides(row) and leaks(row, nulls.best(row)) for row in of)
-        ),
+        null_scores={key: mean_each(nulls.of(row) for row in of) for key, of in groups.items()},
+        leaking=frozenset(key for key, of in groups.items() if any(_leaks(row, nulls) for row in of)),
         model_accuracy=sum(known) / len(known) if known else None,
         members=sum(members) if members else None,
         final=any(row.final for row in rows),
+        scales=mean_each(scales.of(row) for row in groups.get(("psnr", "original"), ())),
+        chance_of_retrieval=max(chances, default=None),
+        too_few=bool(images) and all(map(too_few, images)),
     )
 
 
-def _means(found: Iterable[Mapping[str, float]]) -> dict[str, float]:
+def _leaks(row: Row, nulls: Nulls) -> bool:
+    return picked_out(row) if row.metric == "retrieval" else decides(row) and leaks(row, nulls.best(row))
+
+
+def mean_each(found: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each name's values."""
     values: dict[str, list[float]] = defaultdict(list)
     for one in found:
         for name, value in one.items():

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clients.task import ONE_STEP_PER_UPDATE
-from simulations.report.control import CHAIN
+from simulations.report.control import CHAIN, LEAST_IMAGES
 from simulations.report.rows import null_name
 from simulations.report.score import PARTLY_FAILED, Score
 from simulations.report.study import Cell, Study
@@ -76,8 +76,9 @@ class Line:
 def strongest(cells: Sequence[Cell], metric: tuple[str, str] = ("psnr", "original")) -> Cell | None:
     """The attack of the headline: the highest mean PSNR against the original (or another score that decides).
 
-    An attack whose interval lies above its null baselines comes before one that does not reach them (another round's
-    images may have easier baselines). Such a leak counts whether validated or not: the control guards against attacks
+    An attack whose interval lies above its null baselines, or that picks true images out of others far more often than chance,
+    comes before one that does neither (another round's images may have easier baselines), and one that does both before it. Such a
+    leak counts whether validated or not: the control guards against attacks
     that are too weak. Of the others, attacks that ran come before attacks that failed on everything, then validated
     ones come first. Labels are ranked by what lies over chance, which depends on the number of images. An upper
     bound knows what no server knows, and never counts.
@@ -86,12 +87,14 @@ def strongest(cells: Sequence[Cell], metric: tuple[str, str] = ("psnr", "origina
     return max(scored, key=lambda cell: _strength(cell, metric)) if scored else None
 
 
-def _strength(cell: Cell, metric: tuple[str, str]) -> tuple[bool, bool, bool, float]:
-    score, leaks = cell.scores[metric], metric in cell.leaking
+def _strength(cell: Cell, metric: tuple[str, str]) -> tuple[int, bool, bool, float]:
+    # Few images have intervals so wide that they would choose by luck: there the mean decides.
+    score, few = cell.scores[metric], metric[0] == "psnr" and cell.too_few
+    leaks = 0 if few else (metric in cell.leaking) + (metric[0] == "psnr" and cell.picks)
     height = score.mean or 0.0
     if metric[0] == "label-accuracy":
         height -= max(cell.null_scores.get(metric, {}).values(), default=0.0)
-    return leaks, not _all_failed(score), leaks or score.status == "ok", height
+    return leaks, not _all_failed(score), leaks > 0 or score.status == "ok", height
 
 
 def _all_failed(score: Score) -> bool:
@@ -178,7 +181,7 @@ def _caveats(defense: str, best: Cell | None, cells: Sequence[Cell], known: Any)
     if best and best.status == "not-validated":
         if defense == "":
             found.append("positive control failed: this attack does not break the undefended run")
-        elif best.leaks:
+        elif best.leaks or best.picks:
             found.append("not validated: this attack did not break the undefended run in that round")
         else:
             found.append(
@@ -243,11 +246,32 @@ def sentence(line: Line, seeds: int = 1) -> str:
     details += [f"worst {decibel(score.worst)}"] if score.worst is not None else []
     details += [f"{count(score.failures, 'failure')} scored as a grey image"] if score.failures else []
     shown = f"{decibel(score.mean)} dB ({', '.join(details)})"
-    if best.best_null is None:
-        return f"the strongest attack scored {shown}; there is no null baseline to compare with."
-    if best.leaks:
-        return f"the strongest attack recovered the images at {shown}."
-    return f"the strongest attack scored {shown}, {_failed(best, score)}."
+    return f"the strongest attack {_verdict(best, score, shown)}."
+
+
+def _verdict(cell: Cell, score: Score, shown: str) -> str:
+    """What a score says of the images, by their number, the null baselines and the true images that were picked out."""
+    hits = ""
+    if cell.picked and cell.chance_of_retrieval:
+        hits = f"{picked(cell)} true images picked out of {1 / cell.chance_of_retrieval:.3g} candidates"
+    if cell.too_few:
+        told = f"scored {shown}, {hits}" if hits else f"scored {shown}"
+        return f"{told}: too few images for a verdict, which needs {LEAST_IMAGES} or more"
+    if cell.best_null is None:
+        return f"scored {shown}; there is no null baseline to compare with"
+    if cell.leaks and cell.picks:
+        return f"recovered the images at {shown}, {hits}"
+    if cell.leaks:
+        above = f"above the {null_name(cell.best_null[0])} image ({decibel(cell.best_null[1])} dB)"
+        but = f"but with no more than {hits}" if hits else "but nobody looked for the true images among others"
+        return f"scored {shown}, {above}, {but}"
+    failed = f"scored {shown}, {_failed(cell, score)}"
+    return f"{failed}, {'yet' if cell.picks else 'and'} {hits}" if hits else failed
+
+
+def picked(cell: Cell) -> str:
+    """How many true images an attack picked out, such as "15 of 16"; "" where nobody looked."""
+    return f"{cell.picked[0]} of {cell.picked[1]}" if cell.picked else ""
 
 
 def _failed(cell: Cell, score: Score) -> str:

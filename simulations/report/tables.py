@@ -6,14 +6,13 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from simulations.report.control import IMAGE_METRICS, Control
+from simulations.report.control import IMAGE_METRICS, Control, chance_of_retrieval, images_behind
 from simulations.report.metrics import ATTACK_METRICS, MCC_METRICS, UTILITY_METRICS
 from simulations.report.rows import Row, null_name
-from simulations.report.score import Score, merge
+from simulations.report.score import Score, exact, merge
 from simulations.report.study import Cell, Study
-from simulations.report.text import listing, round_mark, setting
+from simulations.report.text import round_mark, setting
 
 CARD_ORDER = (
     "observation",
@@ -44,13 +43,27 @@ CARD_ORDER = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """The positive control of one attack in one round: how many seeds passed, the scores, and why it failed."""
+    """The positive control of one attack in one round: how many seeds passed, the scores, and why it failed.
+
+    Attributes:
+        passed: Seeds that passed.
+        seeds: Seeds that have a verdict, or too few images for one.
+        value: The score, mean over seeds.
+        null: Names and mean of the best null baselines.
+        reasons: Why seeds failed.
+        n: Images (or records) behind the score.
+        picked: (k, n, candidates): k of n true images were picked out; None where nobody looked.
+        too_few: Some seed has too few images, so there is no verdict.
+    """
 
     passed: int
     seeds: int
     value: float | None
     null: tuple[str, float] | None
     reasons: tuple[str, ...]
+    n: int = 0
+    picked: tuple[int, int, float] | None = None
+    too_few: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,7 +95,24 @@ def _verdict(of: Sequence[Control]) -> Verdict:
     names = "/".join(dict.fromkeys(null_name(name) for name, _ in nulls))
     null = (names, sum(value for _, value in nulls) / len(nulls)) if nulls else None
     reasons = tuple(dict.fromkeys(control.reason for control in of if control.reason))
-    return Verdict(sum(c.passed for c in of), len(of), merge([c.row for c in of]).mean, null, reasons)
+    score = merge([control.row for control in of])
+    return Verdict(
+        passed=sum(control.passed for control in of),
+        seeds=len(of),
+        value=score.mean,
+        null=null,
+        reasons=reasons,
+        n=sum(images_behind(control.row) for control in of if control.row.value is not None),
+        picked=_picked([control.picked for control in of if control.picked]),
+        too_few=any(control.too_few for control in of),
+    )
+
+
+def _picked(rows: Sequence[Row]) -> tuple[int, int, float] | None:
+    chances = [chance for row in rows if (chance := chance_of_retrieval(row)) is not None]
+    found = exact(rows)
+    count = sum(row.n for row in rows)
+    return (round(found[0] * count), count, 1 / max(chances)) if found and chances else None
 
 
 @dataclass(frozen=True)
@@ -119,43 +149,6 @@ def cards(cells: Sequence[Cell]) -> Cards:
     )
     shared = {key: first[key] for key in keys if key not in differ}
     return Cards(shared, tuple(differ), tuple(rows), {card: number for number, card in enumerate(found, 1)})
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Something that failed for one reason, with all rounds and metrics that it cost."""
-
-    defense: str
-    what: str
-    rounds: tuple[str, ...]
-    trials: int
-    seed: int
-    metrics: tuple[str, ...]
-    message: str
-
-
-def failures(rows: Sequence[Row]) -> list[Failure]:
-    """Failed rows, and rows with failed trials; rows that differ only by round or metric are one failure."""
-    groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
-    for row in rows:
-        if row.status == "failed" or row.failures:
-            client = "" if row.client is None else f"client {row.client}"
-            told = row.setting.get("attack_failures")
-            message = row.message or (setting(told) if isinstance(told, str) else listing(told) if told else "")
-            groups[row.defense, row.attack or client, row.seed, message].append(row)
-    return [
-        Failure(defense, what, *_rounds_and_trials(of), seed, tuple(dict.fromkeys(r.metric for r in of)), message)
-        for (defense, what, seed, message), of in groups.items()
-    ]
-
-
-def _rounds_and_trials(rows: Sequence[Row]) -> tuple[tuple[str, ...], int]:
-    """Rounds, and the failed trials of all of them; metrics of one round share their trials."""
-    trials: dict[tuple[int, bool], int] = defaultdict(int)
-    for row in rows:
-        at = row.round, row.final
-        trials[at] = max(row.failures, trials[at])
-    return tuple(round_mark(*at) for at in sorted(trials)), sum(trials.values())
 
 
 @dataclass(frozen=True)

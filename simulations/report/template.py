@@ -50,6 +50,16 @@ MACROS = """
 {{ number(shown ~ (value.status | dagger if value else ''), within(value.low, value.high, show_ends) if value else '') }}
 {% endmacro %}
 
+{# How many true images were picked out, with the exact interval of the share and the chance of a blind guess. #}
+{% macro picked_out(cell, edge=false) %}
+{% set found = cell.scores.get(('retrieval', 'original')) %}
+<td class="num{{ ' edge' if edge }}">{{ cell | picked or nothing }}
+  {% if cell.picked %}
+  <small>{{ within(found.low, found.high, percentage) }} %</small>
+  {% if cell.chance_of_retrieval %}<small>chance {{ cell.chance_of_retrieval | percent }}</small>{% endif %}
+  {% endif %}</td>
+{% endmacro %}
+
 {% macro status(name) %}
 <td class="status {{ {'ok': 'good', 'failed': 'bad'}.get(name, '') }}">
   {{- {'ok': '✓ ok', 'failed': '✗ failed', 'not-validated': '† not validated',
@@ -90,7 +100,8 @@ MACROS = """
 {% endmacro %}
 
 {% macro grid(one) %}
-<h3>{{ who(one.defense) }} <span class="soft">{{ round_name(one.round, one.final) }}</span></h3>
+<h3>{{ who(one.defense) }}
+<span class="soft">{{ round_name(one.round, one.final) }}{{ ', ' ~ one.source if one.source }}</span></h3>
 {{ tiles(one.strips[:6]) }}
 {% if one.strips | length > 6 %}
 <details><summary>{{ count(one.strips[6:] | length, 'more target') }}</summary>{{ tiles(one.strips[6:]) }}</details>
@@ -129,6 +140,12 @@ FRONT = """
 <p class="facts">There are no results yet.</p>
 {% endfor %}
 {% if progress %}<p class="banner">{{ progress }}</p>{% endif %}
+{% for view in studies if view.too_few %}
+<p class="banner"><b>Too few images for a verdict.</b> At most {{ count(view.too_few, 'image') }} of the undefended run
+{%- if not alone %} of {{ view.study.name | select | join(' · ') }}{% endif %} {{ 'was' if view.too_few == 1 else 'were' }} attacked
+in a round, and a verdict needs {{ least_images }} or more: nothing here says that an attack works, or that a defence does.
+Raise <code>probe-targets</code>, <code>probe-images</code> or the number of clients.</p>
+{% endfor %}
 {% for view in studies if view.unbroken %}
 <p class="banner alarm"><b>Positive control failed.</b> No attack recovered the images of the undefended run
 {%- if not alone %} of {{ view.study.name | select | join(' · ') }}{% endif %}:

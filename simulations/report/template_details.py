@@ -5,9 +5,12 @@ from __future__ import annotations
 CONTROL = """
 <section id="control{{ s }}">
 <header><h2>Positive control</h2><p>An attack that cannot recover undefended images says nothing about a defence. It
-counts in a round only if the whole 95&nbsp;% interval of its score without a defence lies above the best null baseline.
-Otherwise it is printed as not validated under every defence. A chain such as <code>A() | B()</code>, where B undoes a defence, has
-nothing to undo here: without a row of its own it is judged by its first stage, A.</p></header>
+counts in a round only if, without a defence, the whole 95&nbsp;% interval of its score lies above the best null baseline (grey
+and mean image: what anyone can guess) and, for images, true images are picked out of others of their kind far more often than
+chance: the whole exact 95&nbsp;% interval of that share lies above {{ far_more }} times the chance of a blind guess.
+Otherwise it is printed as not validated under every defence. With fewer than {{ least_images }} images there is no verdict.
+A chain such as <code>A() | B()</code>, where B undoes a defence, has nothing
+to undo here: without a row of its own it is judged by its first stage, A.</p></header>
 {% if view.control %}
 <div class="scroll"><table>
 <thead><tr><th scope="col">Attack on the undefended run</th><th scope="col">Score</th>
@@ -32,10 +35,17 @@ CONTROL_MACROS = """
 {% macro judged(verdict, show) %}
 {% set passed = verdict.passed == verdict.seeds %}
 <td class="verdict">
-  <span class="status {{ 'good' if passed else 'bad' }}">{{ '✓' if passed else '✗' }} {{ show(verdict.value) }}</span>
+  {% if verdict.too_few %}<span class="status">† {{ show(verdict.value) }}</span>
+  {% else %}<span class="status {{ 'good' if passed else 'bad' }}">{{ '✓' if passed else '✗' }} {{ show(verdict.value) }}</span>
+  {% endif %}
   {% if verdict.null %}<span class="soft">against {{ verdict.null[0] }} {{ show(verdict.null[1]) }}</span>{% endif %}
+  {% if verdict.picked %}<small>{{ verdict.picked[0] }} of {{ verdict.picked[1] }} picked out of
+  {{ '%.3g' | format(verdict.picked[2]) }}</small>{% endif %}
+  {% if verdict.too_few %}<small>too few images for a verdict: n = {{ verdict.n }}</small>
+  {% else %}
   {% if verdict.seeds > 1 %}<small>{{ verdict.passed }} of {{ verdict.seeds }} seeds</small>{% endif %}
   {% for reason in verdict.reasons %}<small>{{ reason }}</small>{% endfor %}
+  {% endif %}
 </td>
 {% endmacro %}
 """
@@ -57,12 +67,14 @@ ATTACK_MACROS = """
   {% endfor %}</td>
 {% endmacro %}
 
-{% macro attack_head(null_names, recognition) %}
+{% macro attack_head(null_names, recognition, scale_names=[], picked=false) %}
 <thead>
 <tr class="group"><th colspan="4"></th>
 <th class="edge" colspan="2">PSNR, dB</th>
+{% if picked %}<th class="edge">Retrieval</th>{% endif %}
 {% if recognition %}<th class="edge">Oracle</th>{% endif %}
 {% if null_names %}<th class="edge" colspan="{{ null_names | length }}">Null baselines, dB</th>{% endif %}
+{% if scale_names %}<th class="edge" colspan="{{ scale_names | length }}">Scale, dB</th>{% endif %}
 <th class="edge" colspan="3">Original / transformed</th>
 <th class="edge" colspan="7"></th></tr>
 <tr><th scope="col">Defence</th>
@@ -71,9 +83,10 @@ ATTACK_MACROS = """
 <th scope="col">Status</th>
 <th scope="col" class="num edge">mean</th>
 <th scope="col" class="num">worst</th>
+{% if picked %}<th scope="col" class="num edge">picked out</th>{% endif %}
 {% if recognition %}<th scope="col" class="num edge">recognised</th>{% endif %}
-{% for name in null_names %}
-<th scope="col" class="num{{ ' edge' if loop.first }}">{{ name | null_name }}</th>
+{% for name in null_names + scale_names %}
+<th scope="col" class="num{{ ' edge' if loop.first or name in scale_names }}">{{ name | null_name }}</th>
 {% endfor %}
 <th scope="col" class="num edge">SSIM</th>
 <th scope="col" class="num">MSE</th>
@@ -85,9 +98,10 @@ ATTACK_MACROS = """
 </tr></thead>
 {% endmacro %}
 
-{% macro attack_table(cells, null_names, card_numbers, recognition=false, adaptive=[]) %}
+{% macro attack_table(cells, null_names, card_numbers, recognition=false, adaptive=[], scale_names=[]) %}
+{% set picked = cells | selectattr('picked') | list | length > 0 %}
 <div class="scroll tall"><table>
-{{ attack_head(null_names, recognition) }}
+{{ attack_head(null_names, recognition, scale_names, picked) }}
 <tbody>
 {% for cell in cells %}
 <tr{% if cell.status | dagger %} class="doubt"{% endif %}>
@@ -98,8 +112,10 @@ ATTACK_MACROS = """
 {{ status(cell.status) }}
 {{ score(cell.psnr, decibel, true) }}
 {{ number((cell.psnr.worst if cell.psnr else none) | decibel) }}
+{% if picked %}{{ picked_out(cell, true) }}{% endif %}
 {% if recognition %}{{ recognised(cell, true) }}{% endif %}
 {% for name in null_names %}{{ number(cell.nulls.get(name) | decibel, '', loop.first) }}{% endfor %}
+{% for name in scale_names %}{{ number(cell.scales.get(name) | decibel, '', true) }}{% endfor %}
 {{ both(cell, 'ssim', two, true) }}
 {{ both(cell, 'mse', brief) }}
 {{ score(cell.scores.get(('psnr', 'transformed')), decibel) }}
@@ -121,15 +137,17 @@ ATTACKS = """
 <header><h2>All attacks</h2><p>Every attack on every defence in every attacked round, with the null baselines beside it
 {%- if view.membership or view.representatives %}; attacks on membership and GAN attacks have tables of their own{% endif %}.
 {% if upper_bounds %}Upper bounds were told what no server knows; they never make the headline. {% endif %}
+{% if view.scale_names %}The scale is a blurred copy of the truth, to read PSNR by, and no bar. {% endif %}
 {% if view.has_recognition %}Recognised is the share of images in which a classifier trained on clean data, the oracle, sees
 the right class. {% endif %}
 Failed trials are counted and scored as a grey image, never dropped. Cost is the attack's own matching loss; the card
 says what the attacker knew. Small print is a 95&nbsp;% interval or a null baseline.</p></header>
 {% if view.attacked %}{{ attack_table(view.attacked, view.null_names, view.cards.numbers, view.has_recognition,
-  view.adaptive) }}
+  view.adaptive, view.scale_names) }}
 {% else %}<p class="soft">No attack has finished yet.</p>{% endif %}
 {% if study.null_cells %}
-<details><summary>The null baselines themselves</summary>{{ attack_table(study.null_cells, [], {}) }}</details>
+<details><summary>The null baselines{{ ' and the scale' if view.scale_names }} themselves</summary>
+{{ attack_table(study.null_cells, [], {}) }}</details>
 {% endif %}
 {% if view.others %}
 <details{{ ' open' if view.others | length <= 12 }}><summary>Other numbers ({{ view.others | length }})</summary>

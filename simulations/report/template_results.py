@@ -9,8 +9,11 @@ HEADLINE = """
 <section id="headline{{ s }}">
 <header><h2>Headline</h2><p>The strongest attack on each defence, scored against the original images. PSNR in dB: higher
 means that more was recovered. Mark and bar: mean and its 95&nbsp;% interval; ring: the worst image; grey band: null
-baselines (grey, mean and blurred image), which need no attack. An attack that fails shows only that this attack
-fails.</p></header>
+baselines (grey and mean image), which need no attack. Images are recovered when the whole interval lies above the mean image and
+true images are picked out of others of their kind far more often than chance. An attack that fails shows only that this attack
+fails.
+{%- if view.scale_db is not none %} To read PSNR by: a blurred copy of the truth scores {{ view.scale_db | decibel }} dB on these
+images; that is a scale, not a bar.{% endif %}</p></header>
 <ul class="lines">
 {% for line in view.lines %}{% set best = line.strongest %}
 <li>
@@ -52,7 +55,7 @@ SUMMARY_HEAD = """
 {% set more = has.labels + 2 * has.membership + has.epsilon + has.seconds + has.bytes %}
 <tr class="group"><th></th>
 <th class="edge" colspan="{{ 2 + has.protected }}">Test accuracy, %</th>
-<th class="edge" colspan="6">Strongest attack, PSNR in dB</th>
+<th class="edge" colspan="{{ 6 + has.picked }}">Strongest attack, PSNR in dB</th>
 {% if more %}<th class="edge" colspan="{{ more }}"></th>{% endif %}</tr>
 <tr><th scope="col">Defence</th>
 <th scope="col" class="num edge">clean</th>
@@ -64,6 +67,7 @@ SUMMARY_HEAD = """
 <th scope="col" class="num">over null</th>
 <th scope="col" class="num">transf.</th>
 <th scope="col" class="num">SSIM</th>
+{% if has.picked %}<th scope="col" class="num">picked out</th>{% endif %}
 {% if has.labels %}<th scope="col" class="num edge">labels found</th>{% endif %}
 {% if has.membership %}
 <th scope="col" class="num">member AUC</th>
@@ -92,8 +96,9 @@ SUMMARY_ROW = """
 {{ number(best.gap | signed, (null[0] | null_name) ~ ' ' ~ (null[1] | decibel) if null else '') }}
 {{ number(best.mean('psnr', 'transformed') | decibel) }}
 {{ number(best.mean('ssim', 'original') | two) }}
+{% if has.picked %}{{ picked_out(best) }}{% endif %}
 {% else %}
-<td class="edge wide soft">no score yet</td>{% for _ in range(5) %}{{ number(nothing) }}{% endfor %}
+<td class="edge wide soft">no score yet</td>{% for _ in range(5 + has.picked) %}{{ number(nothing) }}{% endfor %}
 {% endif %}
 {% if has.labels %}{{ labels_found(line) }}{% endif %}
 {% if has.membership %}
@@ -138,7 +143,8 @@ compares the guess with the person's image, <i>transf.</i> with what the model s
 95&nbsp;% interval of the mean
 {%- if study.seeds | length > 1 %} over {{ study.seeds | length }} seeds
 {%- else %}, for an accuracy without one Wilson's over the test images{% endif %}.
-† marks an attack that did not break the undefended run{{ ', or a test of membership on too few records' if has.membership }}.</p>
+† marks an attack that did not break the undefended run, too few images for a verdict (fewer than {{ least_images }})
+{{- ', or a test of membership on too few records' if has.membership }}.</p>
 </header>
 """
 
@@ -152,6 +158,10 @@ SUMMARY_NOTES = """
 {% if has.seconds %}Time is what a client computes in a round. {% endif %}
 {% if has.bytes %}Bytes are what a client sends in a round. {% endif %}
 {% if has.seconds or has.bytes %}&times; is relative to no defence. {% endif %}
+{% if has.picked %}
+Picked out are true images that are nearest to their guess among others of their client's images; a blind guess hits the share
+that is printed as chance.
+{% endif %}
 {% if has.labels %}
 Labels found is the attack furthest above chance, of those that were not told the labels.
 {% endif %}
@@ -197,10 +207,11 @@ PLANE = """
 {% if view.planes %}
 <section id="plane{{ s }}">
 <header><h2>Privacy against accuracy</h2><p>A better defence lies further right (more accurate) and lower (less
-recovered). The grey band spans the null baselines: a point in or below it recovered no more than a guess that needs
-no attack. {% if 'DPSGD(' in study.pipelines | join %}DP-SGD, the baseline with a proof, is joined by a dashed line in order of
+recovered). The grey band spans the null baselines of the points' own images: a point in or below it recovered no more than a
+guess that needs no attack.
+{% if 'DPSGD(' in study.pipelines | join %}DP-SGD, the baseline with a proof, is joined by a dashed line in order of
 ε. {% endif %}Bars are 95&nbsp;% intervals;
-hollow points are not validated.</p></header>
+hollow points are not validated, or of too few images.</p></header>
 <figure class="panel">{{ chart(view.planes) }}</figure>
 </section>
 {% endif %}
@@ -223,7 +234,7 @@ CURVES = """
 <section id="curves{{ s }}">
 <header><h2>Over the rounds</h2><p>First what each defence costs, then what each attack recovers when it is run early
 and late. The dotted line is the best null baseline; charts in dB share one axis. Bars are 95&nbsp;% intervals, hollow
-points are not validated.</p></header>
+points are not validated, or of too few images.</p></header>
 {% if view.accuracy %}<figure class="panel">{{ chart(view.accuracy) }}</figure>{% endif %}
 <div class="panels">
 {% for caption, drawing in view.panels %}

@@ -14,7 +14,17 @@ from scipy.ndimage import gaussian_filter
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
 from attacks.base import Labels, Reconstruction
-from attacks.metrics import mse, null_baselines, optimal_assignment, psnr, score, ssim, total_variation
+from attacks.metrics import (
+    blurred,
+    mse,
+    null_baselines,
+    optimal_assignment,
+    psnr,
+    retrieved,
+    score,
+    ssim,
+    total_variation,
+)
 
 
 def noise(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -137,13 +147,52 @@ def test_unknown_guesses_and_shapes_are_refused():
 
 
 def test_null_baselines():
+    """Neither depends on a pixel of the truth, and the mean image is the one that was given, not an image of the batch."""
     truth, mean = noise(2, 3, 16, 16), noise(3, 16, 16, seed=1)
-    found = null_baselines(truth, mean, blur_std=1.5)
-    assert found["grey"].images.unique().tolist() == [0.5]
-    assert torch.equal(found["mean"].images, mean.expand(2, -1, -1, -1))
-    blurred = gaussian_filter(truth.double().numpy(), (0, 0, 1.5, 1.5), mode="nearest", radius=(0, 0, 5, 5))
-    assert np.abs(found["blurred"].images.numpy() - blurred).max() < 1e-6
+    found = null_baselines(truth, mean)
+    assert set(found) == {"grey", "mean"}
+    assert torch.equal(found["grey"].images, torch.full((2, 3, 16, 16), 0.5))
+    assert torch.equal(found["mean"].images, torch.stack([mean, mean]))
     assert all(guess.labels.tolist() == [-1, -1] for guess in found.values())
+    other = null_baselines(noise(2, 3, 16, 16, seed=2), mean)
+    assert all(torch.equal(found[name].images, other[name].images) for name in found)
+
+
+def test_blur_is_the_gaussian_filter():
+    images = noise(2, 3, 16, 16)
+    expected = gaussian_filter(images.double().numpy(), (0, 0, 1.5, 1.5), mode="nearest", radius=(0, 0, 5, 5))
+    assert np.abs(blurred(images, std=1.5).numpy() - expected).max() < 1e-6
+
+
+def test_retrieval_agrees_with_a_slow_search():
+    """Every guess against every image of the line-up, one by one in double precision."""
+    line_up = noise(40, 3, 6, 6)
+    own = torch.randperm(40, generator=torch.Generator().manual_seed(1))[:24]
+    guess = 0.15 * line_up[own] + 0.85 * noise(24, 3, 6, 6, seed=2)
+    expected = []
+    for picture, at in zip(guess.double().numpy(), own.tolist(), strict=True):
+        errors = [float(((picture - image) ** 2).mean()) for image in line_up.double().numpy()]
+        expected.append(float(all(errors[at] < error for place, error in enumerate(errors) if place != at)))
+    found = retrieved(guess, line_up, own)
+    assert found == expected
+    assert 0 < sum(found) < 24
+
+
+def test_ties_and_guesses_that_are_not_finite_retrieve_nothing():
+    image, other = noise(2, 1, 8, 8)
+    twins = torch.stack([image, image, other])
+    own = torch.tensor([0])
+    assert retrieved(image[None], twins, own) == [0.0]
+    assert retrieved(image[None], twins[1:], own) == [1.0]
+    assert retrieved(torch.full_like(image, torch.nan)[None], twins[1:], own) == [0.0]
+    assert retrieved(torch.full_like(image, torch.inf)[None], twins[1:], own) == [0.0]
+
+
+def test_a_blind_guess_retrieves_one_in_as_many_as_are_lined_up():
+    """Chance, exactly: over all places of the truth one of K guesses hits, whatever the guess is."""
+    line_up, guess = noise(25, 3, 8, 8), noise(1, 3, 8, 8, seed=3).expand(25, -1, -1, -1)
+    for blind in (guess, line_up.mean(0).expand_as(line_up), torch.full_like(line_up, 0.5)):
+        assert sum(retrieved(blind, line_up, torch.arange(25))) == 1
 
 
 def test_attacks_import_without_heavy_libraries():

@@ -248,7 +248,7 @@ def test_baselines_know_nothing_and_pictures_stay_unless_shared() -> None:
         for t in (0, 1)
         for image in mine.probed(t).original.images
     ]
-    assert sorted(audited.scores["grey:psnr-original"]) == pytest.approx(sorted(grey), abs=1e-3)
+    assert sorted(audited.scores["baseline:grey:psnr-original"]) == pytest.approx(sorted(grey), abs=1e-3)
     assert not audited.pictures
     shared = audit_baselines(mine, "probe", pictures=True).pictures
     assert torch.equal(shared["original-0"], mine.probed(0).original.images)

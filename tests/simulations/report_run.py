@@ -22,7 +22,8 @@ PSNR = {
     "DPSGD(target_epsilon=8.0)": {1: (15.3, 1.0, 18.2), 3: (11.0, 2.0, 14.0)},
     "DPSGD(target_epsilon=2.0)": {1: (7.0, 0.5, 8.0), 3: (6.5, 0.5, 7.0)},
 }
-NULLS = {"baseline:grey": 8.0, "baseline:mean": 10.5, "baseline:blurred": 12.25}
+NULLS = {"baseline:grey": 8.0, "baseline:mean": 12.25}
+SCALES = {"scale:blurred": 30.0}
 ACCURACY = {"": 0.95, "Mixer(window=4)": 0.6, "DPSGD(target_epsilon=8.0)": 0.88, "DPSGD(target_epsilon=2.0)": 0.8}
 
 
@@ -41,7 +42,7 @@ def row(**given: Any) -> dict[str, Any]:
         "metric": "psnr",
         "reference": "",
         "value": None,
-        "n": 8,
+        "n": 16,
         "status": "ok",
         "seconds": 0.5,
     }
@@ -86,12 +87,13 @@ def attack_rows(defense: str, seed: int = 0) -> list[dict[str, Any]]:
             ("psnr", "transformed", mean + 3, {}),
             ("ssim", "original", mean / 50, {}),
             ("mse", "original", 10 ** (-mean / 10), {}),
+            ("retrieval", "original", float(mean > 12.25), {"setting": card | {"iterations": 600, "chance": 0.01}}),
             ("matching-cost", "", 0.01, {}),
             ("attack-seconds", "", 12.0, {}),
         ):
-            given = {"metric": metric, "reference": reference, "value": value}
-            rows.append(row(attack=INVERSION, setting=card | {"iterations": 600}, **given, **extra, **known))
-        for name, value in NULLS.items():
+            given = {"metric": metric, "reference": reference, "value": value, "setting": card | {"iterations": 600}}
+            rows.append(row(**{"attack": INVERSION} | given | extra | known))
+        for name, value in (NULLS | SCALES).items():
             rows.append(row(attack=name, setting=card, metric="psnr", reference="original", value=value, **known))
         share = 0.9 if "DPSGD" not in defense else 0.25
         ends = {"ci_low": share - 0.05, "ci_high": share + 0.05}
@@ -139,6 +141,11 @@ def chain_rows(defense: str, mean: float, half: float = 0.5, at: int = 1) -> lis
     ends = {"ci_low": mean - half, "ci_high": mean + half, "worst": mean + 2}
     return [
         row(metric="psnr", reference="original", value=mean, **ends, **known),
+        row(
+            **{"metric": "retrieval", "reference": "original", "value": 1.0}
+            | known
+            | {"setting": setting(at, chance=0.01)}
+        ),
         row(metric="attack-seconds", value=3.0, **known),
     ]
 

@@ -52,6 +52,8 @@ def attack(defense: str, name: str, psnr: float, **given: Any) -> list[dict[str,
     } | given
     ends = {"ci_low": psnr - 1, "ci_high": psnr + 1, "worst": psnr + 5}
     found = [row(**{"metric": "psnr", "reference": "original", "value": psnr} | ends | known)]
+    hits = {"metric": "retrieval", "reference": "original", "value": float(psnr > 12.25)}
+    found.append(row(**known | hits | {"setting": card(name) | {"chance": 0.01}}))
     found.append(row(**{"metric": "ssim", "reference": "original", "value": 0.5} | known))
     scores = {"psnr-paper": psnr - 6, "ssim-paper": 0.4, "mse-paper": 0.02, "feature-similarity": 0.8}
     scores |= {"identification": 1.0, "recognition": 0.5, "holdout_psnr": 29.0, "relative_loss": 0.125}

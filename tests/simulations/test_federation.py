@@ -15,7 +15,9 @@ from clients.records import to_tensors
 from clients.task import Task
 from defenses.pipeline import Pipeline
 from simulations.experiment import Experiment
+from simulations.report.failures import failed_attacks
 from simulations.run_directory import RunDirectory, read_lines
+from simulations.scenario_checks import too_few_images
 from simulations.server_app import run_experiment
 from tests.local_grid import LocalGrid
 
@@ -150,7 +152,7 @@ def test_run_leaves_a_report_and_rows_of_every_kind(tmp_path: Path) -> None:
 
 def test_an_attack_that_does_not_break_the_undefended_run_is_not_validated(tmp_path: Path) -> None:
     weak = "InvertingGradients(iterations=1); DLG(iterations=250, restarts=1)"
-    settings = experiment(tmp_path / "run", probe_attacks=weak, rounds=1, probe_targets=2)
+    settings = experiment(tmp_path / "run", probe_attacks=weak, rounds=1, probe_targets=6)
     run_experiment(LocalGrid(3), settings)
     rows = [row for row in read_lines(tmp_path / "run" / "rows.jsonl") if row["metric"] == "psnr"]
     status = {(row["defense"], row["attack"].split("(")[0]): row["status"] for row in rows}
@@ -160,6 +162,79 @@ def test_an_attack_that_does_not_break_the_undefended_run_is_not_validated(tmp_p
         == "not-validated"
     )
     assert status["", "DLG"] == status["GaussianNoise(std=0.02, per='update')", "DLG"] == "ok"
+
+
+def test_two_images_give_scores_and_no_verdict(tmp_path: Path) -> None:
+    """The report's banner said of such a run that no attack recovered its images, beside a reconstruction at 31.5 dB."""
+    settings = experiment(tmp_path / "run", probe_attacks="DLG(iterations=250, restarts=1)", rounds=1, num_clients=2)
+    assert "4 images" in too_few_images(replace(settings, probe_targets=2), 2)
+    assert too_few_images(replace(settings, probe_targets=8), 2) == ""
+    assert (
+        too_few_images(replace(settings, attack_rounds=""), 2)
+        == too_few_images(replace(settings, probe_attacks=""), 2)
+        == ""
+    )
+    report = run_experiment(LocalGrid(2), settings).read_text()
+    assert "Too few images for a verdict" in report
+    assert "2 images" in report
+    assert "Positive control failed" not in report
+    assert "recovered the images" not in " ".join(report.split())
+    rows = read_lines(tmp_path / "run" / "rows.jsonl")
+    scored = [row for row in rows if row["metric"] == "psnr" and row["attack"].startswith("DLG")]
+    assert {row["status"] for row in scored} == {"under-powered"}
+    assert {row["n"] for row in scored} == {2}
+    found = [row for row in rows if row["metric"] == "retrieval" and row["attack"].startswith("DLG")]
+    # Each of two clients has 48 training and 20 test examples: 68 candidates.
+    assert [row["setting"]["chance"] for row in found] == pytest.approx([1 / 68] * 2)
+
+
+def test_without_enough_images_for_an_oracle_only_its_column_is_missing(tmp_path: Path) -> None:
+    """On a folder of 80 pictures 13 are the server's: every attack on images ran and was thrown away."""
+    settings = experiment(tmp_path / "run", train_limit=65, rounds=1, defenses="")
+    run_experiment(LocalGrid(3), settings)
+    rows = [row for row in read_lines(tmp_path / "run" / "rows.jsonl") if row["attack"].startswith("Inverting")]
+    assert {"psnr", "ssim", "mse", "retrieval"} <= {row["metric"] for row in rows if row["status"] != "failed"}
+    failed = [row for row in rows if row["status"] == "failed"]
+    assert [(row["metric"], row["message"]) for row in failed] == [
+        ("oracle-accuracy", "an oracle needs at least 16 auxiliary images, there are 13")
+    ]
+    assert "recognition" not in {row["metric"] for row in rows}
+    assert failed_attacks(tmp_path / "run") == []
+
+
+def test_attacks_that_gave_no_score_are_listed_at_the_end(tmp_path: Path) -> None:
+    settings = experiment(
+        tmp_path / "run", defenses="Pruning(fraction=1.0)", rounds=1, update_attacks="ShadowModels()",
+        auxiliary_fraction=0.0,
+    )  # fmt: skip
+    run_experiment(LocalGrid(3), settings)
+    told = sorted(str(failure) for failure in failed_attacks(tmp_path / "run"))
+    assert [text.split(",")[0] for text in told] == [
+        "InvertingGradients(iterations=20) on Pruning(fraction=1.0)",  # of a pruned update nothing is left to match
+        "LabelInference() on Pruning(fraction=1.0)",
+        "ShadowModels() on Pruning(fraction=1.0)",
+        "ShadowModels() on no defence",
+    ]
+    assert all("round 1: " in text for text in told)
+    assert "auxiliary-fraction is 0" in told[2]
+
+
+def test_pictures_say_what_they_were_made_from(tmp_path: Path) -> None:
+    """Those of a GAN attack come from training updates, and not from the probes of the same round."""
+    settings = experiment(
+        tmp_path / "run", defenses="", attack_rounds="all", update_attacks="ClassGAN(iterations=2, images_per_class=1)"
+    )
+    report = run_experiment(LocalGrid(3), settings).read_text()
+    pictures = read_lines(tmp_path / "run" / "pictures" / "index.jsonl")
+    seen = {
+        (picture["attack"].split("(")[0], picture["observation"], picture.get("rounds_observed"))
+        for picture in pictures
+    }
+    probe, update = "one-step probe", "training update"
+    assert seen == {("", probe, None), ("InvertingGradients", probe, None), ("ClassGAN", update, 2)}
+    assert "round 2, training update of 2 rounds, client 0" in " ".join(report.split())
+    names = [picture["file"] for picture in pictures]
+    assert len(set(names)) == len(names)
 
 
 def test_same_seed_same_rows_other_seed_others(tmp_path: Path) -> None:

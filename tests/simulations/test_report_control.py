@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from simulations.report import Row, validate
-from simulations.report.control import controls
+from simulations.report.control import controls, picked_out
 
 PROBE = {"observation": "probe"}
 
 
 def scored(value: float | None, low: float | None, **given: Any) -> Row:
-    base = Row(metric="psnr", reference="original", attack="A()", setting=PROBE, round=1, value=value, ci_low=low, n=8)
+    base = Row(metric="psnr", reference="original", attack="A()", setting=PROBE, round=1, value=value, ci_low=low, n=16)
     return replace(base, **given)
 
 
@@ -23,8 +24,23 @@ def null(value: float, name: str = "grey", **given: Any) -> Row:
     return scored(value, None, attack=f"baseline:{name}", **given)
 
 
+def hits(row: Row, k: int = 16, chance: float = 0.01, **given: Any) -> Row:
+    """How many true images the attack of a row picked out."""
+    card = {**row.setting, "chance": chance}
+    found = replace(
+        row, metric="retrieval", reference="original", value=k / row.n, ci_low=None, setting=card, status="ok"
+    )
+    return replace(found, **given)
+
+
+def with_hits(rows: Sequence[Row]) -> list[Row]:
+    """The rows, and behind them that every attack on the undefended run picks out all of its images."""
+    plain = [row for row in rows if row.is_attack and row.defense == "" and row.metric == "psnr"]
+    return [*rows, *(hits(row, row.n) for row in plain)]
+
+
 def statuses(*rows: Row) -> list[str]:
-    return [row.status for row in validate(rows)]
+    return [row.status for row in validate(with_hits(rows))[: len(rows)]]
 
 
 @pytest.mark.parametrize(
@@ -113,13 +129,87 @@ def test_labels_and_membership_are_judged_against_chance(
 
 def test_reasons_say_what_is_missing() -> None:
     def reason(*rows: Row) -> str:
-        return controls(rows)[0].reason
+        return controls(with_hits(rows))[0].reason
 
     assert "no better than grey" in reason(scored(7.0, 6.0), null(8.0))
     assert "reaches down to grey" in reason(scored(9.0, 8.0), null(8.0))
-    assert "n = 8 gives no interval" in reason(scored(9.0, None), null(8.0))
+    assert "n = 16 gives no interval" in reason(scored(9.0, None), null(8.0))
     assert "no null baseline" in reason(scored(9.0, 8.0))
     assert "failed" in reason(scored(None, None, status="failed"), null(8.0))
+
+
+# Images: identification, and how many a verdict needs --------------------------------------------------------------
+
+
+def exact_low(k: int, n: int) -> float:
+    """scipy's own, as an oracle."""
+    return float(stats.binomtest(k, n).proportion_ci(0.95, method="exact").low)
+
+
+@pytest.mark.parametrize("chance", [0.01, 0.05, 0.099, 0.1, 1.0])
+@pytest.mark.parametrize("n", [1, 2, 4, 16, 48])
+def test_images_count_as_picked_out_if_the_exact_interval_lies_far_above_chance(n: int, chance: float) -> None:
+    base = scored(20.0, 19.0, n=n)
+    found = [picked_out(hits(base, k, chance)) for k in range(n + 1)]
+    assert found == [exact_low(k, n) > 10 * chance for k in range(n + 1)]
+    assert any(found) == (n > 1 and chance < 0.1 and exact_low(n, n) > 10 * chance)
+
+
+def test_five_of_sixteen_images_out_of_a_hundred_suffice_and_four_do_not() -> None:
+    base = scored(20.0, 19.0)
+    assert [picked_out(hits(base, k)) for k in (0, 1, 4, 5, 16)] == [False, False, False, True, True]
+    # A blind guess reaches five once in two million runs.
+    assert stats.binom.sf(4, 16, 0.01) < 1 / 2e6
+    assert not picked_out(hits(base, 16, status="failed"))
+    assert not picked_out(replace(hits(base), setting=PROBE))
+
+
+def test_an_attack_counts_if_it_beats_the_mean_image_and_finds_the_true_images() -> None:
+    """Either alone is not enough, nor is a row that says nothing about true images."""
+    good, bad = scored(20.0, 19.0), scored(13.0, 11.0)
+    for row, picked, expected in (
+        (good, [hits(good)], "ok"),
+        (good, [hits(good, 4)], "not-validated"),
+        (good, [], "not-validated"),
+        (good, [hits(good, setting=PROBE)], "not-validated"),
+        (good, [hits(good, round=2)], "not-validated"),
+        (good, [hits(good, attack="B()")], "not-validated"),
+        (bad, [hits(bad)], "not-validated"),
+    ):
+        rows = [row, replace(row, defense="D()"), null(8.0), null(12.0, "mean"), *picked]
+        assert [one.status for one in validate(rows)][:2] == [expected, expected]
+
+
+def test_a_blurred_copy_of_the_truth_is_a_scale_and_no_bar() -> None:
+    """On smooth photographs it scores more than any reconstruction."""
+    scale = scored(30.6, 30.0, attack="scale:blurred")
+    rows = with_hits([scored(22.9, 21.0), null(8.0), null(12.1, "mean"), scale])
+    assert [row.status for row in validate(rows)][:1] == ["ok"]
+    (control,) = controls(rows)
+    assert control.null == ("baseline:mean", 12.1)
+    assert validate([scale])[0] == scale
+
+
+@pytest.mark.parametrize("metric", ["psnr", "ssim", "label-accuracy", "recognition"])
+@pytest.mark.parametrize(("n", "expected"), [(2, "under-powered"), (15, "under-powered"), (16, "ok")])
+def test_fewer_than_sixteen_images_give_no_verdict(metric: str, n: int, expected: str) -> None:
+    reference = "original" if metric in {"psnr", "ssim"} else ""
+    for value in (31.5, 9.0):  # far above the baselines, and below them
+        rows = [scored(value, value - 1, n=n), scored(value, value - 1, n=n, defense="D()", metric=metric)]
+        rows[1] = replace(rows[1], reference=reference)
+        if metric == "label-accuracy":
+            rows += [scored(value, value - 1, n=n, metric=metric, reference=""), null(12.0, "uniform", metric=metric)]
+            rows[-1] = replace(rows[-1], reference="")
+        passed = expected if value > 12 or n < 16 else "not-validated"
+        assert statuses(*rows, null(12.0))[:2] == [passed, passed]
+
+
+def test_labels_are_counted_by_images_not_by_batches() -> None:
+    known = {"metric": "label-accuracy", "reference": "", "n": 2}
+    for images, expected in ((8, "ok"), (7, "under-powered")):
+        card = PROBE | {"images": images}
+        rows = [scored(0.7, 0.5, setting=card, **known), null(0.1, "uniform", **known | {"setting": card})]
+        assert statuses(*rows)[0] == expected
 
 
 CHAIN = "A() | R()"
@@ -212,7 +302,7 @@ some_rows = st.lists(
 
 
 def slow_validate(rows: Sequence[Row]) -> list[str]:
-    """The rule read aloud, row by row."""
+    """The rule read aloud, row by row, of attacks that pick out every image."""
     found = []
     for row in rows:
         status = row.status
@@ -235,7 +325,7 @@ def slow_validate(rows: Sequence[Row]) -> list[str]:
 def test_it_agrees_with_the_rule_read_aloud(rows: list[Row]) -> None:
     # A defence's own baselines come first when it has them; the rule above knows the undefended run's only.
     rows = [row for row in rows if not (row.is_null and row.defense)]
-    assert [row.status for row in validate(rows)] == slow_validate(rows)
+    assert statuses(*rows) == slow_validate(rows)
 
 
 @given(some_rows)

@@ -170,7 +170,7 @@ def test_the_time_of_a_test_of_membership_is_no_attack_of_its_own(tmp_path: Path
 
 DRAWN = [
     {"defense": "", "attack": DRAWING, "round": 1, "client": 0, "target": 0, "image": image, "kind": "reconstruction"}
-    | {"file": f"drawn{image}.png", "psnr": None}
+    | {"file": f"drawn{image}.png", "psnr": None, "observation": "training update", "rounds_observed": 2}
     for image in sorted(range(20), key=str)  # as a folder lists them: 0, 1, 10, 11, ...
 ]
 
@@ -190,7 +190,7 @@ def test_gan_attacks_show_the_oracle_the_class_mean_and_their_pictures(tmp_path:
     assert DRAWING not in found.sections["headline"]
     assert not [one for one in found.table("attacks") if one["Attack"][0] == DRAWING]
     text = " ".join(found.sections["representatives"].split())
-    assert f"{DRAWING}, round 1, client 0" in text
+    assert f"{DRAWING}, round 1, training update of 2 rounds, client 0" in text
 
 
 def test_drawings_that_the_oracle_does_not_recognise_are_not_validated(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_chain_is_validated_by_the_control_of_its_first_stage(tmp_path: Path) 
 
 def test_names_of_chains_are_told_apart_in_the_summary(tmp_path: Path) -> None:
     shown = build(tmp_path, demo_rows() + chain_rows(MIXER, 20.0)).table("summary")[1]
-    assert shown["attack"] == ["InvertingGradients + LearnedRestorer", "round 1, n = 8"]
+    assert shown["attack"] == ["InvertingGradients + LearnedRestorer", "round 1, n = 16"]
     assert shown["original"] == ["20.0", "19.5 to 20.5"]
 
 
@@ -229,7 +229,7 @@ def test_recognition_shows_its_own_number_of_images(tmp_path: Path) -> None:
     plain = build(tmp_path, [*demo_rows(), row(**known)]).table("attacks")[0]
     # Wilson's interval of 3 of 4, from scipy.stats.binomtest(3, 4).proportion_ci(method="wilson").
     assert plain["recognised"] == ["75.0 %", "30.1 to 95.4", "n = 4"]
-    assert plain["n"] == ["8"]
+    assert plain["n"] == ["16"]
     assert "recognised" not in build(tmp_path / "without", demo_rows()).table("attacks")[0]
 
 
@@ -257,7 +257,7 @@ def test_adaptive_attacks_are_named_with_the_defence_that_they_were_made_against
 def test_the_headline_is_the_strongest_attack_and_says_which(tmp_path: Path) -> None:
     rows = demo_rows() + chain_rows(MIXER, 20.0) + chain_rows(MIXER, 18.0, at=3) + drawing_rows(MIXER, 0.9)
     text = " ".join(build(tmp_path, rows).sections["headline"].split())
-    assert "Mixer(window=4): the strongest attack recovered the images at 20.0 dB (n = 8, worst 22.0)" in text
+    assert "Mixer(window=4): the strongest attack recovered the images at 20.0 dB (n = 16, worst 22.0)" in text
     assert f"{CHAINED}, round 1, probe" in text
 
 

@@ -118,13 +118,13 @@ def test_every_number_in_the_summary_follows_from_the_rows(demo: Page, place: in
     mine_scores = [one for one in scores if one["defense"] == defense and one["attack"] == INVERSION]
     best = max(mine_scores, key=lambda one: (one["ci_low"] > max(NULLS.values()), one["value"]))
     at = best["round"]
-    assert shown["attack"] == ["InvertingGradients", f"round {at}, n = 8"]
+    assert shown["attack"] == ["InvertingGradients", f"round {at}, n = 16"]
     assert number(shown["original"][0]) == pytest.approx(best["value"], abs=0.051)
     ends = [number(end) for end in shown["original"][1].split(" to ")]
     assert ends == pytest.approx([best["ci_low"], best["ci_high"]], abs=0.051)
     assert number(shown["worst"][0]) == pytest.approx(best["worst"], abs=0.051)
     assert number(shown["over null"][0]) == pytest.approx(best["value"] - max(NULLS.values()), abs=0.051)
-    assert shown["over null"][1] == "blurred 12.2"
+    assert shown["over null"][1] == "mean 12.2"
     transformed = values(rows, metric="psnr", reference="transformed", round=at, **known)[0]
     assert number(shown["transf."][0]) == pytest.approx(transformed, abs=0.051)
     assert number(shown["SSIM"][0]) == pytest.approx(values(rows, metric="ssim", round=at, **known)[0], abs=0.0051)
@@ -146,13 +146,14 @@ def test_every_number_in_the_summary_follows_from_the_rows(demo: Page, place: in
 
 def test_the_headline_has_one_careful_sentence_per_defence(demo: Page) -> None:
     text = " ".join(demo.sections["headline"].split())
-    assert "No defence: the strongest attack recovered the images at 31.2 dB (n = 8, worst 40.1)." in text
+    recovered = "No defence: the strongest attack recovered the images at 31.2 dB (n = 16, worst 40.1)"
+    assert f"{recovered}, 16 of 16 true images picked out of 100 candidates." in text
     assert "Mixer(window=4): the strongest attack scored 9.4 dB" in text
     # As deployed, Mixer sees protected test images: 0.6 + 0.3 against 0.95.
     assert "round 3, probe test accuracy 90.0 % (\N{MINUS SIGN}5.0 points)" in text
-    assert "no better than the blurred image (12.2 dB)" in text
+    assert "no better than the mean image (12.2 dB)" in text
     assert (
-        "DPSGD(target_epsilon=2.0): the strongest attack scored 7.0 dB (n = 8, worst 8.0), no better than a grey"
+        "DPSGD(target_epsilon=2.0): the strongest attack scored 7.0 dB (n = 16, worst 8.0), no better than a grey"
         in text
     )
     assert "untested against an adaptive attacker: LearnedRestorer did not run" in text
@@ -165,9 +166,9 @@ def test_the_long_table_shows_every_attack_with_its_baselines_and_status(demo: P
     assert len(table) == len(PIPELINES) * len(ATTACKED) * 2
     for line in table:
         if line["Attack"][0] == INVERSION:
-            assert [line[name][0] for name in ("grey", "blurred")] == ["8.0", "12.2"]
+            assert [line[name][0] for name in ("grey", "mean", "blurred")] == ["8.0", "12.2", "30.0"]
             assert line["Status"] == ["✓ ok"]
-            assert line["n"] == ["8"]
+            assert line["n"] == ["16"]
             assert number(line["model acc."][0]) == pytest.approx(10 * number(line["Round"][0]))
 
 
@@ -181,10 +182,11 @@ def test_an_attack_that_fails_its_control_is_printed_as_not_validated(tmp_path: 
     assert len(marked) == len(PIPELINES)
     assert {(one["Attack"][0], one["Round"][0]) for one in marked} == {(INVERSION, "3")}
     verdicts = found.table("control")[0]
-    assert verdicts["round 1, probe"][0].startswith("✓ 31.2 against blurred 12.2")
+    assert verdicts["round 1, probe"][0].startswith("✓ 31.2 against mean 12.2")
     assert verdicts["round 3, probe"] == [
-        "✗ 9.0 against blurred 12.2",
-        "the undefended run scores no better than blurred",
+        "✗ 9.0 against mean 12.2",
+        "16 of 16 picked out of 100",
+        "the undefended run scores no better than mean",
     ]
     assert "not-validated" in (tmp_path / "rows.csv").read_text(encoding="utf-8")
     assert "Positive control failed" not in found.text
@@ -428,7 +430,7 @@ def test_several_seeds_are_averaged_and_named(tmp_path: Path) -> None:
     assert number(shown["original"][0]) == pytest.approx(np.mean(psnr), abs=0.051)
     accuracy = values(rows, metric="test-accuracy", reference="original", defense="", round=ROUNDS)
     assert number(shown["clean"][0]) == pytest.approx(100 * np.mean(accuracy), abs=0.051)
-    assert "(n = 24 over 3 seeds, worst 40.1)" in " ".join(found.sections["headline"].split())
+    assert "(n = 48 over 3 seeds, worst 40.1)" in " ".join(found.sections["headline"].split())
     by_seed = found.table("summary", 1)[0]
     assert [by_seed[f"seed {seed}"][0] for seed in range(3)] == [f"{100 * value:.1f} %" for value in accuracy]
     assert [number(by_seed[f"seed {seed}"][1]) for seed in range(3)] == pytest.approx(psnr, abs=0.051)

@@ -79,7 +79,7 @@ def test_every_score_of_an_attack_follows_from_the_rows(page: Page) -> None:
     shown = found[SHUFFLE, JIGSAW]
     assert shown["Attack"][1:] == ["adaptive to this defence", "round 2"]
     assert shown["PSNR, dB"] == ["25.0", "24.0 to 26.0"]
-    assert shown["over null"] == ["+12.8", "blurred 12.2"]
+    assert shown["over null"] == ["+12.8", "mean 12.2"]
     assert shown["SSIM"][0] == "0.50"
     assert (shown["paper PSNR, dB"][0], shown["paper SSIM"][0], shown["paper MSE"][0]) == ("19.0", "0.40", "0.02")
     assert shown["feature similarity"][0] == "0.80"
@@ -219,7 +219,7 @@ def test_a_known_number_with_an_unknown_reference_is_not_lost(tmp_path: Path, me
 
 def test_further_scores_of_an_attack_follow_its_positive_control() -> None:
     rows = [one for one in split_rows() if (one["defense"], one["attack"]) != ("", DECODER)]
-    weak = attack("", DECODER, 12.0)  # its interval reaches the blurred image
+    weak = attack("", DECODER, 12.0)  # its interval reaches the mean image
     marked = validate([Row.from_json(one) for one in rows + weak])
     mine = {one.metric: one.status for one in marked if (one.defense, one.attack) == (SHUFFLE, DECODER)}
     assert {mine[metric] for metric in SMASHED_METRICS} == {"not-validated"}

@@ -18,11 +18,11 @@ from simulations.report.summary import UNTESTED, Line, sentence, summarise
 from strategies.curious import defense_strength
 
 PROBE = {"observation": "probe"}
-NULLS = {"baseline:grey": 8.0, "baseline:blurred": 12.0}
+NULLS = {"baseline:grey": 8.0, "baseline:mean": 12.0}
 
 
 def psnr(value: float | None, low: float | None = None, **given: Any) -> Row:
-    base = Row(metric="psnr", reference="original", attack="A()", setting=PROBE, round=1, value=value, ci_low=low, n=8)
+    base = Row(metric="psnr", reference="original", attack="A()", setting=PROBE, round=1, value=value, ci_low=low, n=16)
     return replace(base, **given)
 
 
@@ -36,7 +36,14 @@ def study(*rows: Row, nulls: dict[str, float] = NULLS) -> Study:
     rows += tuple(psnr(v, attack=name, round=at, seed=s) for at, s in places for name, v in nulls.items())
     if not any(row.defense == "" and row.attack == "A()" for row in rows):
         rows += tuple(psnr(31.2, 29.0, worst=40.1, round=at, seed=s) for at, s in places)
+    rows += tuple(hits(row) for row in rows if row.is_attack and row.metric == "psnr" and row.value is not None)
     return split(validate(rows), ["", "D()"])[0]
+
+
+def hits(row: Row) -> Row:
+    """All true images are picked out where the whole interval of the PSNR is above 12 dB, else none."""
+    card = {**row.setting, "chance": 0.01}
+    return replace(row, metric="retrieval", value=float((row.ci_low or row.value or 0) > 12), ci_low=None, setting=card)
 
 
 def line(*rows: Row, defense: str = "D()", known: dict[str, Any] | None = None, **given: Any) -> Line:
@@ -62,8 +69,8 @@ def test_the_interval_of_an_accuracy_is_wilsons(n: int, data: st.DataObject) -> 
 def test_one_seed_keeps_its_own_interval_and_several_get_one_over_seeds() -> None:
     rows = [psnr(float(10 + seed), 9.0, ci_high=12.0, worst=20.0 - seed, seed=seed, failures=1) for seed in range(3)]
     one, three = merge(rows[:1]), merge(rows)
-    assert (one.low, one.high, one.n) == (9.0, 12.0, 8)
-    assert (three.mean, three.worst, three.n, three.failures) == (11.0, 20.0, 24, 3)
+    assert (one.low, one.high, one.n) == (9.0, 12.0, 16)
+    assert (three.mean, three.worst, three.n, three.failures) == (11.0, 20.0, 48, 3)
     assert (three.low, three.high) == interval([10.0, 11.0, 12.0])
     assert dict(three.by_seed) == {0: 10.0, 1: 11.0, 2: 12.0}
 
@@ -96,24 +103,25 @@ def test_the_worst_image_is_the_best_reconstruction() -> None:
 def test_the_headline_of_the_brief() -> None:
     undefended = psnr(31.2, 29.0, worst=40.1)
     assert sentence(line(undefended, defense="")) == (
-        "the strongest attack recovered the images at 31.2 dB (n = 8, worst 40.1)."
+        "the strongest attack recovered the images at 31.2 dB (n = 16, worst 40.1), "
+        "16 of 16 true images picked out of 100 candidates."
     )
 
 
 @pytest.mark.parametrize(
     ("mean", "low", "worst", "expected"),
     [
-        (15.0, 12.5, 16.0, "the strongest attack recovered the images at 15.0 dB (n = 8, worst 16.0)."),
-        (7.5, 7.0, 9.0, "scored 7.5 dB (n = 8, worst 9.0), no better than a grey image."),
-        (8.0, 7.0, 9.0, "scored 8.0 dB (n = 8, worst 9.0), no better than a grey image."),
-        (11.0, 10.5, 11.9, "no better than the blurred image (12.0 dB)."),
+        (15.0, 12.5, 16.0, "the strongest attack recovered the images at 15.0 dB (n = 16, worst 16.0), 16 of 16 true"),
+        (7.5, 7.0, 9.0, "scored 7.5 dB (n = 16, worst 9.0), no better than a grey image, and 0 of 16"),
+        (8.0, 7.0, 9.0, "scored 8.0 dB (n = 16, worst 9.0), no better than a grey image, and 0 of 16"),
+        (11.0, 10.5, 11.9, "no better than the mean image (12.0 dB), and 0 of 16"),
         (
             11.0,
             10.5,
             13.0,
-            "no better than the blurred image (12.0 dB); its worst image is above that baseline's mean.",
+            "no better than the mean image (12.0 dB); its worst image is above that baseline's mean, and 0 of 16",
         ),
-        (12.5, 11.5, 12.6, "not clearly better than the blurred image (12.0 dB); its worst image is above"),
+        (12.5, 11.5, 12.6, "not clearly better than the mean image (12.0 dB); its worst image is above"),
         (
             45.0,
             None,
@@ -140,7 +148,7 @@ def test_sentences_about_missing_scores() -> None:
 
 def test_seeds_are_counted_in_the_sentence() -> None:
     found = line(*(psnr(9.0, 8.0, defense="D()", seed=seed) for seed in (0, 1)))
-    assert "(n = 16 over 2 seeds)" in sentence(found, 2)
+    assert "(n = 32 over 2 seeds)" in sentence(found, 2)
 
 
 def test_the_strongest_attack_is_the_highest_score_that_clears_its_own_baselines() -> None:
@@ -152,6 +160,17 @@ def test_the_strongest_attack_is_the_highest_score_that_clears_its_own_baselines
     # With nothing recovered, an attack that passed its control says more than one that did not (B has no control).
     low, other = psnr(7.0, 6.0, defense="D()", attack="A()"), psnr(7.5, 6.5, defense="D()", attack="B()")
     assert line(low, other).strongest.attack == "A()"  # type: ignore[union-attr]
+
+
+def test_of_too_few_images_the_highest_mean_leads() -> None:
+    """With two images Student's interval is so wide that the weaker of two attacks may be the only one above the baselines."""
+    narrow = psnr(12.5, 12.1, defense="D()", attack="A()", n=2)
+    wide = psnr(16.0, 10.0, defense="D()", attack="B()", n=2)
+    plain = [psnr(31.2, 29.0, attack=name, n=2) for name in ("A()", "B()")]
+    found = line(narrow, wide, *plain)
+    assert found.strongest is not None
+    assert found.strongest.attack == "B()"
+    assert "0 of 2 true images picked out of 100 candidates: too few images for a verdict" in sentence(found)
 
 
 def test_a_leak_by_an_attack_that_is_not_validated_is_not_hidden() -> None:
@@ -308,8 +327,8 @@ def test_the_score_that_an_attack_is_about_gives_its_status() -> None:
 
 
 def test_an_attack_that_failed_on_everything_is_neither_a_score_nor_the_strongest() -> None:
-    failed = psnr(8.0, 7.0, defense="D()", failures=8)
-    assert sentence(line(failed)) == "the attack failed on all 8 images, so nothing is known about them."
+    failed = psnr(8.0, 7.0, defense="D()", failures=16)
+    assert sentence(line(failed)) == "the attack failed on all 16 images, so nothing is known about them."
     found = line(failed, psnr(7.0, 6.0, defense="D()", attack="B()"))
     assert found.strongest.attack == "B()"  # type: ignore[union-attr]
 

@@ -17,7 +17,7 @@ from clients.training import LocalClient
 from strategies.attack_job import AttackJob, Observed, Seen
 from strategies.attack_pool import AttackPool
 from strategies.attack_runner import run_job
-from strategies.auditor import mean_and_interval
+from strategies.score_rows import mean_and_interval
 from tests.clients.test_training import TASK, weights
 
 

@@ -1,0 +1,59 @@
+"""From the clients' scores to the columns of rows: metric and reference, mean, interval, count and worst case."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from attacks.roc import binomial_interval
+
+CHANCE = "retrieval-chance"
+"""Name under which clients send the chance of a blind guess beside "retrieval-original"."""
+
+
+def score_rows(scores: Mapping[str, Sequence[float]], setting: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """One row's columns per score.
+
+    Args:
+        scores: Name -> one value per image (or batch, or client), such as "psnr-original".
+        setting: The threat card; the row of retrieval adds ``chance`` to it, the highest of any of its images.
+    """
+    for name, values in scores.items():
+        if name == CHANCE:
+            continue
+        metric, _, reference = name.rpartition("-") if name.endswith(("-original", "-transformed")) else (name, "", "")
+        card, numbers = dict(setting), mean_and_interval(values)
+        if metric == "retrieval":
+            card, numbers = card | {"chance": max(scores[CHANCE], default=1.0)}, share_and_interval(values)
+        yield {"metric": metric, "reference": reference, "setting": card, "worst": _worst(metric, values), **numbers}
+
+
+def mean_and_interval(values: Sequence[float]) -> dict[str, Any]:
+    """Mean, 95 % interval of the mean (Student's t; none for one value) and n."""
+    from scipy.stats import t
+
+    n = len(values)
+    if n == 0:
+        return {"value": None, "n": 0}
+    mean = float(np.mean(values))
+    if n == 1:
+        return {"value": mean, "n": 1, "ci_low": None, "ci_high": None}
+    half = float(t.ppf(0.975, n - 1) * np.std(values, ddof=1) / math.sqrt(n))
+    return {"value": mean, "n": n, "ci_low": mean - half, "ci_high": mean + half}
+
+
+def share_and_interval(values: Sequence[float]) -> dict[str, Any]:
+    """Share of ones among ones and zeros, its exact 95 % interval (Clopper-Pearson) and n."""
+    if not values:
+        return {"value": None, "n": 0}
+    share, low, high = binomial_interval(round(sum(values)), len(values))
+    return {"value": share, "n": len(values), "ci_low": low, "ci_high": high}
+
+
+def _worst(metric: str, values: Sequence[float]) -> float | None:
+    """The value of the person who lost most."""
+    least = metric.startswith("mse") or metric.endswith(("loss", "cost"))
+    return (min(values) if least else max(values)) if values else None

@@ -1,0 +1,166 @@
+"""Null baselines, the scale and the line-up of candidates, against their definitions: by hand, from the data itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.ndimage import gaussian_filter
+from torch import Tensor
+
+from attacks.base import Reconstruction
+from clients.audit import audit_baselines, audit_guesses, mean_transformed, truths
+from clients.line_up import other_images, retrieval
+from clients.task import Task
+from clients.training import LocalClient
+
+TASK = Task(
+    dataset="mnist-5k", data_dir="", download=False, image_size=0, train_limit=400, test_limit=80, model="lenet", width=0,
+    norm="group", pipeline="", seed=3, round=1, rounds=2, local_epochs=1, batch_size=16, learning_rate=0.1, momentum=0.0,
+    weight_decay=0.0, probe_targets=3, probe_images=1,
+)  # fmt: skip
+TRAIN, TEST = range(10, 170), range(20, 60)
+
+
+def client(train: range = TRAIN, test: range = TEST, **changes: object) -> LocalClient:
+    return LocalClient(replace(TASK, **changes), 0, train, test)
+
+
+def pixels(part: str, indices: range) -> np.ndarray:
+    """The bytes of the data set over 255, without the client's code."""
+    images = getattr(TASK.load_data(), part).images[list(indices)]
+    return images.numpy().astype(np.float64) / 255
+
+
+def psnr_by_hand(guess: np.ndarray, truth: Tensor) -> float:
+    return float(10 * np.log10(1 / ((guess - truth.double().numpy()) ** 2).mean()))
+
+
+def guess(images: Tensor) -> tuple[Reconstruction, None]:
+    return Reconstruction(images, torch.full((len(images),), -1)), None
+
+
+# Null baselines -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_every_null_baseline_is_what_its_name_says(seed: int) -> None:
+    """Grey is 0.5, mean is the mean of all of the client's images: pixel by pixel, for every probed image."""
+    one = client(seed=seed)
+    scores = audit_baselines(one, "probe", pictures=False).scores
+    names = {"baseline:grey", "baseline:mean", "baseline:uniform", "scale:blurred"}
+    assert {name.rsplit(":", 1)[0] for name in scores} == names
+    everyone = pixels("train", TRAIN)
+    blind = {"grey": np.full(everyone.shape[1:], 0.5), "mean": everyone.mean(0)}
+    probed = [one.probed(target).original.images for target in range(3)]
+    for name, image in blind.items():
+        expected = [psnr_by_hand(image[None], truth) for truth in probed]
+        assert scores[f"baseline:{name}:psnr-original"] == pytest.approx(expected, abs=1e-3)
+    # No single image in place of the mean would pass this test.
+    mean = scores["baseline:mean:psnr-original"]
+    singles = [[psnr_by_hand(single[None], truth) for truth in probed] for single in everyone]
+    assert min(np.abs(np.subtract(one, mean)).max() for one in singles) > 0.1
+    blurred = [gaussian_filter(t.double().numpy(), (0, 0, 2.0, 2.0), mode="nearest", truncate=3.0) for t in probed]
+    expected = [psnr_by_hand(image, truth) for image, truth in zip(blurred, probed, strict=True)]
+    assert scores["scale:blurred:psnr-original"] == pytest.approx(expected, abs=1e-3)
+
+
+def test_baselines_of_the_transformed_images_are_made_of_transformed_images() -> None:
+    """Where pixels change their places, the mean of originals scores less than the mean of what enters the model."""
+    one = client(pipeline="VisualMixer(window_lower=28, window_upper=28)", round=2)
+    scores = audit_baselines(one, "probe", pictures=False).scores
+    seen = [one.probed(target).seen.images for target in range(3)]
+    original = pixels("train", TRAIN)
+    # One window is the whole image, so that a transformed pixel is any pixel of it: the mean is flat, up to the draws.
+    mean = mean_transformed(one).double().numpy()
+    assert np.abs(mean - original.mean()).max() < 0.15
+    assert mean.mean() == pytest.approx(original.mean(), abs=1e-6)
+    expected = [psnr_by_hand(mean[None], image) for image in seen]
+    assert scores["baseline:mean:psnr-transformed"] == pytest.approx(expected, abs=1e-3)
+    wrong = [psnr_by_hand(original.mean(0)[None], image) for image in seen]
+    assert np.mean(expected) > np.mean(wrong) + 1
+    grey = [psnr_by_hand(np.full(mean.shape, 0.5)[None], image) for image in seen]
+    assert scores["baseline:grey:psnr-transformed"] == pytest.approx(grey, abs=1e-3)
+    plain = client()
+    assert torch.allclose(mean_transformed(plain), plain.originals().images.mean(0), atol=1e-6)
+
+
+def test_a_baseline_is_scored_as_an_attack_is() -> None:
+    """A grey guess that came as an attack's scores what the baseline does, in every metric."""
+    scores = audit_baselines(client(), "probe", pictures=False).scores
+    truth = truths(client(), "probe")
+    again = audit_guesses(client(), "probe", [guess(torch.full_like(t.original.images, 0.5)) for t in truth]).scores
+    for name in ("psnr-original", "mse-original", "ssim-transformed", "retrieval-original", "retrieval-chance"):
+        assert scores[f"baseline:grey:{name}"] == pytest.approx(again[name])
+
+
+# Candidates -----------------------------------------------------------------------------------------------------------
+
+
+def test_candidates_are_99_other_images_of_the_client_by_a_seeded_draw() -> None:
+    one, truth = client(), client().probed(0).original.images
+    others = other_images(one, truth, 0)
+    assert others.shape == (99, *truth.shape[1:])
+    own = {image.tobytes() for image in pixels("train", TRAIN).astype(np.float32)}
+    drawn = [image.numpy().tobytes() for image in others]
+    assert set(drawn) <= own
+    assert len(set(drawn)) == 99
+    assert truth[0].numpy().tobytes() not in drawn
+    # The same in every round and under every defence, others for another target and another seed.
+    later = client(round=2, pipeline="GaussianNoise(std=0.1)")
+    assert torch.equal(other_images(later, truth, 0), others)
+    assert not torch.equal(other_images(one, truth, 1), others)
+    assert not torch.equal(other_images(client(seed=4), truth, 0), others)
+
+
+def test_images_that_repeat_the_attacked_one_are_no_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = client(train=range(10, 20), test=range(0))
+    monkeypatch.setattr(one, "_train", (10, 11, 10, 12, 11))
+    truth = one.own_images(torch.tensor([0]))
+    assert len(other_images(one, truth, 0)) == 2
+
+
+def test_a_client_with_few_images_lines_up_fewer_and_says_so() -> None:
+    few = client(train=range(10, 22), test=range(8))
+    truth = truths(few, "probe")
+    others = other_images(few, truth[0].original.images, 0)
+    assert len(others) == 11 + 8  # the training examples but one, then test examples
+    scores = audit_guesses(few, "probe", [guess(t.original.images) for t in truth]).scores
+    assert scores["retrieval-chance"] == [1 / 20] * 3
+    assert scores["retrieval-original"] == [1.0] * 3
+    alone = client(train=range(10, 11), test=range(0))
+    scores = audit_guesses(alone, "probe", [guess(t.original.images) for t in truths(alone, "probe")]).scores
+    assert scores["retrieval-chance"] == [1.0] * 3  # nobody else: no evidence of anything
+
+
+def test_free_assignment_gives_a_blind_guess_no_more_than_one_in_a_hundred() -> None:
+    """Of a batch of B images a guess is paired with the nearest; B times as many others make up for the choice."""
+    one = client(train=range(400), probe_images=4, probe_targets=1)
+    truth = truths(one, "probe")[0].original.images
+    assert len(other_images(one, truth, 0)) == 4 * 99
+    hits, chances, digits = [], set(), torch.from_numpy(pixels("train", range(400))).float()
+    for seed in range(200):
+        stream = torch.Generator().manual_seed(seed)
+        # Guesses with something of other digits, so that the nearest image is not always the same dark one.
+        other = digits[torch.randperm(400, generator=stream)[:4]].roll((3, 3), (2, 3))
+        blind = 0.2 * torch.rand(truth.shape, generator=stream) + 0.8 * other
+        scores = audit_guesses(one, "probe", [guess(blind)]).scores
+        hits += scores["retrieval-original"]
+        chances |= set(scores["retrieval-chance"])
+    assert chances == {0.01}
+    # 800 guesses, of which 8 hit by chance; more than 20 would be one run in ten thousand.
+    assert sum(hits) <= 20
+
+
+def test_of_paired_guesses_each_has_candidates_of_its_own() -> None:
+    one = client(train=range(400))
+    truth = one.own_images(torch.arange(3))
+    others = other_images(one, truth, 0)
+    at = torch.arange(3)
+    found = retrieval(guess(truth)[0], (at, at), truth, others, paired=True)
+    assert found == {"retrieval-original": [1.0] * 3, "retrieval-chance": [0.01] * 3}
+    # The first other image of each: it is among the candidates of that image alone.
+    wrong = torch.stack([others[0], others[99], truth[2]])
+    assert retrieval(guess(wrong)[0], (at, at), truth, others, paired=True)["retrieval-original"] == [0.0, 0.0, 1.0]
