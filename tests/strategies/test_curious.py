@@ -87,7 +87,7 @@ def test_a_running_variance_is_never_pushed_below_zero(tmp_path: Path) -> None:
     """Noise larger than the statistics: all else moves by the mean update, variances stop at zero."""
     wire = Wire()
     run(
-        tmp_path / "run", wire, model="resnet20", width=1, norm="batch", rounds=1, defenses="GaussianNoise(std=3.0)",
+        tmp_path / "run", wire, model="resnet20", width=1, norm="batch", rounds=1, defenses="GaussianNoise(std=3.0, per='update')",
         dataset="mnist-5k",
     )  # fmt: skip
     # Two pipelines of one round: none first, then the noise.
