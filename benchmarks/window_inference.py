@@ -84,7 +84,6 @@ def study(case: str, seed: int, count: int, iterations: int) -> Iterator[tuple[s
     guesses = {
         "exact": shuffled,
         "noise 0.05": (shuffled + 0.05 * noise).clamp(0, 1),
-        "noise 0.1": (shuffled + 0.1 * noise).clamp(0, 1),
     }
     if iterations:
         guesses["inverted"] = inverted(shuffled, labels, network, dataset, iterations, seed)
@@ -100,7 +99,7 @@ def study(case: str, seed: int, count: int, iterations: int) -> Iterator[tuple[s
             for attack in attacks:
                 images, _ = attack._solve(guess, Windows(levels), seeded(seed))
                 scores.append(interval(psnr(images, truth).clamp(max=CAP)))
-            yield case, quality, source, str(count), interval(100 * right), *scores
+            yield quality, source, str(count), interval(100 * right), *scores
 
 
 def main() -> None:
@@ -113,7 +112,6 @@ def main() -> None:
     torch.set_num_threads(1)
     write = functools.partial(print, flush=True)
     header = (
-        "case",
         "guess",
         "windows",
         "n",
@@ -124,7 +122,7 @@ def main() -> None:
     )
     write(f"| {' | '.join(header)} | seed |\n|{'---|' * (len(header) + 1)}")
     for case in options.cases:
-        write(f"| `{CASES[case][1]}` |{' |' * len(header)}")
+        write(f"| `{CASES[case][1]}`, {DATA[case.split('-')[0]]} |{' |' * len(header)}")
         for seed in options.seeds:
             for row in study(case, seed, options.images, options.iterations):
                 write(f"| {' | '.join(row)} | {seed} |")

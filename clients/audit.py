@@ -6,7 +6,7 @@ loses) and against the *transformed* ones that entered the model (what the gradi
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -27,6 +27,9 @@ from defenses.base import Batch
 
 MAX_PSNR = 100.0
 """dB; an exact recovery would be infinite, and an average must not drop it. float32 images end near 140 dB."""
+
+COUNTS, MOST_COUNTED = "counts", 1000
+"""What stands before the names of counts among the scores; images of a client, evenly spaced, that are counted at most."""
 
 BASELINE_IMAGES = 8
 """As many as gradient inversion reconstructs of a larger batch by default."""
@@ -147,6 +150,7 @@ def audit_baselines(client: LocalClient, observation: str, *, pictures: bool) ->
         scores["baseline:uniform:label-accuracy"].append(uniform_label_accuracy(truth.original))
         if pictures and observation != "update":
             shared |= {f"original-{target}": truth.original.images, f"protected-{target}": truth.seen.images}
+    scores |= {f"{COUNTS}:{name}": [float(number)] for name, number in defense_counts(client).items()}
     return Audited(dict(scores), shared)
 
 
@@ -178,6 +182,18 @@ def mean_transformed(client: LocalClient) -> Tensor:
         for at, piece in enumerate(chunks(len(chosen), client.task.batch_size))
     ]
     return (torch.stack(sums).sum(0) / len(chosen)).float()
+
+
+def defense_counts(client: LocalClient) -> dict[str, int]:
+    """Totals of what the input defences do to this client's training images, "counted-images" of them; see ``InputDefense.counts``.
+
+    Each is a sum over many images. The draws of defences before the one that counts are not those of training.
+    """
+    chosen = torch.linspace(0, client.num_train - 1, min(client.num_train, MOST_COUNTED)).long()
+    totals: Counter[str] = Counter()
+    for at, piece in enumerate(chunks(len(chosen), CHUNK)):
+        totals.update(client.pipeline.counts(client.plain(chosen[piece]), (*client.key("counts"), at)))
+    return {**totals, "counted-images": len(chosen)} if totals else {}
 
 
 def score_both(guess: Reconstruction | Labels, truth: Probed, *, paired: bool = False) -> dict[str, list[float]]:

@@ -21,11 +21,24 @@ from dataclasses import dataclass, field
 from defenses.base import Batch, Key
 
 KEPT = frozenset(
-    {"once", "test", "membership", "probed", "audited", "order", "network", "calibrate", "line-up", "mean-transformed"}
+    {
+        "once",
+        "test",
+        "membership",
+        "probed",
+        "audited",
+        "order",
+        "network",
+        "calibrate",
+        "line-up",
+        "mean-transformed",
+        "counts",
+    }
 )
-"""Kinds of draws that are the same whenever they are asked for: what protects an image once and for all, which images are audited,
-in which order a pass of split learning sends them, where a network starts that never leaves the client, what the audit compares a
-guess with (of which only scores are sent). Those that hide something name what it is by its digest (``digest_of``)."""
+"""Kinds of draws that are the same whenever they are asked for: what protects an image once and for all, which images are
+audited, in which order a pass of split learning sends them, where a network starts that never leaves the client, what the
+audit compares a guess with (of which only scores are sent), what is counted over many. Those that hide something name what it
+is by its digest (``digest_of``)."""
 RENEWED = frozenset({"train", "probe", "batches", "collect", "smash", "edge-step", "audit-step", "test-tokens"})
 """Kinds of draws that are new for every message: its reply depends on them."""
 MOST_NOTES = 128

@@ -170,6 +170,14 @@ class InputDefense(Defense):
         """Maps a batch to a protected batch of the same shape, with images in [0, 1]; the argument stays unchanged."""
         raise NotImplementedError
 
+    def counts(self, images: Tensor) -> dict[str, int]:
+        """Totals over (B, C, H, W) images of what it does to them, which a client may report; most have nothing to count."""
+        return {}
+
+    def idle(self, height: int, width: int) -> str:
+        """Why its idea does nothing to images of this size although it runs, with what to change; "" when it acts."""
+        return ""
+
 
 class TrainingDefense(Defense):
     """Changes how a client trains: its model, optimizer, loader or loss."""

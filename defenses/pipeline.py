@@ -118,6 +118,21 @@ class Pipeline:
         """Text of the stages of ``protect_test``; "" where there are none."""
         return " | ".join(repr(d) for _, d in self._stages(InputDefense) if d.at_inference)
 
+    def counts(self, batch: Batch, key: Key) -> dict[str, int]:
+        """What the input stages count of a batch, each as it reaches the stage; see ``InputDefense.counts``."""
+        stages: list[tuple[int, InputDefense]] = list(self._stages(InputDefense))
+        counting = [at for at, (_, defense) in enumerate(stages) if type(defense).counts is not InputDefense.counts]
+        totals: dict[str, int] = {}
+        for index, defense in stages[: max(counting, default=-1) + 1]:
+            for name, number in defense.counts(batch.images).items():
+                totals[name] = totals.get(name, 0) + number
+            batch = defense.protect_batch(batch, generator_for(*key, index))
+        return totals
+
+    def idle(self, height: int, width: int) -> list[str]:
+        """Why input stages do nothing to images of this size; see ``InputDefense.idle``."""
+        return [why for _, defense in self._stages(InputDefense) if (why := defense.idle(height, width))]
+
     def protect_training(self, training: Training, key: Key) -> Training:
         """All training stages."""
         return _fold(self._stages(TrainingDefense), "protect_training", training, key)

@@ -91,6 +91,15 @@ class VisualMixer(InputDefense):
         """Whether images of this size get one window size everywhere, so that VFE decides nothing."""
         return len(self.sizes(height, width)) < 3  # the first regions, and one size that all of them are cut to
 
+    def idle(self, height: int, width: int) -> str:
+        """Bounds that differ and yet give one window size; equal bounds ask for one."""
+        if self.window_lower == self.window_upper or not self.is_uniform(height, width):
+            return ""
+        return (
+            f"{self} shuffles images of {height} x {width} in windows of {self.sizes(height, width)[-1]} everywhere, so that VFE "
+            "decides nothing; choose bounds further apart, first_regions='nearest', or equal bounds if that is meant"
+        )
+
     def partition(self, images: Tensor) -> list[Level]:
         """The windows that (B, C, H, W) images are shuffled in; see ``partition``."""
         return partition(images, self.sizes(*images.shape[-2:]), self.density)

@@ -20,6 +20,7 @@ from clients.task import FLOAT_BYTES, DataCard, Task
 from defenses.pipeline import Pipeline
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
+from simulations.scenario_checks import idle_defenses
 from strategies.attack_job import parse_attacks, stages_of
 
 GIB = 2**30
@@ -109,6 +110,7 @@ def describe(experiment: Experiment, workers: int) -> Iterator[str]:
     yield _memory(experiment, data, train, workers)
     names = [str(pipeline) or "no defence" for pipeline in experiment.pipelines()]
     yield f"pipelines:  {len(names)}: {'; '.join(names)}"
+    yield from (f"warning:    {why}" for why in idle_defenses(experiment, task.data_card()))
     yield f"messages:   about {count_messages(experiment, train, test):,}"
     images = train * experiment.local_epochs
     if experiment.local_steps:

@@ -134,6 +134,12 @@ def too_few_images(experiment: Experiment, num_clients: int) -> str:
     )
 
 
+def idle_defenses(experiment: Experiment, card: DataCard) -> list[str]:
+    """Why defences of the run do nothing to its images, one clause each: the run goes on, and says so."""
+    found = (why for pipeline in experiment.pipelines() for why in pipeline.idle(*card.input_shape[1:]))
+    return list(dict.fromkeys(found))
+
+
 def check_halves(experiment: Experiment, card: DataCard) -> None:
     """Builds both halves under every pipeline, before any of them trains.
 

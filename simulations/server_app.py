@@ -15,7 +15,7 @@ from simulations.nodes import Clients, find_nodes, set_up
 from simulations.report import write_report
 from simulations.report.failures import failed_attacks
 from simulations.run_directory import RunDirectory
-from simulations.scenario_checks import too_few_images
+from simulations.scenario_checks import idle_defenses, too_few_images
 from simulations.trainings import TRAININGS, check_split
 from strategies.attack_pool import AttackPool
 from strategies.auditor import Auditor
@@ -66,6 +66,8 @@ def _run(grid: Grid, run: RunDirectory) -> Path:
         log.warning("fedveil: %s", warning)
     if experiment.scenario == "split":
         check_split(experiment, clients)
+    for why in idle_defenses(experiment, clients.card):
+        log.warning("fedveil: %s", why)
     pool = AttackPool(experiment.attack_workers, experiment.attack_gpus)
     auditor = Auditor(exchange, pool, run, share_images=experiment.share_images, randomness=clients.randomness)
     try:

@@ -14,6 +14,7 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from attacks.roc import auc, auc_interval, roc_curve, tpr_at_fpr
+from clients.audit import COUNTS
 from clients.guesses import GUESSES, guess_tensors
 from clients.records import reason_of, tensors_of, to_record, values_of
 from clients.task import Task
@@ -74,6 +75,7 @@ class Auditor:
         self.share_images = share_images
         self.randomness = randomness
         self._refused: set[int] = set()
+        self._counted: set[str] = set()
 
     def submit(self, job: AttackJob) -> None:
         """Queues a job; ``collect`` finishes it."""
@@ -102,6 +104,7 @@ class Auditor:
         for name, values in _gather(replies.values()).items():
             guess, metric = name.rsplit(":", 1)
             by_name[guess][metric].extend(values)
+        self._count(task, by_name.pop(COUNTS, {}))
         for guess, scores in by_name.items():
             self._rows(task, guess, setting, scores)
         for partition, reply in replies.items():
@@ -109,6 +112,14 @@ class Auditor:
                 kind, target = name.rsplit("-", 1)
                 self._pictures(task, images, setting, attack="", client=partition, target=int(target), kind=kind)
         return [partition for partition in partitions if partition not in self._refused]
+
+    def _count(self, task: Task, counts: Mapping[str, list[float]]) -> None:
+        """One row for each thing that the clients' defences count, all clients together, once a pipeline."""
+        if task.pipeline in self._counted or not counts:
+            return
+        self._counted.add(task.pipeline)
+        for name, numbers in counts.items():
+            self.recorder.row(task, metric=name, value=sum(numbers), n=len(numbers))
 
     def _audit(self, job: AttackJob, outcome: Outcome) -> None:
         seen, setting = job.observed.seen, job.setting | _card(job.task, outcome.attack)

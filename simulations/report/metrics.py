@@ -17,7 +17,11 @@ SMASHED_METRICS = ("psnr-paper", "ssim-paper", "mse-paper", "feature-similarity"
 SHARE_METRICS = ("recognition", "identification", "retrieval")
 """Scores that are 1 or 0 for each image."""
 
+COUNTED_IMAGES, WINDOWS = "counted-images", "windows-of-"
+"""Training images over which a defence counted, and what stands before the window sizes of VisualMixer."""
+
 UTILITY_METRICS = (
+    COUNTED_IMAGES,
     *("test-accuracy", "test-loss", "train-loss", "epsilon", "epsilon-with-probes", "delta"),
     *("train-seconds", "update-bytes", "clients-failed", "client"),
     *SPLIT_METRICS,

@@ -14,6 +14,7 @@ from simulations.report.rows import null_name
 from simulations.report.score import PARTLY_FAILED, Score
 from simulations.report.study import Cell, Study
 from simulations.report.text import count, decibel
+from simulations.report.windows import WindowCounts, window_counts
 
 UNTESTED = "untested against an adaptive attacker"
 
@@ -41,6 +42,7 @@ class Line:
         failed_clients: Failed client replies, all rounds and seeds.
         attacks: Number of cells, without upper bounds.
         caveats: What a reader must know besides, each a short clause.
+        windows: Windows that VisualMixer shuffled, where clients counted them.
     """
 
     defense: str
@@ -61,6 +63,7 @@ class Line:
     failed_clients: int
     attacks: int
     caveats: tuple[str, ...]
+    windows: WindowCounts | None = None
 
     @property
     def deployed(self) -> Score | None:
@@ -115,7 +118,7 @@ def _line(study: Study, defense: str, known: Any) -> Line:
     at = study.complete_round(defense)
     clean, protected = (_at(study, defense, "test-accuracy", of, at) for of in ("original", "transformed"))
     cells = study.cells_of(defense)
-    best = strongest(cells)
+    best, windows = strongest(cells), window_counts(study, defense)
     seconds, seconds_ratio = _cost(study, defense, "train-seconds")
     size, size_ratio = _cost(study, defense, "update-bytes")
     failed = sum(row.metric == "client" for row in study.rows if row.defense == defense and row.status == "failed")
@@ -142,7 +145,8 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         bytes_ratio=size_ratio if defense else None,
         failed_clients=max(failed, int(counted)),
         attacks=sum(not cell.is_upper_bound for cell in cells),
-        caveats=tuple(_caveats(defense, best, cells, known)),
+        caveats=(*_caveats(defense, best, cells, known), *([windows.caveat] if windows and windows.caveat else [])),
+        windows=windows,
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from simulations.report.control import IMAGE_METRICS, Control, chance_of_retrieval, images_behind
-from simulations.report.metrics import ATTACK_METRICS, MCC_METRICS, UTILITY_METRICS
+from simulations.report.metrics import ATTACK_METRICS, MCC_METRICS, UTILITY_METRICS, WINDOWS
 from simulations.report.rows import Row, null_name
 from simulations.report.score import Score, exact, merge
 from simulations.report.study import Cell, Study
@@ -168,7 +168,7 @@ def others(study: Study) -> list[Other]:
     groups: dict[tuple[str, str, str, str, str], list[Row]] = defaultdict(list)
     for row in study.rows:
         known = ATTACK_METRICS if row.attack else UTILITY_METRICS
-        if row.metric not in known or _unusual(row):
+        if (row.metric not in known and not row.metric.startswith(WINDOWS)) or _unusual(row):
             at = round_mark(row.round, row.final)
             groups[row.defense, row.attack, at, row.metric, row.reference].append(row)
     return [Other(*key, merge(of)) for key, of in groups.items()]

@@ -34,6 +34,7 @@ images; that is a scale, not a bar.{% endif %}</p></header>
     <span>ε = {{ line.epsilon | two }}{% if line.delta is not none %} at δ = {{ line.delta | plain }}{% endif %}</span>
     {% endif %}
     </p>
+    {% if line.windows %}<p class="meta">{{ line.windows.text }}</p>{% endif %}
     {% for caveat in line.caveats %}
     <p class="caveat{{ ' alarm' if not caveat.startswith('adaptive') }}">{{ caveat }}</p>
     {% endfor %}

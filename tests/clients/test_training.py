@@ -17,9 +17,10 @@ from attacks.local_model import shared_tensors
 from attacks.membership import Membership
 from attacks.noise_models import gradient_noise
 from attacks.normalisation import normalise
-from clients.audit import audit_baselines, audit_guesses, recognition
+from clients.audit import audit_baselines, audit_guesses, defense_counts, recognition
 from clients.task import Task, load_weights
 from clients.training import Ledger, LocalClient, TrainingError, train_alone
+from defenses import VisualMixer
 from defenses.clipping import Clip
 from defenses.dp_sgd import ORDERS
 
@@ -48,6 +49,25 @@ def test_a_probe_is_one_gradient_step_on_the_probed_images() -> None:
     for (name, parameter), gradient in zip(model.named_parameters(), gradients, strict=True):
         expected = -TASK.learning_rate * (gradient + TASK.weight_decay * parameter.detach())
         torch.testing.assert_close(updates[1][name], expected, atol=1e-6, rtol=1e-4)
+
+
+def test_windows_are_counted_over_all_images_as_they_reach_the_shuffle() -> None:
+    """Without another defence, and behind one that makes all images flat."""
+    mixer = "VisualMixer(window_lower=2, window_upper=16, first_regions='nearest')"
+    (shuffle,) = client(pipeline=mixer).pipeline.defenses
+    assert isinstance(shuffle, VisualMixer)
+    plain = shuffle.counts(client().originals().images)
+    assert min(plain.values()) > 0
+    assert defense_counts(client(pipeline=mixer)) == {**plain, "counted-images": 40}
+    reported = audit_baselines(client(pipeline=mixer), "probe", pictures=False).scores
+    assert {name: values for name, values in reported.items() if name.startswith("counts:")} == {
+        f"counts:{name}": [float(number)] for name, number in defense_counts(client(pipeline=mixer)).items()
+    }
+    sharp = defense_counts(client(pipeline=mixer))["windows-of-8"]
+    assert (
+        defense_counts(client(pipeline=f"Blur(std=3.0) | {mixer}"))["windows-of-8"] > sharp
+    )  # the blur leaves less flat
+    assert defense_counts(client(pipeline="Blur(std=3.0)")) == {}
 
 
 def test_training_equals_a_plain_loop_over_the_same_batches() -> None:

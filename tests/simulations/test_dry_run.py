@@ -19,6 +19,7 @@ from defenses.pipeline import Pipeline
 from simulations.cli import app
 from simulations.dry_run import count_messages, measure, shares
 from simulations.experiment import Experiment
+from simulations.scenario_checks import idle_defenses
 from strategies.attack_job import parse_attacks, stages_of
 from tests.clients.data_files import write_celeba, write_cifar10, write_cifar100, write_mnist
 
@@ -173,3 +174,27 @@ def test_the_paper_sized_data_would_be_read_batch_by_batch(data: Path) -> None:
     loaded = Experiment.from_mapping(settings).task(Pipeline()).load_data()
     assert isinstance(loaded.train.images, StoredImages)
     assert DataCard.of(loaded).input_shape == (3, 224, 224)
+
+
+@pytest.mark.parametrize(
+    ("defense", "warned"),
+    [
+        ("VisualMixer(window_lower=4, window_upper=16)", True),
+        ("VisualMixer(window_lower=4, window_upper=4)", False),  # equal bounds ask for one size
+        ("VisualMixer(window_lower=2, window_upper=16, first_regions='nearest')", False),
+    ],
+)
+def test_bounds_that_leave_nothing_to_decide_are_told_before_the_run(defense: str, warned: bool) -> None:
+    code, output = dry_run(DIGITS, f"defenses={defense}")
+    assert code == 0
+    assert ("windows of 4 everywhere, so that VFE decides nothing" in output) == warned
+
+
+def test_no_shipped_configuration_has_a_defence_that_does_nothing() -> None:
+    shipped = [Experiment(), *(Experiment.from_mapping(tomllib.loads(path.read_text())) for path in CONFIGS)]
+    mixing = [one for one in shipped if "VisualMixer" in one.defenses]
+    assert mixing
+    assert [why for one in mixing for why in idle_defenses(one, one.task(Pipeline()).data_card())] == []
+
+
+DIGITS = next(path for path in CONFIGS if path.name == "lenet_digits.toml")

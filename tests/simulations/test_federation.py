@@ -45,7 +45,7 @@ def test_chains_membership_and_attacks_over_rounds_run_on_what_the_server_knows(
     """Every kind of guess goes to the clients and comes back as rows; the history reaches back to the first attacked round."""
     chain = "InvertingGradients(iterations=20) | WindowMean()"
     settings = experiment(
-        tmp_path / "run", defenses="VisualMixer(window_lower=4, window_upper=16)", attack_rounds="all",
+        tmp_path / "run", defenses="VisualMixer(window_lower=4, window_upper=4)", attack_rounds="all",
         probe_attacks=f"InvertingGradients(iterations=20); {chain}",
         update_attacks="LossThreshold(); ShadowModels(num_shadows=2); ClassGAN(iterations=2, images_per_class=1)",
     )  # fmt: skip
@@ -59,6 +59,14 @@ def test_chains_membership_and_attacks_over_rounds_run_on_what_the_server_knows(
     assert {row["attack"] for row in mixed if "Inverting" in row["attack"]} == set(settings.probe_attacks.split("; "))
     recognised = [row for row in rows if row["metric"] == "recognition" and row["attack"] == chain]
     assert all(row["n"] == 3 and row["setting"]["auxiliary_data"] != "none" for row in recognised)
+    # Counted once, over the 96 images of the three clients; 49 windows of 4 an image, of which the background's hold one value.
+    counts = {row["metric"]: row for row in rows if row["metric"].startswith(("windows-of", "counted"))}
+    assert {name: (row["n"], row["round"]) for name, row in counts.items()} == {
+        "counted-images": (3, 1),
+        "windows-of-4": (3, 1),
+    }
+    assert counts["counted-images"]["value"] == 96
+    assert 10 * 96 < counts["windows-of-4"]["value"] < 49 * 96
     found = {(r["attack"], r["round"]): r for r in rows if r["metric"] == "membership-auc" and not r["defense"]}
     assert set(found) == {
         (attack, at) for attack in ("LossThreshold()", "ShadowModels(num_shadows=2)") for at in (1, 2)
