@@ -297,10 +297,10 @@ def _run(experiment: Experiment, resources: Any) -> int:
         return 1
     console.print(f"finished in {time.monotonic() - started:.0f} s")
     console.print(f"report: {out / 'report.html'}\nrows:   {out / 'rows.jsonl'}", soft_wrap=True)
-    return _tell_failures(out)
+    return tell_failures(out)
 
 
-def _tell_failures(out: Path) -> int:
+def tell_failures(out: Path) -> int:
     """Lists the attacks of a finished run that gave no score; the exit code."""
     from simulations.report.failures import failed_attacks
 

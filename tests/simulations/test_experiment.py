@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from simulations.cli import app
+from simulations.cli import EXIT_ATTACKS_FAILED, app, tell_failures
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
 from simulations.run_directory import read_lines
 from simulations.server_app import run_experiment
 from tests.local_grid import LocalGrid
+from tests.simulations.report_run import demo_rows, row, write_run
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -143,3 +144,15 @@ def test_local_steps_reach_the_clients_and_the_threat_card(tmp_path: Path) -> No
     found = [row for row in read_lines(tmp_path / "run" / "rows.jsonl") if row["attack"] == "LabelInference()"]
     assert found
     assert all((row["setting"]["local_steps"], row["setting"]["images"]) == (1, 8) for row in found)
+
+
+def test_a_run_whose_attacks_failed_says_so_in_its_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lost = row(attack="Broken()", metric="attack", status="failed", message="no memory", n=4, failures=4)
+    client = row(metric="client", status="failed", client=1, message="disk full")
+    for name, more, code in (("well", [client], 0), ("lost", [lost], EXIT_ATTACKS_FAILED)):
+        write_run(tmp_path / name, rows=[*demo_rows(), *more])
+        assert tell_failures(tmp_path / name) == code
+    assert EXIT_ATTACKS_FAILED not in (0, 1, 2, 130)
+    assert "Broken() on no defence, round 1: no memory" in capsys.readouterr().err
