@@ -30,6 +30,7 @@ class Answers:
         share_images: Pictures of the node's images, in the answer to an audit.
         transmissions: ``train.smash``: how often in a run an audit batch may be sent, all targets and rounds counted; -1: always.
         reveal_orders: The true order of shuffled tokens.
+        reveal_windows: The sizes of the windows in which VisualMixer shuffled probed images.
         audit_steps: ``train.audit_step``: the client half's update after one step on an audit batch.
     """
 
@@ -39,6 +40,7 @@ class Answers:
     share_images: bool = False
     transmissions: int = 0
     reveal_orders: bool = False
+    reveal_windows: bool = False
     audit_steps: bool = False
 
     @classmethod

@@ -27,8 +27,10 @@ from clients.augmentation import random_crop_and_flip
 from clients.data import ImageData, to_float
 from clients.draws import Draws, digest_of
 from clients.task import FLOAT_BYTES, Task, load_weights
-from defenses.base import Batch, Key, Training, TrainingDefense, Update, generator_for
+from defenses.base import Batch, InputDefense, Key, Training, TrainingDefense, Update, generator_for
 from defenses.pipeline import Pipeline
+from defenses.visual_mixer import VisualMixer
+from defenses.visual_mixer_windows import window_sides
 
 Ledger = dict[str, dict[str, Any]]
 """What training defences must remember: their state under "train", and under "probe" that of the server's probes."""
@@ -329,6 +331,17 @@ class LocalClient:
         # Defences that mix examples need company: the probe is the first `count` examples of a batch of the usual size.
         chosen = order[: max(count, self.task.batch_size)]
         return _rows(self.view(chosen, self.key("probe", self.task.round, "batch", target)), slice(count))
+
+    def probed_windows(self, target: int) -> Tensor | None:
+        """Sides of the windows that VisualMixer shuffled each pixel of a probe in, (B, H, W) int64; for upper bounds only.
+
+        None unless it is the first input defence: what an earlier one drew for these images is not drawn again here.
+        """
+        first = next((d for d in self.pipeline.defenses if isinstance(d, InputDefense)), None)
+        if not isinstance(first, VisualMixer):
+            return None
+        images = self.probed(target).original.images
+        return window_sides(first.partition(images), *images.shape[-2:])
 
     def test_plain(self, positions: Tensor) -> Batch:
         """Test examples of this client at ``positions`` (n,), unprotected."""

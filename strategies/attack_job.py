@@ -40,6 +40,7 @@ class Seen:
         features: Smashed data (R, B, N, D), see ``attacks.smashed.SmashedData``; None for an update.
         orders: True order of its tokens (R, B, N), for upper bounds only.
         gradient: What the server returned for the first sending, (B, N, D), behind ``update``.
+        windows: Sides of the windows that VisualMixer shuffled the images in, (B, H, W), for upper bounds only.
         train_mode: The client's model was in train mode.
     """
 
@@ -52,10 +53,11 @@ class Seen:
     features: Tensor | None = None
     orders: Tensor | None = None
     gradient: Tensor | None = None
+    windows: Tensor | None = None
     train_mode: bool = True
 
 
-_OPTIONAL = ("labels", "features", "orders", "gradient")
+_OPTIONAL = ("labels", "features", "orders", "gradient", "windows")
 """Fields of ``Seen`` that hold a tensor or nothing."""
 
 
@@ -127,6 +129,7 @@ class Observed:
                 train_mode=seen.train_mode,
                 momentum=task.momentum,
                 nesterov=task.nesterov,
+                window_sides=seen.windows,
             )
             for seen in self.seen
         ]

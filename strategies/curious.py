@@ -13,10 +13,11 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from torch import Tensor
 
+from attacks.unshuffle import Unshuffle
 from clients.records import reason_of, tensors_of, to_record, to_tensors, values_of
 from clients.task import ONE_STEP_PER_UPDATE, Task
 from defenses.base import generator_for
-from strategies.attack_job import AttackJob, Observed, Seen, parse_attacks
+from strategies.attack_job import AttackJob, Observed, Seen, parse_attacks, stages_of
 from strategies.auditor import Auditor
 from strategies.guard import fault, usable_replies
 from strategies.score_rows import mean_and_interval
@@ -187,10 +188,8 @@ class CuriousFedAvg(FedAvg):
         if not self.probe_attacks:
             return
         task = replace(self.task, round=server_round)
-        contents = {
-            p: self._content(server_round, arrays, p, **{"publish-labels": self.known_labels})
-            for p in self.exchange.nodes
-        }
+        asked = {"publish-labels": self.known_labels, "reveal-windows": any(map(_is_told_windows, self.probe_attacks))}
+        contents = {p: self._content(server_round, arrays, p, **asked) for p in self.exchange.nodes}
         replies = self.exchange("train.probe", contents)
         records = tuple(f"target-{at}" for at in range(task.probe_targets))
         good = self._usable(task, "train.probe", sorted(contents), replies.values(), records)
@@ -209,7 +208,8 @@ class CuriousFedAvg(FedAvg):
                 update=tensors_of(reply, record),
                 num_examples=int(values_of(reply, "metrics")["num-examples"]),
                 local_steps=int(values_of(reply, "metrics")["local-steps"]),
-                labels=_labels(reply, at),
+                labels=_published(reply, "labels", at),
+                windows=_published(reply, "windows", at),
                 train_mode=observation != "probe" or task.probe_mode == "train",
             )
             for partition, reply in good.items()
@@ -350,5 +350,10 @@ def defense_strength(task: Task, observation: str) -> dict[str, str]:
     return {"defense_strength": f"{ONE_STEP_PER_UPDATE}; in training it acts once on {once} local steps"}
 
 
-def _labels(reply: Message, target: int) -> Tensor | None:
-    return tensors_of(reply, "labels").get(f"target-{target}")
+def _published(reply: Message, record: str, target: int) -> Tensor | None:
+    return tensors_of(reply, record).get(f"target-{target}")
+
+
+def _is_told_windows(text: str) -> bool:
+    """Whether the attack, or a stage of a chain, is an upper bound that is told the windows of VisualMixer."""
+    return any(isinstance(stage, Unshuffle) and stage.told_windows for stage in stages_of(parse_attacks(text)[0]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -49,6 +50,27 @@ def test_a_probe_is_one_gradient_step_on_the_probed_images() -> None:
     for (name, parameter), gradient in zip(model.named_parameters(), gradients, strict=True):
         expected = -TASK.learning_rate * (gradient + TASK.weight_decay * parameter.detach())
         torch.testing.assert_close(updates[1][name], expected, atol=1e-6, rtol=1e-4)
+
+
+def test_told_windows_are_those_that_the_probed_images_were_shuffled_in() -> None:
+    """Each told window holds the same values before and after, and a larger one would not be told."""
+    mixing = client(pipeline="VisualMixer(window_lower=2, window_upper=16, first_regions='nearest')")
+    seen, sides = mixing.probed(1), mixing.probed_windows(1)
+    assert sides is not None
+    assert sides.shape == (2, 28, 28)
+    assert len(sides.unique()) > 1
+    changed = 0
+    for image, size in ((i, int(s)) for i in range(2) for s in sides[i].unique()):
+        for top, left in itertools.product(range(0, 28, size), range(0, 28, size)):
+            box = (slice(top, top + size), slice(left, left + size))
+            if (sides[image][box] != size).any():
+                continue
+            before, after = (batch.images[image, 0][box].flatten() for batch in (seen.original, seen.seen))
+            assert torch.equal(before.sort().values, after.sort().values)
+            changed += not torch.equal(before, after)
+    assert changed > 5
+    assert client(pipeline="Blur() | VisualMixer()").probed_windows(0) is None
+    assert client().probed_windows(0) is None
 
 
 def test_windows_are_counted_over_all_images_as_they_reach_the_shuffle() -> None:

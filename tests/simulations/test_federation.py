@@ -81,6 +81,23 @@ def test_chains_membership_and_attacks_over_rounds_run_on_what_the_server_knows(
     assert [(row["round"], row["setting"]["rounds_observed"]) for row in drawn] == [(2, 2)]
 
 
+def test_windows_are_told_to_upper_bounds_alone_and_as_they_are(tmp_path: Path) -> None:
+    """Through the wire: what clients reveal reaches the attack, and makes the difference between an answer and a failure."""
+    told = "InvertingGradients(iterations=5) | WindowMean(partition='told')"
+    mixer = "VisualMixer(window_lower=2, window_upper=16, first_regions='nearest')"
+    for name, attacks, defense in (("told", told, mixer), ("hidden", told, f"Blur() | {mixer}")):
+        settings = experiment(
+            tmp_path / name, defenses=defense, probe_attacks=f"InvertingGradients(iterations=5); {attacks}",
+            update_attacks="", rounds=1, num_clients=2,
+        )  # fmt: skip
+        run_experiment(LocalGrid(2), settings)
+        rows = [r for r in read_lines(tmp_path / name / "rows.jsonl") if r["attack"] == told and r["defense"]]
+        scores = [r for r in rows if (r["metric"], r["reference"]) == ("psnr", "original")]
+        assert scores
+        # Behind a blur nobody tells windows: those of the original are not those that were shuffled.
+        assert {row["failures"] for row in scores} == ({0} if name == "told" else {2})
+
+
 def test_the_final_model_is_attacked_as_the_last_round_left_it(tmp_path: Path) -> None:
     probed: dict[int, ArrayRecord] = {}
 
