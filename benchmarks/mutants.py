@@ -1,0 +1,221 @@
+"""How many small faults in the arithmetic of the five packages the tests notice; run by hand, not in CI.
+
+    uv run --with cosmic-ray python benchmarks/mutants.py --mutants 200 --seed 0 --jobs 2 > mutants.txt
+
+Cosmic Ray's operators swap + and -, * and /, < and <=, and and or, take signs off and change numbers by one. A seeded sample of all
+such mutants (the same number of each module's, as far as it has them) is tried: the process has torch and Flower imported, forks
+for each mutant, puts the mutated module in the place of the real one and runs the tests that know it (``tests_of``), but for those
+marked slow. No file is changed. A mutant is caught when a test fails or when the tests take five times as long as they should.
+Prints every survivor as a diff, for a person to judge: some are equivalent to the program that they came from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import functools
+import importlib.abc
+import importlib.util
+import os
+import random
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("defenses", "attacks", "clients", "strategies", "simulations")
+OPERATORS = (
+    *("Add_Sub", "Sub_Add", "Mul_Div", "Div_Mul", "Pow_Mul", "FloorDiv_Div", "FloorDiv_Mul", "Mod_Add"),
+    *("Lt_LtE", "LtE_Lt", "Gt_GtE", "GtE_Gt", "Eq_NotEq", "NotEq_Eq"),
+)
+NAMES = (
+    *(f"core/ReplaceBinaryOperator_{name}" for name in OPERATORS[:8]),
+    *(f"core/ReplaceComparisonOperator_{name}" for name in OPERATORS[8:]),
+    *("core/ReplaceUnaryOperator_Delete_USub", "core/ReplaceUnaryOperator_Delete_Not", "core/NumberReplacer"),
+    *("core/ReplaceAndWithOr", "core/ReplaceOrWithAnd"),
+)
+CAUGHT, SURVIVED, TOO_SLOW = 1, 0, 2
+LIMIT_FACTOR, LIMIT_SECONDS = 5.0, 60.0
+"""A mutant may take as many times as long as the unchanged module, and at least so many seconds."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of one module."""
+
+    path: Path
+    operator: str
+    text: str
+
+    @property
+    def module(self) -> str:
+        """Dotted name."""
+        return ".".join(self.path.relative_to(ROOT).with_suffix("").parts)
+
+    def diff(self) -> str:
+        """Unified, without context."""
+        before = self.path.read_text().splitlines()
+        name = str(self.path.relative_to(ROOT))
+        return "\n".join(difflib.unified_diff(before, self.text.splitlines(), name, self.operator, lineterm="", n=0))
+
+
+def mutants_of(path: Path) -> Iterator[Mutant]:
+    """Every mutant of a module."""
+    from cosmic_ray import plugins
+    from cosmic_ray.ast import ast_nodes, get_ast_from_path
+    from cosmic_ray.mutating import mutate_code
+
+    tree = get_ast_from_path(path)
+    source = path.read_bytes()
+    for name in NAMES:
+        operator = plugins.get_operator(name)()
+        count = sum(len(list(operator.mutation_positions(node))) for node in ast_nodes(tree))
+        for occurrence in range(count):
+            text = mutate_code(source, operator, occurrence)
+            if text is not None:
+                yield Mutant(path, name, text if isinstance(text, str) else text.decode())
+
+
+def sample(paths: Sequence[Path], count: int, seed: int) -> list[Mutant]:
+    """About ``count`` mutants, evenly over the modules."""
+    rng = random.Random(seed)
+    each = max(1, count // len(paths))
+    found = []
+    for path in paths:
+        every = list(mutants_of(path))
+        found += rng.sample(every, min(each, len(every)))
+    rng.shuffle(found)
+    return found[:count]
+
+
+def tests_of(module: str) -> list[str]:
+    """Its own test file, others that name it or import what it defines, the own files of modules that use it, common tests."""
+    pattern = re.compile(rf"\b{re.escape(module)}\b")
+    users = [name for name in _modules() if name != module and pattern.search(_source(name))]
+    package = module.partition(".")[0]
+    common = sorted((ROOT / "tests/common").glob("test_*.py")) if package in ("defenses", "attacks") else []
+    chosen = [*_own_tests(module), *_naming(module), *(test for user in users for test in _own_tests(user)), *common]
+    return list(dict.fromkeys(str(path.relative_to(ROOT)) for path in chosen))
+
+
+@functools.cache
+def _modules() -> list[str]:
+    paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+    return [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths]
+
+
+def _source(module: str) -> str:
+    return (ROOT / (module.replace(".", "/") + ".py")).read_text()
+
+
+def _own_tests(module: str) -> list[Path]:
+    return sorted((ROOT / "tests").rglob(f"test_{module.rpartition('.')[2]}.py"))
+
+
+@functools.cache
+def _naming(module: str) -> list[Path]:
+    package = module.partition(".")[0]
+    names = set(re.findall(r"^(?:class|def) ([A-Za-z]\w*)", _source(module), re.MULTILINE))
+    chosen = []
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        text = path.read_text()
+        lines = re.findall(rf"^from {package} import (.+)$", text, re.MULTILINE)
+        exported = {name for line in lines for name in line.split(", ")}
+        if re.search(rf"\b{re.escape(module)}\b", text) or names & exported:
+            chosen.append(path)
+    return chosen
+
+
+class _Replaced(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds one module in a text instead of its file."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self.mutant = mutant
+
+    def find_spec(self, name: str, path: object = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """The module's, with this object as its loader."""
+        if name != self.mutant.module:
+            return None
+        return importlib.util.spec_from_file_location(name, self.mutant.path, loader=self)  # type: ignore[arg-type]
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Runs the mutated text."""
+        exec(compile(self.mutant.text, str(self.mutant.path), "exec"), module.__dict__)
+
+
+def run(mutant: Mutant, seconds: float) -> int:
+    """Runs the tests of a mutant in a fork of this process; CAUGHT, SURVIVED or TOO_SLOW."""
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        _become(mutant)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return SURVIVED if os.waitstatus_to_exitcode(status) == 0 else CAUGHT
+        time.sleep(0.1)
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return TOO_SLOW
+
+
+def _become(mutant: Mutant) -> None:
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 1)
+    os.dup2(quiet, 2)
+    import pytest
+
+    sys.meta_path.insert(0, _Replaced(mutant))
+    try:
+        code = int(pytest.main(["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", *tests_of(mutant.module)]))
+    except BaseException:
+        code = 1
+    os._exit(0 if code in (0, 5) else 1)
+
+
+def main() -> None:
+    """Samples, tries, prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("modules", nargs="*", help="files to mutate; none: all of the five packages")
+    parser.add_argument("--mutants", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=2)
+    chosen = parser.parse_args()
+    os.chdir(ROOT)
+    sys.path.insert(0, str(ROOT))
+    for name in ("torch", "torchvision", "flwr.app", "flwr.serverapp", "flwr.clientapp", "scipy.stats", "pytest"):
+        __import__(name)
+    paths = [Path(one).resolve() for one in chosen.modules] or [
+        path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")) if path.name != "__init__.py"
+    ]
+    found = sample(paths, chosen.mutants, chosen.seed)
+    print(f"{len(found)} mutants of {len(paths)} modules, seed {chosen.seed}", flush=True)
+    limits: dict[str, float] = {}
+    for mutant in found:
+        if mutant.module not in limits:
+            start = time.monotonic()
+            if run(Mutant(mutant.path, "unchanged", mutant.path.read_text()), 3600.0) != SURVIVED:
+                raise SystemExit(f"{mutant.module}: its tests fail without any mutant: {tests_of(mutant.module)}")
+            limits[mutant.module] = max(LIMIT_SECONDS, LIMIT_FACTOR * (time.monotonic() - start))
+    with ThreadPoolExecutor(chosen.jobs) as pool:
+        outcomes = list(pool.map(lambda one: run(one, limits[one.module]), found))
+    for mutant, outcome in zip(found, outcomes, strict=True):
+        if outcome == SURVIVED:
+            print(f"\nsurvived\n{mutant.diff()}")
+    counts = {
+        name: outcomes.count(code)
+        for name, code in (("caught", CAUGHT), ("too slow", TOO_SLOW), ("survived", SURVIVED))
+    }
+    print(f"\n{counts}")
+
+
+if __name__ == "__main__":
+    main()
