@@ -205,11 +205,12 @@ def main() -> None:
             if run(Mutant(mutant.path, "unchanged", mutant.path.read_text()), 3600.0) != SURVIVED:
                 raise SystemExit(f"{mutant.module}: its tests fail without any mutant: {tests_of(mutant.module)}")
             limits[mutant.module] = max(LIMIT_SECONDS, LIMIT_FACTOR * (time.monotonic() - start))
+    outcomes = []
     with ThreadPoolExecutor(chosen.jobs) as pool:
-        outcomes = list(pool.map(lambda one: run(one, limits[one.module]), found))
-    for mutant, outcome in zip(found, outcomes, strict=True):
-        if outcome == SURVIVED:
-            print(f"\nsurvived\n{mutant.diff()}")
+        for mutant, outcome in zip(found, pool.map(lambda one: run(one, limits[one.module]), found), strict=True):
+            outcomes.append(outcome)
+            if outcome == SURVIVED:
+                print(f"\nsurvived\n{mutant.diff()}", flush=True)
     counts = {
         name: outcomes.count(code)
         for name, code in (("caught", CAUGHT), ("too slow", TOO_SLOW), ("survived", SURVIVED))
