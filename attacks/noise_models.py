@@ -12,12 +12,16 @@ from attacks.base import ClientUpdate, Knowledge, Reconstruction
 from attacks.gradient_inversion import GradientInversion
 from attacks.local_steps import weight_path
 from defenses.base import Update, UpdateDefense
-from defenses.checks import is_number, require
+from defenses.checks import is_number, is_whole, require
 from defenses.noise import GaussianNoise, LaplaceNoise
 from defenses.pruning import Pruning, prune_smallest
 
 PIXEL_SCALE = 0.3
 """Typical |difference| of neighbouring pixels, in normalised units: the scale of the Laplace prior behind total variation."""
+
+
+ADAM_RATE = 0.1
+"""Step size of signed Adam in normalised pixels."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -30,6 +34,9 @@ class NoiseModelInversion(GradientInversion):
     multiplied by 2 s^2 or s, so that without noise it is plain matching. The prior gains weight exactly as the noise does, and
     entries of the gradient that the noise drowned count as little as they should; cosine matching with a fixed prior does neither.
 
+    The most probable images are searched for twice from each start: by L-BFGS with a line search, near exact on smooth networks,
+    and by signed Adam, which ReLU networks need; the lower value of the objective decides, for each observation.
+
     s is what the noise on the sent update, or on the gradient of each local step, becomes in the gradient that is read from the
     update (``gradient_noise``).
 
@@ -37,6 +44,7 @@ class NoiseModelInversion(GradientInversion):
         noise_std: Of the noise on the *update*, as the defence states it (for Laplace: its scale); 0 without noise. ``fit`` takes
             it, the next, and the cost from the pipeline; several stages of noise add up in variance.
         step_noise_std: Of the noise on the *gradient* of every local step.
+        adam_iterations: Of the second search, at ``ADAM_RATE`` with step decay; 0 leaves it out.
 
     The rest as in ``GradientInversion``. Source: the maximum a posteriori view of Balunovic et al. 2022, section 3; ours in detail.
     """
@@ -55,9 +63,12 @@ class NoiseModelInversion(GradientInversion):
     line_search: bool = True
     noise_std: float = 0.0
     step_noise_std: float = 0.0
+    adam_iterations: int = 400
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        count = self.adam_iterations
+        require(is_whole(count) and count >= 0, self, "adam_iterations", "a whole number of at least 0")
         for name in ("noise_std", "step_noise_std"):
             noise = getattr(self, name)
             require(is_number(noise) and 0 <= noise < float("inf"), self, name, "a number of at least 0")
@@ -76,17 +87,31 @@ class NoiseModelInversion(GradientInversion):
     def attack_many(
         self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
     ) -> list[Reconstruction]:
-        """As ``GradientInversion``, each observation with the prior that its noise asks for."""
+        """As ``GradientInversion``, each observation with the prior that its noise asks for, by whichever search got lower."""
         groups: dict[float, list[int]] = {}
         for at, observation in enumerate(observations):
             groups.setdefault(self._prior(observation), []).append(at)
         guesses: dict[int, Reconstruction] = {}
         for prior, members in groups.items():
-            inversion = GradientInversion.attack_many
-            chosen = replace(self, total_variation=prior)
-            found = inversion(chosen, [observations[at] for at in members], [generators[at] for at in members])
-            guesses.update(zip(members, found, strict=True))
+            some = [observations[at] for at in members]
+            states = [generators[at].get_state() for at in members]
+            for chosen in self._searches(prior):
+                for at, state in zip(members, states, strict=True):  # both from the same starts
+                    generators[at].set_state(state)
+                found = GradientInversion.attack_many(chosen, some, [generators[at] for at in members])
+                for at, guess in zip(members, found, strict=True):
+                    guesses[at] = _lower(guesses.get(at), guess)
         return [guesses[at] for at in range(len(observations))]
+
+    def _searches(self, prior: float) -> list[NoiseModelInversion]:
+        first = replace(self, total_variation=prior)
+        if not self.adam_iterations:
+            return [first]
+        second = replace(
+            first, optimizer="adam", signed=True, learning_rate=ADAM_RATE, iterations=self.adam_iterations,
+            step_decay=True, line_search=False,
+        )  # fmt: skip
+        return [first, second]
 
     def _prior(self, observation: ClientUpdate) -> float:
         """Weight of the mean total variation; see the class."""
@@ -96,6 +121,15 @@ class NoiseModelInversion(GradientInversion):
         scale = noise if self.cost == "l1" else 2 * noise**2
         count = min(observation.num_examples, self.max_images)
         return scale * count * torch.Size(observation.input_shape).numel() / PIXEL_SCALE
+
+
+def _lower(before: Reconstruction | None, after: Reconstruction) -> Reconstruction:
+    """The one with the lower objective; a failed search only if both failed."""
+    if before is None or (before.failure and not after.failure):
+        return after
+    if after.failure:
+        return before
+    return after if after.diagnostics["objective"] < before.diagnostics["objective"] else before
 
 
 def gradient_noise(observation: ClientUpdate, noise_std: float, step_noise_std: float) -> float:

@@ -96,7 +96,7 @@ def test_the_prior_weighs_as_the_posterior_says() -> None:
 
 def test_without_noise_it_is_plain_matching_and_near_exact() -> None:
     seen, images = defended("")
-    attack = NoiseModelInversion(iterations=100, restarts=1)
+    attack = NoiseModelInversion(iterations=100, restarts=1, adam_iterations=0)
     names = (
         "cost",
         "optimizer",
@@ -120,6 +120,23 @@ def test_knowing_the_noise_helps_under_noise() -> None:
     attack = NoiseModelInversion(iterations=80, restarts=1)
     fitted = attack.fit(knowledge(pipeline), torch.Generator())
     assert mean_psnr(fitted, seen, images) > mean_psnr(attack, seen, images) + 1
+
+
+def test_the_search_that_got_lower_decides_for_each_observation() -> None:
+    """Noise free, a sigmoid network: L-BFGS gets far lower; after one iteration of it, Adam does."""
+    seen, _ = defended("")
+    for iterations, adam_iterations, winner in ((100, 1, "lbfgs"), (1, 100, "adam")):
+        both = NoiseModelInversion(iterations=iterations, adam_iterations=adam_iterations)
+        searches = [search.attack_many(seen, generators(COUNT)) for search in map(alone, both._searches(0.0))]
+        found = both.attack_many(seen, generators(COUNT))
+        wanted = searches[["lbfgs", "adam"].index(winner)]
+        assert all(torch.equal(ours.images, theirs.images) for ours, theirs in zip(found, wanted, strict=True))
+        lowest = [min(a.diagnostics["objective"], b.diagnostics["objective"]) for a, b in zip(*searches, strict=True)]
+        assert [guess.diagnostics["objective"] for guess in found] == lowest
+
+
+def alone(search: NoiseModelInversion) -> NoiseModelInversion:
+    return replace(search, adam_iterations=0)
 
 
 def test_a_masked_entry_is_missing_not_zero() -> None:
