@@ -1,0 +1,126 @@
+"""Prints README's table and the tables of docs/results.md about federated audits from finished runs, seeds side by side.
+
+    fedveil run --out runs/seed0
+    fedveil run -s seed=1 --out runs/seed1
+    python benchmarks/audit_tables.py runs/seed0 runs/seed1
+
+The first table has the strongest attack on each defence, as the report leads with it; the second every attack in every attacked
+round. PSNR and SSIM are means over the images against the original, in brackets the worst image; "picked out" counts the images
+that were nearest to their guess among the candidates. Marked are * not validated, + under-powered, ^ upper bounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from simulations.report.control import validate
+from simulations.report.rows import read_rows
+from simulations.report.study import Cell, Study, split
+from simulations.report.summary import Line, summarise
+
+MARKS = {"not-validated": "*", "under-powered": "+", "failed": " (failed)"}
+
+
+def table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, ["---"] * len(header), *lines))
+
+
+def study_of(run: Path) -> tuple[Study, list[Line]]:
+    """The one study of a run directory, and its summary."""
+    rows, notes = read_rows(run / "rows.jsonl")
+    if notes:
+        raise SystemExit(f"{run}: {notes}")
+    config = json.loads((run / "config.json").read_text())
+    (study,) = split(validate(rows), config["pipelines"])
+    return study, summarise(study, config.get("defenses", {}))
+
+
+def when(cell: Cell) -> str:
+    """What was attacked."""
+    return "final model" if cell.final else "initial model" if cell.round == 1 else f"round {cell.round}"
+
+
+def attack(cell: Cell) -> str:
+    """Its name and mark."""
+    mark = "^" if cell.is_upper_bound else MARKS.get(cell.status, "")
+    return ", then ".join(f"`{stage}`" for stage in cell.attack.split(" | ")) + mark
+
+
+def number(cell: Cell, metric: str, reference: str, digits: int, *, worst: bool = False) -> str:
+    """A mean, with half its interval or its worst image."""
+    score = cell.scores.get((metric, reference))
+    if score is None or score.mean is None:
+        return "-"
+    text = f"{score.mean:.{digits}f}"
+    if worst:
+        return text + (f" ({score.worst:.{digits}f})" if score.worst is not None else "")
+    return text + (f" ± {score.high - score.mean:.{digits}f}" if score.high is not None else "")
+
+
+def picked(cell: Cell) -> str:
+    """How many were picked out, of how many."""
+    return f"{cell.picked[0]} of {cell.picked[1]}" if cell.picked else "-"
+
+
+def headline(runs: Sequence[tuple[Study, list[Line]]]) -> str:
+    """One line a defence, a group of columns a seed."""
+    per_run = ("accuracy", "strongest attack", "PSNR (worst), dB", "SSIM", "picked out")
+    seeds = [study.seeds[0] for study, _ in runs]
+    header = ["defence", *(f"{name}, seed {seed}" for seed in seeds for name in per_run), "epsilon"]
+    lines = []
+    for at, first in enumerate(runs[0][1]):
+        cells = [f"`{first.defense}`" if first.defense else "none"]
+        for _, summary in runs:
+            line = summary[at]
+            best = line.strongest
+            accuracy = line.deployed
+            cells.append(f"{100 * accuracy.mean:.1f} %" if accuracy and accuracy.mean is not None else "-")
+            cells += (
+                [f"{attack(best)}, {when(best)}", number(best, "psnr", "original", 1, worst=True),
+                 number(best, "ssim", "original", 2), picked(best)]
+                if best else ["-"] * 4
+            )  # fmt: skip
+        spent = [f"{e:.1f}" for e in (first.epsilon, first.epsilon_with_probes) if e is not None]
+        cells.append(" (with probes ".join(spent) + (")" if len(spent) > 1 else ""))
+        lines.append(cells)
+    return table(header, lines)
+
+
+def everything(runs: Sequence[tuple[Study, list[Line]]], reference: str) -> str:
+    """One line a defence, attack and attacked round; null baselines below."""
+    names = ("PSNR, dB", "picked out", "recognised")
+    seeds = [study.seeds[0] for study, _ in runs]
+    header = ["defence", "attack", "attacked", "n", *(f"{name}, seed {seed}" for seed in seeds for name in names)]
+    found: dict[tuple[str, str, int], list[list[str]]] = {}
+    for study, _ in runs:
+        for cell in (*study.cells, *study.null_cells):
+            update = cell.observation == "training update" and cell in study.null_cells
+            if ("psnr", reference) not in cell.scores or update:
+                continue
+            numbers = [number(cell, "psnr", reference, 1), picked(cell), number(cell, "recognition", "", 2)]
+            count = str(cell.scores["psnr", reference].n)
+            name = cell.attack.removeprefix("baseline:")
+            shown = attack(cell) if cell in study.cells else name
+            key = (cell.defense, cell.attack + cell.card * (cell not in study.cells), cell.round)
+            found.setdefault(key, [[f"`{cell.defense}`" if cell.defense else "none", shown, when(cell), count]])
+            found[key].append(numbers)
+    return table(header, [[cell for part in parts for cell in part] for parts in found.values()])
+
+
+def main() -> None:
+    """Prints both tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path, nargs="+", help="folders of finished runs, alike but for the seed")
+    parser.add_argument("--reference", choices=("original", "transformed"), default="original")
+    arguments = parser.parse_args()
+    runs = [study_of(run) for run in arguments.runs]
+    print(headline(runs), end="\n\n")
+    print(everything(runs, arguments.reference))
+
+
+if __name__ == "__main__":
+    main()
