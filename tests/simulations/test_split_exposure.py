@@ -18,6 +18,7 @@ from defenses.feature_noise import FeatureDP
 from defenses.pipeline import Pipeline
 from simulations.experiment import Experiment
 from strategies.split_audit import as_sent, most_transmissions, window
+from tests.clients.test_split_training import client
 from tests.simulations.test_split_run import Wire, split_experiment, split_rows
 
 CHEAP = FeatureAveraging(iterations=3, width=16, depth=1, heads=2, num_images=8)
@@ -78,13 +79,13 @@ def test_without_an_upper_bound_no_client_is_asked_for_more(tmp_path: Path) -> N
 
 
 def test_with_few_local_steps_images_differ_in_how_often_they_were_sent(tmp_path: Path) -> None:
-    """Each round of one step begins an order of its own, so that nobody knows but by counting."""
+    """Five steps of three a pass: who comes late in an order was sent once, who comes early twice."""
     wire = Wire()
     settings = split_experiment(
         tmp_path / "run", rounds=5, local_steps=1, attack_rounds="last", smashed_attacks=AVERAGING, probe_images=8
     )
     rows = split_rows(settings, wire)
-    client = task_of(settings, round=5)
+    task = task_of(settings, round=5)
     told, spread = [], set[int]()
     for partition, request, reply in wire.of("train.smash"):
         counts = tensors_of(reply, "transmissions")["target-0"].tolist()
@@ -93,12 +94,32 @@ def test_with_few_local_steps_images_differ_in_how_often_they_were_sent(tmp_path
         spread |= set(sent.values())
         # The images are those of the audit's own draw; as many times as the wire shows, over all of a client's examples.
         assert set(counts) <= {0, *sent.values()}
-        assert request.content["config"]["sendings"] == 5
-    assert len(spread) > 1
+        assert request.content["config"]["sendings"] == 2
+    assert spread == {1, 2}
     (card,) = cards(rows, AVERAGING).values()
     assert card["sendings"] == max(1, max(told))
     assert card["transmissions"] == f"{min(told)} to {max(told)}"
-    assert most_transmissions(client, 48) == 5
+    assert most_transmissions(task, 48) == 2
+
+
+@pytest.mark.parametrize(("steps", "epochs"), [(0, 2), (1, 1), (4, 1), (7, 1)])
+def test_the_client_counts_what_its_messages_hold(steps: int, epochs: int) -> None:
+    """45 examples in batches of 8: six batches a pass; 41 leave one over, who waits for another pass."""
+    for num_train in (45, 41):
+        changes = {"local_steps": steps, "local_epochs": epochs, "rounds": 4}
+        rounds = []
+        for at in range(1, 5):
+            one = client(num_train=num_train, round=at, **changes)
+            sent = torch.cat([one._examples(number) for number in range(one.num_batches())])
+            rounds.append(torch.bincount(sent, minlength=num_train))
+        for first in range(1, 5):
+            for last in range(first, 5):
+                counted = client(num_train=num_train, round=4, **changes).transmissions(first, last)
+                assert torch.equal(counted, sum(rounds[first - 1 : last], torch.zeros_like(counted)))
+                most = client(num_train=num_train, **changes).task.transmissions(num_train, last, first)
+                assert int(counted.max()) <= most <= int(counted.max()) + 1
+        nothing = client(num_train=num_train, round=4, **changes).transmissions(5, 4)
+        assert not nothing.any()
 
 
 def test_an_image_that_was_sent_less_often_shows_its_own_transmissions_again() -> None:
@@ -147,14 +168,14 @@ def budget(rows: list[dict[str, Any]], metric: str) -> dict[int, float]:
 
 @pytest.mark.parametrize("labels", ["server", "client"])
 def test_epsilon_counts_what_was_sent_of_whoever_was_sent_most(tmp_path: Path, labels: str) -> None:
-    """Six rounds of one step of three: two passes, and yet somebody was in the first batch of more rounds than that."""
-    wire, rounds = Wire(), 6
+    """Five rounds of one step of three, counted on the wire."""
+    wire, rounds = Wire(), 5
     settings = split_experiment(
         tmp_path / "run", rounds=rounds, local_steps=1, defenses=repr(PRIVATE), smashed_attacks="", labels="server"
     )
     spent = budget(split_rows(settings, wire), "epsilon")
     most = [max(max(sent_by(wire, at, p, repr(PRIVATE)).values()) for p in (0, 1)) for at in range(1, rounds + 1)]
-    assert most[-1] > 2
+    assert most == [1, 1, 1, 2, 2]
     if labels == "client":  # the server cannot count then, and the budget is the same
         spent = budget(split_rows(replace(settings, labels=labels, output_dir=str(tmp_path / "own"))), "epsilon")
     assert list(spent.values()) == pytest.approx([PRIVATE.epsilon(count) for count in most])
