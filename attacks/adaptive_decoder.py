@@ -82,7 +82,8 @@ class AdaptiveDecoder(FeatureAveraging):
         heads: Attention heads, which divide ``width``.
         batch_size: Auxiliary images per step and per sending, even.
         learning_rate: The largest.
-        sendings: R.
+        sendings: R at most; it gets as many as the run makes, and learns from as many.
+        beyond_run: The clients send the images ``sendings`` times whatever the run does: an upper bound.
         num_images: Most auxiliary images to send R times each for the training.
         pooling: "set" or "concat".
         learned: Set by ``fit``.

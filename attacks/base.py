@@ -148,7 +148,10 @@ class Reconstruction:
 
 @dataclass(frozen=True)
 class Labels:
-    """Guessed classes of a batch, as a multiset: (B,) int64, sorted; -1 where the attack failed.
+    """Guessed classes of a batch: (B,) int64; -1 where the attack failed.
+
+    Of an update they are a multiset, sorted: nothing says which example has which. Of smashed data, where an image keeps its row,
+    class i is that of image i.
 
     ``failure`` says why the attack failed, or is "".
     """
@@ -196,6 +199,14 @@ class Attack(Generic[Observation, Guess]):
     needs_auxiliary: ClassVar[bool] = False
     observes: ClassVar[str] = "probe"
     observes_history: ClassVar[bool] = False
+
+    @property
+    def upper_bound(self) -> str:
+        """What it is given that no server of the run has, in words; "" for an attack that this server can carry out.
+
+        The one flag by which rows, threat cards and reports tell upper bounds apart: they are shown as such and never lead.
+        """
+        return ""
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """The same attack after it has learned from what the server holds; most attacks learn nothing.
@@ -304,6 +315,11 @@ class Chain(Attack[ClientUpdate, Reconstruction]):
     def needs_auxiliary(self) -> bool:  # type: ignore[override]
         """Whether any stage must be fitted."""
         return any(stage.needs_auxiliary for stage in self.stages)
+
+    @property
+    def upper_bound(self) -> str:
+        """That of any stage."""
+        return ", ".join(dict.fromkeys(stage.upper_bound for stage in self.stages if stage.upper_bound))
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Chain:
         """Fits every stage."""

@@ -120,10 +120,17 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
         """Decodes the target images.
 
         Raises:
-            AttackError: Before ``fit``; when tokens have another shape than those of the auxiliary images, or are not finite.
+            AttackError: Before ``fit``; with fewer transmissions than it was fitted for; when tokens have another shape than those
+                of the auxiliary images, or are not finite.
         """
         if self.learned is None:
             raise AttackError(f"{self} needs auxiliary data: call fit first")
+        if len(observation.features) < self.sendings:
+            there = len(observation.features)
+            raise AttackError(
+                f"{self} needs the {self.sendings} transmissions that it was fitted for, there are {there}; "
+                f"fit limited_to({there})"
+            )
         features = observation.features[: self.sendings, : observation.num_targets].detach().float().cpu()
         if tuple(features.shape[2:]) != self.learned.token_shape:
             raise AttackError(

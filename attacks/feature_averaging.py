@@ -1,9 +1,9 @@
-"""Averaging noise away over many sendings of the same images."""
+"""Averaging noise away over many transmissions of the same images."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -28,7 +28,8 @@ class FeatureAveraging(TokenDecoder):
         heads: Attention heads, which divide ``width``.
         batch_size: Auxiliary images per step and per sending, even.
         learning_rate: The largest.
-        sendings: R.
+        sendings: R at most; it gets as many as the run makes, and learns from as many.
+        beyond_run: The clients send the images ``sendings`` times whatever the run does: an upper bound.
         num_images: Most auxiliary images to send R times each for the training.
         learned: Set by ``fit``.
     """
@@ -44,11 +45,16 @@ class FeatureAveraging(TokenDecoder):
     iterations: int = 400
     sendings: int = 60
     num_images: int = 1000
+    beyond_run: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(is_whole(self.sendings) and self.sendings >= 1, self, "sendings", "a whole number >= 1")
         require(is_whole(self.num_images) and self.num_images >= 2, self, "num_images", "a whole number >= 2")
+
+    def limited_to(self, sendings: int) -> Self:
+        """With so many transmissions at most."""
+        return replace(self, sendings=min(self.sendings, sendings))
 
     def pool_of(self, sender: Sender, images: Tensor, generator: torch.Generator) -> Pool:
         """The mean."""

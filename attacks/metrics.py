@@ -96,7 +96,7 @@ def score(guess: Any, truth: Tensor) -> dict[str, Any]:
 
     A ``Reconstruction`` against images (N, C, H, W) in [0, 1] gives per-image lists ``mse``, ``psnr``, ``ssim``: all three of the
     same pairs, those of ``optimal_assignment``, in the order of the guesses. ``Labels`` against classes (N,) give
-    ``label-accuracy``: the size of the multiset intersection, divided by N.
+    ``label-accuracy``: the size of the multiset intersection, divided by N (where guesses are paired, see ``label_hits``).
 
     Raises:
         TypeError: For any other guess.
@@ -150,6 +150,17 @@ def retrieved(guess: Tensor, line_up: Tensor, own: Tensor) -> list[float]:
     distances[at, own] = math.inf
     found: list[float] = ((mine < distances.amin(1)) if len(known) > 1 else mine < math.inf).float().tolist()
     return found
+
+
+def label_hits(guess: Labels, truth: Tensor) -> list[float]:
+    """1 for every guess i that is the class of example i, else 0, where guesses are paired with examples: N of each.
+
+    Raises:
+        ValueError: When there are not as many guesses as examples.
+    """
+    if guess.classes.shape != truth.shape:
+        raise ValueError(f"{len(guess.classes)} guessed classes for {len(truth)} examples")
+    return (guess.classes.cpu() == truth.cpu()).float().tolist()
 
 
 def null_baselines(truth: Tensor, mean_image: Tensor) -> dict[str, Reconstruction]:

@@ -13,7 +13,7 @@ from attacks.smashed import SmashedAttack, SmashedData
 
 @dataclass(frozen=True, repr=False)
 class ServerPrediction(SmashedAttack[Labels]):
-    """The most probable class of every target by the server half's own logits for its smashed data.
+    """The most probable class of every target, in the targets' order, by the server half's own logits for its smashed data.
 
     Nothing has to be broken for it: the server is given what it needs to predict. It says how much of a label any defence
     that keeps the accuracy must leave. Diagnostics: ``confidence``, the mean probability of the predicted classes.
@@ -36,7 +36,7 @@ class ServerPrediction(SmashedAttack[Labels]):
         if not torch.isfinite(logits).all():
             raise AttackError("the server half's logits are NaN or infinite")
         confidence, classes = logits.softmax(1).max(1)
-        return Labels(classes.cpu().sort().values, {"confidence": float(confidence.mean())})
+        return Labels(classes.cpu(), {"confidence": float(confidence.mean())})
 
     def failed(self, observation: SmashedData, reason: str) -> Labels:
         """Unknown classes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,9 @@ from defenses.base import Batch, Key, Update
 from defenses.pipeline import Pipeline
 
 Guess = TypeVar("Guess", Reconstruction, Labels)
+
+BEYOND_RUN = "more transmissions than the run makes"
+"""Why an attack that is sent images as often as it wishes is an upper bound."""
 
 
 class EdgeHalf(Protocol):
@@ -100,7 +103,7 @@ class SmashedData:
     """What one client sent of one batch, and what an honest-but-curious server knows besides.
 
     Attributes:
-        features: (R, B, N, D), R independent sendings of the same target images, after all defences; N tokens of length D. The
+        features: (R, B, N, D), R transmissions of the same target images, after all defences; N tokens of length D. The
             first ``num_targets`` images of each sending are the targets, in the same places; the others came along in the same
             batch and are other ones in each sending.
         num_targets: Images to reconstruct.
@@ -136,13 +139,31 @@ class SmashedAttack(Attack[SmashedData, Guess], Generic[Guess]):
 
     @property
     def sendings(self) -> int:
-        """How many sendings of the same images it wants to see: 1, or more for an attack over rounds."""
+        """How many transmissions of the same images it uses at most: 1, or more for an attack over rounds.
+
+        It gets no more than the run has made by then, and must work with any number from 1.
+        """
         return 1
+
+    def limited_to(self, sendings: int) -> Self:
+        """The attack to fit where there are only so many transmissions, at least 1; one that uses many overrides this."""
+        return self
+
+    @property
+    def beyond_run(self) -> bool:
+        """Whether the clients send the images as often as it wishes, however often the run itself does: an upper bound."""
+        return False
 
     @property
     def reveals_order(self) -> bool:
         """Whether it is an upper bound that is told the true order of the tokens."""
         return False
+
+    @property
+    def upper_bound(self) -> str:
+        """See ``Attack``: a told order, and transmissions that the run does not make."""
+        reasons = {"told the order": self.reveals_order, BEYOND_RUN: self.beyond_run}
+        return ", ".join(reason for reason, holds in reasons.items() if holds)
 
     @property
     def needs_step(self) -> bool:
@@ -169,8 +190,8 @@ class SmashedAttack(Attack[SmashedData, Guess], Generic[Guess]):
 
     def _attempt(self, observation: SmashedData, generator: torch.Generator) -> Guess:
         try:
-            if len(observation.features) < self.sendings:
-                raise AttackError(f"{self} needs {self.sendings} sendings, there are {len(observation.features)}")
+            if not len(observation.features):
+                raise AttackError("there are no transmissions to attack")
             return self.attack_one(observation, generator)
         except AttackError as error:
             return self.failed(observation, str(error))

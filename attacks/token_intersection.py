@@ -1,10 +1,10 @@
-"""Undoing a batch shuffle from many sendings of the same image: its own tokens recur in its row, foreign ones do not."""
+"""Undoing a batch shuffle from many transmissions of the same image: its own tokens recur in its row, foreign ones do not."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -92,7 +92,9 @@ class TokenIntersection(TokenReading):
     the last token that was kept and the next, in tokens per image: near 0 where own and foreign ones cannot be told apart.
 
     Attributes:
-        sendings: Of the same images, at least 2.
+        sendings: Transmissions of the same images that it uses at most; it gets those that the run makes. With a single one nothing
+            recurs, and it takes an image's row for its own.
+        beyond_run: The clients send the images ``sendings`` times whatever the run does: an upper bound.
         radius: Patches are the same within this root mean square difference of pixels, or three times the decoding error on
             held-out images if that is more.
     """
@@ -103,11 +105,16 @@ class TokenIntersection(TokenReading):
 
     sendings: int = 30
     radius: float = 0.02
+    beyond_run: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(is_whole(self.sendings) and self.sendings >= 2, self, "sendings", "a whole number of at least 2")
+        require(is_whole(self.sendings) and self.sendings >= 1, self, "sendings", "a whole number of at least 1")
         require(0 < self.radius < 1, self, "radius", "a number above 0 and below 1")
+
+    def limited_to(self, sendings: int) -> Self:
+        """With so many transmissions at most."""
+        return replace(self, sendings=min(self.sendings, sendings))
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
         """Intersects all sendings.

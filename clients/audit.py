@@ -15,13 +15,14 @@ from torch import Tensor
 
 from attacks.base import Labels, Reconstruction, Representatives
 from attacks.membership import Membership
-from attacks.metrics import blurred, mse, null_baselines, optimal_assignment, psnr, score, score_pairs, ssim
+from attacks.metrics import blurred, label_hits, mse, null_baselines, optimal_assignment, psnr, score, score_pairs, ssim
 from attacks.normalisation import normalise
 from attacks.oracle import Oracle
 from attacks.representatives import score_representatives
 from clients.guesses import Guess
 from clients.line_up import other_images, retrieval
 from clients.split_training import SplitClient
+from clients.task import Task
 from clients.training import CHUNK, LocalClient, Probed, chunks
 from defenses.base import Batch
 
@@ -37,7 +38,7 @@ BASELINE_IMAGES = 8
 
 @dataclass(frozen=True)
 class Audited:
-    """Scores by name, one value per image (or per batch for labels), and the pictures that the client shares."""
+    """Scores by name, one value per image (labels of an update: one per batch), and the pictures that the client shares."""
 
     scores: dict[str, list[float]]
     pictures: dict[str, Tensor] = field(default_factory=dict)
@@ -93,6 +94,8 @@ def audit_guesses(
             if isinstance(guess, Reconstruction):
                 others = other_images(client, truth.original.images, target)
                 _add(scores, "", _retrieval(guess, truth, others, paired=paired))
+            if isinstance(guess, Reconstruction) and paired:
+                _add(scores, "", paper_scores(guess.images, truth.original.images, paper_scale(client.task)))
             if isinstance(guess, Reconstruction) and recognised is not None:
                 scores["recognition"].extend(recognition(guess, recognised, truth.original, paired=paired))
             if isinstance(guess, Reconstruction) and oracle is not None:
@@ -147,7 +150,7 @@ def audit_baselines(client: LocalClient, observation: str, *, pictures: bool) ->
             found = _both_references(guesses, truth, paired=paired)
             found |= _retrieval(guesses[0], truth, others, paired=paired)
             _add(scores, f"{name}:", found)
-        scores["baseline:uniform:label-accuracy"].append(uniform_label_accuracy(truth.original))
+        scores["baseline:uniform:label-accuracy"].extend(uniform_label_accuracy(truth.original, paired=paired))
         if pictures and observation != "update":
             shared |= {f"original-{target}": truth.original.images, f"protected-{target}": truth.seen.images}
     scores |= {f"{COUNTS}:{name}": [float(number)] for name, number in defense_counts(client).items()}
@@ -202,36 +205,74 @@ def score_both(guess: Reconstruction | Labels, truth: Probed, *, paired: bool = 
     Args:
         guess: The guess.
         truth: What it is compared with.
-        paired: Guess i is of image i, as in smashed data, where an image keeps its row; else pairs are those of the optimal
-            assignment. Attacks on smashed data guess no labels beside their images.
+        paired: Guess i is of image i, as in smashed data, where an image keeps its row: image i is scored against image i and
+            label i against label i, one value each. Else images are paired by the optimal assignment and labels count as a
+            multiset, one value for a batch. Attacks on smashed data guess no labels beside their images.
     """
     classes = truth.original.targets.argmax(1)
     if isinstance(guess, Labels):
-        return {name: [value] for name, value in score(guess, classes).items()}
+        return {"label-accuracy": label_hits(guess, classes) if paired else [score(guess, classes)["label-accuracy"]]}
     if paired:
-        return _image_scores(guess, truth, paired=True) | paper_scores(guess.images, truth.original.images)
+        return _image_scores(guess, truth, paired=True)
     return _image_scores(guess, truth) | score_both(Labels(guess.labels.sort().values), truth)
 
 
-def paper_scores(guess: Tensor, truth: Tensor) -> dict[str, list[float]]:
-    """Scores in the convention of the shuffling paper: images in [-1, 1], a peak of 1 (Yao et al., ICDM 2022, reference code).
+@dataclass(frozen=True)
+class PaperScale:
+    """The scale of images in which the shuffling paper's code computes MSE, PSNR and SSIM, each with a peak of 1.
 
-    "mse-paper" is 4 times the usual one, "psnr-paper" about 6 dB below, "ssim-paper" that of a data range of 1. For comparison
-    with the paper's tables only; its images are normalised by 0.5 and 0.5 there (CelebA, LFW).
+    Attributes:
+        mean: Per channel.
+        std: Per channel.
     """
-    g, t = 2 * guess.cpu() - 1, 2 * truth.cpu() - 1
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __str__(self) -> str:
+        if {*self.mean, *self.std} == {0.5}:
+            return "images in [-1, 1], peak 1"
+        mean, std = (", ".join(f"{value:.4f}" for value in values) for values in (self.mean, self.std))
+        return f"z-scores (mean {mean}; std {std}), peak 1"
+
+
+PAPER_STD = {"cifar10": (0.2023, 0.1994, 0.2010)}
+"""Data set -> what the paper's code divides by where that is not the data set's own deviation."""
+
+
+def paper_scale(task: Task) -> PaperScale:
+    """Images as they enter the network, which the paper's code compares: (x - mean) / std of the data set.
+
+    That is [-1, 1] for the faces (CelebA, LFW: 0.5 and 0.5), and z-scores for CIFAR-10 and for what the paper does not have.
+    """
+    card = task.data_card()
+    return PaperScale(card.mean, PAPER_STD.get(task.dataset.partition(":")[0], card.std))
+
+
+def paper_scores(guess: Tensor, truth: Tensor, scale: PaperScale) -> dict[str, list[float]]:
+    """Scores in the convention of the shuffling paper (Yao et al., ICDM 2022, reference code), to compare with its tables only.
+
+    With images in [-1, 1] "mse-paper" is 4 times the usual one and "psnr-paper" 6.02 dB below; "ssim-paper" is that of a data
+    range of 1 on images whose range is larger.
+    """
+    g, t = (normalise(images.cpu(), scale) for images in (guess, truth))
     found = {metric.__name__: metric(g, t).tolist() for metric in (mse, psnr, ssim)}
     return {f"{name}-paper": [min(value, MAX_PSNR) for value in values] for name, values in found.items()}
 
 
-def uniform_label_accuracy(batch: Batch) -> float:
-    """Expected multiset accuracy of guessing classes evenly without looking: round-robin, over all starting classes."""
+def uniform_label_accuracy(batch: Batch, *, paired: bool = False) -> list[float]:
+    """Expected accuracy of guessing classes evenly without looking.
+
+    As a multiset one value: round-robin, mean over all starting classes. Paired, one for each image: 1 / K.
+    """
     count, num_classes = batch.targets.shape
+    if paired:
+        return [1 / num_classes] * count
     classes = batch.targets.argmax(1)
     hits = [
         score(Labels((torch.arange(count) + at) % num_classes), classes)["label-accuracy"] for at in range(num_classes)
     ]
-    return float(sum(hits)) / num_classes
+    return [float(sum(hits)) / num_classes]
 
 
 def _pairs(guess: Tensor, truth: Tensor, *, paired: bool) -> tuple[Tensor, Tensor]:

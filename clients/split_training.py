@@ -81,9 +81,22 @@ class SplitClient(LocalClient):
         return [self.smash_batch(edge, number) for number in range(first, min(first + count, self.num_batches()))]
 
     def _examples(self, number: int) -> Tensor:
-        order, at = self.task.place_in_pass(self.num_train, number)
-        chosen = torch.randperm(self.num_train, generator=generator_for(*self.key("order", order)))
-        return chosen[at * self.task.batch_size : (at + 1) * self.task.batch_size]
+        number, at = self.task.place_in_pass(self.num_train, number)
+        return self._order(number)[at * self.task.batch_size : (at + 1) * self.task.batch_size]
+
+    def _order(self, number: int) -> Tensor:
+        """All training examples in the order of one pass of the run."""
+        return torch.randperm(self.num_train, generator=generator_for(*self.key("order", number)))
+
+    def transmissions(self, first_round: int, last_round: int) -> Tensor:
+        """How often training sends each training example in these rounds, both included: (num_train,) int64.
+
+        It follows from the client's own orders, so that nothing need be kept, and a message that got lost counts as sent.
+        """
+        counts, size = torch.zeros(self.num_train, dtype=torch.int64), self.task.batch_size
+        for number, first, end in self.task.passes_in(self.num_train, first_round, last_round):
+            counts[self._order(number)[first * size : end * size]] += 1
+        return counts
 
     def _shown(self, examples: Tensor, number: int) -> Batch:
         """What enters the embedding, in [0, 1]."""
@@ -254,6 +267,16 @@ class SplitClient(LocalClient):
                 for at in range(sendings)
             ]
         return torch.stack(sent).cpu()
+
+    def audited_transmissions(self, target: int, first_round: int, last_round: int) -> Tensor:
+        """How often the run itself sends each attacked image of an audit batch in these rounds: (n,) int64.
+
+        Training images in training; test images once in the evaluation behind every round, of which round 0 is the first.
+        """
+        chosen = self._audit_examples(target, 0)[: self.task.probe_images]
+        if self.task.auxiliary_data == "private":
+            return torch.full((len(chosen),), last_round - first_round + 1)
+        return self.transmissions(max(first_round, 1), last_round)[chosen]
 
     def audit_targets(self, target: int) -> Tensor:
         """Class probabilities (B, K) of the first sending of an audit batch, which the server knows as it does in training."""

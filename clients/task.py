@@ -201,12 +201,23 @@ class Task:
         """The pass, and the batch within it, of batch ``number`` of this round."""
         return divmod(self.first_split_batch(num_examples) + number, len(self._split_pass(num_examples)))
 
-    def transmissions(self, num_examples: int, rounds: int) -> int:
-        """How often training has sent any one example of a client after ``rounds`` rounds of split learning, at most.
+    def transmissions(self, num_examples: int, until: int, since: int = 1) -> int:
+        """How often training sends any one example of a client in rounds ``since`` to ``until`` of split learning, at most.
 
         Each pass sends an example at most once. What audits ask for comes on top.
         """
-        return math.ceil(rounds * self._batches_per_round(num_examples) / len(self._split_pass(num_examples)))
+        return len(self.passes_in(num_examples, since, until))
+
+    def passes_in(self, num_examples: int, since: int, until: int) -> list[tuple[int, int, int]]:
+        """The passes of which rounds ``since`` to ``until`` send anything.
+
+        Returns:
+            For each pass its number, the first of its batches in these rounds, and the end of them.
+        """
+        per_round, per_pass = self._batches_per_round(num_examples), len(self._split_pass(num_examples))
+        first, end = (since - 1) * per_round, until * per_round
+        passes = range(first // per_pass, math.ceil(end / per_pass)) if first < end else range(0)
+        return [(at, max(first - at * per_pass, 0), min(end - at * per_pass, per_pass)) for at in passes]
 
     def _batches_per_round(self, num_examples: int) -> int:
         return self.local_steps or self.local_epochs * len(self._split_pass(num_examples))

@@ -53,9 +53,14 @@ class FeatureDP(SmashedDefense):
         h~ = h min(1, C / ||h||_2) + N(0, (z C)^2 I),    h: all N * D numbers of one example
 
     Whoever sees h~ learns about the example at most what (epsilon, delta)-differential privacy allows, with epsilon from
-    ``epsilon``. That covers one sending of its features. Training sends each example once per epoch, which is that many
-    releases, and inference is one more. It does not cover the labels, nor the update of a client half that is trained,
-    nor features that depend on several examples (a batch shuffle in front).
+    ``epsilon``. That covers one transmission of its features. Training sends an example once in every pass that reaches it, and
+    each is one release; audit batches are further ones (the row "epsilon-with-probes"), and a test image is released in every
+    evaluation.
+
+    It does not cover the labels; nor features that depend on several examples (a batch shuffle in front), which ``Pipeline``
+    refuses; nor the update of a client half that is trained, which depends on the examples without any bound: such a run is
+    refused, unless ``noise_multiplier`` is 0 and nothing is claimed. A budget for it would need per-example gradients, clipped
+    and noised.
 
     Noise comes from a generator that repeats experiments, not from a secure source.
 

@@ -17,6 +17,7 @@ from defenses.base import (
     TrainingDefense,
     UpdateDefense,
 )
+from defenses.feature_noise import FeatureDP
 from simulations.errors import ConfigError, require_known
 from simulations.report.control import LEAST_IMAGES
 
@@ -111,6 +112,11 @@ def check_defenses(experiment: Experiment) -> None:
                     raise ConfigError(f"defenses: {defense} protects smashed data, which needs scenario = 'split'")
             elif isinstance(defense, TrainingDefense):
                 raise ConfigError(f"defenses: {defense} protects the training of whole models, not scenario = 'split'")
+            elif isinstance(defense, FeatureDP) and defense.noise_multiplier and experiment.task(pipeline).trains_edge:
+                raise ConfigError(
+                    f"defenses: {defense} bounds what smashed data tell, and a client half that is trained also sends updates, "
+                    f"which its epsilon does not cover: {_why_trained(experiment)}, or use FeatureNoise, which claims none"
+                )
             elif isinstance(defense, UpdateDefense) and not experiment.task(pipeline).trains_edge:
                 raise ConfigError(
                     f"defenses: {defense} protects updates; a frozen client half sends none: set train-edge"
@@ -138,6 +144,10 @@ def idle_defenses(experiment: Experiment, card: DataCard) -> list[str]:
     """Why defences of the run do nothing to its images, one clause each: the run goes on, and says so."""
     found = (why for pipeline in experiment.pipelines() for why in pipeline.idle(*card.input_shape[1:]))
     return list(dict.fromkeys(found))
+
+
+def _why_trained(experiment: Experiment) -> str:
+    return "unset train-edge" if experiment.train_edge else "take away the defence that trains it"
 
 
 def check_halves(experiment: Experiment, card: DataCard) -> None:

@@ -28,7 +28,7 @@ from attacks.base import (
     UpdateHistory,
 )
 from attacks.oracle import Oracle, train_oracle
-from attacks.smashed import Sender
+from attacks.smashed import Sender, SmashedAttack
 from clients.task import OWN_AUXILIARY, Task
 from clients.training import train_alone
 from defenses.base import Batch, generator_for
@@ -143,8 +143,14 @@ def _auxiliary(task: Task) -> Batch:
 
 def _fitted(attack: Attack[Any, Any], observed: Observed) -> Attack[Any, Any]:
     """What is learned depends on the pipeline alone, and on a trained client half: it serves in other rounds, too."""
-    stages = tuple(_fitted_stage(repr(stage), observed) for stage in stages_of(attack))
+    stages = tuple(_fitted_stage(repr(_limited(stage, observed)), observed) for stage in stages_of(attack))
     return Chain(stages) if len(stages) > 1 else stages[0]
+
+
+def _limited(stage: Attack[Any, Any], observed: Observed) -> Attack[Any, Any]:
+    """For as many transmissions as there are: what is learned depends on them."""
+    features = observed.seen[0].features if observed.seen else None
+    return stage.limited_to(len(features)) if isinstance(stage, SmashedAttack) and features is not None else stage
 
 
 _learned: OrderedDict[tuple[str, Task, str], Attack[Any, Any]] = OrderedDict()

@@ -257,11 +257,10 @@ class Auditor:
 def _card(task: Task, attack: str) -> dict[str, Any]:
     """What the attack itself adds to the threat card."""
     stages = parse_attacks(attack)[0]
-    return (
-        {"auxiliary_data": AUXILIARY.get(task.auxiliary_data, f"data set {task.auxiliary_data}")}
-        if stages.needs_auxiliary
-        else {}
-    )
+    bound = {"upper_bound": stages.upper_bound} if stages.upper_bound else {}
+    if not stages.needs_auxiliary:
+        return bound
+    return bound | {"auxiliary_data": AUXILIARY.get(task.auxiliary_data, f"data set {task.auxiliary_data}")}
 
 
 def _gather(replies: Any) -> Scores:

@@ -1,13 +1,23 @@
-"""Attacks on smashed data: the server keeps what clients sent of audit batches and hands it to the attacks."""
+"""Attacks on smashed data: the server keeps what clients sent of audit batches and hands it to the attacks.
+
+Exposure is that of the run: an attack sees an image as often as the run itself has sent it by the end of the attacked round, with
+the weights that the client half has in that round. Audit batches stand for these transmissions; they repeat none beyond them,
+unless an upper bound asks for it (``SmashedAttack.beyond_run``).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from attacks.smashed import SmashedAttack
+from clients.audit import paper_scale
 from clients.records import tensors_of, to_record
 from clients.task import Task
 from strategies.attack_job import AttackJob, Observed, Seen, parse_smashed_attacks
@@ -25,16 +35,40 @@ class SplitAudit:
     Args:
         auditor: Queues attacks and has them scored.
         texts: The attacks.
+        rounds: Attacked rounds.
         label: Short name of the pipeline for file names.
     """
 
-    def __init__(self, auditor: Auditor, texts: tuple[str, ...], label: str) -> None:
+    def __init__(self, auditor: Auditor, texts: tuple[str, ...], rounds: Iterable[int], label: str) -> None:
         self.auditor = auditor
         self.attacks = {text: parse_smashed_attacks(text)[0] for text in texts}
+        self.rounds = frozenset(rounds)
         self.label = label
 
+    def sendings(self, task: Task, num_train: int) -> int:
+        """How often the audit of the task's round sends an image: as the most curious attack wishes and the run allows.
+
+        Args:
+            task: Orders of the round.
+            num_train: Training examples of the client.
+        """
+        most = most_transmissions(task, num_train)
+        return max((a.sendings if a.beyond_run else min(a.sendings, most) for a in self.attacks.values()), default=0)
+
+    def extra_transmissions(self, task: Task, num_train: int) -> int:
+        """How often all audits up to the task's round have sent one training example of a client, at most.
+
+        The last round's number holds the audit of the final model as well.
+        """
+        if task.auxiliary_data == "private":
+            return 0
+        until = task.round if task.round < task.rounds else max(self.rounds, default=0)
+        return sum(
+            task.probe_targets * self.sendings(replace(task, round=at), num_train) for at in self.rounds if at <= until
+        )
+
     def observe(self, task: Task, server: SplitFed) -> None:
-        """One round's observations: sent as often as the most curious attack wishes, each attack sees what it asks for.
+        """One round's observations; each attack sees what it asks for, as far as the run itself has sent it by then.
 
         Raises:
             TooFewReplies: When too few clients answer.
@@ -42,7 +76,7 @@ class SplitAudit:
         if not self.attacks:
             return
         attacks = self.attacks.values()
-        sendings = max(attack.sendings for attack in attacks)
+        sendings = max(self.sendings(task, holder.num_train) for holder in server.holders.values())
         reveal = any(attack.reveals_order for attack in attacks)
         good = self._ask(task, server, sendings, reveal=reveal)
         seen = [
@@ -54,34 +88,43 @@ class SplitAudit:
             return
         if any(attack.needs_step for attack in attacks) and task.trains_edge and task.auxiliary_data != "private":
             seen = self._with_steps(task, server, good, seen)
-        setting = self._setting(task, server, seen)
+        counts = [tensors_of(good[one.partition], "transmissions")[f"target-{one.target}"] for one in seen]
+        setting = self._setting(task, server, seen) | {"transmissions": _range(torch.cat(counts))}
         judges = self.auditor.baselines(task, "smashed", list(good), setting)
-        seen = [one for one in seen if one.partition in judges]
+        judged = [(one, count) for one, count in zip(seen, counts, strict=True) if one.partition in judges]
         for at, (text, attack) in enumerate(self.attacks.items()):
             # Whoever keeps the order to itself is not attacked by those who must be told.
-            shown = [one for one in seen if one.orders is not None] if attack.reveals_order else seen
-            if not shown:
+            of = [(one, count) for one, count in judged if one.orders is not None or not attack.reveals_order]
+            if not of:
                 continue
-            card = setting | {"sendings": attack.sendings}
-            card |= {"order": "told (upper bound)"} if attack.reveals_order else {}
+            most = attack.sendings
+            if not attack.beyond_run:
+                most = max(1, min(most, sendings, max(int(count.max()) for _, count in of)))
+            card = setting | {"sendings": most}
             card |= {"client_half_update": "one step"} if attack.needs_step else {}
-            observed = Observed(task, server.weights(), [_slice(one, attack) for one in shown])
+            shown = [_slice(one, attack, most, count) for one, count in of]
+            observed = Observed(task, server.weights(), shown)
             name = f"{self.label}-r{task.round:04d}-smashed-{at:02d}"
             self.auditor.submit(AttackJob(name, (text,), "smashed", observed, card))
 
     def _ask(self, task: Task, server: SplitFed, sendings: int, *, reveal: bool) -> dict[int, Message]:
-        content = RecordDict({"config": server.exchange.config(task, **{"sendings": sendings, "reveal-order": reveal})})
+        since, until = window(task)
+        config = {"sendings": sendings, "reveal-order": reveal, "since": since, "until": until}
+        content = RecordDict({"config": server.exchange.config(task, **config)})
         if task.trains_edge:
             content["edge"] = to_record(server.edge)
         names = [f"target-{at}" for at in range(task.probe_targets)]
         classes = task.data_card().num_classes
 
         def fault_in(partition: int, reply: Message) -> str:
-            size = sum(audit_sizes(task, server.holders[partition]))
+            attacked, company = audit_sizes(task, server.holders[partition])
+            size = attacked + company
             shape = {"features": like(sendings, size, *server.token_shape)}
             targets = dict.fromkeys(names, like(size, classes))
+            counts = dict.fromkeys(names, like(attacked, dtype=np.int64))
             faults = [fault(reply, shape, name) for name in names]
-            return next(filter(None, [*faults, fault(reply, targets, "targets")]), "")
+            faults += [fault(reply, targets, "targets"), fault(reply, counts, "transmissions")]
+            return next(filter(None, faults), "")
 
         return server.exchange.ask(task, "train.smash", dict.fromkeys(server.holders, content), fault_in)
 
@@ -137,9 +180,57 @@ class SplitAudit:
             "labels_held_by": "client, sent with the tokens" if travelling else "server",
             "auxiliary_data": "none",
             "randomness": self.auditor.randomness,
+            "paper_convention": str(paper_scale(task)),
             "round": task.round,
             "model_accuracy": None if server.accuracy is None else round(server.accuracy, 4),
         }
+
+
+def window(task: Task) -> tuple[int, int]:
+    """Rounds, both included, whose transmissions of an image belong to the client half of the attacked round.
+
+    With a frozen half these are all rounds so far: training images are sent in training from round 1, test images in the
+    evaluation behind every round from 0. A trained half has these weights in the attacked round alone, and a test image was sent
+    with them once, when the round before was evaluated; what it sent at other times are tokens of another half. The model after
+    the last round has the number ``rounds`` + 1, in which nobody trains.
+    """
+    until = min(task.round, task.rounds)
+    if task.auxiliary_data == "private":
+        return (task.round - 1, task.round - 1) if task.trains_edge else (0, until)
+    return (task.round, until) if task.trains_edge else (1, until)
+
+
+def most_transmissions(task: Task, num_train: int) -> int:
+    """The most often that an image can have been sent within ``window``, and 1 at least: the audit batch itself."""
+    since, until = window(task)
+    if task.auxiliary_data == "private":
+        return until - since + 1
+    return max(1, task.transmissions(num_train, until, since))
+
+
+def as_sent(values: Tensor, sendings: int, counts: Tensor) -> Tensor:
+    """The first transmissions, and of an image that the run has sent less often only as many as that.
+
+    Args:
+        values: (R, B, ...), one entry for each transmission and image.
+        sendings: Transmissions to keep, at most R.
+        counts: (n,), how often the first n images of the batch were sent. Where that is below ``sendings``, an image's own
+            transmissions come again, from the first: a decoder of a fixed number of them has its inputs, and nothing new in
+            them. An image that was never sent is seen once, in the audit batch.
+
+    Returns:
+        (sendings, B, ...), memory of its own.
+    """
+    kept = values[:sendings].clone()
+    for row, count in enumerate(counts.tolist()):
+        if count < sendings:
+            kept[:, row] = values[torch.arange(sendings) % max(count, 1), row]
+    return kept
+
+
+def _range(counts: Tensor) -> int | str:
+    low, high = int(counts.min()), int(counts.max())
+    return low if low == high else f"{low} to {high}"
 
 
 def audit_sizes(task: Task, holder: Holder) -> tuple[int, int]:
@@ -149,17 +240,16 @@ def audit_sizes(task: Task, holder: Holder) -> tuple[int, int]:
     return attacked, max(min(task.batch_size, pool) - attacked, 0)
 
 
-def _slice(seen: Seen, attack: SmashedAttack[Any]) -> Seen:
+def _slice(seen: Seen, attack: SmashedAttack[Any], sendings: int, counts: Tensor) -> Seen:
     """What one attack gets to see."""
     assert seen.features is not None
     step = attack.needs_step and seen.gradient is not None
-    return Seen(
-        seen.partition,
-        seen.target,
-        seen.update if step else {},
-        seen.num_examples,
-        seen.local_steps,
-        features=seen.features[: attack.sendings].clone(),
-        orders=seen.orders[: attack.sendings].clone() if attack.reveals_order and seen.orders is not None else None,
+    counts = torch.full_like(counts, sendings) if attack.beyond_run else counts
+    told = attack.reveals_order and seen.orders is not None
+    return replace(
+        seen,
+        update=seen.update if step else {},
+        features=as_sent(seen.features, sendings, counts),
+        orders=as_sent(seen.orders, sendings, counts) if told and seen.orders is not None else None,
         gradient=seen.gradient if step else None,
     )

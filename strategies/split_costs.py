@@ -68,10 +68,20 @@ def _measure(task: Task, images: int) -> EdgeCost:
     return measure_edge(step, modules, trained=task.trains_edge)
 
 
-def record_privacy(task: Task, rows: Rows, releases: int) -> None:
-    """Rows "epsilon" and "delta" of clipped and noised smashed data, after every training example was sent so many times."""
+def record_privacy(task: Task, rows: Rows, releases: int, with_audits: int) -> None:
+    """Rows "epsilon", "epsilon-with-probes" and "delta" of clipped and noised smashed data.
+
+    Args:
+        task: Orders of the round.
+        rows: Where the rows go.
+        releases: How often training has sent the example that it sent most often.
+        with_audits: The same with audit batches, which are transmissions that only an audit asks for.
+    """
     for defense in task.defenses().smashed_defenses:
         if isinstance(defense, FeatureDP):
             epsilon = defense.epsilon(releases)
             rows.row(task, metric="epsilon", value=epsilon, worst=epsilon)
+            if with_audits > releases:
+                asked = defense.epsilon(with_audits)
+                rows.row(task, metric="epsilon-with-probes", value=asked, worst=asked)
             rows.row(task, metric="delta", value=defense.delta, worst=defense.delta)

@@ -133,7 +133,7 @@ class SplitFed:
         fast = self.server.fast_parameters()
         slow = [p for p in self.server.parameters() if all(p is not other for other in fast)]
         self.optimizer = build_optimizer(task, [{"params": fast}, {"params": slow}])
-        self._audit = SplitAudit(auditor, tuple(attacks), label)
+        self._audit = SplitAudit(auditor, tuple(attacks), self.attack_rounds, label)
 
     # State --------------------------------------------------------------------------------------------------------------
 
@@ -322,8 +322,13 @@ class SplitFed:
         row(task, metric="batches-lost", value=progress.expected - progress.batches, n=progress.expected)
         row(task, metric="train-seconds", **mean_and_interval(list(tally.seconds.values())))
         row(task, metric="update-bytes", **mean_and_interval([float(sent) for sent in tally.sent.values()]))
-        record_privacy(
-            task, self.auditor.recorder, max(task.transmissions(h.num_train, task.round) for h in self.holders.values())
-        )
+        self._record_privacy(task)
         row(task, metric="samples-per-second", value=progress.examples / seconds, n=progress.examples)
         row(task, metric="bytes-per-sample", value=4.0 * math.prod(self.token_shape), n=progress.examples)
+
+    def _record_privacy(self, task: Task) -> None:
+        """The budgets of whoever was sent most often: by training, and with the audits."""
+        sizes = [holder.num_train for holder in self.holders.values()]
+        sent = [task.transmissions(size, task.round) for size in sizes]
+        audited = [self._audit.extra_transmissions(task, size) for size in sizes]
+        record_privacy(task, self.auditor.recorder, max(sent), max(map(sum, zip(sent, audited, strict=True))))

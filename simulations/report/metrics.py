@@ -13,7 +13,7 @@ SPLIT_METRICS = (
 )
 """Numbers about split training."""
 SMASHED_METRICS = ("psnr-paper", "ssim-paper", "mse-paper", "feature-similarity", "identification")
-"""Further scores of images reconstructed from smashed data. Those in the convention of a paper are on images in [-1, 1], peak 1."""
+"""Further scores of images reconstructed from smashed data; ``paper_convention`` on a threat card names the scale of a paper's."""
 SHARE_METRICS = ("recognition", "identification", "retrieval")
 """Scores that are 1 or 0 for each image."""
 

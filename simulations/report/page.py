@@ -60,7 +60,7 @@ def build(directory: Path) -> tuple[str, list[Row]]:
     views = [_view(study, config, _own(study, pictures, alone), faces, embed) for study in studies]
     claimed = {id(picture) for study in studies for picture in _own(study, pictures, alone)}
     loose = [picture for picture in pictures if id(picture) not in claimed]
-    upper_bounds = frozenset[str]().union(*(study.upper_bounds for study in studies))
+    upper_bounds = {attack: why for study in studies for attack, why in study.upper_bounds.items()}
     context = {
         "css": Markup(CSS),
         "faces": faces,

@@ -14,7 +14,7 @@ from simulations.report.tables import cards
 
 OBSERVATION = "smashed data"
 FACTS = ("sendings", "auxiliary_data", "client_half_update")
-"""Settings of a threat card by which attacks on smashed data differ; that the order was told stands beside the attack."""
+"""Settings of a threat card by which attacks on smashed data differ; what an upper bound was given stands beside the attack."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,13 @@ class SplitLearning:
         costs: One per defence.
         cells: Attacks that reconstruct images from smashed data.
         facts: Settings in which the cells' threat cards differ.
+        scales: Of images in the scores of the paper's convention.
     """
 
     costs: tuple[Cost, ...]
     cells: tuple[Cell, ...]
     facts: tuple[str, ...]
+    scales: tuple[str, ...]
 
 
 def split_learning(study: Study, lines: Sequence[Line]) -> SplitLearning | None:
@@ -73,9 +75,9 @@ def split_learning(study: Study, lines: Sequence[Line]) -> SplitLearning | None:
     if not cells and not any(row.metric in SPLIT_METRICS and not row.attack for row in study.rows):
         return None
     differing = cards(cells).differing
-    return SplitLearning(
-        tuple(_cost(study, line) for line in lines), cells, tuple(key for key in FACTS if key in differing)
-    )
+    scales = dict.fromkeys(filter(None, (cell.fact("paper_convention") for cell in cells)))
+    facts = tuple(key for key in FACTS if key in differing)
+    return SplitLearning(tuple(_cost(study, line) for line in lines), cells, facts, tuple(scales))
 
 
 def _on_smashed_data(cell: Cell) -> bool:

@@ -27,8 +27,8 @@ from simulations.report.rows import Row
 from simulations.report.score import PARTLY_FAILED, Score, merge
 from simulations.report.text import setting
 
-UPPER_BOUND = "told (upper bound)"
-"""What ``order`` on a threat card says of an attack that is told what no message holds: where each token came from."""
+UPPER_BOUND = "upper_bound"
+"""The setting of a threat card that says what an attack was given which no server of the run has; absent for real attacks."""
 RESULTS = (("psnr", "original"), ("label-accuracy", ""), ("membership-auc", ""), ("recognition", ""))
 """Scores in the order in which they say how an attack did."""
 LEADING = (*RESULTS, ("attack", ""))
@@ -114,8 +114,8 @@ class Cell:
 
     @property
     def is_upper_bound(self) -> bool:
-        """Whether it was told what no server knows: it shows what finding that out could give, and is no attack."""
-        return self.fact("order") == UPPER_BOUND
+        """Whether it was given what no server has: it shows what finding that out could give, and is no attack."""
+        return bool(self.fact(UPPER_BOUND))
 
     def fact(self, key: str) -> str:
         """One setting of the threat card; "" where the card does not name it."""
@@ -215,9 +215,9 @@ class Study:
         return tuple(dict.fromkeys(row.attack for row in self.rows if row.is_attack))
 
     @cached_property
-    def upper_bounds(self) -> frozenset[str]:
-        """Texts of what is listed with the attacks but is told what no server knows."""
-        return frozenset(cell.attack for cell in self.cells if cell.is_upper_bound)
+    def upper_bounds(self) -> dict[str, str]:
+        """What is listed with the attacks but was given what no server has: text -> what that was."""
+        return {cell.attack: cell.fact(UPPER_BOUND) for cell in self.cells if cell.is_upper_bound}
 
     @cached_property
     def controls(self) -> tuple[Control, ...]:

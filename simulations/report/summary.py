@@ -134,7 +134,7 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         protected=protected,
         drop=_drop(study, defense, at) if defense else None,
         strongest=best,
-        labels=strongest([cell for cell in cells if '"labels": "known"' not in cell.card], ("label-accuracy", "")),
+        labels=strongest([cell for cell in cells if cell.fact("labels") != "known"], ("label-accuracy", "")),
         membership=strongest(cells, ("membership-auc", "")),
         epsilon=_spent(study, defense, "epsilon"),
         epsilon_with_probes=_spent(study, defense, "epsilon-with-probes"),

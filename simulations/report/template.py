@@ -14,9 +14,9 @@ MACROS = """
   {{ faces[defense] | swatch }}{{ label(defense) }}
 {%- endmacro %}
 
-{# Stands beside every attack that was told what no server knows. #}
+{# Stands beside every attack that was given what no server of the run has. #}
 {% macro bound(attack) -%}
-  {% if attack in upper_bounds %}<small>upper bound: told the order</small>{% endif %}
+  {% if attack in upper_bounds %}<small>upper bound: {{ upper_bounds[attack] }}</small>{% endif %}
 {%- endmacro %}
 
 {# An attack, and whether it was made against the defence that it faces. #}

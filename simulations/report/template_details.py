@@ -136,7 +136,7 @@ ATTACKS = """
 <section id="attacks{{ s }}">
 <header><h2>All attacks</h2><p>Every attack on every defence in every attacked round, with the null baselines beside it
 {%- if view.membership or view.representatives %}; attacks on membership and GAN attacks have tables of their own{% endif %}.
-{% if upper_bounds %}Upper bounds were told what no server knows; they never make the headline. {% endif %}
+{% if upper_bounds %}Upper bounds were given what no server of this run has; they never make the headline. {% endif %}
 {% if view.scale_names %}The scale is a blurred copy of the truth, to read PSNR by, and no bar. {% endif %}
 {% if view.has_recognition %}Recognised is the share of images in which a classifier trained on clean data, the oracle, sees
 the right class. {% endif %}

@@ -101,8 +101,9 @@ SMASHED = """
 </tr>
 {% endfor %}
 </tbody></table></div>
-<p class="soft small after">The paper's convention (Yao et al., ICDM 2022: images in [&minus;1, 1], a peak of 1) is for
-comparison with its tables; its PSNR is about 6 dB lower. The oracle is a classifier trained on clean data. Identified is the
+<p class="soft small after">The paper's convention (Yao et al., ICDM 2022: images as they enter the network, a peak of 1
+{%- for scale in view.split.scales %}; here {{ scale }}{% endfor %}) is for comparison with its tables only.
+ The oracle is a classifier trained on clean data. Identified is the
 share of reconstructions whose nearest true image of those attacked together, to the oracle, is their own; feature similarity
 is the cosine to it there. Attacks that guess labels alone are with <a href="#attacks{{ s }}">all attacks</a>.</p>
 """

@@ -116,7 +116,7 @@ def test_needs_its_sendings(fitted):
     assert fitted.sendings == 4
     assert AdaptiveDecoder().sendings == 30
     guess = fitted(observe(sender(), 3), seeded())
-    assert "needs 4 sendings, there are 3" in guess.failure
+    assert "needs the 4 transmissions that it was fitted for, there are 3" in guess.failure
     assert guess.images.shape[0] == TARGETS
 
 

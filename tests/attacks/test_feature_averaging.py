@@ -34,7 +34,10 @@ def test_knows_nothing_about_images_that_it_gets_noise_for(averaging):
 
 def test_needs_its_sendings(averaging):
     assert FeatureAveraging().sendings == 60
-    assert "needs 16 sendings, there are 2" in averaging(observe(sender(NOISE), 2), seeded()).failure
+    assert (
+        "needs the 16 transmissions that it was fitted for, there are 2"
+        in averaging(observe(sender(NOISE), 2), seeded()).failure
+    )
 
 
 def test_only_the_mean_counts(averaging):

@@ -129,7 +129,7 @@ def test_one_bad_observation_harms_no_other(fitted):
     results = fitted.attack_many([broken, good, narrow, replace(good, features=good.features[:0])], generators(4))
     assert "NaN" in results[0].failure
     assert "shape" in results[2].failure
-    assert "sendings" in results[3].failure
+    assert "transmissions" in results[3].failure
     assert torch.equal(results[2].images, torch.full((TARGETS, *SHAPE), 0.5))
     assert torch.equal(results[1].images, fitted(good, seeded()).images)
 

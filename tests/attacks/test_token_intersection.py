@@ -116,8 +116,6 @@ def test_configuration():
     assert TokenIntersection().sendings == 30
     assert repr(TokenIntersection()) == "TokenIntersection()"
     assert eval(repr(replace(QUICK, sendings=5))) == replace(QUICK, sendings=5)
-    observation, _, _ = observe(BATCH, sendings=2)
-    assert "needs 30 sendings" in QUICK(observation, seeded()).failure
-    for values in ({"sendings": 1}, {"radius": 0}, {"iterations": 0}):
+    for values in ({"sendings": 0}, {"radius": 0}, {"iterations": 0}):
         with pytest.raises(ValueError, match=next(iter(values))):
             TokenIntersection(**values)

@@ -97,7 +97,8 @@ def test_guesses_the_targets_and_nothing_else(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_never_looks_at_the_true_order_unless_it_says_so(name: str) -> None:
-    assert not fitted(name).reveals_order, "the default settings are those of an attacker, not of an upper bound"
+    assert not fitted(name).reveals_order
+    assert not fitted(name).upper_bound, "the default settings are those of an attacker, not of an upper bound"
     seen, _ = wire(name)
     told = replace(seen, orders=torch.zeros(seen.features.shape[:3], dtype=torch.int64))
     assert torch.equal(guessed(fitted(name)(seen, seeded())), guessed(fitted(name)(told, seeded())))
@@ -127,11 +128,23 @@ def test_a_broken_observation_fails_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if EVERY[name]().sendings > 1])
-def test_too_few_sendings_are_a_failed_guess(name: str) -> None:
-    seen, _ = wire(name)
-    guess = fitted(name)(replace(seen, features=seen.features[:2]), seeded())
-    assert "needs 3 sendings, there are 2" in guess.failure
-    assert torch.equal(guess.images, torch.full_like(guess.images, 0.5))
+@pytest.mark.parametrize("count", [1, 2])
+def test_it_makes_do_with_the_transmissions_that_a_run_makes(name: str, count: int) -> None:
+    """Three are asked for; a run that sends an image once or twice gives no more, and the attack still guesses."""
+    seen, clean = wire(name)
+    attack = cheap(name).limited_to(count)
+    assert (cheap(name).sendings, attack.sendings, attack.limited_to(9).sendings) == (3, count, count)
+    known = knowledge(*PIPELINES.get(name, ()), blocks=blocks(name), count=64)
+    guess = attack.fit(known, seeded())(replace(seen, features=seen.features[:count]), seeded())
+    assert not guess.failure
+    assert guess.images.shape == clean.shape
+    assert not torch.equal(guess.images, torch.full_like(guess.images, 0.5))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if EVERY[name]().sendings > 1])
+def test_more_transmissions_than_the_run_makes_are_an_upper_bound(name: str) -> None:
+    assert not EVERY[name]().upper_bound
+    assert "more transmissions" in EVERY[name](beyond_run=True).upper_bound
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if EVERY[name]().needs_auxiliary])

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from attacks.smashed import BEYOND_RUN
 from simulations.report import Row, validate
 from simulations.report.metrics import SMASHED_METRICS, SPLIT_METRICS
 from simulations.report.score import merge
@@ -169,7 +170,19 @@ def test_upper_bounds_are_marked_wherever_they_are_listed(tmp_path: Path) -> Non
         assert all((mark in cell) == (cell[0] == TOLD) for cell in cells), section
     assert f"{TOLD}, upper bound" in found.sections["curves"]
     assert f"{DECODER}, upper bound" not in found.sections["curves"]
-    assert UPPER_BOUND in [one["order"][0] for one in found.table("cards")]
+    assert "told the order" in [one["upper bound"][0] for one in found.table("cards")]
+
+
+def test_more_transmissions_than_the_run_makes_never_lead(tmp_path: Path) -> None:
+    """Both kinds of bound are told by one field of the threat card, whatever it says."""
+    rows = split_rows()
+    assert line(rows).strongest.attack == JIGSAW  # type: ignore[union-attr]
+    for one in rows:
+        if one["attack"] == JIGSAW:
+            one["setting"] = card(JIGSAW) | {UPPER_BOUND: BEYOND_RUN}
+    assert line(rows).strongest.attack == DECODER  # type: ignore[union-attr]
+    cells = [one["Attack"] for one in build(tmp_path, rows).table("attacks", 0)]
+    assert all((f"upper bound: {BEYOND_RUN}" in cell) == (cell[0] == JIGSAW) for cell in cells)
 
 
 def test_an_upper_bound_alone_does_not_pass_the_positive_control_of_a_run(tmp_path: Path) -> None:

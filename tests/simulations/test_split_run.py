@@ -303,9 +303,10 @@ def test_no_message_holds_an_order_and_none_sent_down_holds_images_or_labels(tmp
         assert set(request.content) <= REQUESTS[message_type]
         assert "orders" not in reply.content
         whole = [(name, tensor) for name, record in arrays_in(reply).items() for tensor in record.values()]
-        # Whole numbers could be an order: the one kind that is sent says which examples the tokens are of.
+        # Whole numbers could be an order: those that are sent say which examples the tokens are of, and how often they were sent.
         numbers = [(name, tuple(tensor.shape)) for name, tensor in whole if not tensor.is_floating_point()]
-        assert all(message_type == "train.step" and name == "examples" and len(shape) == 1 for name, shape in numbers)
+        allowed = {("train.step", "examples", 1), ("train.smash", "transmissions", 1)}
+        assert {(message_type, name, len(shape)) for name, shape in numbers} <= allowed
         for record, tensors in arrays_in(request).items():
             if record in ("indices", "guesses", "oracle"):
                 continue
@@ -328,8 +329,8 @@ def test_orders_are_sent_only_to_an_attack_that_asks(tmp_path: Path, told_order:
     holding = {kind for _, kind, _, reply in wire.messages if "orders" in reply.content}
     assert holding == {"train.smash"}
     settings_of = {row["attack"]: row["setting"] for row in rows if row["metric"] == "label-accuracy"}
-    assert settings_of[told_order]["order"] == "told (upper bound)"
-    assert "order" not in settings_of["ServerPrediction()"]
+    assert settings_of[told_order]["upper_bound"] == "told the order"
+    assert "upper_bound" not in settings_of["ServerPrediction()"]
     # What is told leads from the tokens of the undefended run, which was sent the same images, to those of the shuffled one.
     plain, mixed = (
         [

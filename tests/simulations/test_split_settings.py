@@ -57,6 +57,14 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"defenses": "BatchShuffle(k=1.5)"}, ("k is 1.5", "from 0 to 1")),
     ({"defenses": "PatchShuffle() | SpectralShuffle()"}, ("cannot follow each other",)),
     ({"defenses": "DPSGD()"}, ("DPSGD", "training of whole models", "scenario = 'split'")),
+    (
+        {"defenses": "FeatureDP(clip=1.0, noise_multiplier=1.0)", "train-edge": True},
+        ("FeatureDP", "also sends updates", "epsilon does not cover", "unset train-edge"),
+    ),
+    (
+        {"defenses": "AdversarialTraining() | FeatureDP(clip=1.0, noise_multiplier=1.0)"},
+        ("FeatureDP", "also sends updates", "take away the defence that trains it"),
+    ),
     ({"defenses": "GaussianNoise(std=0.1)"}, ("GaussianNoise(std=0.1", "set train-edge")),
     ({"defenses": "InstaHide()"}, ("InstaHide(num_mixed=4) mixes labels", "set labels = 'client'")),
     (
