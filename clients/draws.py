@@ -94,7 +94,7 @@ class Notebook:
         """Draws a nonce for a message that is about to be answered."""
         note = Note(kind, _name(pipeline), server_round, first, count, secrets.token_hex(32))
         alike = [one for one in self._notes if one.kind == kind]
-        dropped = set(alike[: len(alike) + 1 - MOST_NOTES])
+        dropped = set(alike[: max(len(alike) + 1 - MOST_NOTES, 0)])
         self._notes = [*(one for one in self._notes if one not in dropped), note]
         self.text = json.dumps([list(vars(one).values()) for one in self._notes])
         self.keep(self.text)
