@@ -57,7 +57,7 @@ class FeatureDP(SmashedDefense):
     releases, and inference is one more. It does not cover the labels, nor the update of a client half that is trained,
     nor features that depend on several examples (a batch shuffle in front).
 
-    Noise comes from a generator that repeats experiments, not from a secure source.
+    The noise is pseudo-random but not cryptographic (see ``generator_for``), and not exactly Gaussian: the bound holds up to both.
 
     Args:
         clip: C, in the unit of the features.

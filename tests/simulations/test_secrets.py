@@ -23,11 +23,12 @@ from flwr.common.serde import message_from_proto, message_to_proto
 import defenses
 import defenses.base
 import defenses.pipeline
-from clients import split_training
+from clients import split_training, training
 from clients.app import app as client_app
 from clients.records import values_of
 from defenses.base import Defense, generator_for
 from defenses.spec import parse
+from simulations import server_app
 from simulations.experiment import Experiment
 from simulations.run_directory import read_lines
 from simulations.server_app import run_experiment
@@ -77,15 +78,12 @@ class Streams:
         monkeypatch.setattr(defenses.base, "hashlib", SimpleNamespace(shake_256=shake))
         monkeypatch.setattr(defenses.pipeline, "generator_for", for_stage)
         monkeypatch.setattr(split_training, "generator_for", for_stage)
+        # Of no concern here, and the longest part of so short a run.
+        monkeypatch.setattr(server_app, "write_report", lambda path: path)
 
     @contextmanager
     def watch(self) -> Iterator[None]:
         self.begun, self.of_stages, self.watched = set(), [], True
-        # What a process protected once it keeps: the other player must not find it.
-        split_training._initial_edge.cache_clear()
-        from clients.training import _protect_once
-
-        _protect_once.cache_clear()
         try:
             yield
         finally:
@@ -118,6 +116,11 @@ class Wiretap(LocalGrid):
         return reply
 
 
+def forget() -> None:
+    """What a process protected once it keeps; the next player is another process."""
+    training._protect_once.cache_clear()
+
+
 def pipeline_of(message: Message) -> str:
     text = values_of(message, "config").get("task")
     return str(json.loads(text)["pipeline"]) if text else ""
@@ -141,6 +144,7 @@ def arrays_of(reply: Message) -> dict[str, bytes]:
 def rebuilt(grid: Wiretap, streams: Streams) -> tuple[dict[str, set[bytes]], dict[str, list[bool]]]:
     """By pipeline: the streams that the server can begin, and for each reply with arrays whether it can compute that reply."""
     own = LocalGrid(1, randomness="seed")
+    forget()
     begun: dict[str, set[bytes]] = defaultdict(set)
     same: dict[str, list[bool]] = defaultdict(list)
     for sent, reply in grid.log:
@@ -157,12 +161,12 @@ def settings_of(scenario: str, out: Path) -> Experiment:
     one = {"num_clients": 1, "rounds": 1, "attack_rounds": "first", "probe_images": 2, "probe_targets": 1}
     if scenario == "federated":
         return experiment(
-            out, defenses="; ".join(FEDERATED.values()), probe_attacks="LabelInference()", train_limit=40, test_limit=20,
+            out, defenses="; ".join(FEDERATED.values()), probe_attacks="LabelInference()", train_limit=24, test_limit=12,
             share_images=False, **one,
         )  # fmt: skip
     return split_experiment(
-        out, defenses="; ".join(SPLIT.values()), smashed_attacks="ServerPrediction()", train_edge=True, train_limit=80,
-        test_limit=20, labels="client", **one,
+        out, defenses="; ".join(SPLIT.values()), smashed_attacks="ServerPrediction()", train_edge=True, train_limit=50,
+        test_limit=12, labels="client", **one,
     )  # fmt: skip
 
 
@@ -174,6 +178,7 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
 def run(scenario: str, tmp_path: Path, streams: Streams, randomness: str) -> Wiretap:
     config = {0: {**ANSWERS_ALL, "secret-dir": str(tmp_path / "secrets")}}
     grid = Wiretap(streams, randomness=randomness, node_config=config)
+    forget()
     run_experiment(grid, settings_of(scenario, tmp_path / "run"))
     rows = read_lines(tmp_path / "run" / "rows.jsonl")
     assert not [row for row in rows if row["status"] in ("failed", "refused")]
@@ -231,10 +236,7 @@ def test_in_a_deployment_the_server_rebuilds_no_draw_of_any_defence(
         "only which images are audited, and where an adversary starts, may be shared"
     )
 
-
-@pytest.mark.parametrize("scenario", ["federated", "split"])
-def test_neither_the_secret_nor_a_nonce_ever_crosses_the_wire(tmp_path: Path, streams: Streams, scenario: str) -> None:
-    grid = run(scenario, tmp_path, streams, "secret")
+    # Neither the secret nor a nonce ever crossed the wire.
     wire = b"".join(sent + message_to_proto(reply).SerializeToString() for sent, reply in grid.log)
     (file,) = (tmp_path / "secrets").iterdir()
     digits = file.read_text().strip()
@@ -246,3 +248,53 @@ def test_neither_the_secret_nor_a_nonce_ever_crosses_the_wire(tmp_path: Path, st
         assert len(hidden) == 64
         assert hidden.encode() not in wire
         assert bytes.fromhex(hidden) not in wire
+
+
+@pytest.mark.parametrize(
+    ("scenario", "answers", "refused"),
+    [
+        ("federated", {}, {"train.probe": "probes"}),
+        ("federated", {"probes": True}, {"train.probe": "publish-labels", "query.audit": "audits"}),
+        (
+            "federated",
+            {"probes": True, "audits": True},
+            {"train.probe": "publish-labels", "query.audit": "share-images"},
+        ),
+        ("split", {}, {"train.smash": "transmissions"}),
+        (
+            "split",
+            {"transmissions": -1, "audits": True},
+            {"train.smash": "reveal-orders", "query.audit": "share-images"},
+        ),
+    ],
+)
+def test_a_run_goes_on_where_nodes_refuse(
+    tmp_path: Path, scenario: str, answers: dict[str, Any], refused: dict[str, str]
+) -> None:
+    told = "FeatureInversion(permutation='oracle', iterations=1)"
+    common: dict[str, Any] = {
+        "defenses": "", "num_clients": 2, "rounds": 1, "attack_rounds": "first", "train_limit": 80, "share_images": True,
+    }  # fmt: skip
+    if scenario == "federated":
+        settings = experiment(
+            tmp_path / "run", probe_attacks="LabelInference()", update_attacks="", labels="known", **common
+        )
+    else:
+        settings = split_experiment(tmp_path / "run", smashed_attacks=f"ServerPrediction(); {told}", **common)
+    config = {at: {**answers, "secret-dir": str(tmp_path / "secrets")} for at in range(2)}
+    report = run_experiment(LocalGrid(2, randomness="secret", node_config=config), settings)
+    rows = read_lines(tmp_path / "run" / "rows.jsonl")
+    assert not [row for row in rows if row["status"] == "failed"]
+    found = {
+        (row["client"], row["message"].split(":")[0]): row["message"] for row in rows if row["status"] == "refused"
+    }
+    assert found.keys() == {(client, what) for client in range(2) for what in refused}
+    for (_, what), message in found.items():
+        assert f"its operator may allow it by {refused[what]} in the node's configuration" in message
+        assert message in report.read_text().replace("&#39;", "'")
+    assert [row for row in rows if row["metric"] == "test-accuracy" and row["round"] == 1]
+    scored = {row["attack"] for row in rows if row["attack"] and not row["attack"].startswith("baseline")}
+    answered = answers.get("audits", False)
+    assert scored == ({"LabelInference()" if scenario == "federated" else "ServerPrediction()"} if answered else set())
+    assert {row["setting"]["labels"] for row in rows if row["attack"]} <= {"unknown", "known"}
+    assert not read_lines(tmp_path / "run" / "pictures" / "index.jsonl")
