@@ -1,6 +1,6 @@
 """The client's side of the audit: guesses come in, scores go out, private images stay.
 
-The client re-creates the batch of a round from its seeds and scores a guess against the *original* images (what the person
+The client re-creates the batch of a round from its secret and scores a guess against the *original* images (what the person
 loses) and against the *transformed* ones that entered the model (what the gradient leaks).
 """
 

@@ -20,25 +20,12 @@ from dataclasses import dataclass, field
 
 from defenses.base import Batch, Key
 
-KEPT = frozenset(
-    {
-        "once",
-        "test",
-        "membership",
-        "probed",
-        "audited",
-        "order",
-        "network",
-        "calibrate",
-        "line-up",
-        "mean-transformed",
-        "counts",
-    }
-)
-"""Kinds of draws that are the same whenever they are asked for: what protects an image once and for all, which images are
-audited, in which order a pass of split learning sends them, where a network starts that never leaves the client, what the
-audit compares a guess with (of which only scores are sent), what is counted over many. Those that hide something name what it
-is by its digest (``digest_of``)."""
+CHOICES = frozenset({"probed", "audited", "order", "line-up"})
+"""Kinds of draws that choose among images, always in the same way, so that pipelines and rounds compare the same people."""
+PROTECTED = frozenset({"once", "test", "membership"})
+"""Kinds of draws that protect an image once and for all. They name what they hide by its digest (``digest_of``)."""
+OWN = frozenset({"network", "calibrate", "counts", "mean-transformed"})
+"""Kinds of draws behind what the client keeps to itself or sums over many images: the same whenever a pipeline asks for them."""
 RENEWED = frozenset({"train", "probe", "batches", "collect", "smash", "edge-step", "audit-step", "test-tokens"})
 """Kinds of draws that are new for every message: its reply depends on them."""
 MOST_NOTES = 128
@@ -94,7 +81,7 @@ class Notebook:
         """Draws a nonce for a message that is about to be answered."""
         note = Note(kind, _name(pipeline), server_round, first, count, secrets.token_hex(32))
         alike = [one for one in self._notes if one.kind == kind]
-        dropped = set(alike[: len(alike) + 1 - MOST_NOTES])
+        dropped = set(alike[: max(len(alike) + 1 - MOST_NOTES, 0)])
         self._notes = [*(one for one in self._notes if one not in dropped), note]
         self.text = json.dumps([list(vars(one).values()) for one in self._notes])
         self.keep(self.text)
@@ -146,7 +133,7 @@ class Draws:
         """The name of a stream.
 
         Args:
-            kind: One of ``KEPT`` or ``RENEWED``.
+            kind: One of ``CHOICES``, ``PROTECTED``, ``OWN`` or ``RENEWED``.
             what: Tells streams of a kind apart.
             pipeline: Text of the pipeline.
             server_round: The round.
@@ -156,8 +143,10 @@ class Draws:
             ForgottenError: When this node never answered the message that the draws belong to, or no longer knows.
             ValueError: When nobody has decided whether draws of this kind are renewed.
         """
-        if kind in KEPT:
+        if kind in CHOICES | PROTECTED:
             return (self.secret, "kept", kind, *what)
+        if kind in OWN:
+            return (self.secret, "own", kind, pipeline, *what)
         if kind not in RENEWED:
             raise ValueError(f"draws of {kind!r} are neither kept nor renewed: enter them in clients/draws.py")
         if self.notebook is None:

@@ -75,8 +75,6 @@ class SplitClient(LocalClient):
 
     def send_batches(self, edge: EdgeHalf, first: int, count: int) -> list[Smashed]:
         """Batches ``first`` to ``first + count`` of this round (fewer at its end), with new draws."""
-        if first == 0 or not self.draws.knows("train", self.task.pipeline, self.task.round):
-            self.renew("train")
         self.renew("batches", first, count)
         return [self.smash_batch(edge, number) for number in range(first, min(first + count, self.num_batches()))]
 

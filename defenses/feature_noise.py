@@ -62,7 +62,7 @@ class FeatureDP(SmashedDefense):
     refused, unless ``noise_multiplier`` is 0 and nothing is claimed. A budget for it would need per-example gradients, clipped
     and noised.
 
-    Noise comes from a generator that repeats experiments, not from a secure source.
+    The noise is pseudo-random but not cryptographic (see ``generator_for``), and not exactly Gaussian: the bound holds up to both.
 
     Args:
         clip: C, in the unit of the features.

@@ -30,10 +30,10 @@ class Failure:
 
 
 def failures(rows: Sequence[Row]) -> list[Failure]:
-    """Failed rows, and rows with failed trials; rows that differ only by round or metric are one failure."""
+    """Failed and refused rows, and rows with failed trials; rows that differ only by round or metric are one failure."""
     groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in rows:
-        if row.status == "failed" or row.failures:
+        if row.status in ("failed", "refused") or row.failures:
             client = "" if row.client is None else f"client {row.client}"
             told = row.setting.get("attack_failures")
             message = row.message or (setting(told) if isinstance(told, str) else listing(told) if told else "")

@@ -36,8 +36,9 @@ class Row:
         reference: What images were compared with: "original", "transformed" or "".
         value: The number, a mean over ``n``; None when there is none; infinite for the PSNR of an exact copy.
         n: Examples (or clients) behind the mean.
-        status: "ok", "failed", "not-validated" (the attack did not break the undefended run either) or "under-powered" (too few
-            images for a verdict, or a test of membership with too few records to tell a leak from none).
+        status: "ok", "failed", "refused" (a node's configuration does not let it answer), "not-validated" (the attack did not break
+            the undefended run either) or "under-powered" (too few images for a verdict, or a test of membership with too few
+            records to tell a leak from none).
         seconds: Time that the number cost.
         ci_low: Lower end of the 95 % interval of the mean.
         ci_high: Upper end of the 95 % interval of the mean.

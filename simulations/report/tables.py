@@ -34,6 +34,7 @@ CARD_ORDER = (
     "defense_strength",
     "batch_norm_statistics",
     "auxiliary_data",
+    "randomness",
     "selection",
     "restarts",
     "iterations",

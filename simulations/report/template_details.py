@@ -174,8 +174,8 @@ says what the attacker knew. Small print is a 95&nbsp;% interval or a null basel
 
 FAILURES = """
 <section id="failures{{ s }}">
-<header><h2>Failures</h2><p>Clients that could not answer and attacks that did not finish. They are listed because a
-number that leaves them out would look better than it is.</p></header>
+<header><h2>Failures</h2><p>Clients that could not answer, questions that a node's own configuration refuses, and attacks
+that did not finish. They are listed because a number that leaves them out would look better than it is.</p></header>
 {% if view.failures %}
 <div class="scroll tall"><table>
 {{ head(['Defence', 'What failed', 'Rounds', '#Seed', '#Trials', 'Numbers concerned', 'Message']) }}
@@ -197,7 +197,8 @@ number that leaves them out would look better than it is.</p></header>
 CARDS = """
 <section id="cards{{ s }}">
 <header><h2>Threat cards</h2><p>What the attacker observed, knew and spent. Scores with different cards answer different
-questions.</p></header>
+questions. Where randomness follows from the seed, a server could work out every draw of every defence; no attack of this
+report does, so the scores are those of clients that keep a secret of their own, as deployed nodes do.</p></header>
 {% set cards = view.cards %}
 {% if cards.shared %}
 <p>The same for every attack:

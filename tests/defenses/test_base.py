@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -35,7 +37,7 @@ from defenses import (
     Training,
     TrainingDefense,
 )
-from defenses.base import generator_for
+from defenses.base import generator_for, spawned
 
 
 @dataclass(frozen=True, repr=False)
@@ -252,6 +254,44 @@ def test_generators_depend_on_the_whole_key_and_nothing_else():
     others = [(7, "train", 2, 1), (7, "train", 12), (7, "train", "1", 2), (71, "train", 1, 2), (7, "probe", 1, 2)]
     for key in others:
         assert not torch.equal(first, torch.rand(4, generator=generator_for(*key)))
+
+
+def test_a_stream_is_numpys_mersenne_twister_in_the_state_that_shake_gives_for_the_key() -> None:
+    key = (b"secret", "train", 3)
+    words = np.frombuffer(hashlib.shake_256(repr(key).encode()).digest(624 * 4), dtype="<u4")
+    reference = np.random.MT19937()
+    reference.state = {"bit_generator": "MT19937", "state": {"key": words, "pos": 624}}
+    drawn = torch.randint(1 << 24, (2000,), generator=generator_for(*key))
+    assert np.array_equal(drawn.numpy(), reference.random_raw(2000) % (1 << 24))
+
+
+def test_a_seed_is_cut_to_32_bits_where_a_key_is_not() -> None:
+    """Why streams are not seeded: with seeds one can try all of them, and 65,000 streams collide."""
+    low, high = (torch.Generator().manual_seed(5 + (at << 32)) for at in (0, 1))
+    assert torch.equal(torch.rand(9, generator=low), torch.rand(9, generator=high))
+    low, high = (generator_for(5 + (at << 32)) for at in (0, 1))
+    assert not torch.equal(torch.rand(9, generator=low), torch.rand(9, generator=high))
+
+
+@pytest.mark.parametrize("draw", [torch.rand, torch.randn], ids=lambda draw: draw.__name__)
+def test_a_stream_is_uniform_and_normal_from_its_first_number_on(draw: Callable[..., Tensor]) -> None:
+    """Over 4,000 keys: a state that is set must not leave a half-used normal number or an old position behind."""
+    first = torch.stack([draw(4, generator=generator_for("stream", at)) for at in range(4000)]).double()
+    mean, std = (0.5, 12**-0.5) if draw is torch.rand else (0.0, 1.0)
+    assert (first.mean(0) - mean).abs().max() < 5 * std / 4000**0.5
+    assert (first.std(0) - std).abs().max() < 5 * std / 4000**0.5
+    assert (torch.corrcoef(first.T) - torch.eye(4)).abs().max() < 5 / 4000**0.5
+
+
+def test_a_spawned_stream_depends_on_256_bits_of_its_parents() -> None:
+    parents = [generator_for("parent", at) for at in (0, 0, 1)]
+    same, again, other = (torch.rand(9, generator=spawned(parent)) for parent in parents)
+    assert torch.equal(same, again)
+    assert not torch.equal(same, other)
+    parent = generator_for("parent", 0)
+    assert not torch.equal(torch.rand(9, generator=spawned(parent)), torch.rand(9, generator=spawned(parent)))
+    sixteen = torch.randint(1 << 16, (16,), generator=generator_for("parent", 0)).tolist()
+    assert torch.equal(same, torch.rand(9, generator=generator_for("spawned", *sixteen)))
 
 
 def test_text_shows_the_strength_and_what_differs_from_the_default():

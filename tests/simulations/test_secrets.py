@@ -1,0 +1,300 @@
+"""A server that knows all it ever sent and received, the algorithm, and even the images, and tries to rebuild the clients' draws.
+
+What it does is to play the client: it answers each of its own messages once more on a node of its own, with all it knows. In a
+simulation that gives what the client sent, bit for bit. In a deployment no stream of random numbers is the client's.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import ArrayRecord, Message
+from flwr.common.serde import message_from_proto, message_to_proto
+
+import defenses
+import defenses.base
+import defenses.pipeline
+from clients import split_training, training
+from clients.app import app as client_app
+from clients.records import values_of
+from defenses.base import Defense, generator_for
+from defenses.spec import parse
+from simulations import server_app
+from simulations.experiment import Experiment
+from simulations.run_directory import read_lines
+from simulations.server_app import run_experiment
+from tests.local_grid import LocalGrid
+from tests.simulations.test_federation import experiment
+from tests.simulations.test_split_run import split_experiment
+
+FEDERATED = {
+    "ATS": "ATS()", "Blur": "Blur(std=1.0)", "BlockShuffle": "BlockShuffle()", "Clip": "Clip(max_norm=1.0)",
+    "Downsample": "Downsample(factor=2)", "DPSGD": "DPSGD(noise_multiplier=1.0)", "GaussianNoise": "GaussianNoise(std=0.02)",
+    "ImageNoise": "ImageNoise(std=0.1)", "InstaHide": "InstaHide()", "LaplaceNoise": "LaplaceNoise(scale=0.02)",
+    "Pruning": "Pruning(fraction=0.5)", "STAdam": "STAdam()", "VisualMixer": "VisualMixer(window_lower=4, window_upper=16)",
+}  # fmt: skip
+SPLIT = {
+    "AdversarialTraining": "AdversarialTraining(width=8, depth=1, heads=2)", "BatchShuffle": "BatchShuffle(k=0.4)",
+    "FeatureDP": "FeatureDP(clip=1.0, noise_multiplier=1.0)", "FeatureNoise": "FeatureNoise(std=1.0)",
+    "PatchShuffle": "PatchShuffle()", "SpectralShuffle": "SpectralShuffle()",
+}  # fmt: skip
+DRAWS_NOTHING = {"Blur", "Clip", "Downsample", "Pruning", "STAdam"}
+ANSWERS_ALL = {
+    "probes": True, "publish-labels": True, "audits": True, "share-images": True, "transmissions": -1, "reveal-orders": True,
+    "audit-steps": True,
+}  # fmt: skip
+
+
+class Streams:
+    """The states in which random streams begin while somebody is watched, and which of them a defence drew from."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun: set[bytes] = set()
+        self.of_stages: list[tuple[torch.Generator, bytes]] = []
+        self.watched = False
+        hashed = defenses.base.hashlib.shake_256
+
+        def shake(data: bytes) -> Any:
+            found = hashed(data)
+            if self.watched:
+                self.begun.add(found.digest(64))
+            return found
+
+        def for_stage(*key: Any) -> torch.Generator:
+            generator = generator_for(*key)
+            if self.watched:
+                self.of_stages.append((generator, generator.get_state().numpy().tobytes()))
+            return generator
+
+        monkeypatch.setattr(defenses.base, "hashlib", SimpleNamespace(shake_256=shake))
+        monkeypatch.setattr(defenses.pipeline, "generator_for", for_stage)
+        monkeypatch.setattr(
+            split_training, "generator_for", lambda *key: (for_stage if "network" in key else generator_for)(*key)
+        )
+        # Of no concern here, and the longest part of so short a run.
+        monkeypatch.setattr(server_app, "write_report", lambda path: path)
+
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        self.begun, self.of_stages, self.watched = set(), [], True
+        try:
+            yield
+        finally:
+            self.watched = False
+
+    @property
+    def drawn_from(self) -> set[bytes]:
+        """Beginnings of the streams from which a defence drew something."""
+        return {first for generator, first in self.of_stages if generator.get_state().numpy().tobytes() != first}
+
+
+class Wiretap(LocalGrid):
+    """Keeps every message, and by pipeline the streams that the client began while answering."""
+
+    def __init__(self, streams: Streams, **options: Any) -> None:
+        super().__init__(1, **options)
+        self.streams = streams
+        self.log: list[tuple[bytes, Message]] = []
+        self.begun: dict[str, set[bytes]] = defaultdict(set)
+        self.drawn: dict[str, set[bytes]] = defaultdict(set)
+
+    def _answer(self, message: Message) -> Message | None:
+        sent = message_to_proto(message).SerializeToString()
+        with self.streams.watch():
+            reply = super()._answer(message)
+        assert reply is not None
+        pipeline = pipeline_of(message)
+        self.begun[pipeline] |= self.streams.begun
+        self.drawn[pipeline] |= self.streams.drawn_from
+        self.log.append((sent, reply))
+        return reply
+
+
+def forget() -> None:
+    """What a process protected once it keeps; the next player is another process."""
+    training._protect_once.cache_clear()
+
+
+def pipeline_of(message: Message) -> str:
+    text = values_of(message, "config").get("task")
+    return str(json.loads(text)["pipeline"]) if text else ""
+
+
+def read(sent: bytes) -> Message:
+    from flwr.proto.message_pb2 import Message as Proto
+
+    return message_from_proto(Proto.FromString(sent))
+
+
+def arrays_of(reply: Message) -> dict[str, bytes]:
+    return {
+        f"{record}/{name}": array.data
+        for record, arrays in reply.content.items()
+        if isinstance(arrays, ArrayRecord)
+        for name, array in arrays.items()
+    }
+
+
+def rebuilt(grid: Wiretap, streams: Streams) -> tuple[dict[str, set[bytes]], dict[str, list[bool]]]:
+    """By pipeline: the streams that the server can begin, and for each reply with arrays whether it can compute that reply."""
+    own = LocalGrid(1, randomness="seed")
+    forget()
+    begun: dict[str, set[bytes]] = defaultdict(set)
+    same: dict[str, list[bool]] = defaultdict(list)
+    for sent, reply in grid.log:
+        message = read(sent)
+        with streams.watch():
+            again = client_app(message, own.contexts[100])
+        begun[pipeline_of(message)] |= streams.begun
+        if expected := arrays_of(reply):
+            same[pipeline_of(message)].append(arrays_of(again) == expected)
+    return begun, same
+
+
+def settings_of(scenario: str, out: Path) -> Experiment:
+    one = {"num_clients": 1, "rounds": 1, "attack_rounds": "first", "probe_images": 2, "probe_targets": 1}
+    if scenario == "federated":
+        return experiment(
+            out, defenses="; ".join(FEDERATED.values()), probe_attacks="LabelInference()", train_limit=24, test_limit=12,
+            share_images=False, **one,
+        )  # fmt: skip
+    return split_experiment(
+        out, defenses="; ".join(SPLIT.values()), smashed_attacks="ServerPrediction()", train_edge=True, train_limit=50,
+        test_limit=12, labels="client", **one,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
+    return Streams(monkeypatch)
+
+
+def run(scenario: str, tmp_path: Path, streams: Streams, randomness: str) -> Wiretap:
+    config = {0: {**ANSWERS_ALL, "secret-dir": str(tmp_path / "secrets")}}
+    grid = Wiretap(streams, randomness=randomness, node_config=config)
+    forget()
+    run_experiment(grid, settings_of(scenario, tmp_path / "run"))
+    rows = read_lines(tmp_path / "run" / "rows.jsonl")
+    assert not [row for row in rows if row["status"] in ("failed", "refused")]
+    told = {"seed": "follows from the seed (simulation)", "secret": "each node's own secret"}[randomness]
+    assert {row["setting"]["randomness"] for row in rows if row["attack"]} == {told}
+    return grid
+
+
+def texts(scenario: str) -> dict[str, str]:
+    """Name of a defence -> its pipeline as messages write it."""
+    chosen = FEDERATED if scenario == "federated" else SPLIT
+    return {name: str(parse(text)) for name, text in chosen.items()}
+
+
+def test_every_defence_is_tried() -> None:
+    concrete = {
+        name for name in defenses.__all__
+        if isinstance(found := getattr(defenses, name), type) and issubclass(found, Defense) and not found.__subclasses__()
+        and found.__module__ != "defenses.base"
+    }  # fmt: skip
+    assert concrete == FEDERATED.keys() | SPLIT.keys()
+
+
+@pytest.mark.parametrize("scenario", ["federated", "split"])
+def test_in_a_simulation_the_server_rebuilds_all_that_a_client_draws_and_sends(
+    tmp_path: Path, streams: Streams, scenario: str
+) -> None:
+    """So that the same procedure, below, can find something where there is something."""
+    grid = run(scenario, tmp_path, streams, "seed")
+    begun, same = rebuilt(grid, streams)
+    for name, pipeline in texts(scenario).items():
+        assert bool(grid.drawn[pipeline]) == (name not in DRAWS_NOTHING), name
+        assert begun[pipeline] == grid.begun[pipeline] != set(), name
+        assert len(same[pipeline]) >= 2, name
+        assert all(same[pipeline]), name
+
+
+@pytest.mark.parametrize("scenario", ["federated", "split"])
+def test_in_a_deployment_the_server_rebuilds_no_draw_of_any_defence(
+    tmp_path: Path, streams: Streams, scenario: str
+) -> None:
+    grid = run(scenario, tmp_path, streams, "secret")
+    begun, same = rebuilt(grid, streams)
+    known = functools.reduce(set.union, begun.values())
+    for name, pipeline in texts(scenario).items():
+        assert bool(grid.drawn[pipeline]) == (name not in DRAWS_NOTHING), name
+        assert grid.begun[pipeline], name
+        assert not grid.begun[pipeline] & known, name
+        if name not in DRAWS_NOTHING:
+            assert not all(same[pipeline]), name
+    # Two pipelines never draw from one stream: else the one would undo the other.
+    everything = [stream for pipeline in texts(scenario).values() for stream in grid.drawn[pipeline]]
+    assert len(everything) == len(set(everything))
+
+    # Neither the secret nor a nonce ever crossed the wire.
+    wire = b"".join(sent + message_to_proto(reply).SerializeToString() for sent, reply in grid.log)
+    (file,) = (tmp_path / "secrets").iterdir()
+    digits = file.read_text().strip()
+    notes = json.loads(str(grid.contexts[100].state["nonces"]["text"]))  # type: ignore[call-overload, index]
+    assert len(notes) > len(texts(scenario))
+    assert b"partition-id" not in wire
+    assert pipeline_of(read(grid.log[-1][0])).encode() in wire  # what is there is found
+    for hidden in [digits, *(note[-1] for note in notes)]:
+        assert len(hidden) == 64
+        assert hidden.encode() not in wire
+        assert bytes.fromhex(hidden) not in wire
+
+
+@pytest.mark.parametrize(
+    ("scenario", "answers", "refused"),
+    [
+        ("federated", {}, {"train.probe": "probes"}),
+        ("federated", {"probes": True}, {"train.probe": "publish-labels", "query.audit": "audits"}),
+        (
+            "federated",
+            {"probes": True, "audits": True},
+            {"train.probe": "publish-labels", "query.audit": "share-images"},
+        ),
+        ("split", {}, {"train.smash": "transmissions"}),
+        (
+            "split",
+            {"transmissions": -1, "audits": True},
+            {"train.smash": "reveal-orders", "query.audit": "share-images"},
+        ),
+    ],
+)
+def test_a_run_goes_on_where_nodes_refuse(
+    tmp_path: Path, scenario: str, answers: dict[str, Any], refused: dict[str, str]
+) -> None:
+    told = "FeatureInversion(permutation='oracle', iterations=1)"
+    common: dict[str, Any] = {
+        "defenses": "", "num_clients": 2, "rounds": 1, "attack_rounds": "first", "train_limit": 80, "share_images": True,
+    }  # fmt: skip
+    if scenario == "federated":
+        settings = experiment(
+            tmp_path / "run", probe_attacks="LabelInference()", update_attacks="", labels="known", **common
+        )
+    else:
+        settings = split_experiment(tmp_path / "run", smashed_attacks=f"ServerPrediction(); {told}", **common)
+    config = {at: {**answers, "secret-dir": str(tmp_path / "secrets")} for at in range(2)}
+    report = run_experiment(LocalGrid(2, randomness="secret", node_config=config), settings)
+    rows = read_lines(tmp_path / "run" / "rows.jsonl")
+    assert not [row for row in rows if row["status"] == "failed"]
+    found = {
+        (row["client"], row["message"].split(":")[0]): row["message"] for row in rows if row["status"] == "refused"
+    }
+    assert found.keys() == {(client, what) for client in range(2) for what in refused}
+    for (_, what), message in found.items():
+        assert f"its operator may allow it by {refused[what]} in the node's configuration" in message
+        assert message in report.read_text().replace("&#39;", "'")
+    assert [row for row in rows if row["metric"] == "test-accuracy" and row["round"] == 1]
+    scored = {row["attack"] for row in rows if row["attack"] and not row["attack"].startswith(("baseline:", "scale:"))}
+    answered = answers.get("audits", False)
+    assert scored == ({"LabelInference()" if scenario == "federated" else "ServerPrediction()"} if answered else set())
+    assert {row["setting"]["labels"] for row in rows if row["attack"]} <= {"unknown", "known"}
+    assert not read_lines(tmp_path / "run" / "pictures" / "index.jsonl")
