@@ -34,12 +34,13 @@ from defenses.pipeline import Pipeline
 from defenses.visual_mixer_windows import Level, window_sides
 
 CASES: dict[str, tuple[str, VisualMixer]] = {
-    "photos": ("convnet", VisualMixer(window_lower=2, window_upper=16)),
-    "photos-4": ("convnet", VisualMixer(window_lower=4, window_upper=16)),
+    "photos": ("cnn", VisualMixer(window_lower=2, window_upper=16)),
+    "photos-4": ("cnn", VisualMixer(window_lower=4, window_upper=16)),
     "digits": ("lenet", VisualMixer(window_lower=2, window_upper=16, first_regions="nearest")),
 }
 """Case -> network that is inverted, and the defence; the part of the name before "-" is the data."""
 DATA = {"photos": "photos", "digits": "mnist-5k"}
+GUESSES = ("exact", "noise 0.05", "inverted")
 AUXILIARY, RATE, CAP = 400, 0.1, 50.0
 
 
@@ -67,7 +68,7 @@ def sides_of(levels: list[Level], images: Tensor) -> Tensor:
     return window_sides(levels, *images.shape[-2:])
 
 
-def study(case: str, seed: int, count: int, iterations: int) -> Iterator[tuple[str, ...]]:
+def study(case: str, seed: int, count: int, iterations: int, kinds: list[str]) -> Iterator[tuple[str, ...]]:
     """One row for each guess and source of windows."""
     (network, defense), dataset = CASES[case], DATA[case.split("-")[0]]
     data = load_dataset(dataset)
@@ -81,18 +82,15 @@ def study(case: str, seed: int, count: int, iterations: int) -> Iterator[tuple[s
     knowledge = Knowledge(auxiliary, pipeline, (0.5,), (0.3,), no_training)
     attacks: list[Unshuffle] = [attack.fit(knowledge, seeded(seed)) for attack in (WindowMean(), Shredder(), Jigsaw())]
     noise = torch.randn(shuffled.shape, generator=seeded(seed + 1))
-    guesses = {
-        "exact": shuffled,
-        "noise 0.05": (shuffled + 0.05 * noise).clamp(0, 1),
-    }
-    if iterations:
-        guesses["inverted"] = inverted(shuffled, labels, network, dataset, iterations, seed)
-    for name, guess in guesses.items():
+    for name in kinds:
+        guess = shuffled
+        if name == "inverted":
+            guess = inverted(shuffled, labels, network, dataset, iterations, seed)
+        elif name != "exact":
+            guess = (shuffled + 0.05 * noise).clamp(0, 1)
         quality = f"{name} ({interval(psnr(guess, shuffled).clamp(max=CAP))} dB)" if name == "inverted" else name
-        found, _ = attacks[0]._inferred(guess)
-        sizes = defense.sizes(*truth.shape[-2:])[1:]
-        sources = {"again": defense.partition(guess), "inferred": found, "told": true}
-        sources |= {f"size {size}": grid(guess, size) for size in sizes}
+        sources = {"again": defense.partition(guess), "inferred": attacks[0]._inferred(guess)[0], "told": true}
+        sources |= {f"size {size}": grid(guess, size) for size in defense.sizes(*truth.shape[-2:])[1:]}
         for source, levels in sources.items():
             right = (sides_of(levels, guess) == sides_of(true, guess)).float().mean((1, 2))
             scores = []
@@ -107,7 +105,8 @@ def main() -> None:
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1], help="of images, shuffles and weights")
     parser.add_argument("--images", type=int, default=16)
-    parser.add_argument("--iterations", type=int, default=600, help="of the inversion; 0 leaves it out")
+    parser.add_argument("--iterations", type=int, default=600, help="of the inversion")
+    parser.add_argument("--guesses", nargs="*", default=list(GUESSES), choices=list(GUESSES))
     options = parser.parse_args()
     torch.set_num_threads(1)
     write = functools.partial(print, flush=True)
@@ -124,7 +123,7 @@ def main() -> None:
     for case in options.cases:
         write(f"| `{CASES[case][1]}`, {DATA[case.split('-')[0]]} |{' |' * len(header)}")
         for seed in options.seeds:
-            for row in study(case, seed, options.images, options.iterations):
+            for row in study(case, seed, options.images, options.iterations, options.guesses):
                 write(f"| {' | '.join(row)} | {seed} |")
 
 
