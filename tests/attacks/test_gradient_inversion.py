@@ -88,7 +88,9 @@ def test_small_sigmoid_network_is_broken_and_noise_is_not(attack):
 def test_batches_are_reconstructed_up_to_order():
     seen, images = observations(sigmoid_net(), 2, batch=3)
     attack = GradientInversion(iterations=200, **QUASI_NEWTON)
-    assert mean(psnrs(attack.attack_many(seen, generators(2)), images)) > 25
+    # 30 to 33 dB at five starts, down to 20 dB on other models; the mean image has 12 to 14 dB.
+    mean_image = null_baselines(images, images.mean(0))["mean"]
+    assert mean(psnrs(attack.attack_many(seen, generators(2)), images)) > mean(score(mean_image, images)["psnr"]) + 6
 
 
 def test_batch_norm_statistics_of_the_client_are_imitated():
@@ -419,6 +421,7 @@ def test_batch_norm_prior_matches_the_statistics_and_helps():
         assert "batch_norm_layers" not in guesses[0].diagnostics
         assert guesses[1].diagnostics["batch_norm_layers"] == 2
     print(f"statistics {distances}, gains in dB {gains}")
+    # Over nine seeds: distances fall by a factor of 3.3 to 49, gains are 0.2 to 1.6 dB, 1.0 dB on average.
     assert all(after < before / 3 for before, after in distances)
     assert mean(gains) > 0.5
 
