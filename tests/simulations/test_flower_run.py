@@ -72,7 +72,8 @@ def test_plain_flwr_run_completes_with_the_audit(folder: Path, tmp_path: Path) -
         assert runtime.status() == "finished:completed", done.stdout[-3000:]
     rows = read_lines(folder / "rows.jsonl")
     assert [row["n"] for row in rows if row["metric"] == "psnr" and row["attack"].startswith("Inv")] == [2] * 4
-    assert not [row for row in rows if row["status"] == "failed"]
+    assert not [row for row in rows if row["status"] in ("failed", "refused")]
+    assert {row["setting"]["randomness"] for row in rows if row["attack"]} == {"follows from the seed (simulation)"}
     assert (folder / "report.html").stat().st_size > 10_000
 
 
@@ -252,6 +253,11 @@ def test_the_same_app_runs_on_a_superlink_with_two_supernodes(
     rows = read_lines(folder / "rows.jsonl")
     audited = [row for row in rows if row["attack"].startswith("Inverting") and row["metric"] == "ssim"]
     assert [(row["reference"], row["n"]) for row in audited] == [("original", 2), ("transformed", 2)]
-    assert not [row for row in rows if row["status"] == "failed"]
+    assert not [row for row in rows if row["status"] in ("failed", "refused")]
+    # Nothing but the workers of a simulation draws from the seed; each node made its own file, at the first of its processes.
+    assert {row["setting"]["randomness"] for row in rows if row["attack"]} == {"each node's own secret"}
+    files = sorted((cli.parent / "secrets").iterdir())
+    assert [file.name for file in files] == ["partition-0.secret", "partition-1.secret"]
+    assert len({file.read_text() for file in files}) == 2
     drawn = read_lines(folder / "pictures" / "index.jsonl")
     assert not drawn, "pictures of private images left a client that does not share them"
