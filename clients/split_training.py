@@ -309,9 +309,13 @@ class SplitClient(LocalClient):
         return self.key("smash", self.task.round, target, sending, number=target)
 
     def _audit_examples(self, target: int, sending: int) -> Tensor:
-        """Positions in the audit pool; the attacked ones are the same in all rounds and pipelines, so that curves compare."""
+        """Positions in the audit pool; the attacked ones are the same in all rounds and pipelines, so that curves compare.
+
+        No image is attacked in two batches as long as there are enough.
+        """
         size = self.num_test if self.task.auxiliary_data == "private" else self.num_train
-        order = torch.randperm(size, generator=generator_for(*self.key("audited", target)))
+        order = torch.randperm(size, generator=generator_for(*self.key("audited")))
+        order = order.roll(-target * self.task.probe_images)
         attacked, rest = order[: self.task.probe_images], order[self.task.probe_images :]
         company = max(min(self.task.batch_size, size) - len(attacked), 0)
         drawn = torch.randperm(len(rest), generator=generator_for(*self._audit_key(target, sending), "company"))[

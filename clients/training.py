@@ -60,7 +60,8 @@ class LocalResult:
         updates: Name -> (local - global), protected; one, or one per probe.
         num_examples: Examples behind each.
         local_steps: Optimizer steps behind each.
-        metrics: Numbers about the round ("train-loss", "train-seconds", a privacy budget).
+        metrics: Numbers about the round ("train-loss" unless a defence bounds what one example tells, "train-seconds", a privacy
+            budget).
         ledger: To be kept until the next round; see ``Ledger``.
     """
 
@@ -239,7 +240,9 @@ class LocalClient:
         training = self._training(model, _Kept(self), ledger.get("train", {}), key)
         loss, steps = self._run(training, key)
         update = self._update(model, weights, key)
-        metrics = {"train-loss": loss, **self._privacy(training.state), "train-seconds": time.perf_counter() - start}
+        # An exact loss is a message about every example, which no bound of what an update tells would cover.
+        told = {} if any(defense.bounds_examples for defense in self.pipeline.defenses) else {"train-loss": loss}
+        metrics = {**told, **self._privacy(training.state), "train-seconds": time.perf_counter() - start}
         # Exact, because a pass repeats nobody; of a Poisson sample (DP-SGD) the expected size, as the true one is private.
         examples = min(self.num_train, steps * self.task.batch_size)
         return LocalResult([update], examples, steps, metrics, _without_empty(ledger | {"train": training.state}))
@@ -324,12 +327,13 @@ class LocalClient:
     def probed(self, target: int) -> Probed:
         """The images of a probe: the same in every round and pipeline, so that curves compare the same people.
 
-        Crops and mirror images are drawn anew in every round.
+        No two probes show the same person as long as there are enough, because scores of an image that is attacked twice are not
+        two observations. Crops and mirror images are drawn anew in every round.
         """
         count = self.task.probe_images
-        order = torch.randperm(len(self._train), generator=generator_for(*self.key("probed", target)))
+        order = torch.randperm(len(self._train), generator=generator_for(*self.key("probed")))
         # Defences that mix examples need company: the probe is the first `count` examples of a batch of the usual size.
-        chosen = order[: max(count, self.task.batch_size)]
+        chosen = order.roll(-target * count)[: max(count, self.task.batch_size)]
         return _rows(self.view(chosen, self.key("probe", self.task.round, "batch", target)), slice(count))
 
     def probed_windows(self, target: int) -> Tensor | None:

@@ -106,6 +106,12 @@ def check_defenses(experiment: Experiment) -> None:
         ConfigError: Naming the defence and what to change.
     """
     for pipeline in experiment.pipelines():
+        if pipeline.protects_once and experiment.task(pipeline).augments:
+            raise ConfigError(
+                f"defenses: {pipeline} protects an image once and keeps the result, but crop-padding = {experiment.crop_padding} "
+                f"and horizontal-flip = {experiment.horizontal_flip} show training another view at every use, which would be "
+                "protected anew each time, and the server could average: leave one of the two out"
+            )
         for defense in pipeline.defenses:
             if experiment.scenario == "federated":
                 if isinstance(defense, SmashedDefense | EdgeTrainingDefense):

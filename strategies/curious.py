@@ -249,7 +249,7 @@ class CuriousFedAvg(FedAvg):
             "images": max(s.num_examples for s in seen),
             "local_steps": max(s.local_steps for s in seen),
             "learning_rate": "known",
-            "labels": "known" if seen[0].labels is not None else "unknown",
+            **_label_knowledge(seen),
             "mode": "train" if seen[0].train_mode else "eval",
             "batch_norm_statistics": _statistics(task, seen[0].train_mode) if statistics else "none",
             **_recipe(task),
@@ -348,6 +348,13 @@ def defense_strength(task: Task, observation: str) -> dict[str, str]:
         return {"defense_strength": "per update, as in training"}
     once = task.local_steps or "all"
     return {"defense_strength": f"{ONE_STEP_PER_UPDATE}; in training it acts once on {once} local steps"}
+
+
+def _label_knowledge(seen: list[Seen]) -> dict[str, Any]:
+    """Clients of a real federation publish no labels: with them, an attack is an upper bound."""
+    if seen[0].labels is None:
+        return {"labels": "unknown"}
+    return {"labels": "known", "upper_bound": "told the labels"}
 
 
 def _published(reply: Message, record: str, target: int) -> Tensor | None:

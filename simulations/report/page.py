@@ -120,7 +120,9 @@ def _view(
     defenses = defenses if isinstance(defenses, Mapping) else {}
     lines = summarise(study, defenses)
     columns, control = control_table(study)
-    able = [row for row in control if row.metric == "psnr" and row.attack not in study.upper_bounds]
+    controlled = [row for row in control if row.metric == "psnr"]
+    # Where every attack is told something, as the labels, the run is still worth nothing if none of them works.
+    able = [row for row in controlled if row.attack not in study.upper_bounds] or controlled
     images = [verdict for row in able for verdict in row.verdicts if verdict]
     judged = [verdict for verdict in images if not verdict.too_few]
     reconstructed = [one for one in pictures if one.attack not in study.class_attacks]

@@ -233,6 +233,25 @@ def test_probed_images_are_the_same_in_every_round_and_pipeline() -> None:
     assert len(client(pipeline="InstaHide()").probed(0).seen) == TASK.probe_images
 
 
+def test_no_two_probes_show_the_same_person_until_all_were_shown() -> None:
+    """Twenty probes of two images from 40 examples: all of them, once; a score of a repeated image is no second observation."""
+    many = client(probe_targets=20)
+    images = torch.cat([many.probed(target).original.images for target in range(20)])
+    assert len(images) == 40
+    assert len(images.unique(dim=0)) == len(client().plain(torch.arange(40)).images.unique(dim=0))
+
+
+def test_a_bound_of_what_one_example_tells_lets_no_exact_number_out_beside_the_update() -> None:
+    """Two clients that differ in one example alone: whatever a reply of DP-SGD says of the round's images is noised or absent."""
+    private, plain = (client(pipeline=text).train(weights(), {}) for text in ("DPSGD(noise_multiplier=1.0)", ""))
+    assert set(private.metrics) == {"epsilon", "delta", "train-seconds"}
+    assert set(plain.metrics) == {"train-loss", "train-seconds"}
+    other = LocalClient(replace(TASK, pipeline="DPSGD(noise_multiplier=1.0)"), 0, [*range(39), 77], range(0, 20))
+    theirs = other.train(weights(), {})
+    told = [{**r.metrics, "train-seconds": 0.0, "n": r.num_examples, "steps": r.local_steps} for r in (private, theirs)]
+    assert told[0] == told[1]
+
+
 def test_batch_norm_statistics_travel_in_the_update_and_under_its_defences() -> None:
     task = replace(TASK, model="resnet20", norm="batch", image_size=32, learning_rate=0.01)
     mine = LocalClient(task, 0, range(0, 40), range(0, 20))

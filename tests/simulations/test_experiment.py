@@ -59,6 +59,8 @@ BAD = [
     ),
     ({"crop-padding": -1}, "crop-padding is -1; allowed: at least 0"),
     ({"horizontal-flip": 1}, "horizontal-flip is 1 (int); expected bool"),
+    ({"crop-padding": 2, "defenses": "VisualMixer()"}, "protects an image once and keeps the result"),
+    ({"horizontal-flip": True, "defenses": "ImageNoise()"}, "leave one of the two out"),
     ({"probe-mode": "test"}, "probe-mode is 'test'; allowed: 'train' or 'eval'"),
     ({"scenario": "split", "model": "vit", "defenses": "", "probe-mode": "eval"}, "as no probes are sent"),
     ({"fraction-train": 1.5}, "fraction-train is 1.5; allowed: above 0, at most 1"),

@@ -11,6 +11,9 @@ from flwr.app import Message
 from numpy.typing import NDArray
 
 from simulations.experiment import Experiment
+from simulations.report.rows import read_rows
+from simulations.report.study import split
+from simulations.report.summary import summarise
 from simulations.server_app import run_experiment
 from tests.local_grid import LocalGrid
 
@@ -99,3 +102,18 @@ def test_a_running_variance_is_never_pushed_below_zero(tmp_path: Path) -> None:
     for name, weight in evaluated.items():
         bound = np.maximum(wanted[name], 0) if name in variances else wanted[name]
         np.testing.assert_allclose(weight, bound, rtol=1e-4, atol=1e-4, err_msg=name)
+
+
+@pytest.mark.parametrize("labels", ["known", "unknown"])
+def test_attacks_that_are_told_labels_are_upper_bounds_and_lead_nothing(tmp_path: Path, labels: str) -> None:
+    run(
+        tmp_path / "run", Wire(), rounds=1, attack_rounds="first", probe_attacks="InvertingGradients(iterations=2)",
+        update_attacks="", labels=labels, probe_targets=1, adaptive=False,
+    )  # fmt: skip
+    rows, _ = read_rows(tmp_path / "run" / "rows.jsonl")
+    scored = [row for row in rows if row.is_attack and row.metric == "psnr"]
+    assert scored
+    assert {row.setting.get("upper_bound", "") for row in scored} == {"told the labels" if labels == "known" else ""}
+    (study,) = split(rows, [""])
+    (line,) = summarise(study, {})
+    assert (line.strongest is None) == (labels == "known")
