@@ -29,6 +29,8 @@ STEPS, ROWS, HIDDEN, RATE = 250, 4096, 32, 1e-2
 NOISE, SMOOTHING, LOST = 0.3, 0.6, 0.15
 """Errors of inversions that the judgement must bear: largest standard deviation of noise, and share of a 3 x 3 blur. The last is
 the share of guesses with up to 8 times as much noise: there it learns that it cannot tell."""
+COARSEST = 5
+"""Octaves of coarse noise: squares of 1, 2, 4, ... pixels."""
 FLOOR = 1e-5
 """Variance below which nothing is visible, in units of images in [0, 1]."""
 CERTAIN = 0.95
@@ -144,16 +146,36 @@ def _variance_and_correlation(covariance: Tensor, channels: int) -> list[Tensor]
 
 
 def as_inverted(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Images with errors such as inversions leave: white noise, and for half of them a blur, of a strength drawn for each."""
-    draw = torch.rand(4, len(images), 1, 1, 1, generator=generator).to(images)
+    """Images with errors such as inversions leave: noise that is white, or coarse as where an inversion fails, and a blur.
+
+    Which of them, and how strong, is drawn for each image.
+    """
+    draw = torch.rand(5, len(images), 1, 1, 1, generator=generator).to(images)
     kernel = torch.tensor([1.0, 2.0, 1.0]).outer(torch.tensor([1.0, 2.0, 1.0])).to(images) / 16
     channels = images.shape[1]
     padded = F.pad(images, (1, 1, 1, 1), mode="replicate")
     blurred = F.conv2d(padded, kernel.expand(channels, 1, 3, 3), groups=channels)
     share = SMOOTHING * draw[0] * (draw[1] < 0.5)
-    std = NOISE * torch.where(draw[3] < LOST, 8 * draw[2], draw[2].square())
-    noise = std * torch.randn(images.shape, generator=generator).to(images)
-    return (images + share * (blurred - images) + noise).clamp(0, 1)
+    white = draw[2].square() * torch.randn(images.shape, generator=generator).to(images)
+    noise = torch.where(draw[4] < 0.5, white, draw[2] * _coarse_noise(images, generator))
+    std = NOISE * torch.where(draw[3] < LOST, 8.0, 1.0)
+    return (images + share * (blurred - images) + std * noise).clamp(0, 1)
+
+
+def _coarse_noise(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Noise of standard deviation 1, larger at coarse scales and partly shared by the channels, by draws for each image."""
+    batch, channels, height, width = images.shape
+    slope, shared = torch.rand(2, batch, 1, 1, 1, generator=generator)
+    total, power = torch.zeros(images.shape), torch.zeros(batch, 1, 1, 1)
+    for octave in range(COARSEST):
+        size = (max(height >> octave, 1), max(width >> octave, 1))
+        own = torch.randn(batch, channels, *size, generator=generator)
+        common = torch.randn(batch, 1, *size, generator=generator)
+        weight = 2 ** (2 * slope * octave)  # of the variance; natural images have 4 for each octave
+        rough = (1 - shared).sqrt() * own + shared.sqrt() * common
+        total += weight.sqrt() * F.interpolate(rough, (height, width))
+        power += weight
+    return (total / power.sqrt()).to(images)
 
 
 def _turned(images: Tensor, generator: torch.Generator) -> Tensor:

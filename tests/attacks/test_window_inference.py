@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from attacks.window_inference import (
     _at_least_half,
+    _coarse_noise,
     _most_expected,
     as_inverted,
     learn_windows,
@@ -165,6 +166,14 @@ def test_learning_repeats_itself_and_leaves_the_global_stream_alone():
     answers = [one.judges[0](features) for one in (first, second, again, third)]
     assert all(torch.equal(answers[0], other) for other in answers[1:3])
     assert not torch.equal(answers[0], answers[3])
+
+
+def test_coarse_noise_has_unit_variance_and_is_largest_at_coarse_scales():
+    noise = _coarse_noise(torch.zeros(2000, 3, 32, 32), seeded(0))
+    assert float(noise.square().mean()) == pytest.approx(1, abs=0.05)
+    features = region_features(noise, (16, 8, 4, 2))[0].mean((0, 1, 2))
+    assert (features[0:8:2].diff() > 0.2).all()
+    assert features[7] > 0.3  # the channels share about half of it
 
 
 def test_errors_of_inversions_stay_in_range_and_differ_by_image():
