@@ -51,8 +51,8 @@ CHEAP = {
     **{"representative_iterations": 5, "latent": 8, "width": 4},
 }
 
-# A step of a GAN costs several times as much as a step of an inversion.
-FEWER_ITERATIONS = dict.fromkeys(("ClassGAN", "MultitaskGAN"), 20)
+# A step of a GAN costs several times as much as a step of an inversion; a step of these L-BFGS attacks is twenty of them.
+FEWER_ITERATIONS = {"ClassGAN": 20, "MultitaskGAN": 20, "LBFGSL2": 4, "LBFGSCosine": 4}
 
 # A pipeline that the attack is meant for, where it is not the empty one.
 PIPELINES = {
