@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -72,6 +73,13 @@ class Pipeline:
                 f"{self}: {steps[0]} would act on the gradient of a batch, which {self.defenses[private[0]]} replaces by its own "
                 "clipped and noised one; say per='update'"
             )
+        updates = [d for d in self.defenses if isinstance(d, UpdateDefense)]
+        for before, after in itertools.pairwise(updates):
+            if before.per == "update" and after.per == "step":
+                raise DefenseError(
+                    f"{self}: {after} acts in every local step, and so before {before}, which acts on the finished update; "
+                    "write it first, or give both the same per"
+                )
 
     def __str__(self) -> str:
         return " | ".join(map(repr, self.defenses))

@@ -194,7 +194,7 @@ def test_a_stages_stream_is_its_own(batch: Batch):
 
 
 def test_stages_per_step_and_per_update_act_each_in_their_place():
-    pipeline = Pipeline((Pruning(0.5, "update"), Clip(1.0, "step"), Clip(0.5)))
+    pipeline = Pipeline((Clip(1.0, "step"), Pruning(0.5, "update"), Clip(0.5)))
     given = {"w": torch.tensor([3.0, 4.0])}
     torch.testing.assert_close(pipeline.protect_gradient(given, (0,))["w"], torch.tensor([0.6, 0.8]))
     torch.testing.assert_close(pipeline.protect_update(given, (0,))["w"], torch.tensor([0.0, 0.5]))
@@ -301,3 +301,11 @@ def test_text_shows_the_strength_and_what_differs_from_the_default():
     )
     assert repr(LaplaceNoise(scale=np.float64(0.25))) == "LaplaceNoise(scale=0.25, per='step')"
     assert str(Pipeline()) == ""
+
+
+def test_a_stage_of_the_finished_update_cannot_be_written_before_one_of_every_step() -> None:
+    """It would run after it whatever the text says: the clip would cut the noise off."""
+    with pytest.raises(DefenseError, match="write it first"):
+        Pipeline((Clip(1.0), GaussianNoise(0.1, "step")))
+    for fine in ((GaussianNoise(0.1, "step"), Clip(1.0)), (Clip(1.0), GaussianNoise(0.1, "update"))):
+        assert Pipeline(fine).update_defenses == fine
