@@ -18,7 +18,7 @@ CHUNK = 128
 """Images that are read at once."""
 MARGIN = 0.25
 """Of a whole round, where a guess is free to be of any of many images, the error of the true one must be below this share of the
-error of the nearest other (6 dB). Of 130 images and 30 others some image of the 130 is the nearest to four blind guesses of five."""
+error of the nearest other (6 dB). Of 130 images and 30 others some image of the 130 is nearest to four blind guesses of five."""
 
 
 def other_images(client: LocalClient, truth: Probed, target: int, wanted: int | None = None) -> Tensor:

@@ -57,7 +57,7 @@ class Cell:
             true images are picked out far more often than chance.
         model_accuracy: Test accuracy of the attacked model, mean over seeds.
         members: Members among the records of a test of membership, over all seeds; None where the rows do not say.
-        scales: Scale -> PSNR against the original, in dB: what a blurred copy of the same images scores, and the mean of their class.
+        scales: Scale -> PSNR against the original, in dB: what a blurred copy of the images scores, and the mean of their class.
         picked_scales: Scale -> share of the true images that it picks out among others.
         chance_of_retrieval: How often a blind guess is nearest to its image among the candidates; None where nobody looked.
         too_few: No seed has enough images for a verdict.

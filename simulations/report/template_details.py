@@ -137,8 +137,8 @@ ATTACKS = """
 <header><h2>All attacks</h2><p>Every attack on every defence in every attacked round, with the null baselines beside it
 {%- if view.membership or view.representatives %}; attacks on membership and GAN attacks have tables of their own{% endif %}.
 {% if upper_bounds %}Upper bounds were given what no server of this run has; they never make the headline. {% endif %}
-{% if view.scale_names %}The scales are to read PSNR by, and no bars: a blurred copy of the truth, and the mean of the other images of
-the true class, which is what who knows only the class could guess. {% endif %}
+{% if view.scale_names %}The scales are to read PSNR by, and no bars: a blurred copy of the truth, and the mean of the other images
+of the true class, which is what who knows only the class could guess. {% endif %}
 {% if view.has_recognition %}Recognised is the share of images in which a classifier trained on clean data, the oracle, sees
 the right class. {% endif %}
 Failed trials are counted and scored as a grey image, never dropped. Cost is the attack's own matching loss; the card
