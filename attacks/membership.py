@@ -65,7 +65,7 @@ class Membership:
     failure: str = ""
 
     def scores(self, images: Tensor, classes: Tensor) -> Tensor:
-        """How likely each record was trained on: higher is likelier. Zero for every record where the attack failed.
+        """How likely each record was trained on: higher is likelier.
 
         Args:
             images: (N, C, H, W), normalised, as the model sees test images (protected where the defence asks for it).
@@ -73,9 +73,14 @@ class Membership:
 
         Returns:
             (N,) float64 on the CPU.
+
+        Raises:
+            AttackError: When the attack failed: equal scores for all would read as privacy.
         """
-        if self.model is None or not len(images):
-            return torch.zeros(len(images), dtype=torch.float64)
+        if self.model is None:
+            raise AttackError(f"a test that failed scores no record: {self.failure or 'no reason given'}")
+        if not len(images):
+            return torch.zeros(0, dtype=torch.float64)
         logits = predict(self.model, images)
         classes = classes.cpu()
         if self.network is None:

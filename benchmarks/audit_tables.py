@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from simulations.report.control import validate
-from simulations.report.rows import read_rows
+from simulations.report.rows import null_name, read_rows
 from simulations.report.study import Cell, Study, split
 from simulations.report.summary import Line, summarise
 
@@ -103,7 +103,7 @@ def everything(runs: Sequence[tuple[Study, list[Line]]], reference: str) -> str:
                 continue
             numbers = [number(cell, "psnr", reference, 1), picked(cell), number(cell, "recognition", "", 2)]
             count = str(cell.scores["psnr", reference].n)
-            name = cell.attack.removeprefix("baseline:")
+            name = null_name(cell.attack)
             shown = attack(cell) if cell in study.cells else name
             key = (cell.defense, cell.attack + cell.card * (cell not in study.cells), cell.round)
             found.setdefault(key, [[f"`{cell.defense}`" if cell.defense else "none", shown, when(cell), count]])

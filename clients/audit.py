@@ -15,12 +15,13 @@ from torch import Tensor
 
 from attacks.base import Labels, Reconstruction, Representatives
 from attacks.membership import Membership
-from attacks.metrics import blurred, label_hits, mse, null_baselines, optimal_assignment, psnr, score, score_pairs, ssim
+from attacks.metrics import label_hits, mse, optimal_assignment, psnr, score, score_pairs, ssim
 from attacks.normalisation import normalise
 from attacks.oracle import Oracle
 from attacks.representatives import score_representatives
+from clients.blind_guesses import BlindGuesses
 from clients.guesses import Guess
-from clients.line_up import other_images, retrieval
+from clients.line_up import CANDIDATES, other_images, retrieval, retrieval_from_round
 from clients.split_training import SplitClient
 from clients.task import Task
 from clients.training import CHUNK, LocalClient, Probed, chunks
@@ -71,7 +72,7 @@ def audit_guesses(
         For reconstructions "psnr-original", "psnr-transformed" and the like, "retrieval-original" with "retrieval-chance" (see
         ``clients.line_up``), "label-accuracy", and "recognition" where there is an oracle, with "feature-similarity" and
         "identification" where it came along; for labels "label-accuracy"; for representatives see ``score_representatives``; for
-        tests of membership "member-score" and "other-score", one per training and per test example.
+        tests of membership "member-score" and "other-score", one per training and per test example, of tests that did not fail.
 
     Raises:
         ValueError: When the number of guesses is not the number of observed updates, or their image shape is not the data's.
@@ -82,6 +83,9 @@ def audit_guesses(
     scores: dict[str, list[float]] = defaultdict(list)
     for target, ((guess, recognised), truth) in enumerate(zip(guesses, known, strict=True)):
         if isinstance(guess, Membership):
+            # A test that failed judged nobody: its records would pass for records that were judged alike.
+            if guess.failure:
+                continue
             _add(scores, "", membership_scores(client, guess))
         elif isinstance(guess, Representatives):
             seen = torch.full_like(guess.classes, -1) if recognised is None else recognised
@@ -92,8 +96,8 @@ def audit_guesses(
             paired = observation == "smashed"
             _add(scores, "", score_both(guess, truth, paired=paired))
             if isinstance(guess, Reconstruction):
-                others = other_images(client, truth.original.images, target)
-                _add(scores, "", _retrieval(guess, truth, others, paired=paired))
+                others = _others(client, observation, truth, target)
+                _add(scores, "", _retrieval(guess, truth, others, observation))
             if isinstance(guess, Reconstruction) and paired:
                 _add(scores, "", paper_scores(guess.images, truth.original.images, paper_scale(client.task)))
             if isinstance(guess, Reconstruction) and recognised is not None:
@@ -131,60 +135,27 @@ def membership_scores(client: LocalClient, test: Membership) -> dict[str, list[f
 
 
 def audit_baselines(client: LocalClient, observation: str, *, pictures: bool) -> Audited:
-    """Scores of guesses that used no observation at all, and of a scale; shares pictures if asked.
+    """Scores of guesses that used no observation at all, and of the scales; shares pictures if asked.
 
-    Null baselines come under "baseline:grey:psnr-original" and the like. Their mean image is the mean of this client's own images,
-    which no attacker has: a stricter bar than a public mean. Against the transformed images it is the mean of transformed images.
-    A blurred copy of the truth comes under "scale:blurred:psnr-original": a scale to read the others by, and no baseline.
+    Names are "baseline:grey:psnr-original", "scale:class-mean:psnr-original" and the like; see ``BlindGuesses``.
     """
     known = truths(client, observation)
-    means = client.mean_image(), mean_transformed(client)
+    # Of a whole local round an attack reconstructs a few images, so the baselines answer with a few as well.
+    blind = BlindGuesses(client, known, slice(max(client.task.probe_images, BASELINE_IMAGES)))
     scores: dict[str, list[float]] = defaultdict(list)
     shared: dict[str, Tensor] = {}
     for target, truth in enumerate(known):
         paired = observation == "smashed"
-        others = other_images(client, truth.original.images, target)
-        # Of a whole local round an attack reconstructs a few images, so the baselines answer with a few as well.
-        few = slice(max(client.task.probe_images, BASELINE_IMAGES))
-        for name, guesses in blind_guesses(truth, means, few).items():
+        others = _others(client, observation, truth, target)
+        for name, guesses in blind.of(truth).items():
             found = _both_references(guesses, truth, paired=paired)
-            found |= _retrieval(guesses[0], truth, others, paired=paired)
+            found |= _retrieval(guesses[0], truth, others, observation)
             _add(scores, f"{name}:", found)
         scores["baseline:uniform:label-accuracy"].extend(uniform_label_accuracy(truth.original, paired=paired))
         if pictures and observation != "update":
             shared |= {f"original-{target}": truth.original.images, f"protected-{target}": truth.seen.images}
     scores |= {f"{COUNTS}:{name}": [float(number)] for name, number in defense_counts(client).items()}
     return Audited(dict(scores), shared)
-
-
-def blind_guesses(
-    truth: Probed, means: tuple[Tensor, Tensor], few: slice
-) -> dict[str, tuple[Reconstruction, Reconstruction]]:
-    """Null baselines and the scale, each as a guess of the original and one of the transformed images.
-
-    Args:
-        truth: The images behind one observation; null baselines depend on their shape alone.
-        means: The mean (C, H, W) of original and of transformed images.
-        few: Which of the images the guesses are of.
-    """
-    images = truth.original.images[few], truth.seen.images[few]
-    nulls = [null_baselines(of, mean) for of, mean in zip(images, means, strict=True)]
-    found = {f"baseline:{name}": (nulls[0][name], nulls[1][name]) for name in nulls[0]}
-    scale = [Reconstruction(blurred(of), torch.full((len(of),), -1)) for of in images]
-    return {**found, "scale:blurred": (scale[0], scale[1])}
-
-
-def mean_transformed(client: LocalClient) -> Tensor:
-    """The mean (C, H, W) of a client's training images as they enter the model in this round, in batches of training's size.
-
-    Of many images, that of those that ``LocalClient.mean_image`` averages.
-    """
-    chosen = client.averaged()
-    sums = [
-        client.view(chosen[piece], client.key("mean-transformed", client.task.round, at)).seen.images.double().sum(0)
-        for at, piece in enumerate(chunks(len(chosen), client.task.batch_size))
-    ]
-    return (torch.stack(sums).sum(0) / len(chosen)).float()
 
 
 def defense_counts(client: LocalClient) -> dict[str, int]:
@@ -300,9 +271,16 @@ def _both_references(
     return found
 
 
-def _retrieval(guess: Reconstruction, truth: Probed, others: Tensor, *, paired: bool) -> dict[str, list[float]]:
-    images = truth.original.images
-    return retrieval(guess, _pairs(guess.images, images, paired=paired), images, others, paired=paired)
+def _others(client: LocalClient, observation: str, truth: Probed, target: int) -> Tensor:
+    return other_images(client, truth, target, CANDIDATES - 1 if observation == "update" else None)
+
+
+def _retrieval(guess: Reconstruction, truth: Probed, others: Tensor, observation: str) -> dict[str, list[float]]:
+    images, paired = truth.original.images, observation == "smashed"
+    pairs = _pairs(guess.images, images, paired=paired)
+    if observation == "update":
+        return retrieval_from_round(guess, pairs, images, others)
+    return retrieval(guess, pairs, images, others, paired=paired)
 
 
 def _add(scores: dict[str, list[float]], prefix: str, more: dict[str, list[float]]) -> None:

@@ -36,3 +36,19 @@ def random_crop_and_flip(images: Tensor, padding: int, flip: bool, generator: to
     which = torch.arange(count, device=images.device).view(-1, 1, 1)
     # Advanced indices around a slice put the channels last.
     return padded[which, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
+
+
+def mean_view(images: Tensor, padding: int, flip: bool) -> Tensor:
+    """What ``random_crop_and_flip`` gives on average: the expectation over its draws, which is linear in the image.
+
+    Args:
+        images: (B, C, H, W); left as they are.
+        padding: As there.
+        flip: As there.
+
+    Returns:
+        (B, C, H, W): every pixel the mean over the (2 padding + 1)^2 shifts, and over the mirror image where ``flip`` is set.
+    """
+    if padding:
+        images = F.avg_pool2d(F.pad(images, [padding] * 4), 2 * padding + 1, stride=1)
+    return (images + images.flip(-1)) / 2 if flip else images

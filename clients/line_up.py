@@ -9,27 +9,33 @@ from torch import Tensor
 
 from attacks.base import Reconstruction
 from attacks.metrics import retrieved
-from clients.training import LocalClient
-from defenses.base import generator_for
+from clients.training import LocalClient, Probed
+from defenses.base import Batch, generator_for
 
 CANDIDATES = 100
 """Images of a line-up: the attacked one and 99 others of its kind, where the client has so many."""
 CHUNK = 128
 """Images that are read at once."""
+MARGIN = 0.25
+"""Of a whole round, where a guess is free to be of any of many images, the error of the true one must be below this share of the
+error of the nearest other (6 dB). Of 130 images and 30 others some image of the 130 is nearest to four blind guesses of five."""
 
 
-def other_images(client: LocalClient, attacked: Tensor, target: int) -> Tensor:
-    """99 images for each attacked one, of the client's own data: (M, C, H, W) in [0, 1], distinct from those and each other.
+def other_images(client: LocalClient, truth: Probed, target: int, wanted: int | None = None) -> Tensor:
+    """99 images for each attacked one, of the client's own data: (M, C, H, W) in [0, 1].
 
-    They come from the part of the data that the attacked ones are of, and from the other part when that does not suffice; of a
-    client with few images there are fewer. They are the same in every round and under every defence.
+    None is an attacked image, by its place in the client's data, nor repeats one of those or another, pixel by pixel before any
+    crop. They come from the part of the data that the attacked ones are of, and from the other part when that does not suffice; of
+    a client with few images there are fewer. They are the same in every round and under every defence. Where the attacked images
+    are cropped and mirrored, so are these, by draws of their own: else a black border would tell a view from the others.
 
     Args:
         client: Holds the data.
-        attacked: (B, C, H, W), the original images behind one observation.
+        truth: The images behind one observation.
         target: Number of the observation.
+        wanted: How many; by default 99 for each attacked image.
     """
-    wanted = (CANDIDATES - 1) * len(attacked)
+    wanted = (CANDIDATES - 1) * len(truth.positions) if wanted is None else wanted
     generator = generator_for(*client.key("line-up", target))
     parts = [
         torch.randperm(client.num_train, generator=generator),
@@ -37,14 +43,25 @@ def other_images(client: LocalClient, attacked: Tensor, target: int) -> Tensor:
     ]
     # The server that holds the training images attacks test images.
     order = torch.cat(parts[::-1] if client.task.auxiliary_data == "private" else parts)
-    known = {image.numpy().tobytes() for image in attacked.cpu()}
+    order = order[~torch.isin(order, truth.positions)]
+    known = {image.numpy().tobytes() for image in client.own_images(truth.positions)}
     found: list[Tensor] = []
     images = (image for at in range(0, len(order), CHUNK) for image in client.own_images(order[at : at + CHUNK]))
     for image in itertools.takewhile(lambda _: len(found) < wanted, images):
         if (pixels := image.numpy().tobytes()) not in known:
             known.add(pixels)
             found.append(image)
-    return torch.stack(found) if found else attacked[:0].cpu()
+    if not found:
+        return truth.original.images[:0].cpu()
+    others = torch.stack(found)
+    if not shows_views(client, truth):
+        return others
+    return client.augmented(Batch(others, torch.zeros(len(others), 1)), client.key("line-up", target, "views")).images
+
+
+def shows_views(client: LocalClient, truth: Probed) -> bool:
+    """Whether the attacked images are crops and mirror images: training images where the task asks for it, test images never."""
+    return client.task.augments and bool((truth.positions < client.num_train).all())
 
 
 def retrieval(
@@ -77,3 +94,47 @@ def retrieval(
         mine = others[(torch.arange(size) + place * size) % max(len(others), 1)]
         hits += retrieved(images[row][None], torch.cat([truth[column][None], mine]), torch.tensor([0]))
     return {"retrieval-original": hits, "retrieval-chance": [1 / (1 + size)] * len(hits)}
+
+
+def retrieval_from_round(
+    guess: Reconstruction, pairs: tuple[Tensor, Tensor], truth: Tensor, others: Tensor
+) -> dict[str, list[float]]:
+    """Whether each guess of an image of a whole round is of its image and of no other: a line-up of one and at most 99 others.
+
+    No client has 99 others for each image that it trains on, so the choice among the B images cannot be made up for by more
+    candidates. Instead the guess must be nearer to its image than ``MARGIN`` times the distance of the nearest other, and the
+    chance of a blind guess is not reckoned but measured: every other image in turn is a guess by one who knows what such images
+    look like, may choose the nearest of the B, and is compared with the rest. With h of M such guesses found, the chance is
+    (h + 1) / (M + 1), which is never below 1 in 100.
+
+    Args:
+        guess: The guesses.
+        pairs: Indices into guesses and truth, as the other scores use them.
+        truth: (B, C, H, W), the original images of the round.
+        others: (M, C, H, W), M at most 99, none of them of the round.
+
+    Returns:
+        As ``retrieval``.
+    """
+    images, count = guess.images.detach().cpu()[pairs[0]], len(others)
+    own = _errors(images, truth)[torch.arange(len(images)), pairs[1]]
+    hits = own < MARGIN * _nearest(_errors(images, others))
+    between = _errors(others, others).fill_diagonal_(torch.inf)
+    blind = _nearest(_errors(others, truth)) < MARGIN * _nearest(between)
+    # A single other has nothing to be compared with.
+    found = int(blind.sum()) if count > 1 else count
+    return {
+        "retrieval-original": hits.float().tolist(),
+        "retrieval-chance": [(found + 1) / (count + 1)] * len(hits),
+    }
+
+
+def _errors(guess: Tensor, known: Tensor) -> Tensor:
+    """Squared errors (M, K) up to a factor; infinite where the guess is not finite."""
+    g, k = (images.flatten(1).float().cpu() for images in (guess, known))
+    distances = torch.cdist(g, k, compute_mode="donot_use_mm_for_euclid_dist")
+    return distances.square().nan_to_num(nan=torch.inf)
+
+
+def _nearest(errors: Tensor) -> Tensor:
+    return errors.amin(1) if errors.shape[1] else errors.new_full((len(errors),), torch.inf)

@@ -254,7 +254,7 @@ class SplitClient(LocalClient):
             Batch(batch.images[: self.task.probe_images], batch.targets[: self.task.probe_images])
             for batch in (view.original, view.seen)
         )
-        return Probed(original, seen)
+        return Probed(original, seen, view.positions[: self.task.probe_images])
 
     def send_audited(self, edge: EdgeHalf, target: int, sendings: int) -> Tensor:
         """``sendings`` sendings (R, B, N, D) of an audit batch: the attacked images stay in front, their company changes."""
@@ -332,7 +332,7 @@ class SplitClient(LocalClient):
         if self.task.auxiliary_data != "private":
             return self.view(chosen, key)
         clean = self.test_plain(chosen)
-        return Probed(clean, self.pipeline.protect_test(clean, key))
+        return Probed(clean, self.pipeline.protect_test(clean, key), self.num_train + chosen)
 
 
 def build_optimizer(task: Task, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:

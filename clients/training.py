@@ -90,10 +90,17 @@ def local_batch(part: ImageData, indices: Tensor, num_classes: int) -> Batch:
 
 @dataclass(frozen=True)
 class Probed:
-    """The images of one probe: as the person holds them, and as they entered the model."""
+    """The images of one probe: as the person holds them, and as they entered the model.
+
+    Attributes:
+        original: Before the defences, cropped and mirrored where training does so.
+        seen: As they entered the model.
+        positions: (B,) int64, which of the client's own images they are: as ``LocalClient.own_images`` counts.
+    """
 
     original: Batch
     seen: Batch
+    positions: Tensor
 
 
 class LocalClient:
@@ -122,6 +129,11 @@ class LocalClient:
     def num_train(self) -> int:
         """Number of training examples."""
         return len(self._train)
+
+    @property
+    def train_indices(self) -> tuple[int, ...]:
+        """Its training examples in the data set."""
+        return self._train
 
     @property
     def num_test(self) -> int:
@@ -194,12 +206,6 @@ class LocalClient:
         """Positions (n,) of the training images that stand for all of them in a mean: ``MOST_AVERAGED`` at most, evenly spaced."""
         return torch.linspace(0, self.num_train - 1, min(self.num_train, MOST_AVERAGED)).long()
 
-    def mean_image(self) -> Tensor:
-        """The mean (C, H, W) of the local training images ``averaged``."""
-        chosen = self.averaged()
-        sums = [self.plain(chosen[piece]).images.double().sum(0) for piece in chunks(len(chosen), CHUNK)]
-        return (torch.stack(sums).sum(0) / len(chosen)).float()
-
     def augmented(self, batch: Batch, key: Key) -> Batch:
         """The batch as cropped and mirrored under ``key``; itself where the task asks for neither."""
         if not self.task.augments:
@@ -221,7 +227,7 @@ class LocalClient:
         A crop or a mirror image is no protection: it shows what the image shows. A guess is therefore compared with the view that
         was used, since a shift of four pixels would look like privacy to every score that compares pixels.
         """
-        return Probed(self.augmented(self.plain(positions), key), self.enter(self.kept(positions), key))
+        return Probed(self.augmented(self.plain(positions), key), self.enter(self.kept(positions), key), positions)
 
     def train(self, weights: Mapping[str, Tensor], ledger: Ledger) -> LocalResult:
         """One local round from the global weights.
@@ -277,7 +283,7 @@ class LocalClient:
             found.append((never, self.view(never, (*key, "audit"))))
         order = torch.cat([positions for positions, _ in found]).argsort()
         original, seen = join([view.original for _, view in found]), join([view.seen for _, view in found])
-        return _rows(Probed(original, seen), order)
+        return _rows(Probed(original, seen, torch.cat([positions for positions, _ in found])), order)
 
     def _drawn(self) -> Iterator[Tensor]:
         """Positions (b,) of the examples in each batch of this round's training: the draws of ``train`` without its images."""
@@ -528,7 +534,7 @@ class _Kept(Dataset[tuple[Tensor, Tensor]]):
 def _rows(view: Probed, chosen: Tensor | slice) -> Probed:
     """Those of its images."""
     original, seen = (Batch(batch.images[chosen], batch.targets[chosen]) for batch in (view.original, view.seen))
-    return Probed(original, seen)
+    return Probed(original, seen, view.positions[chosen])
 
 
 def _without_empty(ledger: Ledger) -> Ledger:

@@ -155,9 +155,16 @@ class Auditor:
     def _membership(
         self, task: Task, outcome: Outcome, setting: dict[str, Any], scores: Scores, *, failures: int
     ) -> None:
-        """One ROC curve over the records of all clients."""
+        """One ROC curve over the records of all clients whose test did not fail; a failed row where there is none."""
         members, others = (torch.tensor(scores.get(name, [])) for name in ("member-score", "other-score"))
         if not len(members) or not len(others):
+            tested = len(outcome.guesses)
+            told = sorted({guess.failure for guess in outcome.guesses if guess.failure})
+            message = "; ".join(told) or f"scores of {len(members)} members and {len(others)} others make no curve"
+            self.recorder.row(
+                task, metric="membership-auc", value=None, attack=outcome.attack, setting=setting, status="failed",
+                n=tested, failures=failures or tested, message=message, seconds=outcome.seconds,
+            )  # fmt: skip
             return
         fpr, tpr = roc_curve(members, others)
         low, high = auc_interval(members, others)

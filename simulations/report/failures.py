@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from simulations.report.control import MEMBERSHIP_METRICS
 from simulations.report.rows import Row, read_rows
 from simulations.report.text import listing, round_mark, setting
 
@@ -60,4 +61,7 @@ def failed_attacks(directory: Path) -> list[Failure]:
 
 
 def _gave_nothing(row: Row) -> bool:
-    return row.status == "failed" if row.metric == "attack" else 0 < row.n <= row.failures
+    # The n of a score of membership counts records, its failures count tests.
+    if row.metric == "attack" or row.metric in MEMBERSHIP_METRICS:
+        return row.status == "failed"
+    return 0 < row.n <= row.failures

@@ -14,7 +14,8 @@ from typing import Any
 NULL_PREFIX = "baseline:"
 """Attack texts of the null baselines, such as ``baseline:grey``: guesses that need no attack."""
 SCALE_PREFIX = "scale:"
-"""Attack texts of what is made from the truth to read scores by, such as ``scale:blurred``: neither a bar nor an attack."""
+"""Attack texts of what is made from the truth or its class to read scores by, such as ``scale:blurred`` and ``scale:class-mean``:
+neither a bar nor an attack."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ class Row:
         ci_low: Lower end of the 95 % interval of the mean.
         ci_high: Upper end of the 95 % interval of the mean.
         worst: The worst single example for privacy.
-        failures: Trials that failed; they are part of ``value`` as the grey image.
+        failures: Trials that failed; they are part of ``value`` as the grey image, of membership (tests of clients) they are not.
         message: Why the row failed.
         client: Client that the row is about, if it is about one.
         extra: Fields that this version does not know, kept for the CSV.

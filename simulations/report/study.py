@@ -57,7 +57,8 @@ class Cell:
             true images are picked out far more often than chance.
         model_accuracy: Test accuracy of the attacked model, mean over seeds.
         members: Members among the records of a test of membership, over all seeds; None where the rows do not say.
-        scales: Scale -> PSNR against the original, in dB: what a blurred copy of the same images scores.
+        scales: Scale -> PSNR against the original, in dB: what a blurred copy of the images scores, and the mean of their class.
+        picked_scales: Scale -> share of the true images that it picks out among others.
         chance_of_retrieval: How often a blind guess is nearest to its image among the candidates; None where nobody looked.
         too_few: No seed has enough images for a verdict.
     """
@@ -73,6 +74,7 @@ class Cell:
     members: int | None = None
     final: bool = False
     scales: dict[str, float] = field(default_factory=dict)
+    picked_scales: dict[str, float] = field(default_factory=dict)
     chance_of_retrieval: float | None = None
     too_few: bool = False
 
@@ -296,6 +298,7 @@ def _cell(defense: str, attack: str, at: int, card: str, rows: list[Row], nulls:
         members=sum(members) if members else None,
         final=any(row.final for row in rows),
         scales=mean_each(scales.of(row) for row in groups.get(("psnr", "original"), ())),
+        picked_scales=mean_each(scales.of(row) for row in groups.get(PICKED, ())),
         chance_of_retrieval=max(chances, default=None),
         too_few=bool(images) and all(map(too_few, images)),
     )

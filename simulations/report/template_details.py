@@ -74,7 +74,7 @@ ATTACK_MACROS = """
 {% if picked %}<th class="edge">Retrieval</th>{% endif %}
 {% if recognition %}<th class="edge">Oracle</th>{% endif %}
 {% if null_names %}<th class="edge" colspan="{{ null_names | length }}">Null baselines, dB</th>{% endif %}
-{% if scale_names %}<th class="edge" colspan="{{ scale_names | length }}">Scale, dB</th>{% endif %}
+{% if scale_names %}<th class="edge" colspan="{{ scale_names | length }}">Scales, dB</th>{% endif %}
 <th class="edge" colspan="3">Original / transformed</th>
 <th class="edge" colspan="7"></th></tr>
 <tr><th scope="col">Defence</th>
@@ -137,7 +137,8 @@ ATTACKS = """
 <header><h2>All attacks</h2><p>Every attack on every defence in every attacked round, with the null baselines beside it
 {%- if view.membership or view.representatives %}; attacks on membership and GAN attacks have tables of their own{% endif %}.
 {% if upper_bounds %}Upper bounds were given what no server of this run has; they never make the headline. {% endif %}
-{% if view.scale_names %}The scale is a blurred copy of the truth, to read PSNR by, and no bar. {% endif %}
+{% if view.scale_names %}The scales are to read PSNR by, and no bars: a blurred copy of the truth, and the mean of the other images
+of the true class, which is what who knows only the class could guess. {% endif %}
 {% if view.has_recognition %}Recognised is the share of images in which a classifier trained on clean data, the oracle, sees
 the right class. {% endif %}
 Failed trials are counted and scored as a grey image, never dropped. Cost is the attack's own matching loss; the card
@@ -146,7 +147,7 @@ says what the attacker knew. Small print is a 95&nbsp;% interval or a null basel
   view.adaptive, view.scale_names) }}
 {% else %}<p class="soft">No attack has finished yet.</p>{% endif %}
 {% if study.null_cells %}
-<details><summary>The null baselines{{ ' and the scale' if view.scale_names }} themselves</summary>
+<details><summary>The null baselines{{ ' and the scales' if view.scale_names }} themselves</summary>
 {{ attack_table(study.null_cells, [], {}) }}</details>
 {% endif %}
 {% if view.others %}

@@ -12,8 +12,12 @@ means that more was recovered. Mark and bar: mean and its 95&nbsp;% interval; ri
 baselines (grey and mean image), which need no attack. Images are recovered when the whole interval lies above the mean image and
 true images are picked out of others of their kind far more often than chance. An attack that fails shows only that this attack
 fails.
-{%- if view.scale_db is not none %} To read PSNR by: a blurred copy of the truth scores {{ view.scale_db | decibel }} dB on these
-images; that is a scale, not a bar.{% endif %}</p></header>
+{%- if 'scale:blurred' in view.scale_db %} To read PSNR by: a blurred copy of the truth scores
+{{ view.scale_db['scale:blurred'] | decibel }} dB on these images; that is a scale, not a bar.{% endif %}
+{%- if 'scale:class-mean' in view.scale_db %} What who knows only the class could guess, the mean of its other images, scores
+{{ view.scale_db['scale:class-mean'] | decibel }} dB
+{%- if 'scale:class-mean' in view.scale_picked %} and picks out
+{{ view.scale_picked['scale:class-mean'] | percent }} of the true images{% endif %}.{% endif %}</p></header>
 <ul class="lines">
 {% for line in view.lines %}{% set best = line.strongest %}
 <li>

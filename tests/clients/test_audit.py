@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,10 +12,14 @@ from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from attacks.base import Reconstruction
-from clients.audit import audit_baselines, audit_guesses, mean_transformed, truths
+from clients.audit import audit_baselines, audit_guesses, truths
+from clients.blind_guesses import mean_transformed
 from clients.line_up import other_images, retrieval
 from clients.task import Task
 from clients.training import LocalClient
+from simulations.report import Row
+from simulations.report.control import picked_out
+from strategies.score_rows import score_rows
 
 TASK = Task(
     dataset="mnist-5k", data_dir="", download=False, image_size=0, train_limit=400, test_limit=80, model="lenet", width=0,
@@ -24,7 +29,7 @@ TASK = Task(
 TRAIN, TEST = range(10, 170), range(20, 60)
 
 
-def client(train: range = TRAIN, test: range = TEST, **changes: object) -> LocalClient:
+def client(train: Sequence[int] = TRAIN, test: range = TEST, **changes: object) -> LocalClient:
     return LocalClient(replace(TASK, **changes), 0, train, test)
 
 
@@ -50,7 +55,7 @@ def test_every_null_baseline_is_what_its_name_says(seed: int) -> None:
     """Grey is 0.5, mean is the mean of all of the client's images: pixel by pixel, for every probed image."""
     one = client(seed=seed)
     scores = audit_baselines(one, "probe", pictures=False).scores
-    names = {"baseline:grey", "baseline:mean", "baseline:uniform", "scale:blurred"}
+    names = {"baseline:grey", "baseline:mean", "baseline:uniform", "scale:blurred", "scale:class-mean"}
     assert {name.rsplit(":", 1)[0] for name in scores} == names
     everyone = pixels("train", TRAIN)
     blind = {"grey": np.full(everyone.shape[1:], 0.5), "mean": everyone.mean(0)}
@@ -100,14 +105,14 @@ def test_a_baseline_is_scored_as_an_attack_is() -> None:
 
 
 def test_candidates_are_99_other_images_of_the_client_by_a_seeded_draw() -> None:
-    one, truth = client(), client().probed(0).original.images
+    one, truth = client(), client().probed(0)
     others = other_images(one, truth, 0)
-    assert others.shape == (99, *truth.shape[1:])
+    assert others.shape == (99, *truth.original.images.shape[1:])
     own = {image.tobytes() for image in pixels("train", TRAIN).astype(np.float32)}
     drawn = [image.numpy().tobytes() for image in others]
     assert set(drawn) <= own
     assert len(set(drawn)) == 99
-    assert truth[0].numpy().tobytes() not in drawn
+    assert truth.original.images[0].numpy().tobytes() not in drawn
     # The same in every round and under every defence, others for another target and another seed.
     later = client(round=2, pipeline="GaussianNoise(std=0.1)")
     assert torch.equal(other_images(later, truth, 0), others)
@@ -118,14 +123,14 @@ def test_candidates_are_99_other_images_of_the_client_by_a_seeded_draw() -> None
 def test_images_that_repeat_the_attacked_one_are_no_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     one = client(train=range(10, 20), test=range(0))
     monkeypatch.setattr(one, "_train", (10, 11, 10, 12, 11))
-    truth = one.own_images(torch.tensor([0]))
+    truth = one.view(torch.tensor([0]), ("any",))
     assert len(other_images(one, truth, 0)) == 2
 
 
 def test_a_client_with_few_images_lines_up_fewer_and_says_so() -> None:
     few = client(train=range(10, 22), test=range(8))
     truth = truths(few, "probe")
-    others = other_images(few, truth[0].original.images, 0)
+    others = other_images(few, truth[0], 0)
     assert len(others) == 11 + 8  # the training examples but one, then test examples
     scores = audit_guesses(few, "probe", [guess(t.original.images) for t in truth]).scores
     assert scores["retrieval-chance"] == [1 / 20] * 3
@@ -138,8 +143,9 @@ def test_a_client_with_few_images_lines_up_fewer_and_says_so() -> None:
 def test_free_assignment_gives_a_blind_guess_no_more_than_one_in_a_hundred() -> None:
     """Of a batch of B images a guess is paired with the nearest; B times as many others make up for the choice."""
     one = client(train=range(400), probe_images=4, probe_targets=1)
-    truth = truths(one, "probe")[0].original.images
-    assert len(other_images(one, truth, 0)) == 4 * 99
+    seen = truths(one, "probe")[0]
+    truth = seen.original.images
+    assert len(other_images(one, seen, 0)) == 4 * 99
     hits, chances, digits = [], set(), torch.from_numpy(pixels("train", range(400))).float()
     for seed in range(200):
         stream = torch.Generator().manual_seed(seed)
@@ -157,10 +163,137 @@ def test_free_assignment_gives_a_blind_guess_no_more_than_one_in_a_hundred() -> 
 def test_of_paired_guesses_each_has_candidates_of_its_own() -> None:
     one = client(train=range(400))
     truth = one.own_images(torch.arange(3))
-    others = other_images(one, truth, 0)
+    others = other_images(one, one.view(torch.arange(3), ("any",)), 0)
     at = torch.arange(3)
     found = retrieval(guess(truth)[0], (at, at), truth, others, paired=True)
     assert found == {"retrieval-original": [1.0] * 3, "retrieval-chance": [0.01] * 3}
     # The first other image of each: it is among the candidates of that image alone.
     wrong = torch.stack([others[0], others[99], truth[2]])
     assert retrieval(guess(wrong)[0], (at, at), truth, others, paired=True)["retrieval-original"] == [0.0, 0.0, 1.0]
+
+
+CROPPED = {"crop_padding": 4, "horizontal_flip": True}
+
+
+def test_of_cropped_images_the_attacked_one_is_no_candidate_and_the_others_are_cropped_too() -> None:
+    """By its place in the data: its pixels differ from those of its view."""
+    one = client(train=range(10, 60), test=range(20, 30), probe_targets=8, **CROPPED)
+    bordered = []
+    for target, truth in enumerate(truths(one, "probe")):
+        others = other_images(one, truth, target)
+        assert len(others) == 49 + 10
+        views = [v for shift in range(81) for v in shifted(one.own_images(truth.positions)[0], shift)]
+        assert not any(torch.equal(other, view) for other in others for view in views)
+        assert torch.equal(others, other_images(client(train=range(10, 60), test=range(20, 30), round=2, probe_targets=8,
+                                                       **CROPPED), truth, target))  # fmt: skip
+        plain = client(train=range(10, 60), test=range(20, 30))
+        raw = other_images(plain, truth, target)
+        for at in range(3):
+            assert any(torch.equal(others[at], view) for shift in range(81) for view in shifted(raw[at], shift))
+        bordered.append(float((others.flatten(1) != raw.flatten(1)).any(1).float().mean()))
+    assert min(bordered) > 0.9
+
+
+def shifted(image: Tensor, shift: int) -> list[Tensor]:
+    """A crop by hand, and its mirror image."""
+    padded = torch.nn.functional.pad(image, [4] * 4)
+    top, left = divmod(shift, 9)
+    view = padded[:, top : top + image.shape[1], left : left + image.shape[2]]
+    return [view, view.flip(2)]
+
+
+def test_a_black_border_picks_nobody_out_of_cropped_photographs() -> None:
+    """The finding: a mean image with black edges was nearest to the only cropped candidate, without looking (12 of 128)."""
+    hits: list[float] = []
+    for part in range(4):
+        one = client(
+            dataset="photos", model="cnn", train_limit=0, test_limit=0, train=range(part * 130, part * 130 + 130),
+            test=range(part * 30, part * 30 + 30), probe_targets=16, crop_padding=4,
+        )  # fmt: skip
+        blind = one.originals().images.mean(0, keepdim=True)
+        for edge in (slice(0, 2), slice(-2, None)):
+            blind[..., edge, :] = 0
+            blind[..., edge] = 0
+        hits += audit_guesses(one, "probe", [guess(blind)] * 16).scores["retrieval-original"]
+    assert sum(hits) <= 3  # of 64, where chance gives 0.64; 4 or more in one run of two hundred
+
+
+def test_the_mean_image_of_cropped_images_is_the_mean_of_their_views() -> None:
+    one = client(**CROPPED)
+    probed = [one.probed(target).original.images for target in range(3)]
+    views = torch.stack([v for image in one.originals().images for shift in range(81) for v in shifted(image, shift)])
+    expected = [psnr_by_hand(views.double().mean(0).numpy()[None], truth) for truth in probed]
+    scores = audit_baselines(one, "probe", pictures=False).scores
+    assert scores["baseline:mean:psnr-original"] == pytest.approx(expected, abs=1e-3)
+
+
+# What who knows only the class could guess -----------------------------------------------------------------------------
+
+
+def test_the_class_mean_is_of_the_clients_other_images_of_the_class() -> None:
+    one = client()
+    scores = audit_baselines(one, "probe", pictures=False).scores
+    labels, everyone = TASK.load_data().train.labels[list(TRAIN)].numpy(), pixels("train", TRAIN)
+    expected, with_own = [], []
+    for target in range(3):
+        truth = one.probed(target)
+        (at,) = truth.positions.tolist()
+        same = labels == labels[at]
+        with_own.append(psnr_by_hand(everyone[same].mean(0)[None], truth.original.images))
+        same[at] = False
+        expected.append(psnr_by_hand(everyone[same].mean(0)[None], truth.original.images))
+    assert scores["scale:class-mean:psnr-original"] == pytest.approx(expected, abs=1e-3)
+    assert min(np.subtract(with_own, expected)) > 0.05
+    assert set(scores["scale:class-mean:retrieval-original"]) <= {0.0, 1.0}
+
+
+def test_of_the_only_image_of_its_class_the_class_mean_is_the_mean_of_the_others() -> None:
+    few = client(train=(10,), test=range(8), probe_targets=1)
+    labels = TASK.load_data().train.labels.tolist()
+    second = next(at for at in range(11, 400) if labels[at] != labels[10])
+    lone = client(train=(10, second), test=range(8), probe_targets=1)
+    assert len(set(lone.originals().targets.argmax(1).tolist())) == 2
+    truth = lone.probed(0)
+    other = lone.originals().images[1 - int(truth.positions[0])]
+    scores = audit_baselines(lone, "probe", pictures=False).scores
+    expected = psnr_by_hand(other[None].double().numpy(), truth.original.images)
+    assert scores["scale:class-mean:psnr-original"] == pytest.approx([expected], abs=1e-3)
+    assert len(audit_baselines(few, "probe", pictures=False).scores["scale:class-mean:psnr-original"]) == 1
+
+
+# Whole rounds ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("local_steps", [0, 1, 3])
+@pytest.mark.parametrize(("dataset", "model"), [("photos", "cnn"), ("mnist-5k", "lenet")])
+def test_exact_images_of_a_round_are_picked_out_and_blind_guesses_are_not(
+    dataset: str, model: str, local_steps: int
+) -> None:
+    """Two clients with 8 guesses each: copies of true images clear ten times the chance, images of the kind do not."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for part in range(2):
+        one = client(
+            dataset=dataset, model=model, train_limit=0, test_limit=0, train=range(part * 130, part * 130 + 130),
+            test=range(part * 30, part * 30 + 30), local_steps=local_steps,
+        )  # fmt: skip
+        truth = one.trained_views()
+        others = other_images(one, truth, 0, 99)
+        own = {image.numpy().tobytes() for image in truth.original.images}
+        assert len(others) <= 99
+        assert not own & {image.numpy().tobytes() for image in others}
+        stranger = client(
+            dataset=dataset, model=model, train_limit=0, test_limit=0, train=range(300, 308), test=range(0)
+        ).originals()
+        mean = one.originals().images.mean(0).expand(8, -1, -1, -1)
+        exact = truth.original.images[:8]
+        for name, images in {"exact": exact, "stranger": stranger.images, "mean": mean, "black": 0 * exact}.items():
+            scores = audit_guesses(one, "update", [guess(images)]).scores
+            for metric in ("retrieval-original", "retrieval-chance"):
+                found.setdefault(name, {}).setdefault(metric, []).extend(scores[metric])
+    for name, scores in found.items():
+        (row,) = [
+            Row(**{k: v for k, v in one.items() if k != "roc"})
+            for one in score_rows(scores, {"observation": "training update"})
+        ]
+        assert row.setting["chance"] >= 0.01
+        assert picked_out(row) == (name == "exact"), (name, row.value, row.setting["chance"])

@@ -24,7 +24,7 @@ FACES = DataCard(2, (3, 32, 32), (0.5,) * 3, (0.5,) * 3)
 def truth(classes: list[int], num_classes: int = 10) -> Probed:
     targets = torch.nn.functional.one_hot(torch.tensor(classes), num_classes).float()
     batch = Batch(torch.rand(len(classes), 1, 8, 8, generator=torch.Generator().manual_seed(0)), targets)
-    return Probed(batch, batch)
+    return Probed(batch, batch, torch.arange(len(batch)))
 
 
 def test_labels_of_smashed_data_are_paired_with_their_images() -> None:

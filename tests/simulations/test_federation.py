@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Message
+from torch import nn
 
+from attacks.base import AttackError, ClientUpdate
+from attacks.local_model import local_model
 from clients.records import to_tensors
 from clients.task import Task
 from defenses.pipeline import Pipeline
@@ -243,6 +246,38 @@ def test_attacks_that_gave_no_score_are_listed_at_the_end(tmp_path: Path) -> Non
     told = [str(one) for one in failed if one.what == "ShadowModels()" and not one.defense]
     assert told[0].startswith("ShadowModels() on no defence, round 1: AttackError: ")
     assert "auxiliary-fraction is 0" in told[0]
+
+
+@pytest.mark.parametrize("failing", [1, 3])
+def test_a_failed_test_of_membership_is_no_privacy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    """The finding: zeros for every record gave an AUC of 0.5, "ok", and an exit code of success."""
+    asked: list[ClientUpdate] = []
+
+    def breaks(observation: ClientUpdate) -> nn.Module:
+        asked.append(observation)
+        if len(asked) <= failing:
+            raise AttackError("no model to be had")
+        return local_model(observation)
+
+    monkeypatch.setattr("attacks.membership.local_model", breaks)
+    settings = experiment(tmp_path / "run", defenses="", rounds=1, probe_attacks="", update_attacks="LossThreshold()")
+    run_experiment(LocalGrid(3), settings)
+    assert len(asked) == 3
+    rows = [row for row in read_lines(tmp_path / "run" / "rows.jsonl") if row["metric"].startswith("membership")]
+    told = failed_attacks(tmp_path / "run")
+    if failing == 3:
+        (row,) = rows
+        assert (row["status"], row["value"], row["failures"]) == ("failed", None, 3)
+        assert [str(one) for one in told] == ["LossThreshold() on no defence, round 1: no model to be had"]
+        return
+    assert told == []
+    area = next(row for row in rows if row["metric"] == "membership-auc")
+    # Two of three clients, of 32 members each; a third of the 40 test examples is the failed client's.
+    assert area["setting"]["members"] == 2 * 96 // 3
+    assert 26 <= area["setting"]["others"] <= 27
+    assert (area["failures"], area["n"]) == (1, area["setting"]["others"] + 64)
 
 
 def test_pictures_say_what_they_were_made_from(tmp_path: Path) -> None:

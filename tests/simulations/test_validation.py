@@ -75,14 +75,18 @@ def mean_image(client: LocalClient, truth: Tensor, number: int) -> Tensor:
     return client.originals().images.mean(0, keepdim=True)
 
 
+def another(client: LocalClient, number: int) -> Tensor:
+    return other_images(client, client.probed(number % TARGETS), number)[:1]
+
+
 BLIND: dict[str, Guesser] = {
     "mean image": mean_image,
     "grey image": lambda client, truth, number: torch.full_like(truth, 0.5),
     "black image": lambda client, truth, number: torch.zeros_like(truth),
     "fresh noise": lambda client, truth, number: (0.5 + noise(truth, number, 0.25)).clamp(0, 1),
     "noise around the mean image": lambda c, truth, number: mean_image(c, truth, number) + noise(truth, number, 0.05),
-    "another image of the kind": lambda client, truth, number: other_images(client, truth, number)[:1],
-    "a blurred image of the kind": lambda client, truth, number: blurred(other_images(client, truth, number)[:1], 4.0),
+    "another image of the kind": lambda client, truth, number: another(client, number),
+    "a blurred image of the kind": lambda client, truth, number: blurred(another(client, number), 4.0),
 }
 READABLE: dict[str, Guesser] = {
     "the truth": lambda client, truth, number: truth,

@@ -1,0 +1,146 @@
+"""Guesses that used no observation, and what is made from the truth to read scores by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attacks.base import Reconstruction
+from attacks.metrics import blurred, null_baselines
+from clients.augmentation import mean_view
+from clients.line_up import shows_views
+from clients.training import CHUNK, LocalClient, Probed, chunks
+from defenses.base import Batch
+
+
+@dataclass(frozen=True)
+class Means:
+    """Means of a client's training images, in float32.
+
+    Attributes:
+        total: Sum (C, H, W) over all of them, float64.
+        count: How many they are.
+        classes: Class -> sum and number of its images; of the classes that were asked for.
+        attacked: Position -> that image as it is part of the sums.
+    """
+
+    total: Tensor
+    count: int
+    classes: dict[int, tuple[Tensor, int]]
+    attacked: dict[int, Tensor]
+
+    def mean(self) -> Tensor:
+        """Of all."""
+        return (self.total / self.count).float()
+
+    def class_mean(self, number: int, position: int) -> Tensor:
+        """Of a class without the image at ``position``; of all other images where the class has no other."""
+        own = self.attacked.get(position)
+        for total, count in (self.classes.get(number, (self.total, 0)), (self.total, self.count)):
+            rest = count - (own is not None)
+            if rest > 0:
+                return ((total - own if own is not None else total) / rest).float()
+        return self.mean()
+
+
+def means_of(
+    client: LocalClient,
+    read: Callable[[Tensor, int], Tensor],
+    size: int,
+    classes: Collection[int] = (),
+    attacked: Collection[int] = (),
+) -> Means:
+    """Sums over the training images that ``LocalClient.averaged`` names.
+
+    Args:
+        client: Holds the data.
+        read: Positions (n,) and the number of the piece -> images (n, C, H, W).
+        size: Images that are read at once.
+        classes: Classes to be summed apart.
+        attacked: Positions of images to be kept, so that they can be left out.
+    """
+    chosen = client.averaged()
+    labels = client.data.train.labels[torch.tensor(client.train_indices, dtype=torch.long)]
+    total = torch.zeros(client.card.input_shape, dtype=torch.float64)
+    sums = {number: (torch.zeros_like(total), 0) for number in classes}
+    kept: dict[int, Tensor] = {}
+    for at, piece in enumerate(chunks(len(chosen), size)):
+        positions = chosen[piece]
+        images = read(positions, at).double().cpu()
+        total += images.sum(0)
+        for number, (so_far, count) in sums.items():
+            mine = labels[positions] == number
+            sums[number] = so_far + images[mine].sum(0), count + int(mine.sum())
+        kept |= {int(p): image for p, image in zip(positions, images, strict=True) if int(p) in attacked}
+    return Means(total, len(chosen), sums, kept)
+
+
+class BlindGuesses:
+    """What one client's images could be guessed as without an observation, and the scales.
+
+    Null baselines ("baseline:grey", "baseline:mean") are what anyone can guess; their mean is of this client's own images, which no
+    attacker has. Scales are no bars: "scale:blurred" is a blurred copy of the truth, and "scale:class-mean" what who knows only the
+    class could guess: the mean of the client's images of the true class without the attacked one. Against the transformed images
+    means are of transformed images. Where the attacked images are cropped and mirrored, means are of such views.
+
+    Args:
+        client: Holds the data.
+        known: The images behind each observation.
+        few: Which images of an observation are guessed.
+    """
+
+    def __init__(self, client: LocalClient, known: list[Probed], few: slice) -> None:
+        self.few = few
+        self._views = client.task if all(shows_views(client, truth) for truth in known) else None
+        classes = {int(c) for truth in known for c in truth.original.targets[few].argmax(1)}
+        attacked = {int(p) for truth in known for p in truth.positions[few]}
+        self._means = (
+            means_of(client, lambda positions, _: client.plain(positions).images, CHUNK, classes, attacked),
+            means_of(client, _transformed(client), client.task.batch_size, classes, attacked),
+        )
+
+    def of(self, truth: Probed) -> dict[str, tuple[Reconstruction, Reconstruction]]:
+        """Name -> a guess of the original and one of the transformed images; null baselines depend on their shape alone."""
+        images = truth.original.images[self.few], truth.seen.images[self.few]
+        means = self._shown(self._means[0].mean()), self._means[1].mean()
+        nulls = [null_baselines(of, mean) for of, mean in zip(images, means, strict=True)]
+        found = {f"baseline:{name}": (nulls[0][name], nulls[1][name]) for name in nulls[0]}
+        scale = [_unlabelled(blurred(of)) for of in images]
+        classes = truth.original.targets[self.few].argmax(1).tolist()
+        which = list(zip(classes, truth.positions[self.few].tolist(), strict=True))
+        by_class = [torch.stack([of.class_mean(*one) for one in which]).to(images[0]) for of in self._means]
+        by_class[0] = torch.stack([self._shown(image) for image in by_class[0]])
+        return {
+            **found,
+            "scale:blurred": (scale[0], scale[1]),
+            "scale:class-mean": (_unlabelled(by_class[0]), _unlabelled(by_class[1])),
+        }
+
+    def _shown(self, mean: Tensor) -> Tensor:
+        """A mean of raw images as the mean of their views, where views are attacked."""
+        if self._views is None:
+            return mean
+        return mean_view(mean[None], self._views.crop_padding, self._views.horizontal_flip)[0]
+
+
+def mean_transformed(client: LocalClient) -> Tensor:
+    """The mean (C, H, W) of a client's training images as they enter the model in this round, in batches of training's size.
+
+    Of many images, that of those that ``LocalClient.averaged`` names.
+    """
+    return means_of(client, _transformed(client), client.task.batch_size).mean()
+
+
+def _transformed(client: LocalClient) -> Callable[[Tensor, int], Tensor]:
+    def read(positions: Tensor, at: int) -> Tensor:
+        seen: Batch = client.view(positions, client.key("mean-transformed", client.task.round, at)).seen
+        return seen.images
+
+    return read
+
+
+def _unlabelled(images: Tensor) -> Reconstruction:
+    return Reconstruction(images, torch.full((len(images),), -1))
