@@ -33,8 +33,8 @@ from flwr.clientapp import ClientApp
 from attacks.oracle import Oracle
 from clients.audit import Audited, audit_baselines, audit_guesses
 from clients.guesses import read_guesses
-from clients.node import MODS, answers_of, check_bundle, client_of, draws_from_seed, partition_of, reply_to
-from clients.questions import refusal
+from clients.node import MODS, answers_of, book, check_bundle, client_of, draws_from_seed, partition_of, reply_to
+from clients.questions import allowed_pipelines, refusal
 from clients.records import metrics, tensors_of, to_record, values_of, withheld
 from clients.split_messages import EVALUATE, TRAIN, judge
 from clients.split_training import SplitClient
@@ -62,7 +62,10 @@ def setup(message: Message, context: Context) -> Message:
     sizes = {"partition": partition, "train-examples": client.num_train, "test-examples": client.num_test}
     if empty := [name for name, size in sizes.items() if name != "partition" and not size]:
         raise RuntimeError(f"partition {partition} has no {empty[0]}; use fewer clients or another partition")
-    answers_of(context)  # a wrong value is told before the run, not in its middle
+    (
+        answers_of(context),
+        allowed_pipelines(context.node_config),
+    )  # a wrong value is told before the run, not in its middle
     randomness = "seed" if draws_from_seed(context) else "secret"
     card = ConfigRecord({"card": json.dumps(asdict(client.card)), "randomness": randomness})
     return reply_to(message, {"metrics": metrics(sizes), "card": card})
@@ -78,6 +81,7 @@ def partition(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """One local round."""
     client = client_of(message, context)
+    book(context, client, "an update")
     result = client.train(tensors_of(message, "arrays"), _ledger(message, context, client.task.pipeline))
     return reply_to(message, {"arrays": to_record(result.updates[0]), **_account(context, client, result)})
 

@@ -23,7 +23,8 @@ from defenses.base import Batch, Key
 CHOICES = frozenset({"probed", "audited", "order", "line-up"})
 """Kinds of draws that choose among images, always in the same way, so that pipelines and rounds compare the same people."""
 PROTECTED = frozenset({"once", "test", "membership"})
-"""Kinds of draws that protect an image once and for all. They name what they hide by its digest (``digest_of``)."""
+"""Kinds of draws that protect an image once and for all. They name what they hide by its digest (``digest_of``): at a node with a
+secret that of the image alone, whatever its company, except where a defence mixes images."""
 OWN = frozenset({"network", "calibrate", "counts", "mean-transformed"})
 """Kinds of draws behind what the client keeps to itself or sums over many images: the same whenever a pipeline asks for them."""
 RENEWED = frozenset({"train", "probe", "batches", "collect", "smash", "edge-step", "audit-step", "test-tokens"})

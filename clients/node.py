@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -16,7 +17,7 @@ from flwr.app.error import Error
 from flwr.clientapp.typing import Mod
 
 from clients.draws import Draws, Notebook
-from clients.questions import Answers, RefusedError
+from clients.questions import UNLIMITED, Answers, RefusedError, refusal, require_pipeline
 from clients.records import REFUSED, values_of
 from clients.secret_file import SecretError, default_folder, kept_secret
 from clients.split_training import SplitClient
@@ -114,9 +115,12 @@ def client_of(message: Message, context: Context) -> LocalClient:
     """The client that a message is for, with this node's data.
 
     Raises:
+        RefusedError: When the node's operator does not allow the task's pipeline.
         RuntimeError: When the node was not set up.
     """
     task = Task.from_json(values_of(message, "config")["task"])
+    if message.metadata.message_type != "query.setup":  # which shows nothing of the images, and names no pipeline yet
+        require_pipeline(context.node_config, task.pipeline)
     if "data-dir" in context.node_config:
         task = replace(task, data_dir=str(context.node_config["data-dir"]))
     partition, draws = partition_of(context), draws_of(context, task.seed)
@@ -128,6 +132,39 @@ def client_of(message: Message, context: Context) -> LocalClient:
     indices: Any = context.state["indices"]
     train, test = (indices[part].numpy().tolist() for part in ("train", "test"))
     return _KINDS[task.scenario](task, partition, train, test, draws)
+
+
+def book(context: Context, client: LocalClient, kind: str, first: int = 0, count: int = 1) -> None:
+    """Books that what a round needs once is about to be sent, under new draws.
+
+    Rounds only go forward, so that those of the latest one are all that need be counted.
+
+    Args:
+        context: Keeps the counts, for one run.
+        client: Says the pipeline and the round.
+        kind: What is sent, in words.
+        first: Number of the first batch or image.
+        count: How many.
+
+    Raises:
+        RefusedError: When it was sent before, more often than the node's operator allows (``repeats``).
+        ValueError: When ``first`` is negative: such numbers would name what earlier rounds sent.
+    """
+    answers, task = answers_of(context), client.task
+    if first < 0:
+        raise ValueError(f"{kind} number {first} was asked for; allowed: 0 or more")
+    if answers.repeats == UNLIMITED:
+        return
+    kept: Any = context.state.get("sent") or {}
+    name = f"{kind}; {client.pipeline}"  # as read, so that another spelling is no other pipeline
+    latest, counts = json.loads(kept[name]) if name in kept else (task.round, {})
+    if task.round < latest:
+        raise RefusedError(f"{refusal('repeats', f'{kind} of a round before {latest}')} (-1 allows it)")
+    counts = counts if task.round == latest else {}
+    numbers = [str(number) for number in range(first, first + count)]
+    answers.require_repeats(f"{kind} of round {task.round}", max((counts.get(n, 0) for n in numbers), default=0))
+    counts |= {number: counts.get(number, 0) + 1 for number in numbers}
+    context.state["sent"] = ConfigRecord({**kept, name: json.dumps([task.round, counts])})
 
 
 def partition_of(context: Context) -> int:

@@ -10,8 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from defenses.pipeline import Pipeline
+from defenses.spec import parse
+
 UNLIMITED = -1
 """Value of ``transmissions``: as many as the server asks for."""
+
+NO_DEFENSE = "none"
+"""How ``pipelines`` names the pipeline without a defence."""
 
 
 class RefusedError(RuntimeError):
@@ -32,6 +38,8 @@ class Answers:
         reveal_orders: The true order of shuffled tokens.
         reveal_windows: The sizes of the windows in which VisualMixer shuffled probed images.
         audit_steps: ``train.audit_step``: the client half's update after one step on an audit batch.
+        repeats: How often more than once the training of a round, a batch of it or the test images behind it are sent, for each
+            pipeline of a run: every time is under new noise, and noise averages out. Training never needs it; -1: always.
     """
 
     probes: bool = False
@@ -42,6 +50,7 @@ class Answers:
     reveal_orders: bool = False
     reveal_windows: bool = False
     audit_steps: bool = False
+    repeats: int = 0
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any], *, simulated: bool) -> Answers:
@@ -78,6 +87,38 @@ class Answers:
                 f"{refusal('transmissions', f'{wanted} more transmissions of audit batches')} (now {self.transmissions}, "
                 f"{so_far} of them used)"
             )
+
+    def require_repeats(self, what: str, so_far: int) -> None:
+        """Raises ``RefusedError`` when what was sent ``so_far`` times may not be sent again."""
+        if self.repeats != UNLIMITED and so_far > self.repeats:
+            raise RefusedError(f"{refusal('repeats', f'{what} again')} (now {self.repeats}; sent {so_far} times)")
+
+
+def allowed_pipelines(node_config: Mapping[str, Any]) -> frozenset[Pipeline] | None:
+    """The pipelines under which a node takes part, by its key ``pipelines``; None: all.
+
+    The key holds texts separated by ``;``. That without any defence is written ``none``, so that nobody allows it by a slip.
+
+    Raises:
+        ValueError: When the value is no such text.
+    """
+    if "pipelines" not in node_config:
+        return None
+    text, allowed = node_config["pipelines"], set()
+    for part in str(text).split(";") if isinstance(text, str) else [""]:
+        if not part.strip():
+            raise ValueError(
+                f"pipelines is {text!r} in the node's configuration; allowed: texts separated by ';', none for no defence"
+            )
+        allowed.add(Pipeline() if part.strip() == NO_DEFENSE else parse(part))
+    return frozenset(allowed)
+
+
+def require_pipeline(node_config: Mapping[str, Any], pipeline: str) -> None:
+    """Raises ``RefusedError`` when the node takes part under other pipelines only."""
+    allowed = allowed_pipelines(node_config)
+    if allowed is not None and parse(pipeline) not in allowed:
+        raise RefusedError(refusal("pipelines", f"anything under the pipeline {pipeline or NO_DEFENSE!r}"))
 
 
 def refusal(name: str, what: str) -> str:

@@ -32,7 +32,7 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message
 from torch import Tensor
 
-from clients.node import answers_of, client_of, reply_to
+from clients.node import answers_of, book, client_of, reply_to
 from clients.questions import Answers, refusal
 from clients.records import metrics, tensors_of, to_record, to_tensors, values_of, withheld
 from clients.split_training import EdgeState, SplitClient
@@ -42,9 +42,11 @@ def step(message: Message, context: Context) -> Message:
     """Trains on the gradients that came with the message, then sends the next batches."""
     start = time.perf_counter()
     client, config = _split_client(message, context), values_of(message, "config")
+    first, count = int(config["first"]), int(config["count"])
+    book(context, client, "a batch", first, min(count, max(client.num_batches() - first, 0)))
     state = _advance(client, message, context)
     edge = client.load_edge(state.weights).requires_grad_(False)
-    sent = client.send_batches(edge, int(config["first"]), int(config["count"]))
+    sent = client.send_batches(edge, first, count)
     records: dict[str, Any] = {"features": to_record(_numbered([one.features for one in sent]))}
     if config["labels"] == "server":
         records["examples"] = to_record(_numbered([one.examples for one in sent]))
@@ -65,6 +67,7 @@ def collect(message: Message, context: Context) -> Message:
     """Sends the update of the client half."""
     start = time.perf_counter()
     client = _split_client(message, context)
+    book(context, client, "an update of the client half")
     before, after = tensors_of(message, "edge"), _kept(client, context)
     update = client.edge_update(before, after.weights)
     examples = min(client.num_train, after.steps * client.task.batch_size)
@@ -106,8 +109,10 @@ def smash_test(message: Message, context: Context) -> Message:
     """Sends test images as smashed data."""
     start = time.perf_counter()
     client, config = _split_client(message, context), values_of(message, "config")
+    first, count = int(config["first"]), int(config["count"])
+    book(context, client, "a test image", first, min(count, max(client.num_test - first, 0)))
     edge = client.load_edge(tensors_of(message, "edge")).requires_grad_(False)
-    features = client.smash_test(edge, int(config["first"]), int(config["count"]))
+    features = client.smash_test(edge, first, count)
     return _answer(message, {"features": to_record({"0": features})}, len(features), start)
 
 

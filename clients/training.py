@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -153,8 +153,12 @@ class LocalClient:
 
     def protected_test(self, kind: str, batch: Batch, *what: int | str) -> Batch:
         """Examples as they are shown to a model in use: the same examples are always protected in the same way."""
-        stages = self.pipeline.in_tests
-        return self.pipeline.protect_test(batch, self.key(kind, *what, digest_of(batch, stages))) if stages else batch
+        stages, protect = self.pipeline.in_tests, self.pipeline.protect_test
+        if not stages:
+            return batch
+        if self._one_by_one:
+            return _each(protect, stages, batch, self.key(kind))
+        return protect(batch, self.key(kind, *what, digest_of(batch, stages)))
 
     def plain(self, positions: Tensor) -> Batch:
         """Local training examples at ``positions`` (n,), unprotected."""
@@ -168,6 +172,8 @@ class LocalClient:
         """
         if self.task.augments or not self.pipeline.protects_once:
             return self.plain(positions)
+        if self._one_by_one:
+            return _each(self.pipeline.protect_once, self.pipeline.once, self.plain(positions), self.key("once"))
         if self.num_train * math.prod(self.card.input_shape) * FLOAT_BYTES <= self.task.image_memory * 2**30:
             whole = _protect_once(replace(self.task, round=0), self._train, self.key("once"))
             return Batch(whole.images[positions], whole.targets[positions])
@@ -177,6 +183,15 @@ class LocalClient:
             torch.stack([block.images[row] for block, row in rows]),
             torch.stack([block.targets[row] for block, row in rows]),
         )
+
+    @property
+    def _one_by_one(self) -> bool:
+        """Whether the draws that protect an image once depend on that image alone, and not on its company.
+
+        Company is the server's to choose, by the examples that it deals out, limits and batch sizes: each choice would protect
+        the image anew, and the protections would average out. In a simulation blocks cost a fifth, and nobody is protected.
+        """
+        return self.draws.notebook is not None and not self.pipeline.mixes_images
 
     def _kept_block(self, at: int) -> Batch:
         """Examples ``at * BLOCK`` onwards after the once-only defences; the block's draws depend on nothing else."""
@@ -560,6 +575,12 @@ def chunks(count: int, size: int, first: int = 0) -> list[Tensor]:
 def join(batches: Sequence[Batch]) -> Batch:
     """One batch of several, in order."""
     return Batch(torch.cat([batch.images for batch in batches]), torch.cat([batch.targets for batch in batches]))
+
+
+def _each(protect: Callable[[Batch, Key], Batch], stages: str, batch: Batch, key: Key) -> Batch:
+    """Every example protected as if it were the only one, under draws that its content names."""
+    alone = (Batch(batch.images[at : at + 1], batch.targets[at : at + 1]) for at in range(len(batch)))
+    return join([protect(one, (*key, digest_of(one, stages))) for one in alone]) if len(batch) else batch
 
 
 def _once(pipeline: Pipeline, batch: Batch, key: Key) -> Batch:

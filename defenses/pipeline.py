@@ -117,6 +117,11 @@ class Pipeline:
         return _fold(stages, "protect_batch", batch, key)
 
     @property
+    def mixes_images(self) -> bool:
+        """Whether an input stage makes one image of several, so that none can be protected alone."""
+        return any(defense.mixes_examples for _, defense in self._stages(InputDefense))
+
+    @property
     def once(self) -> str:
         """Text of the stages of ``protect_once``; "" where there are none."""
         return " | ".join(repr(defense) for _, defense in self._input_stages()[0])

@@ -56,12 +56,11 @@ class SplitAudit:
         return max((a.sendings if a.beyond_run else min(a.sendings, most) for a in self.attacks.values()), default=0)
 
     def extra_transmissions(self, task: Task, num_train: int) -> int:
-        """How often all audits up to the task's round have sent one training example of a client, at most.
+        """How often all audits up to the task's round have sent one example of a client, at most.
 
+        Training examples; test images where the server learned from the training images (``auxiliary_data`` "private").
         The last round's number holds the audit of the final model as well.
         """
-        if task.auxiliary_data == "private":
-            return 0
         until = task.round if task.round < task.rounds else max(self.rounds, default=0)
         return sum(
             task.probe_targets * self.sendings(replace(task, round=at), num_train) for at in self.rounds if at <= until

@@ -74,7 +74,7 @@ def record_privacy(task: Task, rows: Rows, releases: int, with_audits: int) -> N
     Args:
         task: Orders of the round.
         rows: Where the rows go.
-        releases: How often training has sent the example that it sent most often.
+        releases: How often training and evaluation have sent the example that they sent most often, of training or test images.
         with_audits: The same with audit batches, which are transmissions that only an audit asks for.
     """
     for defense in task.defenses().smashed_defenses:

@@ -327,8 +327,12 @@ class SplitFed:
         row(task, metric="bytes-per-sample", value=4.0 * math.prod(self.token_shape), n=progress.examples)
 
     def _record_privacy(self, task: Task) -> None:
-        """The budgets of whoever was sent most often: by training, and with the audits."""
-        sizes = [holder.num_train for holder in self.holders.values()]
-        sent = [task.transmissions(size, task.round) for size in sizes]
-        audited = [self._audit.extra_transmissions(task, size) for size in sizes]
-        record_privacy(task, self.auditor.recorder, max(sent), max(map(sum, zip(sent, audited, strict=True))))
+        """The budgets of whoever was sent most often, by training or evaluation, and with the audits."""
+        evaluated = task.round + 1  # a test image goes out behind every round, round 0 and this one included
+        sent, asked = [evaluated], [evaluated]
+        for holder in self.holders.values():
+            trained = task.transmissions(holder.num_train, task.round)
+            more = self._audit.extra_transmissions(task, holder.num_train)
+            sent.append(trained)
+            asked.append((evaluated if task.auxiliary_data == "private" else trained) + more)
+        record_privacy(task, self.auditor.recorder, max(sent), max(sent + asked))

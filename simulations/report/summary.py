@@ -32,7 +32,7 @@ class Line:
         strongest: Cell of the strongest attack; None when no attack has a score.
         labels: Cell that recovered most labels over chance, among attacks that did not know them.
         membership: Cell with the highest membership AUC.
-        epsilon: Budget spent by training messages so far; None or infinite where there is no guarantee.
+        epsilon: Budget spent by training (in split learning evaluation too) so far; None or infinite where there is no guarantee.
         epsilon_with_probes: Budget with the audit's probe messages.
         delta: The delta of both.
         seconds: Seconds that a client computes in a round, mean over rounds.

@@ -84,7 +84,13 @@ def test_two_replies_of_one_round_do_not_cancel_the_noise(pipeline: str, ask: st
 
 
 def split_exchange(tmp_path: Path, randomness: str, pipeline: str) -> tuple[Any, Task]:
-    config = {"secret-dir": str(tmp_path), "transmissions": -1, "audit-steps": True, "reveal-orders": True}
+    config = {
+        "secret-dir": str(tmp_path),
+        "transmissions": -1,
+        "audit-steps": True,
+        "reveal-orders": True,
+        "repeats": -1,
+    }
     grid = LocalGrid(1, node_config={0: config}, randomness=randomness)
     indices = to_record({"train": torch.arange(40), "test": torch.arange(20)})
     grid.contexts[100].state["indices"] = indices
@@ -120,9 +126,10 @@ def test_no_question_of_split_learning_gets_the_same_noise_twice(
         other = {name: tensor + 0.01 for name, tensor in edge.items()}
         begin: dict[str, Any] = {"first": 0, "count": 1, "labels": "client", "applied": 0}
         features = tensors_of(ask("train.step", {"edge": edge}, **begin), "features")["0"]
-        ask("train.smash", {"edge": edge}, sendings=1, **{"reveal-order": False})
+        ask("train.smash", {"edge": edge}, sendings=1, since=1, until=1, **{"reveal-order": False})
         config = {
-            "train.step": begin, "train.smash": {"sendings": 1, "reveal-order": False}, "evaluate.smash": {"first": 0, "count": 8},
+            "train.step": begin, "train.smash": {"sendings": 1, "reveal-order": False, "since": 1, "until": 1},
+            "evaluate.smash": {"first": 0, "count": 8},
         }.get(message_type, {})  # fmt: skip
         more = {"gradients": {"target-0": torch.zeros_like(features)}} if message_type == "train.audit_step" else {}
         replies = [ask(message_type, {"edge": weights, **more}, **config) for weights in (edge, other)]
@@ -147,7 +154,9 @@ def test_other_images_in_the_same_place_get_other_draws(tmp_path: Path) -> None:
         one = Node(replace(TASK, pipeline="ImageNoise(std=0.1, clamp=False)"), train=train).client()
         noise.append(one.protected().images - one.originals().images)
     assert (noise[0] - noise[1]).abs().amin((1, 2, 3)).max() < 0.1
-    assert not any(torch.allclose(noise[0][at], other, atol=1e-3) for at in range(3) for other in noise[1][:3])
+    assert not any(torch.allclose(noise[0][at], noise[1][at], atol=1e-3) for at in range(2))
+    # And an image keeps its draws wherever it is put.
+    torch.testing.assert_close(noise[0][[0, 1, 2]], noise[1][[1, 0, 2]])
 
 
 # What was drawn is found again ----------------------------------------------------------------------------------------------
@@ -325,7 +334,9 @@ def test_transmissions_are_counted_over_all_messages_of_a_run(tmp_path: Path) ->
 
     def ask(sendings: int, server_round: int) -> Message:
         task = replace(SPLIT_TASK, round=server_round, probe_targets=1)
-        config = exchange.config(task, **{"sendings": sendings, "reveal-order": True})
+        config = exchange.config(
+            task, **{"sendings": sendings, "reveal-order": True, "since": 1, "until": server_round}
+        )
         return exchange("train.smash", {0: RecordDict({"config": config})})[0]
 
     assert "1 or more" in str(ask(-5, 1).error.reason)

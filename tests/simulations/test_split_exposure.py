@@ -50,6 +50,17 @@ def sent_by(wire: Wire, until: int, partition: int, pipeline: str = "") -> Count
     return found
 
 
+def tests_sent_by(wire: Wire, until: int, partition: int, pipeline: str) -> Counter[int]:
+    """Test example -> how often it crossed the wire."""
+    found: Counter[int] = Counter()
+    for at, request, reply in wire.of("evaluate.smash"):
+        config = request.content["config"]
+        task = json.loads(config["task"])
+        if at == partition and task["pipeline"] == pipeline and task["round"] <= until:
+            found.update(range(config["first"], config["first"] + len(tensors_of(reply, "features")["0"])))
+    return found
+
+
 def test_an_attack_sees_an_image_as_often_as_the_run_has_sent_it(tmp_path: Path) -> None:
     wire = Wire()
     settings = split_experiment(
@@ -178,7 +189,17 @@ def test_epsilon_counts_what_was_sent_of_whoever_was_sent_most(tmp_path: Path, l
     assert most == [1, 1, 1, 2, 2]
     if labels == "client":  # the server cannot count then, and the budget is the same
         spent = budget(split_rows(replace(settings, labels=labels, output_dir=str(tmp_path / "own"))), "epsilon")
-    assert list(spent.values()) == pytest.approx([PRIVATE.epsilon(count) for count in most])
+    # Test images are people too, and here they are sent more often: once behind every round, round 0 included.
+    tested = [
+        max(max(tests_sent_by(wire, at, p, repr(PRIVATE)).values()) for p in (0, 1)) for at in range(1, rounds + 1)
+    ]
+    assert tested == [2, 3, 4, 5, 6]
+    assert list(spent.values()) == pytest.approx([PRIVATE.epsilon(max(c)) for c in zip(most, tested, strict=True)])
+
+
+def test_epsilon_counts_training_images_where_they_are_sent_more_often(tmp_path: Path) -> None:
+    settings = split_experiment(tmp_path / "run", local_epochs=3, defenses=repr(PRIVATE), smashed_attacks="")
+    assert budget(split_rows(settings), "epsilon") == pytest.approx({1: PRIVATE.epsilon(3), 2: PRIVATE.epsilon(6)})
 
 
 def test_what_an_audit_sends_is_stated_apart(tmp_path: Path) -> None:
@@ -186,12 +207,12 @@ def test_what_an_audit_sends_is_stated_apart(tmp_path: Path) -> None:
         tmp_path / "run", defenses=repr(PRIVATE), smashed_attacks=AVERAGING, attack_rounds="last", probe_targets=2
     )
     rows = split_rows(settings)
-    assert budget(rows, "epsilon") == pytest.approx({1: PRIVATE.epsilon(1), 2: PRIVATE.epsilon(2)})
+    assert budget(rows, "epsilon") == pytest.approx({1: PRIVATE.epsilon(2), 2: PRIVATE.epsilon(3)})
     # Two audit batches of two transmissions each, in the second round; an example may be in both.
     assert budget(rows, "epsilon-with-probes") == pytest.approx({2: PRIVATE.epsilon(2 + 4)})
 
 
-def test_no_audit_of_test_images_spends_the_budget_of_training_images(tmp_path: Path) -> None:
+def test_an_audit_of_test_images_spends_their_budget(tmp_path: Path) -> None:
     settings = split_experiment(
         tmp_path / "run",
         defenses=repr(PRIVATE),
@@ -200,7 +221,8 @@ def test_no_audit_of_test_images_spends_the_budget_of_training_images(tmp_path: 
         auxiliary_data="private",
     )
     rows = split_rows(settings)
-    assert budget(rows, "epsilon") == pytest.approx({1: PRIVATE.epsilon(1), 2: PRIVATE.epsilon(2)})
-    assert budget(rows, "epsilon-with-probes") == {}
+    assert budget(rows, "epsilon") == pytest.approx({1: PRIVATE.epsilon(2), 2: PRIVATE.epsilon(3)})
+    # An audit batch of three transmissions; test images go on top of the test images' own count.
+    assert budget(rows, "epsilon-with-probes") == pytest.approx({2: PRIVATE.epsilon(3 + 3)})
     # Test images went over the wire in the evaluations behind rounds 0, 1 and 2.
     assert {card["sendings"] for card in cards(rows, AVERAGING).values()} == {3}
