@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from simulations.report.control import validate
-from simulations.report.rows import null_name, read_rows
+from simulations.report.rows import read_rows
 from simulations.report.study import Cell, Study, split
 from simulations.report.summary import Line, summarise
 
@@ -97,17 +97,17 @@ def everything(runs: Sequence[tuple[Study, list[Line]]], reference: str) -> str:
     header = ["defence", "attack", "attacked", "n", *(f"{name}, seed {seed}" for seed in seeds for name in names)]
     found: dict[tuple[str, str, int], list[list[str]]] = {}
     for study, _ in runs:
-        for cell in (*study.cells, *study.null_cells):
-            update = cell.observation == "training update" and cell in study.null_cells
-            if ("psnr", reference) not in cell.scores or update:
+        # Clients hold the same images under every defence, and in every round.
+        blind = [cell for cell in study.null_cells if not cell.defense and cell.observation != "training update"]
+        for cell in (*study.cells, *(cell for cell in blind if cell.round == blind[0].round)):
+            if ("psnr", reference) not in cell.scores:
                 continue
             numbers = [number(cell, "psnr", reference, 1), picked(cell), number(cell, "recognition", "", 2)]
             count = str(cell.scores["psnr", reference].n)
-            name = null_name(cell.attack)
-            shown = attack(cell) if cell in study.cells else name
-            key = (cell.defense, cell.attack + cell.card * (cell not in study.cells), cell.round)
-            found.setdefault(key, [[f"`{cell.defense}`" if cell.defense else "none", shown, when(cell), count]])
-            found[key].append(numbers)
+            scored = cell in study.cells
+            shown, where = (attack(cell), when(cell)) if scored else (cell.attack.rpartition(":")[2], "no attack")
+            named = [f"`{cell.defense}`" if cell.defense else "none", shown, where, count]
+            found.setdefault((cell.defense, cell.attack, cell.round), [named]).append(numbers)
     return table(header, [[cell for part in parts for cell in part] for parts in found.values()])
 
 
