@@ -50,7 +50,7 @@ def sent_by(wire: Wire, until: int, partition: int, pipeline: str = "") -> Count
     return found
 
 
-def tests_sent_by(wire: Wire, until: int, partition: int, pipeline: str) -> Counter[int]:
+def images_sent_by(wire: Wire, until: int, partition: int, pipeline: str) -> Counter[int]:
     """Test example -> how often it crossed the wire."""
     found: Counter[int] = Counter()
     for at, request, reply in wire.of("evaluate.smash"):
@@ -191,7 +191,7 @@ def test_epsilon_counts_what_was_sent_of_whoever_was_sent_most(tmp_path: Path, l
         spent = budget(split_rows(replace(settings, labels=labels, output_dir=str(tmp_path / "own"))), "epsilon")
     # Test images are people too, and here they are sent more often: once behind every round, round 0 included.
     tested = [
-        max(max(tests_sent_by(wire, at, p, repr(PRIVATE)).values()) for p in (0, 1)) for at in range(1, rounds + 1)
+        max(max(images_sent_by(wire, at, p, repr(PRIVATE)).values()) for p in (0, 1)) for at in range(1, rounds + 1)
     ]
     assert tested == [2, 3, 4, 5, 6]
     assert list(spent.values()) == pytest.approx([PRIVATE.epsilon(max(c)) for c in zip(most, tested, strict=True)])
