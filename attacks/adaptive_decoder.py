@@ -1,4 +1,4 @@
-"""The adaptive attack of the shuffling paper: a decoder that sees many sendings of the same images."""
+"""The adaptive attack of the shuffling paper: a decoder that sees many transmissions of the same images."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attacks.decoder_training import Pool, mean_of_sendings, tells_slots
+from attacks.decoder_training import Pool, mean_of_transmissions, tells_slots
 from attacks.feature_averaging import FeatureAveraging
 from attacks.smashed import Sender
 from defenses.checks import require
 
 POOLINGS = ("set", "concat")
 SEEDS = 6
-"""Tokens of so many sendings are tried as what recurs; with a share of 0.4 native tokens, these hold 95 of 100."""
+"""Tokens of so many transmissions are tried as what recurs; with a share of 0.4 native tokens, these hold 95 of 100."""
 IMAGES_AT_ONCE = 16
 USED = 0.1
 """A token is spent when it resembles a found one by more than this; 1 is equal."""
@@ -23,30 +23,30 @@ USED = 0.1
 
 @dataclass(frozen=True)
 class RecurringTokens:
-    """Finds the N tokens that recur most over the sendings of an image, whatever their order.
+    """Finds the N tokens that recur most over the transmissions of an image, whatever their order.
 
     An image's own tokens come again in every sending (``PatchShuffle``) or in many (``BatchShuffle``), foreign ones do not.
-    Greedily: of all candidates (the tokens of the first sendings), take the one that most sendings hold something like; the
+    Greedily: of all candidates (the tokens of the first transmissions), take the one that most of them hold something like; the
     mean of these, weighted by their likeness exp(-(d / distance)^2 / 2), is a token of the image; strike them out, one in each
     sending; repeat N times.
 
     Attributes:
-        distance: Between two sendings of the same token, in the unit of the features: the client's blocks change it a little,
+        distance: Between two transmissions of the same token, in the unit of the features: the client's blocks change it a little,
             since they see other tokens beside it.
     """
 
     distance: float
 
     def __call__(self, features: Tensor) -> Tensor:
-        """Sendings (R, B, N, D) -> tokens (B, N, D + 1), the last number the mean likeness over all sendings, 0 to 1."""
+        """Transmissions (R, B, N, D) -> tokens (B, N, D + 1), the last number the mean likeness over all transmissions, 0 to 1."""
         return torch.cat([self._find(part.transpose(0, 1)) for part in torch.split(features, IMAGES_AT_ONCE, 1)])
 
     def _find(self, sent: Tensor) -> Tensor:
-        images, sendings, num_tokens, dim = sent.shape
+        images, transmissions, num_tokens, dim = sent.shape
         candidates = sent[:, :SEEDS].flatten(1, 2)
         # (B, candidates, R, N); exact distances, since the fast ones of nearly equal vectors are not accurate
         apart = torch.cdist(candidates, sent.flatten(1, 2), compute_mode="donot_use_mm_for_euclid_dist")
-        apart = apart.view(images, -1, sendings, num_tokens)
+        apart = apart.view(images, -1, transmissions, num_tokens)
         rows, found = torch.arange(images, device=sent.device), []
         for _ in range(num_tokens):
             nearest, slots = apart.min(3)
@@ -56,7 +56,7 @@ class RecurringTokens:
             like = sent.gather(2, slot[:, :, None, None].expand(-1, -1, 1, dim)).squeeze(2)
             total = weights.sum(1, keepdim=True)
             mean = (like * weights.unsqueeze(2)).sum(1) / total.clamp(min=1e-12)
-            found.append(torch.cat([mean, total / sendings], 1))
+            found.append(torch.cat([mean, total / transmissions], 1))
             image, sending = (weights > USED).nonzero(as_tuple=True)
             apart[image, :, sending, slot[image, sending]] = torch.inf
         return torch.stack(found, 1)
@@ -64,7 +64,7 @@ class RecurringTokens:
 
 @dataclass(frozen=True, repr=False)
 class AdaptiveDecoder(FeatureAveraging):
-    """A ``TokenDecoder`` that sees R independent sendings of the same images.
+    """A ``TokenDecoder`` that sees R independent transmissions of the same images.
 
     Auxiliary images are sent R times too: half of a batch stays together, as the targets of an observation do, with other
     mates in every sending. The released code sends the *output* of one round again instead, through the same block 30 times.
@@ -82,8 +82,8 @@ class AdaptiveDecoder(FeatureAveraging):
         heads: Attention heads, which divide ``width``.
         batch_size: Auxiliary images per step and per sending, even.
         learning_rate: The largest.
-        sendings: R at most; it gets as many as the run makes, and learns from as many.
-        beyond_run: The clients send the images ``sendings`` times whatever the run does: an upper bound.
+        transmissions: R at most; it gets as many as the run makes, and learns from as many.
+        beyond_run: The clients send the images ``transmissions`` times whatever the run does: an upper bound.
         num_images: Most auxiliary images to send R times each for the training.
         pooling: "set" or "concat".
         learned: Set by ``fit``.
@@ -95,7 +95,7 @@ class AdaptiveDecoder(FeatureAveraging):
     )
 
     iterations: int = 600
-    sendings: int = 30
+    transmissions: int = 30
     pooling: str = "set"
 
     def __post_init__(self) -> None:
@@ -103,11 +103,11 @@ class AdaptiveDecoder(FeatureAveraging):
         require(self.pooling in POOLINGS, self, "pooling", ", ".join(POOLINGS))
 
     def pool_of(self, sender: Sender, images: Tensor, generator: torch.Generator) -> Pool:
-        """See above; how far apart two sendings of a token are is measured on auxiliary images."""
+        """See above; how far apart two transmissions of a token are is measured on auxiliary images."""
         if self.pooling == "concat":
             return side_by_side
         if tells_slots(sender, images[: self.batch_size], generator):
-            return mean_of_sendings
+            return mean_of_transmissions
         return RecurringTokens(same_token_distance(sender, images[: self.batch_size], generator))
 
 
@@ -117,7 +117,7 @@ def side_by_side(features: Tensor) -> Tensor:
 
 
 def same_token_distance(sender: Sender, images: Tensor, generator: torch.Generator) -> float:
-    """Which distance 95 of 100 tokens keep below, between two sendings of the attacker's own, whose orders it knows."""
+    """Which distance 95 of 100 tokens keep below, between two transmissions of the attacker's own, whose orders it knows."""
     twice = []
     for _ in range(2):
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""What attacks share that learn to invert smashed data: auxiliary sendings, the training, the held-out score, the guess."""
+"""What attacks share that learn to invert smashed data: auxiliary transmissions, the training, the held-out score, the guess."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ MIN_EXAMPLES = 2 * HOLDOUT
 WARM_UP = 40
 """Steps over which the learning rate rises, as in the paper."""
 GROUPS_AT_ONCE = 8
-"""Groups of images whose sendings are held in memory together; also those that serve each other as mates."""
+"""Groups of images whose transmissions are held in memory together; also those that serve each other as mates."""
 
 Pool = Callable[[Tensor], Tensor]
-"""Sendings (R, B, N, D) of the same images -> inputs of the network (B, N, D')."""
+"""Transmissions (R, B, N, D) of the same images -> inputs of the network (B, N, D')."""
 Draw = Callable[[], tuple[Tensor, Tensor]]
 """Draws inputs of the network (B, N, D') and the clean images (B, C, H, W) that belong to them."""
 
@@ -35,7 +35,7 @@ class LearnedDecoder:
 
     Attributes:
         network: Inputs (B, N, D') -> images (B, C, H, W) in [0, 1]; in eval mode, on the CPU.
-        pool: Makes the network's inputs of sendings (R, B, N, D).
+        pool: Makes the network's inputs of transmissions (R, B, N, D).
         token_shape: (N, D) of what is sent.
         diagnostics: See ``DecoderAttack``.
     """
@@ -50,7 +50,7 @@ class LearnedDecoder:
 class DecoderAttack(SmashedAttack[Reconstruction]):
     """Base of attacks that train a network on (smashed data, clean image) pairs of auxiliary images.
 
-    A subclass says how several sendings become one input (``pool_of``) and which network is trained how (``train``). One
+    A subclass says how several transmissions become one input (``pool_of``) and which network is trained how (``train``). One
     auxiliary image in eight is held out of the training; the diagnostics of every guess are ``holdout_psnr``, the mean in dB
     over these, and ``holdout_psnr_mean_image``, that of guessing the mean of the other seven for each. Where the first is not
     above the second, the network learned nothing and is no evidence about the defence.
@@ -80,7 +80,7 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
         require(rate, self, "learning_rate", "a finite number above 0")
 
     def pool_of(self, sender: Sender, images: Tensor, generator: torch.Generator) -> Pool:
-        """How the ``sendings`` of the same images become one input; by default the first sending alone."""
+        """How the ``transmissions`` of the same images become one input; by default the first sending alone."""
         return first_sending
 
     def draws(self, sender: Sender, images: Tensor, pool: Pool, generator: torch.Generator) -> Draw:
@@ -107,7 +107,7 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
         pool = self.pool_of(sender, kept, generator)
         draw = self.draws(sender, kept, pool, generator)
         network = self.train(sender, draw, Layout.of(sender.edge, kept), generator).eval().requires_grad_(False)
-        sent = independent_sendings(sender, held, self.sendings, self.batch_size, generator)
+        sent = independent_transmissions(sender, held, self.transmissions, self.batch_size, generator)
         with torch.no_grad():
             guess = network(pool(sent))
         scores = {
@@ -125,13 +125,13 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
         """
         if self.learned is None:
             raise AttackError(f"{self} needs auxiliary data: call fit first")
-        if len(observation.features) < self.sendings:
+        if len(observation.features) < self.transmissions:
             there = len(observation.features)
             raise AttackError(
-                f"{self} needs the {self.sendings} transmissions that it was fitted for, there are {there}; "
+                f"{self} needs the {self.transmissions} transmissions that it was fitted for, there are {there}; "
                 f"fit limited_to({there})"
             )
-        features = observation.features[: self.sendings, : observation.num_targets].detach().float().cpu()
+        features = observation.features[: self.transmissions, : observation.num_targets].detach().float().cpu()
         if tuple(features.shape[2:]) != self.learned.token_shape:
             raise AttackError(
                 f"smashed data has shape {tuple(features.shape[2:])} per image, that of auxiliary images "
@@ -149,7 +149,7 @@ def first_sending(features: Tensor) -> Tensor:
     return features[0]
 
 
-def mean_of_sendings(features: Tensor) -> Tensor:
+def mean_of_transmissions(features: Tensor) -> Tensor:
     """(R, B, N, D) -> (B, N, D), slot by slot."""
     return features.mean(0)
 
@@ -187,8 +187,8 @@ def tells_slots(sender: Sender, images: Tensor, generator: torch.Generator) -> b
     return torch.equal(order.flatten(), torch.arange(order.numel()))
 
 
-def independent_sendings(
-    sender: Sender, images: Tensor, sendings: int, batch_size: int, generator: torch.Generator
+def independent_transmissions(
+    sender: Sender, images: Tensor, transmissions: int, batch_size: int, generator: torch.Generator
 ) -> Tensor:
     """Sends images several times, each time with other mates: (R, n, N, D).
 
@@ -198,14 +198,14 @@ def independent_sendings(
     Args:
         sender: Sends a batch, all defences drawn afresh.
         images: (n, C, H, W), 2 or more.
-        sendings: R.
+        transmissions: R.
         batch_size: Of a sending, at most.
         generator: Draws mates and defences.
     """
     half = min(batch_size // 2, len(images) // 2)
     groups = torch.arange(len(images), device=images.device).tensor_split(-(-len(images) // half))
     rounds = []
-    for _ in range(sendings):
+    for _ in range(transmissions):
         order = torch.randperm(len(groups), generator=generator).tolist()
         sent: dict[int, Tensor] = {}
         # With an odd number of groups, one lends itself twice and its second sending is not kept.
@@ -217,12 +217,14 @@ def independent_sendings(
     return torch.stack(rounds)
 
 
-def pooled_sendings(
-    sender: Sender, images: Tensor, pool: Pool, sendings: int, batch_size: int, generator: torch.Generator
+def pooled_transmissions(
+    sender: Sender, images: Tensor, pool: Pool, transmissions: int, batch_size: int, generator: torch.Generator
 ) -> Tensor:
-    """Pools the independent sendings of each image, a few groups at a time: (n, N, D')."""
+    """Pools the independent transmissions of each image, a few groups at a time: (n, N, D')."""
     parts = images.tensor_split(-(-len(images) // (GROUPS_AT_ONCE * batch_size // 2)))
-    return torch.cat([pool(independent_sendings(sender, part, sendings, batch_size, generator)) for part in parts])
+    return torch.cat(
+        [pool(independent_transmissions(sender, part, transmissions, batch_size, generator)) for part in parts]
+    )
 
 
 def from_store(inputs: Tensor, images: Tensor, batch_size: int, generator: torch.Generator) -> Draw:

@@ -52,8 +52,8 @@ class Shredder(Unshuffle):
         groups = _swap_groups(levels, channels // moved, height, width)
         state = _Annealer(planes.clone())
         for sweep in range(self.sweeps):
-            for plane, pixels, count in groups:
-                state.step(plane, pixels, count, self.temperature * (1 - (sweep + 1) / self.sweeps), generator)
+            for pixels, count in groups:
+                state.step(pixels, count, self.temperature * (1 - (sweep + 1) / self.sweeps), generator)
         better = total_variation(state.planes) < total_variation(planes)
         result = torch.where(better[:, None, None, None], state.planes, planes).view_as(images)
         before, after = (float(total_variation(picture).mean()) for picture in (images, result))
@@ -99,45 +99,50 @@ class Jigsaw(Unshuffle):
 
 
 class _Annealer:
-    """Planes (P, D, H, W) whose pixels are swapped; the D channels of a plane move together."""
+    """Planes (P, D, H, W) whose pixels are swapped; the D channels of a plane move together.
+
+    Pixels of all planes have one number each, counted through, so that a step is a few gathers from one table.
+    """
 
     def __init__(self, planes: Tensor) -> None:
-        self.planes = planes
-        height, width = planes.shape[-2:]
-        self.flat = planes.view(*planes.shape[:2], -1)
+        self.shape = planes.shape
+        self.values = planes.flatten(2).transpose(1, 2).flatten(0, 1).contiguous()
+        count, _, height, width = planes.shape
         place = torch.arange(height * width)
         row, column = place // width, place % width
-        valid = [column > 0, column < width - 1, row > 0, row < height - 1]
-        steps = (-1, 1, -width, width)
-        self.valid = torch.stack(valid, 1).float()
-        self.neighbours = torch.stack([place + s * v for s, v in zip(steps, valid, strict=True)], 1)
+        valid = (column > 0, column < width - 1, row > 0, row < height - 1)
+        # Beyond the border a pixel is its own neighbour, which costs nothing.
+        beside = torch.stack([place + s * v for s, v in zip((-1, 1, -width, width), valid, strict=True)], 1)
+        first = torch.arange(count)[:, None, None] * len(place)
+        self.neighbours = (first + beside).flatten(0, 1)
 
-    def step(
-        self, plane: Tensor, pixels: Tensor, count: Tensor, temperature: float, generator: torch.Generator
-    ) -> None:
-        """Proposes one swap in each of M windows, no two of which touch: planes (M,), their pixels (M, n), how many (M,)."""
-        draws = torch.rand(3, len(plane), generator=generator)
-        rows = torch.arange(len(plane))
+    @property
+    def planes(self) -> Tensor:
+        """The planes as they are now, (P, D, H, W)."""
+        count, channels, height, width = self.shape
+        return self.values.view(count, height, width, channels).permute(0, 3, 1, 2)
+
+    def step(self, pixels: Tensor, count: Tensor, temperature: float, generator: torch.Generator) -> None:
+        """Proposes one swap in each of M windows, no two of which touch: their pixels (M, n), how many (M,)."""
+        draws = torch.rand(3, len(pixels), generator=generator)
         first = (draws[0] * count).long()
         second = (first + 1 + (draws[1] * (count - 1)).long()) % count
-        a, b = pixels[rows, first], pixels[rows, second]
-        before = self._cost(plane, a) + self._cost(plane, b)
-        self._swap(plane, a, b)
-        # The edge between two neighbours is counted twice before and after, and a swap does not change it.
-        added = self._cost(plane, a) + self._cost(plane, b) - before
+        pair = pixels.gather(1, torch.stack([first, second], 1))
+        here = self._at(pair)
+        beside = self.neighbours.index_select(0, pair.flatten()).view(*pair.shape, -1)
+        around = self._at(beside)
+        before = (around - here.unsqueeze(2)).abs().sum(dim=(1, 2, 3))
+        after = (around - here.flip(1).unsqueeze(2)).abs().sum(dim=(1, 2, 3))
+        # Two neighbours that change places stay as far apart; above, each met the other where it stands no more.
+        touching = (beside[:, 0] == pair[:, 1:]).any(1)
+        added = after - before + 2 * touching * (here[:, 0] - here[:, 1]).abs().sum(1)
         chance = torch.exp(-added / temperature) if temperature > 0 else (added <= 0).float()
-        refused = draws[2] >= chance
-        self._swap(plane[refused], a[refused], b[refused])
+        swapped = (draws[2] < chance)[:, None, None]
+        self.values.index_copy_(0, pair.flatten(), torch.where(swapped, here.flip(1), here).flatten(0, 1))
 
-    def _cost(self, plane: Tensor, at: Tensor) -> Tensor:
-        here = self.flat[plane, :, at].unsqueeze(1)
-        around = self.flat[plane[:, None], :, self.neighbours[at]]
-        return ((around - here).abs().sum(2) * self.valid[at]).sum(1)
-
-    def _swap(self, plane: Tensor, a: Tensor, b: Tensor) -> None:
-        kept = self.flat[plane, :, a]
-        self.flat[plane, :, a] = self.flat[plane, :, b]
-        self.flat[plane, :, b] = kept
+    def _at(self, pixels: Tensor) -> Tensor:
+        """Values of pixels (...): (..., D)."""
+        return self.values.index_select(0, pixels.flatten()).view(*pixels.shape, -1)
 
 
 def _members(levels: list[Level], image: int, height: int, width: int) -> list[Tensor]:
@@ -151,8 +156,8 @@ def _members(levels: list[Level], image: int, height: int, width: int) -> list[T
     return found
 
 
-def _swap_groups(levels: list[Level], copies: int, height: int, width: int) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Windows of all planes in groups in which no two touch: planes (M,), pixels (M, n) and their number (M,) each.
+def _swap_groups(levels: list[Level], copies: int, height: int, width: int) -> list[tuple[Tensor, Tensor]]:
+    """Windows of all planes in groups in which no two touch: pixels (M, n), counted through all planes, and how many (M,).
 
     Args:
         levels: Windows in pixels, for B images.
@@ -160,18 +165,17 @@ def _swap_groups(levels: list[Level], copies: int, height: int, width: int) -> l
         height: H in pixels.
         width: W in pixels.
     """
-    groups: dict[tuple[int, int, int], list[tuple[int, Tensor]]] = {}
+    groups: dict[tuple[int, int, int], list[Tensor]] = {}
     for size, active in levels:
         for image in range(len(active)):
             only = [(size, active[image : image + 1])]
             for inside in _members(only, 0, height, width):
                 corner = int(inside[0])
                 colour = (size, corner // width // size % 2, corner % width // size % 2)
-                groups.setdefault(colour, []).extend((image * copies + c, inside) for c in range(copies))
+                planes = range(image * copies, (image + 1) * copies)
+                groups.setdefault(colour, []).extend(plane * height * width + inside for plane in planes)
     padded = []
     for members in groups.values():
-        plane, pixels = zip(*members, strict=True)
-        count = torch.tensor([len(inside) for inside in pixels])
-        table = torch.nn.utils.rnn.pad_sequence(list(pixels), batch_first=True)
-        padded.append((torch.tensor(plane), table, count))
+        count = torch.tensor([len(inside) for inside in members])
+        padded.append((torch.nn.utils.rnn.pad_sequence(members, batch_first=True), count))
     return padded

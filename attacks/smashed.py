@@ -138,14 +138,14 @@ class SmashedAttack(Attack[SmashedData, Guess], Generic[Guess]):
     observes = "smashed"
 
     @property
-    def sendings(self) -> int:
+    def transmissions(self) -> int:
         """How many transmissions of the same images it uses at most: 1, or more for an attack over rounds.
 
         It gets no more than the run has made by then, and must work with any number from 1.
         """
         return 1
 
-    def limited_to(self, sendings: int) -> Self:
+    def limited_to(self, transmissions: int) -> Self:
         """The attack to fit where there are only so many transmissions, at least 1; one that uses many overrides this."""
         return self
 

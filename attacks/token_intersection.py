@@ -51,8 +51,8 @@ def multiplicities(own: Tensor, pooled: Tensor, kept_share: float) -> Tensor:
     holds m times is expected k m + (1 - k) q times, q being the mean over all images of the batch.
 
     Args:
-        own: (C,), tokens of each cluster in the image's row, mean over sendings.
-        pooled: (C,), q: tokens of each cluster per row, mean over sendings and rows.
+        own: (C,), tokens of each cluster in the image's row, mean over transmissions.
+        pooled: (C,), q: tokens of each cluster per row, mean over transmissions and rows.
         kept_share: k, above 0.
     """
     return (own - (1 - kept_share) * pooled) / kept_share
@@ -76,25 +76,25 @@ def most_recurrent(multiplicity: Tensor, count: int) -> tuple[Tensor, float]:
 
 @dataclass(frozen=True, repr=False)
 class TokenIntersection(TokenReading):
-    """Intersects many sendings of the same image, then places its own tokens.
+    """Intersects many transmissions of the same image, then places its own tokens.
 
     1. Every received token is decoded to its patch by the network of ``TokenJigsaw``. This removes what the client's blocks mixed
        in from the row's other tokens, which differ in every sending; without blocks, equal tokens have equal patches.
-    2. The patches of an image's row in all sendings are clustered, and each cluster is counted, in that row and in the whole
+    2. The patches of an image's row in all transmissions are clustered, and each cluster is counted, in that row and in the whole
        batch. What is in the row more often than a random image would explain is the image's own, and how often says how many
        copies it holds (``multiplicities``); the N most recurrent are kept.
     3. Each of them is placed by what the network says on average over its appearances, as in ``TokenJigsaw``.
 
     The share of tokens that stay is that of the defence, measured on auxiliary images. With ``PatchShuffle`` it is 1, and
-    sendings only average out noise; with BatchShuffle(k=0) nothing recurs and the attack fails.
+    transmissions only average out noise; with BatchShuffle(k=0) nothing recurs and the attack fails.
 
     Diagnostics: those of ``train_reader``; ``clusters`` (mean per image) and ``recurrence_gap``, the smallest difference between
     the last token that was kept and the next, in tokens per image: near 0 where own and foreign ones cannot be told apart.
 
     Attributes:
-        sendings: Transmissions of the same images that it uses at most; it gets those that the run makes. With a single one nothing
+        transmissions: Of the same images, that it uses at most; it gets those that the run makes. With a single one nothing
             recurs, and it takes an image's row for its own.
-        beyond_run: The clients send the images ``sendings`` times whatever the run does: an upper bound.
+        beyond_run: The clients send the images ``transmissions`` times whatever the run does: an upper bound.
         radius: Patches are the same within this root mean square difference of pixels, or three times the decoding error on
             held-out images if that is more.
     """
@@ -103,21 +103,26 @@ class TokenIntersection(TokenReading):
         "intersection attack on Yao et al., ICDM 2022, Algorithm 2, which redraws the tokens that stay"
     )
 
-    sendings: int = 30
+    transmissions: int = 30
     radius: float = 0.02
     beyond_run: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(is_whole(self.sendings) and self.sendings >= 1, self, "sendings", "a whole number of at least 1")
+        require(
+            is_whole(self.transmissions) and self.transmissions >= 1,
+            self,
+            "transmissions",
+            "a whole number of at least 1",
+        )
         require(0 < self.radius < 1, self, "radius", "a number above 0 and below 1")
 
-    def limited_to(self, sendings: int) -> Self:
+    def limited_to(self, transmissions: int) -> Self:
         """With so many transmissions at most."""
-        return replace(self, sendings=min(self.sendings, sendings))
+        return replace(self, transmissions=min(self.transmissions, transmissions))
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
-        """Intersects all sendings.
+        """Intersects all transmissions.
 
         Raises:
             AttackError: Before ``fit``; where no tokens stay; for smashed data that do not fit the auxiliary ones.

@@ -10,7 +10,7 @@ type                  content                                                rep
 ``train.backward``    ``gradients`` of the last batches, ``applied``         ``metrics``
 ``train.collect``     ``edge``: the weights the round began with             ``arrays``: update of the client half;
                                                                              ``metrics``
-``train.smash``       ``config``: ``sendings``, ``reveal-order``, ``since``  ``target-0``, ...: (R, B, N, D) of an audit
+``train.smash``       ``config``: ``transmissions``, ``reveal-order``, ``since``  ``target-0``, ...: (R, B, N, D) of an audit
                       and ``until``, rounds; ``edge``                        batch; ``targets``; ``transmissions`` of the
                                                                              images in these rounds; ``orders`` if asked
 ``train.audit_step``  ``gradients`` of audit batches; ``edge``               ``target-0``, ...: one-step updates
@@ -78,10 +78,10 @@ def smash(message: Message, context: Context) -> Message:
     """Sends audit batches, over and over: what training sends in as many passes, with the same defences."""
     start = time.perf_counter()
     client, config, answers = _split_client(message, context), values_of(message, "config"), answers_of(context)
-    sendings, targets = int(config["sendings"]), range(client.task.probe_targets)
-    _count_transmissions(context, answers, sendings * len(targets))
+    transmissions, targets = int(config["transmissions"]), range(client.task.probe_targets)
+    _count_transmissions(context, answers, transmissions * len(targets))
     edge = client.load_edge(tensors_of(message, "edge")).requires_grad_(False)
-    sent = {f"target-{at}": client.send_audited(edge, at, sendings) for at in targets}
+    sent = {f"target-{at}": client.send_audited(edge, at, transmissions) for at in targets}
     records: dict[str, Any] = {name: to_record({"features": features}) for name, features in sent.items()}
     records["targets"] = to_record({f"target-{at}": client.audit_targets(at) for at in targets})
     rounds = int(config["since"]), int(config["until"])
@@ -90,7 +90,7 @@ def smash(message: Message, context: Context) -> Message:
     if config["reveal-order"] and not answers.reveal_orders:
         records |= withheld({"reveal-orders": refusal("reveal_orders", "the true order of its tokens")})
     elif config["reveal-order"]:
-        orders = {f"target-{at}": client.audit_orders(at, sendings, edge.num_tokens) for at in targets}
+        orders = {f"target-{at}": client.audit_orders(at, transmissions, edge.num_tokens) for at in targets}
         records["orders"] = to_record(orders)
     return _answer(message, records, client.task.probe_images, start)
 

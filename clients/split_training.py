@@ -256,13 +256,13 @@ class SplitClient(LocalClient):
         )
         return Probed(original, seen, view.positions[: self.task.probe_images])
 
-    def send_audited(self, edge: EdgeHalf, target: int, sendings: int) -> Tensor:
-        """``sendings`` sendings (R, B, N, D) of an audit batch: the attacked images stay in front, their company changes."""
+    def send_audited(self, edge: EdgeHalf, target: int, transmissions: int) -> Tensor:
+        """Transmissions (R, B, N, D) of an audit batch: the attacked images stay in front, their company changes."""
         self.renew("smash", target)
         with torch.no_grad():
             sent = [
                 self._smash(edge, self._audit_shown(target, at).images, self._audit_key(target, at))
-                for at in range(sendings)
+                for at in range(transmissions)
             ]
         return torch.stack(sent).cpu()
 
@@ -280,10 +280,12 @@ class SplitClient(LocalClient):
         """Class probabilities (B, K) of the first sending of an audit batch, which the server knows as it does in training."""
         return self._audit_shown(target, 0).targets
 
-    def audit_orders(self, target: int, sendings: int, num_tokens: int) -> Tensor:
+    def audit_orders(self, target: int, transmissions: int, num_tokens: int) -> Tensor:
         """Where each token of ``send_audited`` came from: (R, B, N) int64. Only for upper bounds that are told."""
         batch = len(self._audit_examples(target, 0))
-        orders = [self.pipeline.token_order(batch, num_tokens, self._audit_key(target, at)) for at in range(sendings)]
+        orders = [
+            self.pipeline.token_order(batch, num_tokens, self._audit_key(target, at)) for at in range(transmissions)
+        ]
         return torch.stack(orders)
 
     def step_audited(self, edge: EdgeHalf, target: int, gradient: Tensor) -> Update:

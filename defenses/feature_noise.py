@@ -22,7 +22,7 @@ class FeatureNoise(SmashedDefense):
     """Adds N(0, std^2) to every entry of the smashed data, drawn afresh each time.
 
     The baseline "GN" of the shuffling paper, which writes N(0, 4) and uses the number as standard deviation. Features are
-    not bounded, so no privacy budget follows (for that see ``FeatureDP``), and the mean of e sendings of the same image
+    not bounded, so no privacy budget follows (for that see ``FeatureDP``), and the mean of e transmissions of the same image
     has noise of std / sqrt(e).
 
     Args:

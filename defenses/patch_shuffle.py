@@ -35,7 +35,7 @@ class PatchShuffle(SmashedDefense):
 
     It hides the order of the tokens, log2(N!) bits, and nothing else: the multiset of tokens is on the wire. A transformer
     without position embedding does not notice (so accuracy stays), and since blocks commute with permutations, shuffling
-    before or after the client's blocks has the same law. On a client half that is not trained, more sendings of the same
+    before or after the client's blocks has the same law. On a client half that is not trained, more transmissions of the same
     image show the same multiset again and add nothing.
 
     ``order`` gathers: slot i receives token order[i]. The paper's sigma(i) is where token i goes, the inverse permutation.
@@ -63,7 +63,7 @@ class BatchShuffle(SmashedDefense):
     Of N tokens, K = floor(k N), chosen at random, stay with their image; the other N' of every image are pooled over the
     B images, shuffled, and dealt out again. A pooled token returns to its image with probability 1 / B, so that
     K + N' / B tokens of a sent image are its own on average. Those recur when the image is sent again in another batch
-    and the foreign ones do not: unlike with ``PatchShuffle``, more sendings tell more.
+    and the foreign ones do not: unlike with ``PatchShuffle``, more transmissions tell more.
 
     Args:
         k: Share of native tokens, 0 to 1; 1 is ``PatchShuffle`` and 0 deals all tokens out.

@@ -103,7 +103,7 @@ def prepare(request: Request) -> Prepared:
     observation = ClientUpdate(
         model, update, parsed.input_shape, parsed.mean, parsed.std, request.num_examples,
         request.batch_size or request.num_examples, request.local_steps, request.learning_rate, request.weight_decay,
-        parsed.labels, not request.eval_mode,
+        parsed.labels, not request.eval_mode, request.momentum, request.nesterov,
     )  # fmt: skip
     knowledge = _knowledge(request, parsed)
     truth = {}

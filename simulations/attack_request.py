@@ -31,7 +31,7 @@ class Request:
         update: File of name -> (local - global), or of local weights with ``local``.
         model: Name of the model (see ``clients.models``), with ``num_classes``, ``width`` and ``norm``.
         input_shape: "C,H,W".
-        learning_rate: Of the client's plain SGD.
+        learning_rate: Of the client's SGD.
         weights: File of the global weights; None: the model's initial ones, from ``seed``.
         local: ``update`` holds weights after local training.
         mean: Per channel, comma-separated; "" for 0.
@@ -40,6 +40,8 @@ class Request:
         local_steps: Optimizer steps.
         batch_size: Examples of a local step; 0 for all of them.
         weight_decay: L2 coefficient.
+        momentum: Of the client's SGD, from 0, below 1.
+        nesterov: It looks ahead by its momentum.
         labels: Known classes, comma-separated; "" for unknown.
         eval_mode: The client computed its gradients in eval mode.
         attacks: Text of the attacks, separated by ``;``.
@@ -65,6 +67,8 @@ class Request:
     local_steps: int = 1
     batch_size: int = 0
     weight_decay: float = 0.0
+    momentum: float = 0.0
+    nesterov: bool = False
     labels: str = ""
     eval_mode: bool = False
     attacks: str = DEFAULT_ATTACKS
@@ -162,6 +166,10 @@ def _check_numbers(request: Request) -> None:
         raise ConfigError(f"--learning-rate is {request.learning_rate}; allowed: a positive number")
     if not 0 <= request.weight_decay < math.inf:
         raise ConfigError(f"--weight-decay is {request.weight_decay}; allowed: a number of at least 0")
+    if not 0 <= request.momentum < 1:
+        raise ConfigError(f"--momentum is {request.momentum}; allowed: from 0, below 1")
+    if request.nesterov and not request.momentum:
+        raise ConfigError("--nesterov needs a --momentum above 0: there is nothing to look ahead by")
 
 
 def _shape(text: str) -> tuple[int, int, int]:

@@ -90,7 +90,7 @@ def attack(
     model: Annotated[str, typer.Option(help="Name of the model, as `fedveil list models` shows.")],
     num_classes: Annotated[int, typer.Option(help="Number of logits.")],
     input_shape: Annotated[str, typer.Option(metavar="C,H,W", help="One image, such as 1,28,28.")],
-    learning_rate: Annotated[float, typer.Option(help="Of the client's plain SGD.")],
+    learning_rate: Annotated[float, typer.Option(help="Of the client's SGD.")],
     weights: Annotated[
         Path | None, typer.Option(help="Safetensors of the global weights; without it, the initial ones of --seed.")
     ] = None,
@@ -103,6 +103,8 @@ def attack(
     local_steps: Annotated[int, typer.Option(help="Optimizer steps of the client.")] = 1,
     batch_size: Annotated[int, typer.Option(help="Examples of a local step; 0 for all.")] = 0,
     weight_decay: Annotated[float, typer.Option(help="L2 coefficient of the client.")] = 0.0,
+    momentum: Annotated[float, typer.Option(help="Of the client's SGD, which starts each round without any.")] = 0.0,
+    nesterov: Annotated[bool, typer.Option("--nesterov", help="The client's SGD looks ahead by its momentum.")] = False,
     labels: Annotated[str, typer.Option(help="Classes of the examples, if known: 3,5.")] = "",
     eval_mode: Annotated[bool, typer.Option("--eval-mode", help="The client's model was in eval mode.")] = False,
     attack: Annotated[
@@ -122,7 +124,7 @@ def attack(
 ) -> None:
     """Attacks one update that any Flower app recorded, and writes what it guesses.
 
-    The client must have trained by plain SGD from the weights given by --weights.
+    The client must have trained by SGD from the weights given by --weights.
     """
     from rich.markup import escape
 
@@ -134,9 +136,9 @@ def attack(
         request = Request(
             update=update, model=model, num_classes=num_classes, input_shape=input_shape, learning_rate=learning_rate,
             weights=weights, local=local, width=width, norm=norm, mean=mean, std=std, num_examples=num_examples,
-            local_steps=local_steps, batch_size=batch_size, weight_decay=weight_decay, labels=labels,
-            eval_mode=eval_mode, attacks="; ".join(attack or [DEFAULT_ATTACKS]), auxiliary=auxiliary,
-            data_dir=data_dir, defense=defense, truth=truth, seed=seed,
+            local_steps=local_steps, batch_size=batch_size, weight_decay=weight_decay, momentum=momentum,
+            nesterov=nesterov, labels=labels, eval_mode=eval_mode, attacks="; ".join(attack or [DEFAULT_ATTACKS]),
+            auxiliary=auxiliary, data_dir=data_dir, defense=defense, truth=truth, seed=seed,
         )  # fmt: skip
         if (folder / "result.json").exists():
             raise ConfigError(f"--out {folder} already holds results; name another folder")

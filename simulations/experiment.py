@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -16,7 +17,7 @@ from defenses.base import DefenseError
 from defenses.pipeline import Pipeline
 from defenses.spec import SpecError, parse_pipelines
 from simulations.errors import ConfigError, require_known
-from simulations.scenario_checks import LABELS, check_defenses, check_recipe, check_scenario
+from simulations.scenario_checks import DEFAULT_MILESTONES, LABELS, check_defenses, check_recipe, check_scenario
 from strategies.adaptive import adaptive_attacks
 from strategies.attack_job import parse_attacks, parse_smashed_attacks, parse_update_attacks
 
@@ -120,9 +121,9 @@ class Experiment:
     batch_size: int = _setting(16, "examples of a local step", **_at_least(1))
     learning_rate: float = _setting(0.01, "of local SGD", **_above(0))
     learning_rate_milestones: str = _setting(
-        "",
-        "federated: numbers of rounds, separated by commas, after each of which learning-rate is multiplied by "
-        "learning-rate-factor (MultiStepLR, a round for an epoch); empty: the rate is constant",
+        DEFAULT_MILESTONES,
+        "federated: rounds after each of which learning-rate is multiplied by learning-rate-factor (MultiStepLR, a round for an "
+        "epoch), separated by commas: numbers, or shares of all rounds such as 5/8; empty: the rate is constant",
     )
     learning_rate_factor: float = _setting(0.1, "federated: see learning-rate-milestones", **_SHARE)
     block_learning_rate: float = _setting(
@@ -299,13 +300,12 @@ class Experiment:
 
     def milestones(self) -> tuple[int, ...]:
         """Rounds after which the learning rate falls, ascending."""
+        if self.scenario == "split":  # whose rates fall along a cosine
+            return ()
         words = [word.strip() for word in self.learning_rate_milestones.split(",") if word.strip()]
-        for word in words:
-            if not word.isdecimal() or not 1 <= int(word) < self.rounds:
-                raise ConfigError(
-                    f"learning-rate-milestones: {word!r}; allowed: numbers from 1 to {self.rounds - 1}, as rounds = {self.rounds}"
-                )
-        return tuple(sorted(map(int, words)))
+        found = [_milestone(word, self.rounds) for word in words]
+        # A share of few rounds may be all of them, or none.
+        return tuple(sorted(at for at in found if 0 < at < self.rounds))
 
     def task(self, pipeline: Pipeline) -> Task:
         """Orders for the clients, before the first round."""
@@ -318,6 +318,19 @@ class Experiment:
             owns_data=self.partition == "node",
             milestones=self.milestones(),
         )
+
+
+def _milestone(word: str, rounds: int) -> int:
+    """The round that a word of ``learning-rate-milestones`` names."""
+    part, slash, whole = (piece.strip() for piece in word.partition("/"))
+    if part.isdecimal() and whole.isdecimal() and 0 < int(part) < int(whole):
+        return math.floor(rounds * int(part) / int(whole) + 0.5)
+    if slash or not part.isdecimal() or not 1 <= int(part) < rounds:
+        raise ConfigError(
+            f"learning-rate-milestones: {word!r}; allowed: numbers from 1 to {rounds - 1}, as rounds = {rounds}, "
+            "and shares such as 5/8"
+        )
+    return int(part)
 
 
 def key_of(name: str) -> str:

@@ -24,6 +24,9 @@ from simulations.report.control import LEAST_IMAGES
 if TYPE_CHECKING:
     from simulations.experiment import Experiment
 
+DEFAULT_MILESTONES = "5/8,7/8"
+"""Where accuracy has climbed, the rate falls, so that the end of a run is no longer where the last steps happened to throw it."""
+
 LABELS = {"federated": ("unknown", "known"), "split": ("server", "client")}
 """Scenario -> values of ``labels``, the usual one first."""
 
@@ -88,7 +91,7 @@ def check_recipe(experiment: Experiment) -> None:
         raise ConfigError("nesterov is True; allowed with momentum = 0: False, as there is nothing to look ahead by")
     if experiment.nesterov and split and experiment.optimizer != "sgd":
         raise ConfigError(f"nesterov is True; allowed with optimizer = {experiment.optimizer!r}: False")
-    if split and experiment.milestones():
+    if split and experiment.learning_rate_milestones not in ("", DEFAULT_MILESTONES):
         raise ConfigError(
             f"learning-rate-milestones is {experiment.learning_rate_milestones!r}; allowed with scenario = 'split': '', as the "
             "rates fall along a cosine to learning-rate-floor"

@@ -13,6 +13,7 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
+from attacks.base import Labels
 from attacks.roc import auc, auc_interval, roc_curve, tpr_at_fpr
 from clients.audit import COUNTS
 from clients.guesses import GUESSES, guess_tensors
@@ -140,13 +141,13 @@ class Auditor:
         contents = {p: RecordDict({"guesses": to_record(theirs), **shared}) for p, theirs in records.items()}
         targets = len({one.target for one in seen})
         replies = self._ask(job.task, job.observation, kind, contents, targets)
-        failed = [guess.failure for guess in outcome.guesses if guess.failure]
-        setting = setting | {"attack_failures": sorted(set(failed))} if failed else setting
+        failed = [guess for guess in outcome.guesses if guess.failure]
+        setting = setting | {"attack_failures": sorted({guess.failure for guess in failed})} if failed else setting
         scores = _gather(replies.values())
         if kind == "membership":
             self._membership(job.task, outcome, setting, scores, failures=len(failed))
         else:
-            self._rows(job.task, outcome.attack, setting, scores, failures=len(failed), seconds=outcome.seconds)
+            self._rows(job.task, outcome.attack, setting, scores, outcome=outcome)
         self._diagnostics(job.task, outcome, setting)
         shown = job.observation != "update" or kind == "representatives"
         if kind in ("images", "representatives") and self.share_images and shown:
@@ -248,17 +249,23 @@ class Auditor:
         return answered
 
     def _rows(
-        self,
-        task: Task,
-        attack: str,
-        setting: dict[str, Any],
-        scores: Scores,
-        *,
-        failures: int = 0,
-        seconds: float = 0.0,
+        self, task: Task, attack: str, setting: dict[str, Any], scores: Scores, *, outcome: Outcome | None = None
     ) -> None:
+        """One row for each score; of an attack, with its time and how many of the values come from guesses that failed."""
         for columns in score_rows(scores, setting):
+            failures = _failed_values(outcome.guesses, columns["n"]) if outcome else 0
+            seconds = outcome.seconds if outcome else 0.0
             self.recorder.row(task, attack=attack, failures=failures, seconds=seconds, **columns)
+
+
+def _failed_values(guesses: Sequence[Any], n: int) -> int:
+    """How many of n values failed guesses gave: some metrics have one value for a guess, others one for each of its images."""
+    failed = [guess for guess in guesses if guess.failure]
+    return len(failed) if n <= len(guesses) else sum(_images_of(guess) for guess in failed)
+
+
+def _images_of(guess: Any) -> int:
+    return len(guess.classes if isinstance(guess, Labels) else guess.images)
 
 
 def _card(task: Task, attack: str) -> dict[str, Any]:

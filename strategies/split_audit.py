@@ -45,7 +45,7 @@ class SplitAudit:
         self.rounds = frozenset(rounds)
         self.label = label
 
-    def sendings(self, task: Task, num_train: int) -> int:
+    def transmissions(self, task: Task, num_train: int) -> int:
         """How often the audit of the task's round sends an image: as the most curious attack wishes and the run allows.
 
         Args:
@@ -53,7 +53,9 @@ class SplitAudit:
             num_train: Training examples of the client.
         """
         most = most_transmissions(task, num_train)
-        return max((a.sendings if a.beyond_run else min(a.sendings, most) for a in self.attacks.values()), default=0)
+        return max(
+            (a.transmissions if a.beyond_run else min(a.transmissions, most) for a in self.attacks.values()), default=0
+        )
 
     def extra_transmissions(self, task: Task, num_train: int) -> int:
         """How often all audits up to the task's round have sent one example of a client, at most.
@@ -63,7 +65,9 @@ class SplitAudit:
         """
         until = task.round if task.round < task.rounds else max(self.rounds, default=0)
         return sum(
-            task.probe_targets * self.sendings(replace(task, round=at), num_train) for at in self.rounds if at <= until
+            task.probe_targets * self.transmissions(replace(task, round=at), num_train)
+            for at in self.rounds
+            if at <= until
         )
 
     def observe(self, task: Task, server: SplitFed) -> None:
@@ -75,9 +79,9 @@ class SplitAudit:
         if not self.attacks:
             return
         attacks = self.attacks.values()
-        sendings = max(self.sendings(task, holder.num_train) for holder in server.holders.values())
+        transmissions = max(self.transmissions(task, holder.num_train) for holder in server.holders.values())
         reveal = any(attack.reveals_order for attack in attacks)
-        good = self._ask(task, server, sendings, reveal=reveal)
+        good = self._ask(task, server, transmissions, reveal=reveal)
         seen = [
             self._seen(task, server, partition, reply, target)
             for partition, reply in good.items()
@@ -96,19 +100,19 @@ class SplitAudit:
             of = [(one, count) for one, count in judged if one.orders is not None or not attack.reveals_order]
             if not of:
                 continue
-            most = attack.sendings
+            most = attack.transmissions
             if not attack.beyond_run:
-                most = max(1, min(most, sendings, max(int(count.max()) for _, count in of)))
-            card = setting | {"sendings": most}
+                most = max(1, min(most, transmissions, max(int(count.max()) for _, count in of)))
+            card = setting | {"transmissions": most}
             card |= {"client_half_update": "one step"} if attack.needs_step else {}
             shown = [_slice(one, attack, most, count) for one, count in of]
             observed = Observed(task, server.weights(), shown)
             name = f"{self.label}-r{task.round:04d}-smashed-{at:02d}"
             self.auditor.submit(AttackJob(name, (text,), "smashed", observed, card))
 
-    def _ask(self, task: Task, server: SplitFed, sendings: int, *, reveal: bool) -> dict[int, Message]:
+    def _ask(self, task: Task, server: SplitFed, transmissions: int, *, reveal: bool) -> dict[int, Message]:
         since, until = window(task)
-        config = {"sendings": sendings, "reveal-order": reveal, "since": since, "until": until}
+        config = {"transmissions": transmissions, "reveal-order": reveal, "since": since, "until": until}
         content = RecordDict({"config": server.exchange.config(task, **config)})
         if task.trains_edge:
             content["edge"] = to_record(server.edge)
@@ -118,7 +122,7 @@ class SplitAudit:
         def fault_in(partition: int, reply: Message) -> str:
             attacked, company = audit_sizes(task, server.holders[partition])
             size = attacked + company
-            shape = {"features": like(sendings, size, *server.token_shape)}
+            shape = {"features": like(transmissions, size, *server.token_shape)}
             targets = dict.fromkeys(names, like(size, classes))
             counts = dict.fromkeys(names, like(attacked, dtype=np.int64))
             faults = [fault(reply, shape, name) for name in names]
@@ -207,23 +211,23 @@ def most_transmissions(task: Task, num_train: int) -> int:
     return max(1, task.transmissions(num_train, until, since))
 
 
-def as_sent(values: Tensor, sendings: int, counts: Tensor) -> Tensor:
+def as_sent(values: Tensor, transmissions: int, counts: Tensor) -> Tensor:
     """The first transmissions, and of an image that the run has sent less often only as many as that.
 
     Args:
         values: (R, B, ...), one entry for each transmission and image.
-        sendings: Transmissions to keep, at most R.
-        counts: (n,), how often the first n images of the batch were sent. Where that is below ``sendings``, an image's own
+        transmissions: Transmissions to keep, at most R.
+        counts: (n,), how often the first n images of the batch were sent. Where that is below ``transmissions``, an image's own
             transmissions come again, from the first: a decoder of a fixed number of them has its inputs, and nothing new in
             them. An image that was never sent is seen once, in the audit batch.
 
     Returns:
-        (sendings, B, ...), memory of its own.
+        (transmissions, B, ...), memory of its own.
     """
-    kept = values[:sendings].clone()
+    kept = values[:transmissions].clone()
     for row, count in enumerate(counts.tolist()):
-        if count < sendings:
-            kept[:, row] = values[torch.arange(sendings) % max(count, 1), row]
+        if count < transmissions:
+            kept[:, row] = values[torch.arange(transmissions) % max(count, 1), row]
     return kept
 
 
@@ -239,16 +243,16 @@ def audit_sizes(task: Task, holder: Holder) -> tuple[int, int]:
     return attacked, max(min(task.batch_size, pool) - attacked, 0)
 
 
-def _slice(seen: Seen, attack: SmashedAttack[Any], sendings: int, counts: Tensor) -> Seen:
+def _slice(seen: Seen, attack: SmashedAttack[Any], transmissions: int, counts: Tensor) -> Seen:
     """What one attack gets to see."""
     assert seen.features is not None
     step = attack.needs_step and seen.gradient is not None
-    counts = torch.full_like(counts, sendings) if attack.beyond_run else counts
+    counts = torch.full_like(counts, transmissions) if attack.beyond_run else counts
     told = attack.reveals_order and seen.orders is not None
     return replace(
         seen,
         update=seen.update if step else {},
-        features=as_sent(seen.features, sendings, counts),
-        orders=as_sent(seen.orders, sendings, counts) if told and seen.orders is not None else None,
+        features=as_sent(seen.features, transmissions, counts),
+        orders=as_sent(seen.orders, transmissions, counts) if told and seen.orders is not None else None,
         gradient=seen.gradient if step else None,
     )

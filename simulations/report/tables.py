@@ -20,7 +20,7 @@ CARD_ORDER = (
     "batch",
     "attacked",
     "tokens",
-    "sendings",
+    "transmissions",
     "order",
     "client_half",
     "client_half_update",

@@ -58,11 +58,11 @@ def knowledge(sending: Sender | None, count: int = AUXILIARY, pipeline: Pipeline
     return Knowledge(auxiliary, pipeline or Pipeline(), MEAN, STD, train, sending)
 
 
-def observe(sending: Sender, sendings: int = 1, targets: int = TARGETS, **changes: Any) -> SmashedData:
+def observe(sending: Sender, transmissions: int = 1, targets: int = TARGETS, **changes: Any) -> SmashedData:
     """A client sends the same targets several times, with other mates each time."""
     own, stream = digits()[1], seeded(11)
     rounds = []
-    for _ in range(sendings):
+    for _ in range(transmissions):
         mates = own[targets:][torch.randperm(len(own) - targets, generator=stream)[: BATCH - targets]]
         with torch.no_grad():
             rounds.append(sending.send(torch.cat([own[:targets], mates]), stream))

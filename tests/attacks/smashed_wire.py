@@ -42,16 +42,16 @@ def observe(
     width: int = 32,
     batch: int = 6,
     targets: int = 2,
-    sendings: int = 1,
+    transmissions: int = 1,
     told: bool = False,
     **changes: Any,
 ) -> tuple[SmashedData, Tensor, Tensor]:
-    """What was sent, the targets (targets, 1, 12, 12), and the orders (sendings, batch, 9)."""
+    """What was sent, the targets (targets, 1, 12, 12), and the orders (transmissions, batch, 9)."""
     pipeline = Pipeline(defenses)
     edge, server = halves(pipeline, blocks, width)
-    clean, others = pictures(targets, seed=90), pictures(sendings * (batch - targets), seed=91)
+    clean, others = pictures(targets, seed=90), pictures(transmissions * (batch - targets), seed=91)
     features, orders = [], []
-    for number, rest in enumerate(others.view(sendings, batch - targets, *SHAPE)):
+    for number, rest in enumerate(others.view(transmissions, batch - targets, *SHAPE)):
         key = ("client", number)
         with torch.no_grad():
             features.append(smash(edge, pipeline, torch.cat([clean, rest]), Known(), key))

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from attacks.adaptive_decoder import AdaptiveDecoder, RecurringTokens, side_by_side
-from attacks.decoder_training import independent_sendings, mean_of_sendings
+from attacks.decoder_training import independent_transmissions, mean_of_transmissions
 from defenses.feature_noise import FeatureNoise
 from defenses.patch_shuffle import BatchShuffle, PatchShuffle
 from tests.attacks.decoding import TARGETS, digits, error, error_of_mean_image, knowledge, observe, seeded, sender
 
-SMALL = AdaptiveDecoder(iterations=80, width=32, depth=2, learning_rate=3e-3, sendings=4)
+SMALL = AdaptiveDecoder(iterations=80, width=32, depth=2, learning_rate=3e-3, transmissions=4)
 
 
 @dataclass
@@ -27,9 +27,9 @@ class Recorder:
 
 
 @pytest.mark.parametrize(("count", "batch_size"), [(32, 8), (35, 8), (2, 32), (3, 32), (9, 2)])
-def test_sendings_are_independent_with_new_mates(count, batch_size):
+def test_transmissions_are_independent_with_new_mates(count, batch_size):
     images, recorder = torch.arange(float(count)).view(-1, 1, 1, 1), Recorder()
-    sent = independent_sendings(recorder, images, 6, batch_size, seeded())
+    sent = independent_transmissions(recorder, images, 6, batch_size, seeded())
     assert sent.shape == (6, count, 1, 2)
     # Each image kept its row, and no two of its rows came from the same sending.
     assert torch.equal(sent[:, :, 0, 0], torch.arange(float(count)).expand(6, -1))
@@ -43,13 +43,13 @@ def test_sendings_are_independent_with_new_mates(count, batch_size):
         assert all(batch_size // 4 <= len(together) <= batch_size // 2 for together in always)
 
 
-def test_training_pairs_are_sendings_with_fresh_shuffles():
+def test_training_pairs_are_transmissions_with_fresh_shuffles():
     """The same multiset of tokens in each sending, in unrelated orders: not one shuffle of another's output."""
     sending = sender(PatchShuffle(), edge_blocks=0)
     images = digits()[0][:8]
     with torch.no_grad():
         clean = replace(sending, pipeline=type(sending.pipeline)()).send(images, seeded())
-    sent = independent_sendings(sending, images, 20, 4, seeded())
+    sent = independent_transmissions(sending, images, 20, 4, seeded())
     assert torch.allclose(sent.sort(2).values, clean.sort(1).values.expand_as(sent), atol=1e-6)
     places = (sent.unsqueeze(3) - clean[None, :, None]).norm(dim=4).argmin(3)[:, 0]
     assert len({tuple(order) for order in places.tolist()}) == 20
@@ -73,8 +73,8 @@ def test_finds_the_native_tokens_of_a_batch_shuffle():
     sending = sender(BatchShuffle(k=0.5))
     with torch.no_grad():
         clean = replace(sending, pipeline=type(sending.pipeline)()).send(digits()[0][:32], seeded())
-    sent = independent_sendings(sending, digits()[0][:32], 12, 32, seeded())
-    pool = AdaptiveDecoder(sendings=12).pool_of(sending, digits()[0], seeded())
+    sent = independent_transmissions(sending, digits()[0][:32], 12, 32, seeded())
+    pool = AdaptiveDecoder(transmissions=12).pool_of(sending, digits()[0], seeded())
     assert isinstance(pool, RecurringTokens)
 
     def missed(tokens):
@@ -87,7 +87,7 @@ def test_finds_the_native_tokens_of_a_batch_shuffle():
 def test_pools_what_the_defences_leave():
     images = digits()[0]
     assert AdaptiveDecoder(pooling="concat").pool_of(sender(PatchShuffle()), images, seeded()) is side_by_side
-    assert AdaptiveDecoder().pool_of(sender(FeatureNoise()), images, seeded()) is mean_of_sendings
+    assert AdaptiveDecoder().pool_of(sender(FeatureNoise()), images, seeded()) is mean_of_transmissions
     features = torch.randn(3, 2, 4, 5, generator=seeded())
     assert torch.equal(side_by_side(features)[1, 2], torch.cat([features[r, 1, 2] for r in range(3)]))
 
@@ -104,7 +104,7 @@ def test_decodes_digits_it_never_saw(fitted):
     assert error(fitted(replace(seen, features=noise), seeded())) > 0.98 * error_of_mean_image()
 
 
-def test_order_of_tokens_and_sendings_does_not_matter_under_a_shuffle():
+def test_order_of_tokens_and_transmissions_does_not_matter_under_a_shuffle():
     sending = sender(PatchShuffle())
     attack = replace(SMALL, iterations=2, num_images=16).fit(knowledge(sending), seeded())
     seen = observe(sending, 4)
@@ -112,15 +112,15 @@ def test_order_of_tokens_and_sendings_does_not_matter_under_a_shuffle():
     assert torch.allclose(attack(seen, seeded()).images, attack(other, seeded()).images, atol=1e-3)
 
 
-def test_needs_its_sendings(fitted):
-    assert fitted.sendings == 4
-    assert AdaptiveDecoder().sendings == 30
+def test_needs_its_transmissions(fitted):
+    assert fitted.transmissions == 4
+    assert AdaptiveDecoder().transmissions == 30
     guess = fitted(observe(sender(), 3), seeded())
     assert "needs the 4 transmissions that it was fitted for, there are 3" in guess.failure
     assert guess.images.shape[0] == TARGETS
 
 
-@pytest.mark.parametrize("change", [{"sendings": 0}, {"num_images": 1}, {"pooling": "mean"}])
+@pytest.mark.parametrize("change", [{"transmissions": 0}, {"num_images": 1}, {"pooling": "mean"}])
 def test_refuses_bad_values(change):
     with pytest.raises(ValueError, match=next(iter(change))):
         AdaptiveDecoder(**change)

@@ -16,10 +16,10 @@ NOISE = FeatureNoise(std=4.0)
 
 @pytest.fixture(scope="module")
 def averaging():
-    return FeatureAveraging(**SMALL, sendings=16).fit(knowledge(sender(NOISE)), seeded())
+    return FeatureAveraging(**SMALL, transmissions=16).fit(knowledge(sender(NOISE)), seeded())
 
 
-def test_sixteen_sendings_beat_one(averaging):
+def test_sixteen_transmissions_beat_one(averaging):
     seen = observe(sender(NOISE), 16)
     single = TokenDecoder(**SMALL).fit(knowledge(sender(NOISE)), seeded())
     assert error(averaging(seen, seeded())) < 0.7 * error(single(seen, seeded()))
@@ -32,8 +32,8 @@ def test_knows_nothing_about_images_that_it_gets_noise_for(averaging):
     assert error(averaging(replace(seen, features=noise), seeded())) > 0.98 * error_of_mean_image()
 
 
-def test_needs_its_sendings(averaging):
-    assert FeatureAveraging().sendings == 60
+def test_needs_its_transmissions(averaging):
+    assert FeatureAveraging().transmissions == 60
     assert (
         "needs the 16 transmissions that it was fitted for, there are 2"
         in averaging(observe(sender(NOISE), 2), seeded()).failure

@@ -126,8 +126,8 @@ def test_the_search_that_got_lower_decides_for_each_observation() -> None:
     """Noise free, a sigmoid network: L-BFGS gets far lower; after one iteration of it, Adam does."""
     seen, _ = defended("")
     for iterations, adam_iterations, winner in ((100, 1, "lbfgs"), (1, 100, "adam")):
-        both = NoiseModelInversion(iterations=iterations, adam_iterations=adam_iterations)
-        searches = [search.attack_many(seen, generators(COUNT)) for search in map(alone, both._searches(0.0))]
+        both = NoiseModelInversion(iterations=iterations, adam_iterations=adam_iterations, guide=0.0)
+        searches = [search.attack_many(seen, generators(COUNT)) for search in map(alone, both._searches(0.0, 0.0))]
         found = both.attack_many(seen, generators(COUNT))
         wanted = searches[["lbfgs", "adam"].index(winner)]
         assert all(torch.equal(ours.images, theirs.images) for ours, theirs in zip(found, wanted, strict=True))
@@ -137,6 +137,30 @@ def test_the_search_that_got_lower_decides_for_each_observation() -> None:
 
 def alone(search: NoiseModelInversion) -> NoiseModelInversion:
     return replace(search, adam_iterations=0)
+
+
+def test_the_guide_grows_with_the_gradient_and_shrinks_to_the_prior() -> None:
+    """It changes the way, not the goal. Its weight is a power of ten."""
+    seen, _ = defended("")
+    attack, one = NoiseModelInversion(), seen[0]
+    size = sum(float(value.square().sum()) for value in one.gradient().values())
+    first = attack._first_prior(one)
+    assert 0.1 * size / 10**0.5 <= first <= 0.1 * size * 10**0.5
+    longer = replace(one, update={name: 10 * value for name, value in one.update.items()})
+    assert attack._first_prior(longer) == pytest.approx(100 * first)
+    assert replace(attack, guide=0.0)._first_prior(one) == 0
+    _, search = attack._searches(0.02 * first, first)
+    weights = [stage.objective.total_variation for stage in search._stages(Weighted())]
+    assert weights == pytest.approx([first, 0.1 * first, 0.02 * first, 0.02 * first])
+
+
+class Weighted:
+    """An objective that knows its prior's weight alone."""
+
+    def __init__(self, total_variation: float = 0.0) -> None:
+        self.total_variation = total_variation
+
+    with_prior = classmethod(lambda cls, weight: cls(weight))
 
 
 def test_a_masked_entry_is_missing_not_zero() -> None:

@@ -56,4 +56,4 @@ def test_configuration():
     attack = ServerPrediction()
     assert not attack.needs_auxiliary
     assert not attack.reveals_order
-    assert attack.sendings == 1
+    assert attack.transmissions == 1

@@ -10,7 +10,7 @@ import torch
 from attacks.base import AttackError, Knowledge, Reconstruction
 from attacks.jigsaw import _Puzzle, place_blocks, seam_costs
 from attacks.metrics import mse, total_variation
-from attacks.shredder import Jigsaw, Shredder
+from attacks.shredder import Jigsaw, Shredder, _Annealer, _swap_groups
 from attacks.unshuffle import WindowMean
 from defenses import Batch, BlockShuffle, Blur, Clip, ImageNoise, Pipeline, VisualMixer
 from defenses.visual_mixer_windows import window_ids, window_sides
@@ -239,3 +239,29 @@ def test_windows_that_do_not_fit_the_image(attack):
 def test_refuses_bad_values(cls, change):
     with pytest.raises(ValueError, match=next(iter(change))):
         cls(**change)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_cold_step_keeps_a_swap_exactly_when_it_lowers_the_variation(channels):
+    """Against the variation of the whole picture with the two pixels exchanged; in windows of 2 most pairs touch."""
+    state = _Annealer(torch.zeros(1, channels, 6, 6))
+    groups = _swap_groups([(2, torch.eye(3)[None] == 1)], 1, 6, 6)
+    pixels, count = next(group for group in groups if len(group[0]) == 1)
+    generator, twin, kept = torch.Generator().manual_seed(4), torch.Generator().manual_seed(4), 0
+    for at in range(60):
+        state.values.copy_(torch.rand(state.values.shape, generator=torch.Generator().manual_seed(at)))
+        draws = torch.rand(3, 1, generator=twin)
+        first = (draws[0] * count).long()
+        second = (first + 1 + (draws[1] * (count - 1)).long()) % count
+        before, swapped = state.planes.clone(), state.planes.flatten(2)
+        swapped[..., pixels[0, [first, second]]] = swapped[..., pixels[0, [second, first]]]
+        swapped = swapped.view_as(before)
+        lower = bool(_variation(swapped) <= _variation(before))
+        state.step(pixels, count, 0.0, generator)
+        assert torch.equal(state.planes, swapped if lower else before)
+        kept += lower
+    assert 5 < kept < 55
+
+
+def _variation(planes):
+    return sum(planes.diff(dim=dim).abs().sum() for dim in (-2, -1))

@@ -23,8 +23,8 @@ SMALL = TokenDecoder(iterations=80, width=32, depth=2, learning_rate=3e-3)
 SHORT = {"iterations": 2, "width": 8, "batch_size": 8}
 EVERY = [
     TokenDecoder(**SHORT),
-    AdaptiveDecoder(**SHORT, sendings=3, num_images=24),
-    FeatureAveraging(**SHORT, sendings=3, num_images=24),
+    AdaptiveDecoder(**SHORT, transmissions=3, num_images=24),
+    FeatureAveraging(**SHORT, transmissions=3, num_images=24),
     Pix2Pix(**SHORT),
 ]
 
@@ -87,7 +87,7 @@ def test_moves_the_content_of_shuffled_tokens_to_its_place():
 @pytest.mark.parametrize("attack", EVERY, ids=lambda a: type(a).__name__)
 def test_every_decoder_trains_against_any_defence(attack, defense):
     sending = sender(defense, width=16)
-    guess = attack.fit(knowledge(sending, count=40), seeded())(observe(sending, attack.sendings, 3), seeded())
+    guess = attack.fit(knowledge(sending, count=40), seeded())(observe(sending, attack.transmissions, 3), seeded())
     assert not guess.failure
     assert guess.images.shape == (3, *SHAPE)
     assert torch.isfinite(guess.images).all()
@@ -108,14 +108,14 @@ def test_every_text_and_pickle_give_it_back(attack):
     sending = sender(width=16)
     learned = attack.fit(knowledge(sending, count=24), seeded())
     assert parse_statements(repr(learned), {type(attack).__name__: type(attack)}, "attack") == [[attack]]
-    again, seen = pickle.loads(pickle.dumps(learned)), observe(sending, attack.sendings)
+    again, seen = pickle.loads(pickle.dumps(learned)), observe(sending, attack.transmissions)
     assert again == learned == attack
     assert torch.equal(again(seen, seeded()).images, learned(seen, seeded()).images)
 
 
 @pytest.mark.parametrize("attack", EVERY, ids=lambda a: type(a).__name__)
 def test_every_decoder_must_be_fitted_on_enough(attack):
-    assert "call fit first" in attack(observe(sender(width=16), attack.sendings), seeded()).failure
+    assert "call fit first" in attack(observe(sender(width=16), attack.transmissions), seeded()).failure
     with pytest.raises(AttackError, match="16 auxiliary"):
         attack.fit(knowledge(sender(width=16), count=15), seeded())
     with pytest.raises(AttackError, match="client half"):

@@ -44,26 +44,26 @@ def fitted():
 
 @pytest.mark.parametrize(("blocks", "least"), [(0, 1.0), (1, 0.9)])
 def test_own_tokens_are_found(fitted, blocks, least):
-    observation, clean, _ = observe(BATCH, blocks=blocks, sendings=30)
+    observation, clean, _ = observe(BATCH, blocks=blocks, transmissions=30)
     assert recall(fitted[blocks], observation, clean) >= least
 
 
-def test_few_sendings_find_fewer(fitted):
+def test_few_transmissions_find_fewer(fitted):
     # One sending holds 4 tokens that stayed, and returned ones: (4 + 5 / 6) / 9 = 0.54.
-    observation, clean, _ = observe(BATCH, blocks=0, sendings=30)
+    observation, clean, _ = observe(BATCH, blocks=0, transmissions=30)
     assert recall(fitted[0], replace(observation, features=observation.features[:1]), clean) < 0.8
 
 
-def test_images_are_recovered_from_many_sendings(fitted):
-    observation, clean, _ = observe(BATCH, sendings=30, targets=4)
+def test_images_are_recovered_from_many_transmissions(fitted):
+    observation, clean, _ = observe(BATCH, transmissions=30, targets=4)
     guess = fitted[1](observation, seeded())
     mean = pictures(256, seed=5).mean(0).expand_as(clean)
     assert mse(guess.images, clean).mean() < 0.7 * mse(mean, clean).mean()
     assert guess.diagnostics["recurrence_gap"] > 0.1
 
 
-def test_sendings_of_other_images_tell_nothing(fitted):
-    observation, clean, _ = observe(BATCH, blocks=0, sendings=30)
+def test_transmissions_of_other_images_tell_nothing(fitted):
+    observation, clean, _ = observe(BATCH, blocks=0, transmissions=30)
     noise = torch.randn(observation.features.shape, generator=seeded(4)) * observation.features.std()
     assert recall(fitted[0], replace(observation, features=noise), clean) == 0
 
@@ -93,19 +93,19 @@ def test_clusters_are_as_wide_as_the_radius():
 
 def test_nothing_recurs_where_nothing_stays():
     attack = replace(QUICK, iterations=1).fit(knowledge(BatchShuffle(k=0)), seeded())
-    observation, _, _ = observe(BatchShuffle(k=0), sendings=30)
+    observation, _, _ = observe(BatchShuffle(k=0), transmissions=30)
     assert "none recur" in attack(observation, seeded()).failure
 
 
 def test_a_patch_shuffle_is_read_as_well():
-    attack = replace(QUICK, sendings=2).fit(knowledge(PatchShuffle(), blocks=0), seeded())
-    observation, clean, _ = observe(PatchShuffle(), blocks=0, sendings=2)
+    attack = replace(QUICK, transmissions=2).fit(knowledge(PatchShuffle(), blocks=0), seeded())
+    observation, clean, _ = observe(PatchShuffle(), blocks=0, transmissions=2)
     assert not attack(observation, seeded()).failure
     assert recall(attack, observation, clean) == 1
 
 
 def test_repeats_and_never_reads_the_order(fitted):
-    observation, _, orders = observe(BATCH, sendings=30)
+    observation, _, orders = observe(BATCH, transmissions=30)
     one, two = (fitted[1](replace(observation, orders=o), seeded()) for o in (None, orders.flip(-1)))
     assert torch.equal(one.images, two.images)
     assert not fitted[1].reveals_order
@@ -113,9 +113,9 @@ def test_repeats_and_never_reads_the_order(fitted):
 
 
 def test_configuration():
-    assert TokenIntersection().sendings == 30
+    assert TokenIntersection().transmissions == 30
     assert repr(TokenIntersection()) == "TokenIntersection()"
-    assert eval(repr(replace(QUICK, sendings=5))) == replace(QUICK, sendings=5)
-    for values in ({"sendings": 0}, {"radius": 0}, {"iterations": 0}):
+    assert eval(repr(replace(QUICK, transmissions=5))) == replace(QUICK, transmissions=5)
+    for values in ({"transmissions": 0}, {"radius": 0}, {"iterations": 0}):
         with pytest.raises(ValueError, match=next(iter(values))):
             TokenIntersection(**values)

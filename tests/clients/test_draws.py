@@ -126,9 +126,9 @@ def test_no_question_of_split_learning_gets_the_same_noise_twice(
         other = {name: tensor + 0.01 for name, tensor in edge.items()}
         begin: dict[str, Any] = {"first": 0, "count": 1, "labels": "client", "applied": 0}
         features = tensors_of(ask("train.step", {"edge": edge}, **begin), "features")["0"]
-        ask("train.smash", {"edge": edge}, sendings=1, since=1, until=1, **{"reveal-order": False})
+        ask("train.smash", {"edge": edge}, transmissions=1, since=1, until=1, **{"reveal-order": False})
         config = {
-            "train.step": begin, "train.smash": {"sendings": 1, "reveal-order": False, "since": 1, "until": 1},
+            "train.step": begin, "train.smash": {"transmissions": 1, "reveal-order": False, "since": 1, "until": 1},
             "evaluate.smash": {"first": 0, "count": 8},
         }.get(message_type, {})  # fmt: skip
         more = {"gradients": {"target-0": torch.zeros_like(features)}} if message_type == "train.audit_step" else {}
@@ -310,7 +310,7 @@ def test_a_deployed_node_answers_what_its_configuration_allows_and_a_simulated_o
     [
         ("train.probe", "probes", {}),
         ("query.audit", "audits", {"observation": "probe", "kind": "baselines", "share-images": False}),
-        ("train.smash", "transmissions", {"sendings": 2, "reveal-order": False}),
+        ("train.smash", "transmissions", {"transmissions": 2, "reveal-order": False}),
         ("train.audit_step", "audit-steps", {}),
     ],
 )
@@ -332,10 +332,10 @@ def test_transmissions_are_counted_over_all_messages_of_a_run(tmp_path: Path) ->
     grid.contexts[100].state["indices"] = to_record({"train": torch.arange(40), "test": torch.arange(20)})
     exchange = Exchange(grid, {0: 100}, 60.0)
 
-    def ask(sendings: int, server_round: int) -> Message:
+    def ask(transmissions: int, server_round: int) -> Message:
         task = replace(SPLIT_TASK, round=server_round, probe_targets=1)
         config = exchange.config(
-            task, **{"sendings": sendings, "reveal-order": True, "since": 1, "until": server_round}
+            task, **{"transmissions": transmissions, "reveal-order": True, "since": 1, "until": server_round}
         )
         return exchange("train.smash", {0: RecordDict({"config": config})})[0]
 

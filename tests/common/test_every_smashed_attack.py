@@ -20,7 +20,7 @@ from tests.attacks.smashed_wire import CLASSES, halves, knowledge, observe, seed
 from tests.common.test_every_attack import EVERY
 
 NAMES = [name for name, cls in EVERY.items() if cls.observes == "smashed"]
-CHEAP = {"iterations": 12, "sendings": 3, "batch_size": 8, "width": 16, "num_images": 32, "reader_iterations": 12}
+CHEAP = {"iterations": 12, "transmissions": 3, "batch_size": 8, "width": 16, "num_images": 32, "reader_iterations": 12}
 
 # A pipeline that the attack is meant for, where it is not the empty one.
 PIPELINES: dict[str, tuple[Defense, ...]] = {"HermitianPairing": (SpectralShuffle(),)}
@@ -45,7 +45,7 @@ def blocks(name: str) -> int:
 
 def wire(name: str, **changes: Any) -> tuple[SmashedData, Tensor]:
     """What was sent of two targets in a batch of six, three times; with a step of the client half for who needs one."""
-    seen, clean, _ = observe(*PIPELINES.get(name, ()), blocks=blocks(name), sendings=3, **changes)
+    seen, clean, _ = observe(*PIPELINES.get(name, ()), blocks=blocks(name), transmissions=3, **changes)
     if cheap(name).needs_step:
         edge = halves_of(name)
         gradient = torch.randn(seen.features[0].shape, generator=seeded(4))
@@ -127,13 +127,13 @@ def test_a_broken_observation_fails_alone(name: str) -> None:
     assert torch.equal(guessed(lone), guessed(guesses[0]))
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if EVERY[name]().sendings > 1])
+@pytest.mark.parametrize("name", [name for name in NAMES if EVERY[name]().transmissions > 1])
 @pytest.mark.parametrize("count", [1, 2])
 def test_it_makes_do_with_the_transmissions_that_a_run_makes(name: str, count: int) -> None:
     """Three are asked for; a run that sends an image once or twice gives no more, and the attack still guesses."""
     seen, clean = wire(name)
     attack = cheap(name).limited_to(count)
-    assert (cheap(name).sendings, attack.sendings, attack.limited_to(9).sendings) == (3, count, count)
+    assert (cheap(name).transmissions, attack.transmissions, attack.limited_to(9).transmissions) == (3, count, count)
     known = knowledge(*PIPELINES.get(name, ()), blocks=blocks(name), count=64)
     guess = attack.fit(known, seeded())(replace(seen, features=seen.features[:count]), seeded())
     assert not guess.failure
@@ -141,7 +141,7 @@ def test_it_makes_do_with_the_transmissions_that_a_run_makes(name: str, count: i
     assert not torch.equal(guess.images, torch.full_like(guess.images, 0.5))
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if EVERY[name]().sendings > 1])
+@pytest.mark.parametrize("name", [name for name in NAMES if EVERY[name]().transmissions > 1])
 def test_more_transmissions_than_the_run_makes_are_an_upper_bound(name: str) -> None:
     assert not EVERY[name]().upper_bound
     assert "more transmissions" in EVERY[name](beyond_run=True).upper_bound

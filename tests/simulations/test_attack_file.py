@@ -91,6 +91,28 @@ def test_a_digit_comes_back_from_its_update(files: Path, tmp_path: Path, kind: s
     assert torch.allclose(pixels, guesses["DLG/images"][0, 0], atol=0.51 / 255)
 
 
+def test_momentum_is_part_of_how_the_client_trained(files: Path, tmp_path: Path) -> None:
+    """Nesterov's first step is 1 + momentum times as long: an attack on lengths finds the digit only if it is told."""
+    model = network()
+    images, labels = digit()
+    before = state(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9, nesterov=True)
+    F.cross_entropy(model((images - MEAN) / STD), labels).backward()
+    optimizer.step()
+    save_file({name: value - before[name] for name, value in state(model).items()}, tmp_path / "update")
+    found = {}
+    for name, options in (("told", ["--nesterov", "--momentum", 0.9]), ("untold", [])):
+        out = tmp_path / name
+        result = invoke(
+            tmp_path / "update", "--truth", files / "truth", "--out", out, *options,
+            weights=files / "global", mean=MEAN, std=STD, attack=DLG,
+        )  # fmt: skip
+        assert result.exit_code == 0, result.output
+        found[name] = json.loads((out / "result.json").read_text())["attacks"][0]["scores"]["psnr"][0]
+    assert found["told"] > 20
+    assert found["told"] > found["untold"] + 5
+
+
 def test_the_truth_never_reaches_the_attack(files: Path, tmp_path: Path) -> None:
     """Another truth, and none: the same guesses, other scores."""
     save_file({"images": torch.rand(1, 1, 28, 28)}, tmp_path / "other")
@@ -275,9 +297,15 @@ BAD_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "rate": ({"learning_rate": 0}, "--learning-rate is 0.0; allowed: a positive number"),
     "rate-nan": ({"learning_rate": "nan"}, "--learning-rate is nan"),
     "decay": ({"weight_decay": -1}, "--weight-decay is -1.0"),
+    "momentum": ({"momentum": 1}, "--momentum is 1.0; allowed: from 0, below 1"),
+    "momentum-nan": ({"momentum": "nan"}, "--momentum is nan"),
     "seed": ({"seed": -1}, "--seed is -1"),
     "memory": ({"num_examples": 900_000, "attack": "DLG(max_images=900000)"}, "GB are free; lower its max_images"),
 }
+
+
+def test_nesterov_without_momentum_is_refused(files: Path) -> None:
+    refused(invoke(files / "update", "--nesterov"), "--nesterov needs a --momentum above 0")
 
 
 @pytest.mark.parametrize("case", BAD_OPTIONS)

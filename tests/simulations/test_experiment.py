@@ -20,6 +20,17 @@ from tests.simulations.report_run import demo_rows, row, write_run
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.parametrize(
+    ("rounds", "text", "expected"),
+    [(16, None, (10, 14)), (6, None, (4, 5)), (1, None, ()), (2, None, (1,)), (8, "7,1/4", (2, 7)), (8, "", ())],
+)
+def test_rates_fall_after_numbered_rounds_and_after_shares_of_all(
+    rounds: int, text: str | None, expected: tuple[int, ...]
+) -> None:
+    given = {} if text is None else {"learning-rate-milestones": text}
+    assert Experiment.from_mapping({"rounds": rounds, **given}).milestones() == expected
+
+
 def test_flower_app_config_has_the_same_defaults() -> None:
     shipped = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     assert shipped == Experiment().to_mapping()
@@ -49,8 +60,10 @@ BAD = [
     ({"nesterov": True, "scenario": "split", "model": "vit", "defenses": "", "optimizer": "adamw"}, "nesterov is True"),
     (
         {"rounds": 6, "learning-rate-milestones": "2,6"},
-        "learning-rate-milestones: '6'; allowed: numbers from 1 to 5, as rounds = 6",
+        "learning-rate-milestones: '6'; allowed: numbers from 1 to 5, as rounds = 6, and shares such as 5/8",
     ),
+    ({"learning-rate-milestones": "3,8/5"}, "learning-rate-milestones: '8/5'; allowed"),
+    ({"learning-rate-milestones": "1/"}, "learning-rate-milestones: '1/'; allowed"),
     ({"learning-rate-milestones": "half"}, "learning-rate-milestones: 'half'; allowed"),
     ({"learning-rate-factor": 0.0}, "learning-rate-factor is 0.0; allowed: above 0, at most 1"),
     (

@@ -230,12 +230,21 @@ def test_without_enough_images_for_an_oracle_only_its_column_is_missing(tmp_path
     assert failed_attacks(tmp_path / "run") == []
 
 
-def test_attacks_that_gave_no_score_are_listed_at_the_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("images", [1, 3])
+def test_attacks_that_gave_no_score_are_listed_at_the_end(tmp_path: Path, images: int) -> None:
+    """Of several images a probe, a failed guess is as many failures as it has images: else an attack seemed to have scored most."""
     settings = experiment(
         tmp_path / "run", defenses="Pruning(fraction=1.0)", rounds=1, update_attacks="ShadowModels()",
-        auxiliary_fraction=0.0,
+        auxiliary_fraction=0.0, probe_images=images,
     )  # fmt: skip
     run_experiment(LocalGrid(3), settings)
+    pruned = [
+        row for row in read_lines(tmp_path / "run" / "rows.jsonl") if row["defense"] and row["attack"].startswith("Inv")
+    ]
+    assert {(row["n"], row.get("failures", 0)) for row in pruned if row["metric"] == "psnr"} == {
+        (3 * images, 3 * images)
+    }
+    assert {(row["n"], row.get("failures", 0)) for row in pruned if row["metric"] == "label-accuracy"} == {(3, 3)}
     failed = failed_attacks(tmp_path / "run")
     assert {(one.what, one.defense.partition("(")[0], one.rounds) for one in failed} == {
         ("InvertingGradients(iterations=20)", "Pruning", ("1",)),  # of a pruned update nothing is left to match

@@ -22,7 +22,7 @@ from tests.clients.test_split_training import client
 from tests.simulations.test_split_run import Wire, split_experiment, split_rows
 
 CHEAP = FeatureAveraging(iterations=3, width=16, depth=1, heads=2, num_images=8)
-AVERAGING, BEYOND = repr(CHEAP), repr(replace(CHEAP, sendings=5, beyond_run=True))
+AVERAGING, BEYOND = repr(CHEAP), repr(replace(CHEAP, transmissions=5, beyond_run=True))
 PRIVATE = FeatureDP(clip=1.0, noise_multiplier=1.0)
 
 
@@ -69,12 +69,12 @@ def test_an_attack_sees_an_image_as_often_as_the_run_has_sent_it(tmp_path: Path)
     rows = split_rows(settings, wire)
     assert not [row for row in rows if row["status"] == "failed"]
     # It asks for 60: after one round of two passes an image was sent twice, after two rounds four times.
-    assert {at: card["sendings"] for at, card in cards(rows, AVERAGING).items()} == {1: 2, 2: 4}
+    assert {at: card["transmissions"] for at, card in cards(rows, AVERAGING).items()} == {1: 2, 2: 4}
     assert {at: card["transmissions"] for at, card in cards(rows, AVERAGING).items()} == {1: 2, 2: 4}
     assert set(sent_by(wire, 1, 0).values()) == {2}
     assert not any("upper_bound" in card for card in cards(rows, AVERAGING).values())
     # More is possible, and is an upper bound by the one flag that reports read.
-    assert {at: card["sendings"] for at, card in cards(rows, BEYOND).items()} == {1: 5, 2: 5}
+    assert {at: card["transmissions"] for at, card in cards(rows, BEYOND).items()} == {1: 5, 2: 5}
     assert all("more transmissions" in card["upper_bound"] for card in cards(rows, BEYOND).values())
 
 
@@ -82,7 +82,7 @@ def test_without_an_upper_bound_no_client_is_asked_for_more(tmp_path: Path) -> N
     wire = Wire()
     split_rows(split_experiment(tmp_path / "run", attack_rounds="all", smashed_attacks=AVERAGING), wire)
     asked = {
-        json.loads(q.content["config"]["task"])["round"]: q.content["config"]["sendings"]
+        json.loads(q.content["config"]["task"])["round"]: q.content["config"]["transmissions"]
         for _, q, _ in wire.of("train.smash")
     }
     # Nothing is trained between the last round and the final model.
@@ -105,10 +105,10 @@ def test_with_few_local_steps_images_differ_in_how_often_they_were_sent(tmp_path
         spread |= set(sent.values())
         # The images are those of the audit's own draw; as many times as the wire shows, over all of a client's examples.
         assert set(counts) <= {0, *sent.values()}
-        assert request.content["config"]["sendings"] == 2
+        assert request.content["config"]["transmissions"] == 2
     assert spread == {1, 2}
     (card,) = cards(rows, AVERAGING).values()
-    assert card["sendings"] == max(1, max(told))
+    assert card["transmissions"] == max(1, max(told))
     assert card["transmissions"] == f"{min(told)} to {max(told)}"
     assert most_transmissions(task, 48) == 2
 
@@ -225,4 +225,4 @@ def test_an_audit_of_test_images_spends_their_budget(tmp_path: Path) -> None:
     # An audit batch of three transmissions; test images go on top of the test images' own count.
     assert budget(rows, "epsilon-with-probes") == pytest.approx({2: PRIVATE.epsilon(3 + 3)})
     # Test images went over the wire in the evaluations behind rounds 0, 1 and 2.
-    assert {card["sendings"] for card in cards(rows, AVERAGING).values()} == {3}
+    assert {card["transmissions"] for card in cards(rows, AVERAGING).values()} == {3}
