@@ -55,7 +55,7 @@ class DifferencedMatching:
 
     def __call__(self, unknowns: Tensor, trials: Tensor) -> tuple[Tensor, Tensor]:
         """Losses (n,) and their gradients (n, D), as ``GradientMatching`` gives them."""
-        known, _, observed = self._exact.of_trials(trials)
+        known, _, observed, smoothing = self._exact.of_trials(trials)
         targets = self._targets if len(trials) == len(self._targets) else self._targets[trials]
         shared = {name: w.requires_grad_() for name, w in expanded(self._exact.parameters, len(trials)).items()}
         kinks = RecordKinks()
@@ -68,14 +68,18 @@ class DifferencedMatching:
         moved = slopes.mul_(step).add_(self._weights)
         with ReplayKinks(kinks.noted) if self._kinked else nullcontext():
             there = self._gradients(self._named(moved), unknowns, known, [])[0]
-        pulls, priors = vmap(grad_and_value(self._prior))(unknowns, known, observed)
+        pulls, priors = vmap(grad_and_value(self._prior))(unknowns, known, observed, smoothing)
         return distances + priors, (there - here) / step + pulls
 
-    def with_prior(self, weight: float) -> DifferencedMatching:
-        """The same objective with another weight of the image prior."""
+    def with_prior(self, weight: float | Tensor) -> DifferencedMatching:
+        """See ``GradientMatching``."""
         other = copy.copy(self)
         other._exact = self._exact.with_prior(weight)
         return other
+
+    def from_zero(self) -> Tensor:
+        """See ``GradientMatching``."""
+        return self._exact.from_zero()
 
     def _gradients(self, weights: Update, unknowns: Tensor, known: Tensor, wanted: list[Tensor]) -> tuple[Tensor, ...]:
         """Of the sum of all trials' training losses, by the unknowns and by ``wanted``."""
@@ -85,8 +89,8 @@ class DifferencedMatching:
         loss = -(labels * F.log_softmax(logits, -1)).sum() / labels.shape[1]
         return torch.autograd.grad(loss, [rows, *wanted])
 
-    def _prior(self, unknowns: Tensor, known: Tensor, observed: Observed) -> Tensor:
-        return self._exact.priors(self._exact.read(unknowns, known)[0], observed)
+    def _prior(self, unknowns: Tensor, known: Tensor, observed: Observed, smoothing: Tensor) -> Tensor:
+        return self._exact.priors(self._exact.read(unknowns, known)[0], observed, smoothing)
 
     def _named(self, rows: Tensor) -> Update:
         """Weights (T, P) by name, (T, *shape) each."""

@@ -114,11 +114,12 @@ class GradientMatching:
         self.batch_shape = batch_shape
         self.num_classes = num_classes
         self.cost_name, self.cost = cost, COSTS[cost]
-        self.total_variation = total_variation
         self.client = client or grad(self._training_loss)
         self.prior = prior
         self.observed = observed or {}
         self.targets = targets
+        self.smoothing = next(iter(targets.values())).new_full((len(next(iter(targets.values()))),), total_variation)
+        self.smooth = total_variation != 0
         self.labels = None if labels is None else F.one_hot(labels, num_classes).to(next(iter(targets.values())))
         self.parameters = {name: p.detach() for name, p in model.named_parameters()}
         self.buffers = dict(model.named_buffers())
@@ -129,11 +130,11 @@ class GradientMatching:
         Raises:
             AttackError: When an operation of the model has no second derivative in torch.
         """
-        known, targets, observed = self.of_trials(trials)
+        known, targets, observed, smoothing = self.of_trials(trials)
         # The fused attention kernels have no second derivative.
         try:
             with sdpa_kernel(SDPBackend.MATH):
-                gradients, losses = vmap(grad_and_value(self._loss))(unknowns, known, targets, observed)
+                gradients, losses = vmap(grad_and_value(self._loss))(unknowns, known, targets, observed, smoothing)
         except RuntimeError as error:
             if "derivative for" not in str(error):
                 raise
@@ -142,21 +143,31 @@ class GradientMatching:
             ) from error
         return losses.detach(), gradients.detach()
 
-    def with_prior(self, weight: float) -> GradientMatching:
-        """The same objective with another weight of the image prior."""
+    def with_prior(self, weight: float | Tensor) -> GradientMatching:
+        """The same objective with another weight of the image prior, for all trials or (T,) for each."""
         other = copy.copy(self)
-        other.total_variation = weight
+        other.smoothing = torch.as_tensor(weight).to(self.smoothing).expand_as(self.smoothing)
+        other.smooth = bool(other.smoothing.any())
         return other
 
-    def of_trials(self, trials: Tensor) -> tuple[Tensor, Update, Observed]:
-        """Soft labels (n, b, K), or (n, 0) where they are unknowns; targets; and what the prior reads, of some trials."""
-        targets, known, observed = self.targets, self.labels, self.observed
+    def from_zero(self) -> Tensor:
+        """Distance (T,) of each trial's target from a gradient of zero: the unit in which a prior weighs the same for all."""
+
+        def distance(target: Update) -> Tensor:
+            return self.cost({name: torch.zeros_like(value) for name, value in target.items()}, target)
+
+        return vmap(distance)(self.targets)
+
+    def of_trials(self, trials: Tensor) -> tuple[Tensor, Update, Observed, Tensor]:
+        """Of some trials: soft labels (n, b, K), or (n, 0) where unknown; targets; what the prior reads; weights of smoothness."""
+        targets, known, observed, smoothing = self.targets, self.labels, self.observed, self.smoothing
         if known is None:
             known = next(iter(targets.values())).new_empty(len(next(iter(targets.values()))), 0)
         if len(trials) < len(known):
             targets, known = {name: t[trials] for name, t in targets.items()}, known[trials]
             observed = {name: (mean[trials], var[trials]) for name, (mean, var) in observed.items()}
-        return known, targets, observed
+            smoothing = smoothing[trials]
+        return known, targets, observed, smoothing
 
     def read(self, unknowns: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
         """Images (..., b, C, H, W) and soft labels (..., b, K) of unknowns (..., D)."""
@@ -166,18 +177,20 @@ class GradientMatching:
             return images, known
         return images, unknowns[..., pixels:].reshape(*unknowns.shape[:-1], -1, self.num_classes).softmax(-1)
 
-    def priors(self, images: Tensor, observed: Observed) -> Tensor:
-        """What the objective adds to the distance of the gradients, for the images (b, C, H, W) of one trial."""
+    def priors(self, images: Tensor, observed: Observed, smoothing: Tensor) -> Tensor:
+        """What the objective adds to the distance of the gradients, for the images (b, C, H, W) of one trial and its weight."""
         value = images.new_zeros(())
         if self.prior is not None:
             value = value + self.prior(images, observed)
-        if self.total_variation:
-            value = value + self.total_variation * total_variation(images).mean()
+        if self.smooth:
+            value = value + smoothing * total_variation(images).mean()
         return value
 
-    def _loss(self, unknowns: Tensor, known: Tensor, target: Update, observed: Observed) -> Tensor:
+    def _loss(self, unknowns: Tensor, known: Tensor, target: Update, observed: Observed, smoothing: Tensor) -> Tensor:
         images, labels = self.read(unknowns, known)
-        return self.cost(self.client(self.parameters, images, labels), target) + self.priors(images, observed)
+        return self.cost(self.client(self.parameters, images, labels), target) + self.priors(
+            images, observed, smoothing
+        )
 
     def _training_loss(self, parameters: Update, images: Tensor, labels: Tensor) -> Tensor:
         logits = functional_call(self.model, (parameters, self.buffers), (images,))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 
-from attacks.base import AttackError, ClientUpdate, Knowledge, Reconstruction
+from attacks.base import ClientUpdate, Knowledge, Reconstruction
 from attacks.finite_difference import DifferencedMatching
 from attacks.gradient_inversion import GradientInversion
 from attacks.gradient_matching import GradientMatching
@@ -52,7 +51,6 @@ class NoiseModelInversion(GradientInversion):
         adam_iterations: Of the second search, at ``ADAM_RATE`` with step decay; 0 leaves it out.
         guide: Weight of the prior at the start of the second search, at least, in units of the distance between the gradient and
             zero; 0: the prior does not change.
-        first_prior: That weight itself. ``attack_many`` sets it for each observation.
 
     The rest as in ``GradientInversion``. Source: the maximum a posteriori view of Balunovic et al. 2022, section 3; ours in detail.
     """
@@ -73,13 +71,12 @@ class NoiseModelInversion(GradientInversion):
     step_noise_std: float = 0.0
     adam_iterations: int = 400
     guide: float = 0.1
-    first_prior: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         count = self.adam_iterations
         require(is_whole(count) and count >= 0, self, "adam_iterations", "a whole number of at least 0")
-        for name in ("noise_std", "step_noise_std", "guide", "first_prior"):
+        for name in ("noise_std", "step_noise_std", "guide"):
             noise = getattr(self, name)
             require(is_number(noise) and 0 <= noise < float("inf"), self, name, "a number of at least 0")
 
@@ -98,14 +95,14 @@ class NoiseModelInversion(GradientInversion):
         self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
     ) -> list[Reconstruction]:
         """As ``GradientInversion``, each observation with the prior that its noise asks for, by whichever search got lower."""
-        groups: dict[tuple[float, float], list[int]] = {}
+        groups: dict[float, list[int]] = {}
         for at, observation in enumerate(observations):
-            groups.setdefault((self._prior(observation), self._first_prior(observation)), []).append(at)
+            groups.setdefault(self._prior(observation), []).append(at)
         guesses: dict[int, Reconstruction] = {}
-        for priors, members in groups.items():
+        for prior, members in groups.items():
             some = [observations[at] for at in members]
             states = [generators[at].get_state() for at in members]
-            for chosen in self._searches(*priors):
+            for chosen in self._searches(prior):
                 for at, state in zip(members, states, strict=True):  # both from the same starts
                     generators[at].set_state(state)
                 found = GradientInversion.attack_many(chosen, some, [generators[at] for at in members])
@@ -113,31 +110,22 @@ class NoiseModelInversion(GradientInversion):
                     guesses[at] = _lower(guesses.get(at), guess)
         return [guesses[at] for at in range(len(observations))]
 
-    def _searches(self, prior: float, first_prior: float) -> list[NoiseModelInversion]:
+    def _searches(self, prior: float) -> list[NoiseModelInversion]:
         first = replace(self, total_variation=prior)
         if not self.adam_iterations:
             return [first]
         second = replace(
             first, optimizer="adam", signed=True, learning_rate=ADAM_RATE, iterations=self.adam_iterations,
-            step_decay=True, line_search=False, first_prior=first_prior,
+            step_decay=True, line_search=False,
         )  # fmt: skip
         return [first, second]
 
     def _stages(self, objective: GradientMatching | DifferencedMatching) -> list[Stage]:
-        if not self.first_prior:
+        if not self.guide or not self.step_decay:
             return super()._stages(objective)
-        priors = [max(self.first_prior * 0.1**at, self.total_variation) for at in range(4)]
-        return step_decay_stages([objective.with_prior(prior) for prior in priors], self.learning_rate, self.iterations)
-
-    def _first_prior(self, observation: ClientUpdate) -> float:
-        """See ``guide``; rounded to a power of ten, so that observations of like sizes are searched together."""
-        try:
-            gradient = observation.gradient()
-        except AttackError:  # told where the attack starts
-            return 0.0
-        entries = torch.cat([value.flatten() for value in gradient.values()]).detach().double()
-        size = self.guide * float(entries.abs().sum() if self.cost == "l1" else entries.square().sum())
-        return 10.0 ** round(math.log10(size)) if 0 < size < math.inf else 0.0
+        first = self.guide * objective.from_zero()
+        weights = [(first * 0.1**at).clamp_min(self.total_variation) for at in range(4)]
+        return step_decay_stages([objective.with_prior(one) for one in weights], self.learning_rate, self.iterations)
 
     def _prior(self, observation: ClientUpdate) -> float:
         """Weight of the mean total variation; see the class."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from attacks.jigsaw import place_blocks
 from attacks.metrics import total_variation
-from attacks.unshuffle import Unshuffle, Windows
+from attacks.unshuffle import Piece, Unshuffle, Windows
 from defenses.checks import is_number, is_whole, require
 from defenses.visual_mixer_windows import Level
 
@@ -44,20 +46,26 @@ class Shredder(Unshuffle):
         allowed = is_number(self.temperature) and 0 <= self.temperature < float("inf")
         require(allowed, self, "temperature", "a finite number of at least 0")
 
-    def _solve(self, images: Tensor, windows: Windows, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
-        channels, height, width = images.shape[1:]
-        moved = channels if windows.spatial else 1
-        planes = images.reshape(-1, moved, height, width)
-        levels = [(size * windows.side, active) for size, active in windows.levels]
-        groups = _swap_groups(levels, channels // moved, height, width)
-        state = _Annealer(planes.clone())
+    def _solve(self, pieces: Sequence[Piece]) -> list[tuple[Tensor, dict[str, float]]]:
+        channels, height, width = pieces[0].images.shape[1:]
+        moved = channels if pieces[0].windows.spatial else 1
+        planes = [piece.images.reshape(-1, moved, height, width) for piece in pieces]
+        state = _Annealer(torch.cat(planes))
+        groups, proposals = _swap_groups([piece.windows for piece in pieces], channels // moved, height, width)
         for sweep in range(self.sweeps):
-            for pixels, count in groups:
-                state.step(pixels, count, self.temperature * (1 - (sweep + 1) / self.sweeps), generator)
-        better = total_variation(state.planes) < total_variation(planes)
-        result = torch.where(better[:, None, None, None], state.planes, planes).view_as(images)
-        before, after = (float(total_variation(picture).mean()) for picture in (images, result))
-        return result, {"total_variation_before": before, "total_variation": after}
+            temperature = self.temperature * (1 - (sweep + 1) / self.sweeps)
+            drawn = [torch.rand(3, n, generator=p.generator) for n, p in zip(proposals, pieces, strict=True)]
+            draws = torch.cat(drawn, 1)
+            for group in groups:
+                state.step(group, draws, temperature)
+        solved = []
+        for before, after in zip(planes, torch.split(state.planes, [len(own) for own in planes]), strict=True):
+            better = total_variation(after) < total_variation(before)
+            result = torch.where(better[:, None, None, None], after, before).view(-1, channels, height, width)
+            ends = (before.view_as(result), result)
+            names = ("total_variation_before", "total_variation")
+            solved.append((result, {n: float(total_variation(one).mean()) for n, one in zip(names, ends, strict=True)}))
+        return solved
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,7 +92,10 @@ class Jigsaw(Unshuffle):
         super().__post_init__()
         require(is_whole(self.sweeps) and self.sweeps >= 1, self, "sweeps", "a whole number of at least 1")
 
-    def _solve(self, images: Tensor, windows: Windows, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
+    def _solve(self, pieces: Sequence[Piece]) -> list[tuple[Tensor, dict[str, float]]]:
+        return [self._placed(images, windows) for images, windows, _ in pieces]
+
+    def _placed(self, images: Tensor, windows: Windows) -> tuple[Tensor, dict[str, float]]:
         height, width = (length // windows.side for length in images.shape[-2:])
         if height * width == 0:
             return images, {"seam_cost_before": 0.0, "seam_cost": 0.0}
@@ -96,6 +107,20 @@ class Jigsaw(Unshuffle):
                 costs.append(place_blocks(plane, windows.side, members, self.sweeps))
         before, after = torch.tensor(costs).mean(0).tolist()
         return result, {"seam_cost_before": before, "seam_cost": after}
+
+
+class _Group(NamedTuple):
+    """M windows of which no two touch.
+
+    Attributes:
+        pixels: (M, n), counted through all planes; only the first of each row count.
+        held: (M,), how many.
+        draws: (M,), which of a sweep's draws are theirs.
+    """
+
+    pixels: Tensor
+    held: Tensor
+    draws: Tensor
 
 
 class _Annealer:
@@ -122,9 +147,9 @@ class _Annealer:
         count, channels, height, width = self.shape
         return self.values.view(count, height, width, channels).permute(0, 3, 1, 2)
 
-    def step(self, pixels: Tensor, count: Tensor, temperature: float, generator: torch.Generator) -> None:
-        """Proposes one swap in each of M windows, no two of which touch: their pixels (M, n), how many (M,)."""
-        draws = torch.rand(3, len(pixels), generator=generator)
+    def step(self, group: _Group, sweep: Tensor, temperature: float) -> None:
+        """Proposes one swap in each window of a group, by draws (3, number of all windows) from [0, 1)."""
+        pixels, count, draws = group.pixels, group.held, sweep[:, group.draws]
         first = (draws[0] * count).long()
         second = (first + 1 + (draws[1] * (count - 1)).long()) % count
         pair = pixels.gather(1, torch.stack([first, second], 1))
@@ -156,26 +181,33 @@ def _members(levels: list[Level], image: int, height: int, width: int) -> list[T
     return found
 
 
-def _swap_groups(levels: list[Level], copies: int, height: int, width: int) -> list[tuple[Tensor, Tensor]]:
-    """Windows of all planes in groups in which no two touch: pixels (M, n), counted through all planes, and how many (M,).
+def _swap_groups(pieces: Sequence[Windows], copies: int, height: int, width: int) -> tuple[list[_Group], list[int]]:
+    """The windows of all planes in groups in which no two touch, and how many windows each piece has.
 
     Args:
-        levels: Windows in pixels, for B images.
+        pieces: Windows of the images of each piece, whose planes lie one after the other.
         copies: Planes per image.
         height: H in pixels.
         width: W in pixels.
     """
-    groups: dict[tuple[int, int, int], list[Tensor]] = {}
-    for size, active in levels:
-        for image in range(len(active)):
-            only = [(size, active[image : image + 1])]
-            for inside in _members(only, 0, height, width):
-                corner = int(inside[0])
-                colour = (size, corner // width // size % 2, corner % width // size % 2)
-                planes = range(image * copies, (image + 1) * copies)
-                groups.setdefault(colour, []).extend(plane * height * width + inside for plane in planes)
-    padded = []
-    for members in groups.values():
-        count = torch.tensor([len(inside) for inside in members])
-        padded.append((torch.nn.utils.rnn.pad_sequence(members, batch_first=True), count))
-    return padded
+    groups: dict[tuple[int, int, int], list[tuple[Tensor, int]]] = defaultdict(list)
+    counts, number, start = [], 0, 0
+    for windows in pieces:
+        levels, before = [(size * windows.side, active) for size, active in windows.levels], number
+        for image in range(len(levels[0][1])):
+            for size, active in levels:
+                for inside in _members([(size, active[image : image + 1])], 0, height, width):
+                    corner = int(inside[0])
+                    colour = (size, corner // width // size % 2, corner % width // size % 2)
+                    for plane in range(start, start + copies):
+                        groups[colour].append((plane * height * width + inside, number))
+                        number += 1
+            start += copies
+        counts.append(number - before)
+    return [_padded(groups[colour]) for colour in sorted(groups)], counts
+
+
+def _padded(members: list[tuple[Tensor, int]]) -> _Group:
+    pixels, draws = zip(*members, strict=True)
+    count = torch.tensor([len(inside) for inside in pixels])
+    return _Group(torch.nn.utils.rnn.pad_sequence(list(pixels), batch_first=True), count, torch.tensor(draws))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple, Self
 
@@ -34,6 +36,20 @@ class Windows(NamedTuple):
     levels: list[Level]
     side: int = 1
     spatial: bool = False
+
+
+class Piece(NamedTuple):
+    """One guess whose shuffle is to be undone.
+
+    Attributes:
+        images: (B, C, H, W), on the CPU.
+        windows: Of these images.
+        generator: What is drawn for them comes from it.
+    """
+
+    images: Tensor
+    windows: Windows
+    generator: torch.Generator
 
 
 class Learned(NamedTuple):
@@ -113,18 +129,38 @@ class Unshuffle(Refinement):
         if self.window == 0:
             super().check_fitted()
 
-    def refine(self, observation: ClientUpdate, guess: Reconstruction, generator: torch.Generator) -> Reconstruction:
-        """Undoes the shuffle in every image. Without one in the pipeline they stay, with ``nothing_to_undo`` = 1.
+    def refine_many(
+        self,
+        observations: Sequence[ClientUpdate],
+        guesses: Sequence[Reconstruction],
+        generators: Sequence[torch.Generator],
+    ) -> list[Reconstruction]:
+        """As ``Refinement``: undoes the shuffle in every image.
 
-        Raises:
-            AttackError: When windows are to be inferred in images of another size than the auxiliary ones, or were not told.
+        Without one in the pipeline images stay, with ``nothing_to_undo`` = 1. A guess fails when its windows are to be inferred and
+        its images have another size than the auxiliary ones, or when it was not told what it should have been.
         """
-        pixels = guess.images.detach().float().cpu()
-        windows, expected = self._windows(pixels, observation)
-        if windows is None:
-            return replace(guess, diagnostics=guess.diagnostics | {"nothing_to_undo": 1.0})
-        images, found = self._solve(pixels, windows, generator)
-        return replace(guess, images=images.to(guess.images), diagnostics=guess.diagnostics | expected | found)
+        self.check_fitted()
+        results, groups = list(guesses), defaultdict(list)
+        for at, (observation, guess, generator) in enumerate(zip(observations, guesses, generators, strict=True)):
+            if guess.failure:
+                continue
+            pixels = guess.images.detach().float().cpu()
+            try:
+                windows, expected = self._windows(pixels, observation)
+            except AttackError as error:
+                results[at] = replace(guess, images=torch.full_like(guess.images, 0.5), failure=str(error))
+                continue
+            diagnostics = guess.diagnostics | (expected if windows else {"nothing_to_undo": 1.0})
+            results[at] = replace(guess, diagnostics=diagnostics)
+            if windows:
+                groups[pixels.shape[1:]].append((at, Piece(pixels, windows, generator)))
+        for members in groups.values():
+            solved = self._solve([piece for _, piece in members])
+            for (at, _), (images, found) in zip(members, solved, strict=True):
+                own = results[at]
+                results[at] = replace(own, images=images.to(own.images), diagnostics=own.diagnostics | found)
+        return results
 
     def _windows(self, images: Tensor, observation: ClientUpdate) -> tuple[Windows | None, dict[str, float]]:
         known = self.learned.shuffle if self.learned else None
@@ -161,8 +197,8 @@ class Unshuffle(Refinement):
             raise AttackError(f"{self} needs windows of one image, not {tuple(sides.shape)} for {tuple(images.shape)}")
         return levels_of(sides.cpu())
 
-    def _solve(self, images: Tensor, windows: Windows, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
-        """Images (B, C, H, W) on the CPU -> guesses of the same shape, and diagnostics."""
+    def _solve(self, pieces: Sequence[Piece]) -> list[tuple[Tensor, dict[str, float]]]:
+        """For each piece guesses of the same shape as its images and diagnostics. No piece changes another's result."""
         raise NotImplementedError
 
 
@@ -179,14 +215,18 @@ class WindowMean(Unshuffle):
 
     source: ClassVar[str] = "null baseline: VisualMixer (NDSS 2024), Algorithm 1, keeps the values of every window"
 
-    def _solve(self, images: Tensor, windows: Windows, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
-        result = images.clone()
-        for units, active in windows.levels:
-            size, (height, width) = units * windows.side, images.shape[-2:]
-            means = window_sum(images, size) / window_sum(torch.ones(height, width), size)
-            inside = window_fill(active, size, height, width)[:, None]
-            result = torch.where(inside, window_fill(means, size, height, width), result)
-        return result, {}
+    def _solve(self, pieces: Sequence[Piece]) -> list[tuple[Tensor, dict[str, float]]]:
+        return [(_means(images, windows), {}) for images, windows, _ in pieces]
+
+
+def _means(images: Tensor, windows: Windows) -> Tensor:
+    result = images.clone()
+    for units, active in windows.levels:
+        size, (height, width) = units * windows.side, images.shape[-2:]
+        means = window_sum(images, size) / window_sum(torch.ones(height, width), size)
+        inside = window_fill(active, size, height, width)[:, None]
+        result = torch.where(inside, window_fill(means, size, height, width), result)
+    return result
 
 
 def grid(images: Tensor, size: int, side: int = 1) -> list[Level]:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from attacks import GradientInversion, InvertingGradients, Knowledge, MaskedInversion, NoiseModelInversion, score
 from attacks.base import Attack, ClientUpdate
-from attacks.gradient_matching import cosine_distance, masked_cosine_distance
+from attacks.gradient_matching import GradientMatching, cosine_distance, masked_cosine_distance
 from attacks.noise_models import PIXEL_SCALE, gradient_noise
 from defenses import parse
 from defenses.base import Batch
@@ -127,7 +127,7 @@ def test_the_search_that_got_lower_decides_for_each_observation() -> None:
     seen, _ = defended("")
     for iterations, adam_iterations, winner in ((100, 1, "lbfgs"), (1, 100, "adam")):
         both = NoiseModelInversion(iterations=iterations, adam_iterations=adam_iterations, guide=0.0)
-        searches = [search.attack_many(seen, generators(COUNT)) for search in map(alone, both._searches(0.0, 0.0))]
+        searches = [search.attack_many(seen, generators(COUNT)) for search in map(alone, both._searches(0.0))]
         found = both.attack_many(seen, generators(COUNT))
         wanted = searches[["lbfgs", "adam"].index(winner)]
         assert all(torch.equal(ours.images, theirs.images) for ours, theirs in zip(found, wanted, strict=True))
@@ -139,28 +139,17 @@ def alone(search: NoiseModelInversion) -> NoiseModelInversion:
     return replace(search, adam_iterations=0)
 
 
-def test_the_guide_grows_with_the_gradient_and_shrinks_to_the_prior() -> None:
-    """It changes the way, not the goal. Its weight is a power of ten."""
-    seen, _ = defended("")
-    attack, one = NoiseModelInversion(), seen[0]
-    size = sum(float(value.square().sum()) for value in one.gradient().values())
-    first = attack._first_prior(one)
-    assert 0.1 * size / 10**0.5 <= first <= 0.1 * size * 10**0.5
-    longer = replace(one, update={name: 10 * value for name, value in one.update.items()})
-    assert attack._first_prior(longer) == pytest.approx(100 * first)
-    assert replace(attack, guide=0.0)._first_prior(one) == 0
-    _, search = attack._searches(0.02 * first, first)
-    weights = [stage.objective.total_variation for stage in search._stages(Weighted())]
-    assert weights == pytest.approx([first, 0.1 * first, 0.02 * first, 0.02 * first])
-
-
-class Weighted:
-    """An objective that knows its prior's weight alone."""
-
-    def __init__(self, total_variation: float = 0.0) -> None:
-        self.total_variation = total_variation
-
-    with_prior = classmethod(lambda cls, weight: cls(weight))
+def test_the_guide_grows_with_each_gradient_and_shrinks_to_the_prior() -> None:
+    """It changes the way, not the goal."""
+    gradients = {"weight": torch.stack([torch.full((3, 4), value) for value in (0.5, 2.0)])}
+    objective = GradientMatching(nn.Linear(4, 3), (1, 1, 2, 2), 3, gradients, torch.tensor([[0], [1]]), "l2", 0.0)
+    assert objective.from_zero().tolist() == [12 * 0.25, 12 * 4.0]
+    search = replace(NoiseModelInversion()._searches(prior=0.02)[1], guide=0.1)
+    weights = torch.stack([stage.objective.smoothing for stage in search._stages(objective)])  # type: ignore[attr-defined]
+    torch.testing.assert_close(weights[:, 0], torch.tensor([0.3, 0.03, 0.02, 0.02]))
+    torch.testing.assert_close(weights[:, 1], torch.tensor([4.8, 0.48, 0.048, 0.02]))
+    flat = torch.stack([stage.objective.smoothing for stage in replace(search, guide=0.0)._stages(objective)])  # type: ignore[attr-defined]
+    assert flat.tolist() == [[0.0, 0.0]] * 4
 
 
 def test_a_masked_entry_is_missing_not_zero() -> None:

@@ -11,7 +11,7 @@ from attacks.base import AttackError, Knowledge, Reconstruction
 from attacks.jigsaw import _Puzzle, place_blocks, seam_costs
 from attacks.metrics import mse, total_variation
 from attacks.shredder import Jigsaw, Shredder, _Annealer, _swap_groups
-from attacks.unshuffle import WindowMean
+from attacks.unshuffle import WindowMean, Windows
 from defenses import Batch, BlockShuffle, Blur, Clip, ImageNoise, Pipeline, VisualMixer
 from defenses.visual_mixer_windows import window_ids, window_sides
 from tests.attacks.wire import MEAN, STD, generators, linear_net, observe, pictures
@@ -132,6 +132,23 @@ def test_shredder_undoes_more_than_the_shuffle_and_the_means(height, width):
     assert mse(result.images, clean).mean() < mse(means, clean).mean() < mse(shuffled, clean).mean()
 
 
+@pytest.mark.parametrize("attack", [Shredder(sweeps=20), Jigsaw(), WindowMean()], ids=repr)
+def test_guesses_of_a_group_are_solved_as_each_alone(attack):
+    """Of other sizes, with other streams, and beside one that failed."""
+    defense = VisualMixer(window_lower=2, window_upper=16)
+    fitted = fit(attack, defense, auxiliary=pictures(24, side=32, channels=2, seed=1))
+    guesses = [guess(protect(defense, pictures(n, side=32, channels=2, seed=n))) for n in (2, 1, 3)]
+    guesses.insert(1, replace(guesses[0], failure="lost"))
+    guesses.append(guess(pictures(1, side=28, channels=2)))  # windows were learned for another size
+    together = fitted.refine_many([None] * 5, guesses, generators(5))
+    for at, (one, stream) in enumerate(zip(guesses, generators(5), strict=True)):
+        (alone,) = fitted.refine_many([None], [one], [stream])
+        assert torch.equal(together[at].images, alone.images)
+        assert together[at].diagnostics == alone.diagnostics
+        assert together[at].failure == alone.failure
+    assert [bool(one.failure) for one in together] == [False, True, False, False, True]
+
+
 def test_shredder_moves_whole_pixels_where_the_defence_does():
     defense = VisualMixer(window_lower=4, window_upper=8, channels="spatial")
     shuffled = protect(defense, pictures(1, channels=3))
@@ -245,19 +262,22 @@ def test_refuses_bad_values(cls, change):
 def test_a_cold_step_keeps_a_swap_exactly_when_it_lowers_the_variation(channels):
     """Against the variation of the whole picture with the two pixels exchanged; in windows of 2 most pairs touch."""
     state = _Annealer(torch.zeros(1, channels, 6, 6))
-    groups = _swap_groups([(2, torch.eye(3)[None] == 1)], 1, 6, 6)
-    pixels, count = next(group for group in groups if len(group[0]) == 1)
-    generator, twin, kept = torch.Generator().manual_seed(4), torch.Generator().manual_seed(4), 0
+    groups, counts = _swap_groups([Windows([(2, torch.eye(3)[None] == 1)])], 1, 6, 6)
+    assert counts == [3]
+    group = next(group for group in groups if len(group.pixels) == 1)
+    generator, kept = torch.Generator().manual_seed(4), 0
     for at in range(60):
-        state.values.copy_(torch.rand(state.values.shape, generator=torch.Generator().manual_seed(at)))
-        draws = torch.rand(3, 1, generator=twin)
-        first = (draws[0] * count).long()
-        second = (first + 1 + (draws[1] * (count - 1)).long()) % count
+        # Whole numbers, whose sums are exact.
+        state.values.copy_(torch.randint(256, state.values.shape, generator=torch.Generator().manual_seed(at)))
+        sweep = torch.rand(3, 3, generator=generator)
+        draws = sweep[:, group.draws]
+        first = (draws[0] * 4).long()
+        second = (first + 1 + (draws[1] * 3).long()) % 4
         before, swapped = state.planes.clone(), state.planes.flatten(2)
-        swapped[..., pixels[0, [first, second]]] = swapped[..., pixels[0, [second, first]]]
+        swapped[..., group.pixels[0, [first, second]]] = swapped[..., group.pixels[0, [second, first]]]
         swapped = swapped.view_as(before)
         lower = bool(_variation(swapped) <= _variation(before))
-        state.step(pixels, count, 0.0, generator)
+        state.step(group, sweep, 0.0)
         assert torch.equal(state.planes, swapped if lower else before)
         kept += lower
     assert 5 < kept < 55
