@@ -16,7 +16,7 @@ from attacks.gradient_matching import COSTS, GradientMatching, Observed, unrolle
 from attacks.inversion_loop import Minimum, Stage, first_order, step_decay_stages
 from attacks.inversion_target import Target, Victim, count_images, prepare
 from attacks.lbfgs import minimize
-from attacks.lbfgs_steps import walk
+from attacks.lbfgs_steps import STEP_ITERATIONS, walk
 from attacks.memory import fitting_trials, in_chunks
 from attacks.normalisation import channel_statistics, normalise
 from defenses.base import Update
@@ -152,6 +152,12 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
             AttackError: See ``ClientUpdate.gradient``.
         """
         return observation.gradient()
+
+    @property
+    def evaluations(self) -> int:
+        """How often the objective of one observation is evaluated, at most."""
+        each = STEP_ITERATIONS if self.optimizer == "lbfgs" and not self.line_search else 1
+        return each * self.iterations * self.restarts
 
     def attack_many(
         self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]

@@ -80,6 +80,11 @@ class NoiseModelInversion(GradientInversion):
             noise = getattr(self, name)
             require(is_number(noise) and 0 <= noise < float("inf"), self, name, "a number of at least 0")
 
+    @property
+    def evaluations(self) -> int:
+        """As ``GradientInversion``, of both searches."""
+        return super().evaluations + self.adam_iterations * self.restarts
+
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> NoiseModelInversion:
         """The attack for the pipeline's noise."""
         stages = knowledge.pipeline.update_defenses

@@ -21,6 +21,7 @@ from simulations.report.rows import read_rows
 from simulations.report.study import Cell, Study, split
 from simulations.report.summary import Line, summarise
 
+SPENT = ("epsilon", "epsilon_with_probes")
 MARKS = {"not-validated": "*", "under-powered": "+", "failed": " (failed)"}
 
 
@@ -44,10 +45,10 @@ def when(cell: Cell) -> str:
     return "final model" if cell.final else "initial model" if cell.round == 1 else f"round {cell.round}"
 
 
-def attack(cell: Cell) -> str:
-    """Its name and mark."""
-    mark = "^" if cell.is_upper_bound else MARKS.get(cell.status, "")
-    return ", then ".join(f"`{stage}`" for stage in cell.attack.split(" | ")) + mark
+def attack(cells: Sequence[Cell]) -> str:
+    """Its name, and every mark that it has in any run."""
+    marks = {"^" if cell.is_upper_bound else MARKS.get(cell.status, "") for cell in cells}
+    return ", then ".join(f"`{stage}`" for stage in cells[0].attack.split(" | ")) + "".join(sorted(marks))
 
 
 def number(cell: Cell, metric: str, reference: str, digits: int, *, worst: bool = False) -> str:
@@ -59,6 +60,12 @@ def number(cell: Cell, metric: str, reference: str, digits: int, *, worst: bool 
     if worst:
         return text + (f" ({score.worst:.{digits}f})" if score.worst is not None else "")
     return text + (f" ± {score.high - score.mean:.{digits}f}" if score.high is not None else "")
+
+
+def share(cell: Cell, metric: str) -> str:
+    """How many images of how many, of a score that is 0 or 1 for each."""
+    score = cell.scores.get((metric, ""))
+    return f"{round(score.mean * score.n)} of {score.n}" if score is not None and score.mean is not None else "-"
 
 
 def picked(cell: Cell) -> str:
@@ -80,12 +87,13 @@ def headline(runs: Sequence[tuple[Study, list[Line]]]) -> str:
             accuracy = line.deployed
             cells.append(f"{100 * accuracy.mean:.1f} %" if accuracy and accuracy.mean is not None else "-")
             cells += (
-                [f"{attack(best)}, {when(best)}", number(best, "psnr", "original", 1, worst=True),
+                [f"{attack([best])}, {when(best)}", number(best, "psnr", "original", 1, worst=True),
                  number(best, "ssim", "original", 2), picked(best)]
                 if best else ["-"] * 4
             )  # fmt: skip
-        spent = [f"{e:.1f}" for e in (first.epsilon, first.epsilon_with_probes) if e is not None]
-        cells.append(" (with probes ".join(spent) + (")" if len(spent) > 1 else ""))
+        budgets = [[getattr(summary[at], name) for _, summary in runs] for name in SPENT]
+        spent = [max(e for e in found if e is not None) for found in budgets if any(e is not None for e in found)]
+        cells.append(" (with probes ".join(f"{epsilon:.1f}" for epsilon in spent) + (")" if len(spent) > 1 else ""))
         lines.append(cells)
     return table(header, lines)
 
@@ -95,20 +103,28 @@ def everything(runs: Sequence[tuple[Study, list[Line]]], reference: str) -> str:
     names = ("PSNR, dB", "picked out", "recognised")
     seeds = [study.seeds[0] for study, _ in runs]
     header = ["defence", "attack", "attacked", "n", *(f"{name}, seed {seed}" for seed in seeds for name in names)]
-    found: dict[tuple[str, str, int], list[list[str]]] = {}
-    for study, _ in runs:
+    found: dict[tuple[str, str, int], dict[int, Cell]] = {}
+    for at, (study, _) in enumerate(runs):
         # Clients hold the same images under every defence, and in every round.
         blind = [cell for cell in study.null_cells if not cell.defense and cell.observation != "training update"]
         for cell in (*study.cells, *(cell for cell in blind if cell.round == blind[0].round)):
-            if ("psnr", reference) not in cell.scores:
-                continue
-            numbers = [number(cell, "psnr", reference, 1), picked(cell), number(cell, "recognition", "", 2)]
-            count = str(cell.scores["psnr", reference].n)
-            scored = cell in study.cells
-            shown, where = (attack(cell), when(cell)) if scored else (cell.attack.rpartition(":")[2], "no attack")
-            named = [f"`{cell.defense}`" if cell.defense else "none", shown, where, count]
-            found.setdefault((cell.defense, cell.attack, cell.round), [named]).append(numbers)
-    return table(header, [[cell for part in parts for cell in part] for parts in found.values()])
+            if ("psnr", reference) in cell.scores:
+                found.setdefault((cell.defense, cell.attack, cell.round), {})[at] = cell
+    lines = []
+    for of in found.values():
+        cells = list(of.values())
+        blind_guess = cells[0].attack.rpartition(":")[2] if ":" in cells[0].attack else ""
+        counts = sorted({cell.scores["psnr", reference].n for cell in cells})
+        line = [
+            f"`{cells[0].defense}`" if cells[0].defense else "none", blind_guess or attack(cells),
+            "no attack" if blind_guess else when(cells[0]), " or ".join(map(str, counts)),
+        ]  # fmt: skip
+        for at in range(len(runs)):
+            cell = of.get(at)
+            numbers = [number(cell, "psnr", reference, 1), picked(cell), share(cell, "recognition")] if cell else []
+            line += numbers or ["-"] * len(names)
+        lines.append(line)
+    return table(header, lines)
 
 
 def main() -> None:

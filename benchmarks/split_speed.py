@@ -38,6 +38,8 @@ def settings(arguments: argparse.Namespace, batches_per_message: int) -> Experim
     return Experiment(
         experiment="split-speed",
         scenario="split",
+        dataset="mnist-5k",
+        batch_size=32,
         model=arguments.model,
         width=arguments.width,
         patch_size=arguments.patch_size,
@@ -92,6 +94,8 @@ def one_process(experiment: Experiment, examples: int) -> float:
     optimizer = build_optimizer(task, [{"params": trained, "lr": experiment.learning_rate}])
 
     def train(count: int) -> None:
+        if count > len(data.train):
+            raise SystemExit(f"--examples is {count}; allowed: at most the {len(data.train)} of the data set")
         for rows in torch.randperm(len(data.train))[:count].split(task.batch_size):
             batch = local_batch(data.train, rows, data.num_classes)
             loss = F.cross_entropy(server(edge(normalise(batch.images, task.data_card()))), batch.targets)

@@ -23,6 +23,7 @@ from clients.secret_file import SecretError, default_folder, kept_secret
 from clients.split_training import SplitClient
 from clients.task import Task
 from clients.training import LocalClient
+from defenses.spec import parse
 
 GRACE_SECONDS = 10.0
 Call = Callable[[Message, Context], Message]
@@ -121,6 +122,8 @@ def client_of(message: Message, context: Context) -> LocalClient:
     task = Task.from_json(values_of(message, "config")["task"])
     if message.metadata.message_type != "query.setup":  # which shows nothing of the images, and names no pipeline yet
         require_pipeline(context.node_config, task.pipeline)
+        # As understood: what is spent, drawn and kept for a pipeline is one account, however it is spelt.
+        task = replace(task, pipeline=str(parse(task.pipeline)))
     if "data-dir" in context.node_config:
         task = replace(task, data_dir=str(context.node_config["data-dir"]))
     partition, draws = partition_of(context), draws_of(context, task.seed)

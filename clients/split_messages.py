@@ -10,9 +10,9 @@ type                  content                                                rep
 ``train.backward``    ``gradients`` of the last batches, ``applied``         ``metrics``
 ``train.collect``     ``edge``: the weights the round began with             ``arrays``: update of the client half;
                                                                              ``metrics``
-``train.smash``       ``config``: ``transmissions``, ``reveal-order``, ``since``  ``target-0``, ...: (R, B, N, D) of an audit
-                      and ``until``, rounds; ``edge``                        batch; ``targets``; ``transmissions`` of the
-                                                                             images in these rounds; ``orders`` if asked
+``train.smash``       ``config``: ``transmissions`` to make,                 ``target-0``, ...: (R, B, N, D) of an audit
+                      ``reveal-order``, ``since`` and ``until``, rounds;     batch; ``targets``; ``exposure``: how often
+                      ``edge``                                               these rounds sent each image; ``orders`` if asked
 ``train.audit_step``  ``gradients`` of audit batches; ``edge``               ``target-0``, ...: one-step updates
 ``evaluate.smash``    ``config``: ``first``, ``count``; ``edge``             ``features`` of test images
 ``evaluate``          ``logits`` of all test images                          ``metrics``: counts
@@ -86,7 +86,7 @@ def smash(message: Message, context: Context) -> Message:
     records["targets"] = to_record({f"target-{at}": client.audit_targets(at) for at in targets})
     rounds = int(config["since"]), int(config["until"])
     counts = {f"target-{at}": client.audited_transmissions(at, *rounds) for at in targets}
-    records["transmissions"] = to_record(counts)
+    records["exposure"] = to_record(counts)
     if config["reveal-order"] and not answers.reveal_orders:
         records |= withheld({"reveal-orders": refusal("reveal_orders", "the true order of its tokens")})
     elif config["reveal-order"]:

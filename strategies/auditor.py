@@ -123,7 +123,7 @@ class Auditor:
             self.recorder.row(task, metric=name, value=sum(numbers), n=len(numbers))
 
     def _audit(self, job: AttackJob, outcome: Outcome) -> None:
-        seen, setting = job.observed.seen, job.setting | _card(job.task, outcome.attack)
+        seen, setting = job.observed.seen, job.setting | _card(job, outcome.attack)
         if outcome.error:
             self.recorder.row(
                 job.task, metric="attack", value=None, attack=outcome.attack, setting=setting, status="failed",
@@ -268,10 +268,11 @@ def _images_of(guess: Any) -> int:
     return len(guess.classes if isinstance(guess, Labels) else guess.images)
 
 
-def _card(task: Task, attack: str) -> dict[str, Any]:
+def _card(job: AttackJob, attack: str) -> dict[str, Any]:
     """What the attack itself adds to the threat card."""
-    stages = parse_attacks(attack)[0]
-    bound = {"upper_bound": stages.upper_bound} if stages.upper_bound else {}
+    stages, task = parse_attacks(attack)[0], job.task
+    told = [bound for bound in (job.setting.get("upper_bound", ""), stages.upper_bound) if bound]
+    bound = {"upper_bound": " and ".join(told)} if told else {}
     if not stages.needs_auxiliary:
         return bound
     return bound | {"auxiliary_data": AUXILIARY.get(task.auxiliary_data, f"data set {task.auxiliary_data}")}

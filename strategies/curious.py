@@ -324,10 +324,12 @@ def _grouped(texts: Iterable[str]) -> tuple[list[tuple[str, ...]], tuple[str, ..
 
 
 def _statistics(task: Task, train_mode: bool) -> str:
+    if not train_mode:
+        return "sent, and not moved by the client, in eval mode"
     defended = {defense.per for defense in task.defenses().update_defenses}
-    if train_mode and defended == {"step"}:
-        return "sent, untouched by the defences, which act on gradients"
-    return "sent, under the update defences" if train_mode else "sent, and not moved by the client, in eval mode"
+    if "update" in defended:
+        return "sent, under the update defences"
+    return "sent, untouched by the defences, which act on gradients" if defended else "sent as they are"
 
 
 def _recipe(task: Task) -> dict[str, Any]:
@@ -351,10 +353,12 @@ def defense_strength(task: Task, observation: str) -> dict[str, str]:
 
 
 def _label_knowledge(seen: list[Seen]) -> dict[str, Any]:
-    """Clients of a real federation publish no labels: with them, an attack is an upper bound."""
-    if seen[0].labels is None:
+    """Clients of a real federation publish no labels: where one of them does, an attack is an upper bound."""
+    told = sum(one.labels is not None for one in seen)
+    if not told:
         return {"labels": "unknown"}
-    return {"labels": "known", "upper_bound": "told the labels"}
+    known = "known" if told == len(seen) else f"known for {told} of {len(seen)} updates"
+    return {"labels": known, "upper_bound": "told the labels"}
 
 
 def _published(reply: Message, record: str, target: int) -> Tensor | None:

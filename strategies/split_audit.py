@@ -91,7 +91,7 @@ class SplitAudit:
             return
         if any(attack.needs_step for attack in attacks) and task.trains_edge and task.auxiliary_data != "private":
             seen = self._with_steps(task, server, good, seen)
-        counts = [tensors_of(good[one.partition], "transmissions")[f"target-{one.target}"] for one in seen]
+        counts = [tensors_of(good[one.partition], "exposure")[f"target-{one.target}"] for one in seen]
         setting = self._setting(task, server, seen) | {"transmissions": _range(torch.cat(counts))}
         judges = self.auditor.baselines(task, "smashed", list(good), setting)
         judged = [(one, count) for one, count in zip(seen, counts, strict=True) if one.partition in judges]
@@ -103,7 +103,7 @@ class SplitAudit:
             most = attack.transmissions
             if not attack.beyond_run:
                 most = max(1, min(most, transmissions, max(int(count.max()) for _, count in of)))
-            card = setting | {"transmissions": most}
+            card = setting | {"transmissions_used": most}
             card |= {"client_half_update": "one step"} if attack.needs_step else {}
             shown = [_slice(one, attack, most, count) for one, count in of]
             observed = Observed(task, server.weights(), shown)
@@ -126,7 +126,7 @@ class SplitAudit:
             targets = dict.fromkeys(names, like(size, classes))
             counts = dict.fromkeys(names, like(attacked, dtype=np.int64))
             faults = [fault(reply, shape, name) for name in names]
-            faults += [fault(reply, targets, "targets"), fault(reply, counts, "transmissions")]
+            faults += [fault(reply, targets, "targets"), fault(reply, counts, "exposure")]
             return next(filter(None, faults), "")
 
         return server.exchange.ask(task, "train.smash", dict.fromkeys(server.holders, content), fault_in)

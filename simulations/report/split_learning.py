@@ -13,7 +13,7 @@ from simulations.report.summary import Line
 from simulations.report.tables import cards
 
 OBSERVATION = "smashed data"
-FACTS = ("transmissions", "auxiliary_data", "client_half_update")
+FACTS = ("transmissions_used", "auxiliary_data", "client_half_update")
 """Settings of a threat card by which attacks on smashed data differ; what an upper bound was given stands beside the attack."""
 
 

@@ -12,7 +12,7 @@ from clients.task import ONE_STEP_PER_UPDATE
 from simulations.report.control import CHAIN, LEAST_IMAGES
 from simulations.report.rows import null_name
 from simulations.report.score import PARTLY_FAILED, Score
-from simulations.report.study import Cell, Study
+from simulations.report.study import UPPER_BOUND, Cell, Study
 from simulations.report.text import count, decibel
 from simulations.report.windows import WindowCounts, window_counts
 
@@ -41,6 +41,7 @@ class Line:
         bytes_ratio: The same over no defence.
         failed_clients: Failed client replies, all rounds and seeds.
         attacks: Number of cells, without upper bounds.
+        bounds: What upper bounds were given, in words, where there are any.
         caveats: What a reader must know besides, each a short clause.
         windows: Windows that VisualMixer shuffled, where clients counted them.
     """
@@ -62,6 +63,7 @@ class Line:
     bytes_ratio: float | None
     failed_clients: int
     attacks: int
+    bounds: tuple[str, ...]
     caveats: tuple[str, ...]
     windows: WindowCounts | None = None
 
@@ -134,7 +136,9 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         protected=protected,
         drop=_drop(study, defense, at) if defense else None,
         strongest=best,
-        labels=strongest([cell for cell in cells if cell.fact("labels") != "known"], ("label-accuracy", "")),
+        labels=strongest(
+            [cell for cell in cells if not str(cell.fact("labels")).startswith("known")], ("label-accuracy", "")
+        ),
         membership=strongest(cells, ("membership-auc", "")),
         epsilon=_spent(study, defense, "epsilon"),
         epsilon_with_probes=_spent(study, defense, "epsilon-with-probes"),
@@ -145,6 +149,7 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         bytes_ratio=size_ratio if defense else None,
         failed_clients=max(failed, int(counted)),
         attacks=sum(not cell.is_upper_bound for cell in cells),
+        bounds=tuple(dict.fromkeys(cell.fact(UPPER_BOUND) for cell in cells if cell.is_upper_bound)),
         caveats=(*_caveats(defense, best, cells, known), *([windows.caveat] if windows and windows.caveat else [])),
         windows=windows,
     )
@@ -241,6 +246,8 @@ def sentence(line: Line, seeds: int = 1) -> str:
     best = line.strongest
     if best is None or best.psnr is None or best.psnr.mean is None:
         if not line.attacks:
+            if line.bounds:
+                return f"only attacked by what no server can do ({'; '.join(line.bounds)}), which says nothing of one that can."
             return "not attacked yet."
         return "no attack on the images has a score, so nothing is known about them."
     score = best.psnr

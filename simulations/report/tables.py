@@ -20,8 +20,8 @@ CARD_ORDER = (
     "batch",
     "attacked",
     "tokens",
+    "transmissions_used",
     "transmissions",
-    "order",
     "client_half",
     "client_half_update",
     "local_steps",
@@ -35,9 +35,7 @@ CARD_ORDER = (
     "batch_norm_statistics",
     "auxiliary_data",
     "randomness",
-    "selection",
-    "restarts",
-    "iterations",
+    "upper_bound",
 )
 """Settings of a threat card in the order in which a reader asks for them; unknown ones follow."""
 

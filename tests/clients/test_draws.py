@@ -19,7 +19,7 @@ from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
 from clients.draws import MOST_NOTES, Draws, ForgottenError, Notebook
 from clients.node import answers_of, draws_from_seed, draws_of
-from clients.records import REFUSED, tensors_of, to_record
+from clients.records import REFUSED, tensors_of, to_record, values_of
 from clients.split_training import SplitClient
 from clients.task import Task, load_weights
 from clients.training import LocalClient
@@ -367,3 +367,20 @@ def test_the_server_cannot_choose_the_noise_by_the_ledger_that_it_hands_back(tmp
         assert "[1.0, 0.5, 7]" in kept
         sizes[randomness] = sum(float(t.square().sum()) for t in tensors_of(reply, "arrays").values())
     assert sizes["secret"] > 25 * sizes["seed"]
+
+
+def test_another_spelling_of_a_pipeline_is_the_same_account(tmp_path: Path) -> None:
+    """The finding: a server that wrote 1.00 for 1.0 in the second round got an epsilon that began at zero again."""
+    spent = {}
+    plain, other = "DPSGD(noise_multiplier=1.0)", "DPSGD( noise_multiplier = 1.00 )"
+    for name, spellings in (("one", (plain, plain)), ("two", (plain, other))):
+        grid = LocalGrid(1, randomness="secret", node_config={0: {"secret-dir": str(tmp_path / name)}})
+        grid.contexts[100].state["indices"] = to_record({"train": torch.arange(40), "test": torch.arange(20)})
+        exchange, epsilons = Exchange(grid, {0: 100}, 60.0), []
+        for at, text in enumerate(spellings, 1):
+            task = replace(TASK, pipeline=text, round=at)
+            content = RecordDict({"config": exchange.config(task), "arrays": to_record(weights_of(TASK))})
+            epsilons.append(values_of(exchange("train", {0: content})[0], "metrics")["epsilon"])
+        spent[name] = epsilons
+    assert spent["one"] == spent["two"]
+    assert spent["two"][1] > spent["two"][0]

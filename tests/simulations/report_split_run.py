@@ -17,7 +17,7 @@ PSNR = {("", DECODER): 30.0, ("", TOLD): 60.0, (SHUFFLE, DECODER): 9.0, (SHUFFLE
 
 def card(attack: str) -> dict[str, Any]:
     known = {"observation": "smashed data", "num_classes": 10, "images": 8, "labels": "known", "auxiliary_data": "none"}
-    known |= {"transmissions": 30 if attack == JIGSAW else 1}
+    known |= {"transmissions_used": 30 if attack == JIGSAW else 1}
     return known | ({UPPER_BOUND: "told the order"} if attack == TOLD else {})
 
 

@@ -17,7 +17,7 @@ from clients.image_data import StoredImages
 from clients.task import DataCard
 from defenses.pipeline import Pipeline
 from simulations.cli import app
-from simulations.dry_run import count_messages, measure, shares
+from simulations.dry_run import count_messages, describe, measure, shares
 from simulations.experiment import Experiment
 from simulations.scenario_checks import idle_defenses
 from strategies.attack_job import parse_attacks, stages_of
@@ -101,6 +101,23 @@ def test_what_a_header_counts_is_what_the_settings_say(path: Path) -> None:
     if "Differs from the paper" in header and experiment.nesterov:
         assert "GroupNorm" not in header
         assert not re.search(r"no cropping|constant learning rate", header)
+
+
+@pytest.mark.parametrize(
+    ("attacks", "each"),
+    [
+        # Without a defence the noise model's attack runs too, as its control: two searches of 400; chains share their inversion.
+        ("InvertingGradients(iterations=10)", (10 + 800) + 10 + (10 + 800)),
+        ("LBFGSL2(iterations=3, restarts=2)", 2 * 3 * 20 * 3 + 2 * 800),
+    ],
+)
+def test_evaluations_are_counted_as_attacks_make_them(attacks: str, each: int) -> None:
+    settings = {"num-clients": 3, "probe-targets": 2, "attack-rounds": "first,final", "probe-attacks": attacks}
+    experiment = Experiment.from_mapping(
+        {**settings, "defenses": "VisualMixer(window_lower=2, window_upper=16); GaussianNoise(std=0.01, per='step')"}
+    )
+    (told,) = (line for line in describe(experiment, 1) if line.startswith("attacks:"))
+    assert f"up to {each * 3 * 2 * 2:,} evaluations" in told
 
 
 def test_the_ats_recipe_is_the_published_one() -> None:

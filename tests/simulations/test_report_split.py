@@ -87,8 +87,8 @@ def test_every_score_of_an_attack_follows_from_the_rows(page: Page) -> None:
     # Wilson's interval of 32 of 32; one of the eight images that were attacked together is right by chance.
     assert shown["identified"] == ["100.0 %", "89.3 to 100.0", "n = 32", "chance 12.5 %"]
     assert shown["recognised"][3] == "chance 10.0 %"
-    assert [found[defense, DECODER]["transmissions"] for defense in ("No defence", SHUFFLE)] == [["1"], ["1"]]
-    assert shown["transmissions"] == ["30"]
+    assert [found[defense, DECODER]["transmissions_used"] for defense in ("No defence", SHUFFLE)] == [["1"], ["1"]]
+    assert shown["transmissions_used"] == ["30"]
     # All of these attacks know the same data, so there is no column for it.
     assert "auxiliary data" not in shown
 
@@ -144,9 +144,9 @@ def test_an_upper_bound_is_never_the_strongest_attack() -> None:
     assert strongest(told, ("identification", "")) is None
 
 
-def test_a_defence_that_only_an_upper_bound_met_is_not_attacked() -> None:
+def test_a_defence_that_only_an_upper_bound_met_says_so() -> None:
     rows = [one for one in split_rows() if one["defense"] == "" or one["attack"] in {"", TOLD}]
-    assert sentence(line(rows)) == "not attacked yet."
+    assert sentence(line(rows)).startswith("only attacked by what no server can do (told the order)")
 
 
 def test_an_upper_bound_is_no_adaptive_attack() -> None:

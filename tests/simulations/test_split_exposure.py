@@ -69,12 +69,13 @@ def test_an_attack_sees_an_image_as_often_as_the_run_has_sent_it(tmp_path: Path)
     rows = split_rows(settings, wire)
     assert not [row for row in rows if row["status"] == "failed"]
     # It asks for 60: after one round of two passes an image was sent twice, after two rounds four times.
-    assert {at: card["transmissions"] for at, card in cards(rows, AVERAGING).items()} == {1: 2, 2: 4}
+    assert {at: card["transmissions_used"] for at, card in cards(rows, AVERAGING).items()} == {1: 2, 2: 4}
     assert {at: card["transmissions"] for at, card in cards(rows, AVERAGING).items()} == {1: 2, 2: 4}
     assert set(sent_by(wire, 1, 0).values()) == {2}
     assert not any("upper_bound" in card for card in cards(rows, AVERAGING).values())
     # More is possible, and is an upper bound by the one flag that reports read.
-    assert {at: card["transmissions"] for at, card in cards(rows, BEYOND).items()} == {1: 5, 2: 5}
+    assert {at: card["transmissions_used"] for at, card in cards(rows, BEYOND).items()} == {1: 5, 2: 5}
+    assert {at: card["transmissions"] for at, card in cards(rows, BEYOND).items()} == {1: 2, 2: 4}
     assert all("more transmissions" in card["upper_bound"] for card in cards(rows, BEYOND).values())
 
 
@@ -99,7 +100,7 @@ def test_with_few_local_steps_images_differ_in_how_often_they_were_sent(tmp_path
     task = task_of(settings, round=5)
     told, spread = [], set[int]()
     for partition, request, reply in wire.of("train.smash"):
-        counts = tensors_of(reply, "transmissions")["target-0"].tolist()
+        counts = tensors_of(reply, "exposure")["target-0"].tolist()
         told += counts
         sent = sent_by(wire, 5, partition)
         spread |= set(sent.values())
@@ -108,7 +109,7 @@ def test_with_few_local_steps_images_differ_in_how_often_they_were_sent(tmp_path
         assert request.content["config"]["transmissions"] == 2
     assert spread == {1, 2}
     (card,) = cards(rows, AVERAGING).values()
-    assert card["transmissions"] == max(1, max(told))
+    assert card["transmissions_used"] == max(1, max(told))
     assert card["transmissions"] == f"{min(told)} to {max(told)}"
     assert most_transmissions(task, 48) == 2
 
@@ -225,4 +226,4 @@ def test_an_audit_of_test_images_spends_their_budget(tmp_path: Path) -> None:
     # An audit batch of three transmissions; test images go on top of the test images' own count.
     assert budget(rows, "epsilon-with-probes") == pytest.approx({2: PRIVATE.epsilon(3 + 3)})
     # Test images went over the wire in the evaluations behind rounds 0, 1 and 2.
-    assert {card["transmissions"] for card in cards(rows, AVERAGING).values()} == {3}
+    assert {card["transmissions_used"] for card in cards(rows, AVERAGING).values()} == {3}
