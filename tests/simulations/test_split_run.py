@@ -305,7 +305,7 @@ def test_no_message_holds_an_order_and_none_sent_down_holds_images_or_labels(tmp
         whole = [(name, tensor) for name, record in arrays_in(reply).items() for tensor in record.values()]
         # Whole numbers could be an order: those that are sent say which examples the tokens are of, and how often they were sent.
         numbers = [(name, tuple(tensor.shape)) for name, tensor in whole if not tensor.is_floating_point()]
-        allowed = {("train.step", "examples", 1), ("train.smash", "transmissions", 1)}
+        allowed = {("train.step", "examples", 1), ("train.smash", "exposure", 1)}
         assert {(message_type, name, len(shape)) for name, shape in numbers} <= allowed
         for record, tensors in arrays_in(request).items():
             if record in ("indices", "guesses", "oracle"):

@@ -15,6 +15,7 @@ from simulations.report.rows import read_rows
 from simulations.report.study import split
 from simulations.report.summary import summarise
 from simulations.server_app import run_experiment
+from strategies.curious import _statistics
 from tests.local_grid import LocalGrid
 
 Arrays = dict[str, NDArray[np.float64]]
@@ -48,13 +49,13 @@ def arrays_of(message: Message) -> Arrays:
     return {name: array.numpy().astype(np.float64) for name, array in message.content["arrays"].items()}  # type: ignore[union-attr]
 
 
-def run(out: Path, wire: Wire, **changes: object) -> None:
+def run(out: Path, wire: Wire, nodes: dict[int, dict[str, object]] | None = None, **changes: object) -> None:
     settings: dict[str, object] = {
         "output_dir": str(out), "dataset": "mnist-5k", "model": "lenet", "train_limit": 150, "test_limit": 40,
         "num_clients": 4, "partition": PARTITION, "rounds": ROUNDS, "local_epochs": 1, "batch_size": 8,
         "defenses": "", "attack_rounds": "", "attack_workers": 0, "auxiliary_fraction": 0.0,
     }  # fmt: skip
-    run_experiment(LocalGrid(4, wire), Experiment(**{**settings, **changes}))  # type: ignore[arg-type]
+    run_experiment(LocalGrid(4, wire, nodes, "secret" if nodes else "seed"), Experiment(**{**settings, **changes}))  # type: ignore[arg-type]
 
 
 def expected(before: Arrays, updates: list[tuple[int, Arrays]]) -> Arrays:
@@ -117,3 +118,40 @@ def test_attacks_that_are_told_labels_are_upper_bounds_and_lead_nothing(tmp_path
     (study,) = split(rows, [""])
     (line,) = summarise(study, {})
     assert (line.strongest is None) == (labels == "known")
+
+
+@pytest.mark.parametrize("telling", [0, 3])
+def test_labels_that_only_some_clients_told_make_an_upper_bound_too(tmp_path: Path, telling: int) -> None:
+    """Whoever is first of the clients: the finding was a card that looked at the first one alone."""
+    open_to = {"probes": True, "audits": True, "secret-dir": str(tmp_path / "secrets")}
+    nodes: dict[int, dict[str, object]] = {at: {**open_to, "publish-labels": at == telling} for at in range(4)}
+    run(
+        tmp_path / "run", Wire(), nodes, rounds=1, attack_rounds="first", update_attacks="", labels="known", probe_targets=1,
+        probe_attacks="InvertingGradients(iterations=2)", adaptive=False,
+    )  # fmt: skip
+    rows, _ = read_rows(tmp_path / "run" / "rows.jsonl")
+    (card,) = {
+        (row.setting["labels"], row.setting.get("upper_bound", ""))
+        for row in rows if row.is_attack and row.metric == "psnr"
+    }  # fmt: skip
+    assert card == ("known for 1 of 4 updates", "told the labels")
+
+
+@pytest.mark.parametrize(
+    ("defenses", "mode", "told"),
+    [
+        ("", "train", "sent as they are"),
+        ("VisualMixer()", "train", "sent as they are"),
+        ("GaussianNoise(std=0.01, per='step')", "train", "sent, untouched by the defences, which act on gradients"),
+        ("GaussianNoise(std=0.01, per='update')", "train", "sent, under the update defences"),
+        (
+            "GaussianNoise(std=0.01, per='step') | Clip(max_norm=1.0, per='update')",
+            "train",
+            "sent, under the update defences",
+        ),
+        ("GaussianNoise(std=0.01, per='update')", "eval", "sent, and not moved by the client, in eval mode"),
+    ],
+)
+def test_a_card_says_what_happened_to_batch_norm_statistics(defenses: str, mode: str, told: str) -> None:
+    experiment = Experiment(defenses=defenses, model="resnet20", norm="batch")
+    assert _statistics(experiment.task(experiment.pipelines()[-1]), mode == "train") == told
