@@ -15,10 +15,11 @@ from torch import Tensor
 
 from attacks.unshuffle import Unshuffle
 from clients.records import reason_of, tensors_of, to_record, to_tensors, values_of
-from clients.task import ONE_STEP_PER_UPDATE, Task
+from clients.task import Task
 from defenses.base import generator_for
 from strategies.attack_job import AttackJob, Observed, Seen, parse_attacks, stages_of
 from strategies.auditor import Auditor
+from strategies.cards import defense_strength
 from strategies.guard import fault, usable_replies
 from strategies.score_rows import mean_and_interval
 
@@ -337,19 +338,6 @@ def _recipe(task: Task) -> dict[str, Any]:
     views = [f"crops of padding {task.crop_padding}"] * bool(task.crop_padding) + ["flips"] * task.horizontal_flip
     found = {"augmentation": f"{' and '.join(views)}; scored against the view that entered"} if views else {}
     return found | ({"momentum": f"Nesterov, {task.momentum:g}"} if task.nesterov else {})
-
-
-def defense_strength(task: Task, observation: str) -> dict[str, str]:
-    """What a threat card says of a defence of gradients or updates: whether accuracy was paid at the same strength."""
-    found = {defense.per for defense in task.defenses().update_defenses}
-    if not found:
-        return {}
-    if "update" not in found:
-        return {"defense_strength": "per step, as in training"}
-    if observation != "probe" or task.local_steps == 1:
-        return {"defense_strength": "per update, as in training"}
-    once = task.local_steps or "all"
-    return {"defense_strength": f"{ONE_STEP_PER_UPDATE}; in training it acts once on {once} local steps"}
 
 
 def _label_knowledge(seen: list[Seen]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from clients.records import tensors_of, to_record
 from clients.task import Task
 from strategies.attack_job import AttackJob, Observed, Seen, parse_smashed_attacks
 from strategies.auditor import Auditor
+from strategies.cards import defense_strength
 from strategies.guard import fault
 from strategies.split_exchange import like
 
@@ -104,7 +105,8 @@ class SplitAudit:
             if not attack.beyond_run:
                 most = max(1, min(most, transmissions, max(int(count.max()) for _, count in of)))
             card = setting | {"transmissions_used": most}
-            card |= {"client_half_update": "one step"} if attack.needs_step else {}
+            if attack.needs_step:
+                card |= {"client_half_update": "one step"} | defense_strength(task, "probe")
             shown = [_slice(one, attack, most, count) for one, count in of]
             observed = Observed(task, server.weights(), shown)
             name = f"{self.label}-r{task.round:04d}-smashed-{at:02d}"

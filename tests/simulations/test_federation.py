@@ -61,7 +61,7 @@ def test_chains_membership_and_attacks_over_rounds_run_on_what_the_server_knows(
     ]
     assert {row["attack"] for row in mixed if "Inverting" in row["attack"]} == set(settings.probe_attacks.split("; "))
     recognised = [row for row in rows if row["metric"] == "recognition" and row["attack"] == chain]
-    assert all(row["n"] == 3 and row["setting"]["auxiliary_data"] != "none" for row in recognised)
+    assert {(row["n"], row["setting"]["auxiliary_data"] != "none") for row in recognised} == {(3, True)}
     # Counted once, over the 96 images of the three clients; 49 windows of 4 an image, of which the background's hold one value.
     counts = {row["metric"]: row for row in rows if row["metric"].startswith(("windows-of", "counted"))}
     assert {name: (row["n"], row["round"]) for name, row in counts.items()} == {

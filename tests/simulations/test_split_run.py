@@ -123,13 +123,24 @@ def test_every_pipeline_has_rows_of_every_kind(shuffled: list[dict[str, Any]]) -
 
 def test_the_final_model_is_attacked_as_the_last_round_left_it(tmp_path: Path) -> None:
     """Nothing is trained for it: a run that only adds the final attack has the same other rows."""
-    runs = []
+    runs, wire = [], Wire()
     for attacked in ("last", "last,final"):
         settings = split_experiment(
             tmp_path / attacked, defenses="", rounds=2, attack_rounds=attacked, train_edge=True,
             smashed_attacks="ServerPrediction()",
         )  # fmt: skip
-        runs.append(untimed(split_rows(settings)))
+        wire = Wire()
+        runs.append(untimed(split_rows(settings, wire)))
+    halves: dict[str, dict[int, Any]] = {}
+    for kind in ("train.smash", "evaluate.smash"):
+        halves[kind] = {
+            json.loads(request.content["config"]["task"])["round"]: tensors_of(request, "edge")
+            for _, request, _ in wire.of(kind)
+        }
+    asked, evaluated = halves["train.smash"], halves["evaluate.smash"]
+    assert set(asked) == {2, 3}
+    assert all(torch.equal(weight, evaluated[2][name]) for name, weight in asked[3].items())
+    assert any(not torch.equal(weight, asked[2][name]) for name, weight in asked[3].items())
     final = [row for row in runs[1] if row["final"]]
     assert [row for row in runs[1] if not row["final"]] == runs[0]
     assert {row["round"] for row in final} == {3}
