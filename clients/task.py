@@ -268,9 +268,11 @@ class Task:
         """
         size, count = self.auxiliary_size(), len(self._auxiliary_part()[2])
         if size > self.image_memory * 2**30:
+            fitting = int(self.image_memory * 2**30 * count / size)
+            fewer = f"set auxiliary-limit to at most {fitting}, or " if fitting else ""
             raise DataError(
-                f"the server's {count} examples are {size / 2**30:.1f} GiB, and image-memory is {self.image_memory:g}; set "
-                f"auxiliary-limit to at most {int(self.image_memory * 2**30 * count / size)}, or raise image-memory"
+                f"the server's {count} examples are {size / 2**30:.2g} GiB, and image-memory is {self.image_memory:g}; "
+                f"{fewer}raise image-memory"
             )
 
     def _auxiliary_part(self) -> tuple[ImageData, int, Tensor]:

@@ -22,6 +22,7 @@ from simulations.dry_run import check_memory, describe, shares, workers_of
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment, key_of
 from simulations.progress import follow, read_progress
+from simulations.run_directory import check_same
 from simulations.scenario_checks import check_halves, too_few_images
 
 app = typer.Typer(
@@ -212,8 +213,11 @@ def _experiment(
         folder = out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
         values |= {"output-dir": str(folder.resolve())} if out or "output-dir" not in values else {}
         values |= {"num-clients": clients} if clients else {}
+    before = dict(values)
     values |= dict(_pair(text) for text in settings)
     experiment = Experiment.from_mapping(values)
+    if resume is not None:
+        check_same(experiment, before)
     return experiment if experiment.num_clients else replace(experiment, num_clients=DEFAULT_CLIENTS)
 
 
@@ -267,10 +271,17 @@ def _preflight(experiment: Experiment) -> None:
                 task.build_model()
         except (ValueError, OSError) as error:
             raise ConfigError(str(error)) from error
+        except (RuntimeError, MemoryError) as error:  # of torch, such as an allocation that cannot be served
+            raise ConfigError(f"dataset = {experiment.dataset!r}, model = {experiment.model!r}: {error}") from error
     if experiment.scenario == "split":
         check_halves(experiment, DataCard.of(data))
     check_memory(experiment, data)
-    share, _ = shares(experiment, data)
+    share, tested = shares(experiment, data)
+    if min(share, tested) < 1:
+        raise ConfigError(
+            f"{experiment.num_clients} clients share {len(data.train)} training and {len(data.test)} test examples, which is less "
+            "than one each; use fewer clients (--clients), more data, or a smaller auxiliary-fraction"
+        )
     if experiment.probe_images > share:
         raise ConfigError(f"probe-images is {experiment.probe_images}; a client holds about {share} images")
     if warning := too_few_images(experiment, experiment.num_clients):

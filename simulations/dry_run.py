@@ -149,12 +149,17 @@ def measure(task: Task) -> Step:
 
 
 def _timed(forward: Callable[[Tensor], Tensor], images: Tensor) -> float:
-    """Seconds of a pass: the least of three, where the first is short, as it pays for starting threads and choosing kernels."""
+    """Seconds of a pass on one thread, as a worker has it: the least of three, where the first is short; it chooses kernels."""
     seconds: list[float] = []
-    while len(seconds) < 3 and sum(seconds) < MOST_SECONDS:
-        start = time.perf_counter()
-        forward(images).sum().backward()  # type: ignore[no-untyped-call]
-        seconds.append(time.perf_counter() - start)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # several wait for each other on a busy machine, a hundred times as long as they work
+    try:
+        while len(seconds) < 3 and sum(seconds) < MOST_SECONDS:
+            start = time.perf_counter()
+            forward(images).sum().backward()  # type: ignore[no-untyped-call]
+            seconds.append(time.perf_counter() - start)
+    finally:
+        torch.set_num_threads(threads)
     return min(seconds)
 
 
@@ -236,9 +241,11 @@ def _attacks(experiment: Experiment, step: Step) -> Iterator[str]:
     if not texts or not rounds:
         yield "attacks:    none"
         return
-    seconds = 3 * evaluations * step.image_seconds / max(experiment.attack_workers, 1)
+    seconds = 3 * evaluations * step.image_seconds / max(min(experiment.attack_workers, os.cpu_count() or 1), 1)
     known = (
-        f"; up to {evaluations:,} evaluations of gradient inversion, about {_duration(seconds)}" if evaluations else ""
+        f"; up to {evaluations:,} evaluations of gradient inversion, {_duration(seconds)} to {_duration(8 * seconds)}"
+        if evaluations
+        else ""
     )
     yield (
         f"attacks:    {len(texts)} different ones in {rounds} rounds, on {targets * experiment.probe_images} images a round and "

@@ -32,6 +32,10 @@ def _at_least(minimum: float) -> dict[str, Any]:
     return {"allowed": f"at least {minimum:g}", "check": lambda value: value >= minimum}
 
 
+def _between(minimum: int, maximum: int) -> dict[str, Any]:
+    return {"allowed": f"at least {minimum}, at most {maximum}", "check": lambda value: minimum <= value <= maximum}
+
+
 def _above(minimum: float) -> dict[str, Any]:
     return {"allowed": f"above {minimum:g}", "check": lambda value: minimum < value < float("inf")}
 
@@ -73,12 +77,12 @@ class Experiment:
         "", "absolute folder for rows.jsonl, pictures and report.html; empty: a new one in ~/fedveil-runs"
     )
     resume: bool = _setting(False, "continue the run in output-dir from its last complete round")
-    seed: int = _setting(0, "every random stream of the run starts from it", **_at_least(0))
+    seed: int = _setting(0, "every random stream of the run starts from it", **_between(0, 2**63 - 1))
 
     dataset: str = _setting("photos", "data set; `fedveil list` describes them")
     data_dir: str = _setting("", "folder of data sets that are read from files")
     download: bool = _setting(False, "let torchvision download a missing data set")
-    image_size: int = _setting(0, "side to resize images to; 0: as they are", **_at_least(0))
+    image_size: int = _setting(0, "side to resize images to; 0: as they are", **_between(0, 4096))
     train_limit: int = _setting(0, "use at most so many training examples; 0: all", **_at_least(0))
     test_limit: int = _setting(0, "use at most so many test examples; 0: all", **_at_least(0))
     image_memory: float = _setting(
@@ -113,7 +117,7 @@ class Experiment:
     defenses: str = _setting(
         DEFAULT_DEFENSES, "pipelines: stages joined by |, pipelines separated by ; (no defence always runs first)"
     )
-    rounds: int = _setting(16, "federated rounds of each pipeline", **_at_least(1))
+    rounds: int = _setting(16, "federated rounds of each pipeline", **_between(1, 1_000_000))
     local_epochs: int = _setting(6, "passes over the local data in a round", **_at_least(1))
     local_steps: int = _setting(
         0, "optimizer steps in a round, whatever local-epochs says; 0: as many as local-epochs takes", **_at_least(0)
@@ -123,7 +127,7 @@ class Experiment:
     learning_rate_milestones: str = _setting(
         DEFAULT_MILESTONES,
         "federated: rounds after each of which learning-rate is multiplied by learning-rate-factor (MultiStepLR, a round for an "
-        "epoch), separated by commas: numbers, or shares of all rounds such as 5/8; empty: the rate is constant",
+        "epoch), separated by commas: numbers, or shares such as 5/8, which few rounds may lack; empty: the rate is constant",
     )
     learning_rate_factor: float = _setting(0.1, "federated: see learning-rate-milestones", **_SHARE)
     block_learning_rate: float = _setting(
@@ -189,7 +193,7 @@ class Experiment:
         "them (a client sends them with its tokens); empty: the first of these",
     )
     attack_workers: int = _setting(
-        2, "attacks that run at the same time, beside training; 0: between rounds", **_at_least(0)
+        2, "attacks that run at the same time, beside training; 0: between rounds", **_between(0, 1024)
     )
     attack_gpus: float = _setting(0.0, "share of a GPU for each of them", **_at_least(0))
     share_images: bool = _setting(True, "clients send pictures of probed images for the report")
@@ -304,8 +308,8 @@ class Experiment:
             return ()
         words = [word.strip() for word in self.learning_rate_milestones.split(",") if word.strip()]
         found = [_milestone(word, self.rounds) for word in words]
-        # A share of few rounds may be all of them, or none.
-        return tuple(sorted(at for at in found if 0 < at < self.rounds))
+        # A share of few rounds may be all of them, or none; two shares may be the same round.
+        return tuple(sorted({at for at in found if 0 < at < self.rounds}))
 
     def task(self, pipeline: Pipeline) -> Task:
         """Orders for the clients, before the first round."""

@@ -59,6 +59,20 @@ class Checkpoint:
     accuracy: float | None
 
 
+def check_same(experiment: Experiment, before: Mapping[str, Any]) -> None:
+    """Whether a run may be resumed with the settings of ``experiment``.
+
+    Raises:
+        ConfigError: Naming the first setting that is another than before and may not be.
+    """
+    now = experiment.to_mapping()
+    odd = [key for key in now if key not in FREE_ON_RESUME and before.get(key) != now[key]]
+    if odd:
+        raise ConfigError(
+            f"resume: {odd[0]} was {before.get(odd[0])!r} and is now {now[odd[0]]!r}; resume with the settings of the run"
+        )
+
+
 @dataclass
 class RunDirectory:
     """Rows, pictures, checkpoints and open jobs of one run (the ``Recorder`` of ``strategies.auditor``).
@@ -100,7 +114,7 @@ class RunDirectory:
         if experiment.resume:
             if not config.is_file():
                 raise ConfigError(f"resume: {path} holds no run (no config.json)")
-            run._check_same(json.loads(config.read_text())["config"])
+            check_same(experiment, json.loads(config.read_text())["config"])
             run._load()
         elif config.exists() or (path / "rows.jsonl").exists():
             raise ConfigError(f"output-dir: {path} already holds a run; resume it, or name another folder")
@@ -124,14 +138,6 @@ class RunDirectory:
             raise ConfigError(
                 f"output-dir: another run is still writing to {self.path}; wait for it, or end it"
             ) from None
-
-    def _check_same(self, before: Mapping[str, Any]) -> None:
-        now = self.experiment.to_mapping()
-        odd = [key for key in now if key not in FREE_ON_RESUME and before.get(key) != now[key]]
-        if odd:
-            raise ConfigError(
-                f"resume: {odd[0]} was {before.get(odd[0])!r} and is now {now[odd[0]]!r}; resume with the settings of the run"
-            )
 
     def _load(self) -> None:
         """Reads rows and pictures, without those of rounds that were not complete and of jobs that were not closed."""

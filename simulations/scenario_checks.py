@@ -91,6 +91,15 @@ def check_recipe(experiment: Experiment) -> None:
         raise ConfigError("nesterov is True; allowed with momentum = 0: False, as there is nothing to look ahead by")
     if experiment.nesterov and split and experiment.optimizer != "sgd":
         raise ConfigError(f"nesterov is True; allowed with optimizer = {experiment.optimizer!r}: False")
+    if not split and experiment.optimizer != "sgd":
+        raise ConfigError(
+            f"optimizer is {experiment.optimizer!r}; allowed with scenario = 'federated': 'sgd', whose updates attacks can read"
+        )
+    if not split and experiment.block_learning_rate:
+        raise ConfigError(
+            f"block-learning-rate is {experiment.block_learning_rate:g}; allowed with scenario = 'federated': 0, as all "
+            "weights have one rate"
+        )
     if split and experiment.learning_rate_milestones not in ("", DEFAULT_MILESTONES):
         raise ConfigError(
             f"learning-rate-milestones is {experiment.learning_rate_milestones!r}; allowed with scenario = 'split': '', as the "

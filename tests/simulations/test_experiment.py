@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,15 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.parametrize(
     ("rounds", "text", "expected"),
-    [(16, None, (10, 14)), (6, None, (4, 5)), (1, None, ()), (2, None, (1,)), (8, "7,1/4", (2, 7)), (8, "", ())],
+    [
+        (16, None, (10, 14)),
+        (6, None, (4, 5)),
+        (1, None, ()),
+        (2, None, (1,)),
+        (8, "7,1/4", (2, 7)),
+        (8, "5/8,5/8,5", (5,)),
+        (8, "", ()),
+    ],
 )
 def test_rates_fall_after_numbered_rounds_and_after_shares_of_all(
     rounds: int, text: str | None, expected: tuple[int, ...]
@@ -70,6 +79,12 @@ BAD = [
         {"scenario": "split", "model": "vit", "defenses": "", "learning-rate-milestones": "1"},
         "learning-rate-milestones is '1'; allowed with scenario = 'split': ''",
     ),
+    ({"optimizer": "adamw"}, "optimizer is 'adamw'; allowed with scenario = 'federated': 'sgd'"),
+    ({"block-learning-rate": 0.1}, "block-learning-rate is 0.1; allowed with scenario = 'federated': 0"),
+    ({"seed": 2**64}, "seed is 18446744073709551616; allowed: at least 0, at most 9223372036854775807"),
+    ({"rounds": 10**9}, "rounds is 1000000000; allowed: at least 1, at most 1000000"),
+    ({"image-size": 10**9}, "image-size is 1000000000; allowed: at least 0, at most 4096"),
+    ({"attack-workers": 10**9}, "attack-workers is 1000000000; allowed: at least 0, at most 1024"),
     ({"crop-padding": -1}, "crop-padding is -1; allowed: at least 0"),
     ({"horizontal-flip": 1}, "horizontal-flip is 1 (int); expected bool"),
     ({"crop-padding": 2, "defenses": "VisualMixer()"}, "protects an image once and keeps the result"),
@@ -115,6 +130,9 @@ def test_bad_settings_are_refused_by_name(values: dict[str, Any], message: str) 
         (["-s", "dataset=cifar10", "-s", "data-dir=/no/such/folder"], "/no/such/folder"),
         (["-s", "model=convnet", "-s", "image-size=4"], "convnet"),
         (["-s", "probe-images=2000"], "probe-images is 2000; a client holds about 111 images"),
+        (["-s", "image-memory=1e-9"], "image-memory is 1e-09; raise image-memory"),
+        (["-s", "train-limit=3"], "4 clients share 3 training and 137 test examples, which is less than one each"),
+        (["-s", "test-limit=3"], "4 clients share 558 training and 3 test examples, which is less than one each"),
         (["missing.toml"], "cannot read missing.toml"),
         (["--resume", "nowhere"], "nowhere holds no run"),
     ],
@@ -129,6 +147,14 @@ def test_the_command_refuses_before_starting_anything(
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())
     assert not list(tmp_path.iterdir())
+
+
+def test_a_resumed_run_with_another_setting_is_refused_before_starting_anything(tmp_path: Path) -> None:
+    kept = Experiment.from_mapping({"num-clients": 2, "output-dir": str(tmp_path)}).to_mapping()
+    (tmp_path / "config.json").write_text(json.dumps({"config": kept}))
+    result = CliRunner().invoke(app, ["run", "--resume", str(tmp_path), "-s", "rounds=3", "--dry-run"])
+    assert result.exit_code == 2
+    assert "rounds was 16 and is now 3; resume with the settings of the run" in " ".join(result.output.split())
 
 
 def test_list_names_everything_with_source() -> None:
