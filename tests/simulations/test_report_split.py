@@ -87,8 +87,8 @@ def test_every_score_of_an_attack_follows_from_the_rows(page: Page) -> None:
     # Wilson's interval of 32 of 32; one of the eight images that were attacked together is right by chance.
     assert shown["identified"] == ["100.0 %", "89.3 to 100.0", "n = 32", "chance 12.5 %"]
     assert shown["recognised"][3] == "chance 10.0 %"
-    assert [found[defense, DECODER]["transmissions_used"] for defense in ("No defence", SHUFFLE)] == [["1"], ["1"]]
-    assert shown["transmissions_used"] == ["30"]
+    assert [found[defense, DECODER]["transmissions used"] for defense in ("No defence", SHUFFLE)] == [["1"], ["1"]]
+    assert shown["transmissions used"] == ["30"]
     # All of these attacks know the same data, so there is no column for it.
     assert "auxiliary data" not in shown
 

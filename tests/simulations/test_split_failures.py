@@ -438,7 +438,7 @@ class WantsStep(SmashedAttack[Labels]):
         return Labels(torch.full((observation.num_targets,), -1), failure=reason)
 
 
-@pytest.mark.parametrize(("message_type", "n", "missing"), [("train.smash", 2, 0), ("train.audit_step", 4, 1)])
+@pytest.mark.parametrize(("message_type", "n", "missing"), [("train.smash", 2, 0), ("train.audit_step", 4, 2)])
 def test_an_audit_goes_on_with_those_who_answered(
     tmp_path: Path, message_type: str, n: int, missing: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
