@@ -10,6 +10,12 @@ import torch
 torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run in this process gives its server all cores; with a test worker on each, their threads would wait for each other."""
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Slow tests first: what one worker waits for at the end is then a quick file, and not minutes of a runtime."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
