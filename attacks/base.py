@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -145,6 +145,10 @@ class Reconstruction:
     diagnostics: dict[str, float] = field(default_factory=dict)
     failure: str = ""
 
+    def failed(self, error: AttackError) -> Reconstruction:
+        """The same guess, grey: what was to be made of it could not be made."""
+        return replace(self, images=torch.full_like(self.images, 0.5), failure=str(error))
+
 
 @dataclass(frozen=True)
 class Labels:
@@ -228,11 +232,19 @@ class Attack(Generic[Observation, Guess]):
         return call_text(self)
 
 
+class Begun(NamedTuple):
+    """A guess to be refined, the observation that it was made from, and the stream of what is drawn for it."""
+
+    observation: ClientUpdate
+    guess: Reconstruction
+    generator: torch.Generator
+
+
 class Refinement(Attack[ClientUpdate, Reconstruction]):
     """An attack that starts from the guess of another: it undoes a defence in images that were recovered before it.
 
     Written behind another attack, as in ``InvertingGradients() | LearnedRestorer()``. A subclass implements ``refine``; one that
-    gains from many guesses at once overrides ``refine_many``.
+    gains from many guesses at once overrides ``refine_begun``.
 
     Attributes:
         learned: What ``fit`` learned; None before. Of no use to attacks that do not learn.
@@ -269,15 +281,19 @@ class Refinement(Attack[ClientUpdate, Reconstruction]):
             AttackError: Before ``fit``, where that is needed.
         """
         self.check_fitted()
-        return [self._attempt(*one) for one in zip(observations, guesses, generators, strict=True)]
+        begun = [Begun(*one) for one in zip(observations, guesses, generators, strict=True)]
+        refined = iter(self.refine_begun([one for one in begun if not one.guess.failure]))
+        return [one.guess if one.guess.failure else next(refined) for one in begun]
 
-    def _attempt(self, observation: ClientUpdate, guess: Reconstruction, generator: torch.Generator) -> Reconstruction:
-        if guess.failure:
-            return guess
+    def refine_begun(self, begun: Sequence[Begun]) -> list[Reconstruction]:
+        """Improves guesses that did not fail, by default each with ``refine``; one that cannot be refined becomes ``failed``."""
+        return [self._attempt(one) for one in begun]
+
+    def _attempt(self, begun: Begun) -> Reconstruction:
         try:
-            return self.refine(observation, guess, generator)
+            return self.refine(*begun)
         except AttackError as error:
-            return replace(guess, images=torch.full_like(guess.images, 0.5), failure=str(error))
+            return begun.guess.failed(error)
 
     def attack_many(
         self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]

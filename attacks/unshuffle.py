@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from attacks.base import AttackError, ClientUpdate, Knowledge, Reconstruction, Refinement
+from attacks.base import AttackError, Begun, ClientUpdate, Knowledge, Reconstruction, Refinement
 from attacks.restoration import protect_afresh
 from attacks.window_inference import WindowInference, learn_windows
 from defenses.base import Batch
@@ -129,27 +129,19 @@ class Unshuffle(Refinement):
         if self.window == 0:
             super().check_fitted()
 
-    def refine_many(
-        self,
-        observations: Sequence[ClientUpdate],
-        guesses: Sequence[Reconstruction],
-        generators: Sequence[torch.Generator],
-    ) -> list[Reconstruction]:
-        """As ``Refinement``: undoes the shuffle in every image.
+    def refine_begun(self, begun: Sequence[Begun]) -> list[Reconstruction]:
+        """Undoes the shuffle in every image.
 
         Without one in the pipeline images stay, with ``nothing_to_undo`` = 1. A guess fails when its windows are to be inferred and
         its images have another size than the auxiliary ones, or when it was not told what it should have been.
         """
-        self.check_fitted()
-        results, groups = list(guesses), defaultdict(list)
-        for at, (observation, guess, generator) in enumerate(zip(observations, guesses, generators, strict=True)):
-            if guess.failure:
-                continue
+        results, groups = [one.guess for one in begun], defaultdict(list)
+        for at, (observation, guess, generator) in enumerate(begun):
             pixels = guess.images.detach().float().cpu()
             try:
                 windows, expected = self._windows(pixels, observation)
             except AttackError as error:
-                results[at] = replace(guess, images=torch.full_like(guess.images, 0.5), failure=str(error))
+                results[at] = guess.failed(error)
                 continue
             diagnostics = guess.diagnostics | (expected if windows else {"nothing_to_undo": 1.0})
             results[at] = replace(guess, diagnostics=diagnostics)
