@@ -6,6 +6,7 @@ Cosmic Ray's operators swap + and -, * and /, < and <=, and and or, take signs o
 such mutants (the same number of each module's, as far as it has them) is tried: the process has torch and Flower imported, forks
 for each mutant, puts the mutated module in the place of the real one and runs the tests that know it (``tests_of``), but for those
 marked slow. No file is changed. A mutant is caught when a test fails or when the tests take five times as long as they should.
+All these tests are first run once without any mutant, in the same way: they must pass, and say how long each file takes.
 Prints every survivor as a diff, for a person to judge: some are equivalent to the program that they came from.
 """
 
@@ -16,18 +17,22 @@ import difflib
 import functools
 import importlib.abc
 import importlib.util
+import json
 import os
 import random
 import re
 import signal
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("defenses", "attacks", "clients", "strategies", "simulations")
@@ -150,12 +155,57 @@ class _Replaced(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(compile(self.mutant.text, str(self.mutant.path), "exec"), module.__dict__)
 
 
+class _Durations:
+    """A pytest plugin that adds up how long each file's tests take, and writes that down at the end."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.seconds = path, defaultdict(float)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Set-up, call and tear-down of every test."""
+        self.seconds[report.nodeid.partition("::")[0]] += report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        """The end."""
+        self.path.write_text(json.dumps(self.seconds))
+
+
+def durations(files: Sequence[str]) -> dict[str, float]:
+    """Seconds of each test file in a fork of this process without any mutant.
+
+    Raises:
+        SystemExit: When a test fails.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "seconds.json"
+        if in_fork(lambda: _tests_pass(files, [_Durations(path)]), 3600.0) != SURVIVED:
+            raise SystemExit(f"tests fail without any mutant, of {' '.join(files)}")
+        return {name: float(seconds) for name, seconds in json.loads(path.read_text()).items()}
+
+
 def run(mutant: Mutant, seconds: float) -> int:
     """Runs the tests of a mutant in a fork of this process; CAUGHT, SURVIVED or TOO_SLOW."""
+
+    def mutated() -> bool:
+        sys.meta_path.insert(0, _Replaced(mutant))
+        return _tests_pass(tests_of(mutant.module))
+
+    return in_fork(mutated, seconds)
+
+
+def in_fork(work: Callable[[], bool], seconds: float) -> int:
+    """SURVIVED if ``work`` gives True in a fork of this process, TOO_SLOW if it takes longer than ``seconds``, else CAUGHT."""
     child = os.fork()
     if child == 0:
         os.setsid()
-        _become(mutant)
+        quiet = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(quiet, 1)
+        os.dup2(quiet, 2)
+        good = False
+        try:
+            good = work()
+        finally:
+            os._exit(0 if good else 1)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         done, status = os.waitpid(child, os.WNOHANG)
@@ -167,18 +217,11 @@ def run(mutant: Mutant, seconds: float) -> int:
     return TOO_SLOW
 
 
-def _become(mutant: Mutant) -> None:
-    quiet = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(quiet, 1)
-    os.dup2(quiet, 2)
+def _tests_pass(files: Sequence[str], plugins: Sequence[object] = ()) -> bool:
     import pytest
 
-    sys.meta_path.insert(0, _Replaced(mutant))
-    try:
-        code = int(pytest.main(["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", *tests_of(mutant.module)]))
-    except BaseException:
-        code = 1
-    os._exit(0 if code in (0, 5) else 1)
+    code = int(pytest.main(["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", *files], plugins=list(plugins)))
+    return code in (0, 5)
 
 
 def main() -> None:
@@ -198,16 +241,17 @@ def main() -> None:
     ]
     found = sample(paths, chosen.mutants, chosen.seed)
     print(f"{len(found)} mutants of {len(paths)} modules, seed {chosen.seed}", flush=True)
-    limits: dict[str, float] = {}
-    for mutant in found:
-        if mutant.module not in limits:
-            start = time.monotonic()
-            if run(Mutant(mutant.path, "unchanged", mutant.path.read_text()), 3600.0) != SURVIVED:
-                raise SystemExit(f"{mutant.module}: its tests fail without any mutant: {tests_of(mutant.module)}")
-            limits[mutant.module] = max(LIMIT_SECONDS, LIMIT_FACTOR * (time.monotonic() - start))
+    files = sorted({file for mutant in found for file in tests_of(mutant.module)})
+    with ThreadPoolExecutor(chosen.jobs) as pool:
+        parts = pool.map(durations, [files[at :: chosen.jobs] for at in range(chosen.jobs)])
+        seconds = {name: taken for part in parts for name, taken in part.items()}
+
+    def limit(mutant: Mutant) -> float:
+        return max(LIMIT_SECONDS, LIMIT_FACTOR * sum(seconds.get(file, 0.0) for file in tests_of(mutant.module)))
+
     outcomes = []
     with ThreadPoolExecutor(chosen.jobs) as pool:
-        for mutant, outcome in zip(found, pool.map(lambda one: run(one, limits[one.module]), found), strict=True):
+        for mutant, outcome in zip(found, pool.map(lambda one: run(one, limit(one)), found), strict=True):
             outcomes.append(outcome)
             if outcome == SURVIVED:
                 print(f"\nsurvived\n{mutant.diff()}", flush=True)

@@ -33,7 +33,17 @@ from flwr.clientapp import ClientApp
 from attacks.oracle import Oracle
 from clients.audit import Audited, audit_baselines, audit_guesses
 from clients.guesses import read_guesses
-from clients.node import MODS, answers_of, book, check_bundle, client_of, draws_from_seed, partition_of, reply_to
+from clients.node import (
+    MODS,
+    answers_of,
+    book,
+    check_bundle,
+    client_as,
+    client_of,
+    draws_from_seed,
+    partition_of,
+    reply_to,
+)
 from clients.questions import allowed_pipelines, refusal
 from clients.records import metrics, tensors_of, to_record, values_of, withheld
 from clients.split_messages import EVALUATE, TRAIN, judge
@@ -59,7 +69,7 @@ def setup(message: Message, context: Context) -> Message:
     if "indices" in message.content:
         context.state["indices"] = message.content["indices"]
     client = client_of(message, context)
-    sizes = {"partition": partition, "train-examples": client.num_train, "test-examples": client.num_test}
+    sizes = {"partition": partition, "train-examples": client.data.num_train, "test-examples": client.data.num_test}
     if empty := [name for name, size in sizes.items() if name != "partition" and not size]:
         raise RuntimeError(f"partition {partition} has no {empty[0]}; use fewer clients or another partition")
     (
@@ -67,7 +77,7 @@ def setup(message: Message, context: Context) -> Message:
         allowed_pipelines(context.node_config),
     )  # a wrong value is told before the run, not in its middle
     randomness = "seed" if draws_from_seed(context) else "secret"
-    card = ConfigRecord({"card": json.dumps(asdict(client.card)), "randomness": randomness})
+    card = ConfigRecord({"card": json.dumps(asdict(client.data.card)), "randomness": randomness})
     return reply_to(message, {"metrics": metrics(sizes), "card": card})
 
 
@@ -80,7 +90,7 @@ def partition(message: Message, context: Context) -> Message:
 @app.train(mods=MODS)
 def train(message: Message, context: Context) -> Message:
     """One local round."""
-    client = client_of(message, context)
+    client = client_as(LocalClient, message, context)
     book(context, client, "an update")
     result = client.train(tensors_of(message, "arrays"), _ledger(message, context, client.task.pipeline))
     return reply_to(message, {"arrays": to_record(result.updates[0]), **_account(context, client, result)})
@@ -91,7 +101,7 @@ def probe(message: Message, context: Context) -> Message:
     """One-step updates for the attacks of the papers' strongest setting."""
     answers = answers_of(context)
     answers.require("probes", "updates of single steps")
-    client, left_out = client_of(message, context), {}
+    client, left_out = client_as(LocalClient, message, context), {}
     result = client.probe(tensors_of(message, "arrays"), _ledger(message, context, client.task.pipeline))
     records: dict[str, Any] = {f"target-{at}": to_record(update) for at, update in enumerate(result.updates)}
     if values_of(message, "config").get("publish-labels") and not answers.publish_labels:
@@ -113,6 +123,7 @@ def evaluate(message: Message, context: Context) -> Message:
     client = client_of(message, context)
     if isinstance(client, SplitClient):
         return judge(client, message)
+    assert isinstance(client, LocalClient)
     numbers = client.evaluate(tensors_of(message, "arrays"))
     return reply_to(message, {"metrics": metrics({**numbers, "num-examples": int(numbers["num-examples"])})})
 
@@ -134,7 +145,7 @@ def audit(message: Message, context: Context) -> Message:
     model = client.task.build_model() if kind == "membership" else None
     guesses = read_guesses(kind, arrays, int(config["guesses"]), model)
     sent = tensors_of(message, "oracle")
-    oracle = Oracle.from_tensors(sent, client.card.input_shape) if sent else None
+    oracle = Oracle.from_tensors(sent, client.data.card.input_shape) if sent else None
     return _audit_reply(message, audit_guesses(client, observation, guesses, oracle))
 
 

@@ -22,9 +22,8 @@ from attacks.representatives import score_representatives
 from clients.blind_guesses import BlindGuesses
 from clients.guesses import Guess
 from clients.line_up import CANDIDATES, other_images, retrieval, retrieval_from_round
-from clients.split_training import SplitClient
+from clients.local_data import CHUNK, Client, Probed, chunks
 from clients.task import Task
-from clients.training import CHUNK, LocalClient, Probed, chunks
 from defenses.base import Batch
 
 MAX_PSNR = 100.0
@@ -45,17 +44,8 @@ class Audited:
     pictures: dict[str, Tensor] = field(default_factory=dict)
 
 
-def truths(client: LocalClient, observation: str) -> list[Probed]:
-    """What the server observed, as the client knows it: one entry per probe target, or one for the whole local round."""
-    if isinstance(client, SplitClient):
-        return [client.audited(target) for target in range(client.task.probe_targets)]
-    if observation == "probe":
-        return [client.probed(target) for target in range(client.task.probe_targets)]
-    return [client.trained_views()]
-
-
 def audit_guesses(
-    client: LocalClient,
+    client: Client,
     observation: str,
     guesses: Sequence[tuple[Guess, Tensor | None]],
     oracle: Oracle | None = None,
@@ -77,7 +67,7 @@ def audit_guesses(
     Raises:
         ValueError: When the number of guesses is not the number of observed updates, or their image shape is not the data's.
     """
-    known = truths(client, observation)
+    known = client.truths(observation)
     if len(guesses) != len(known):
         raise ValueError(f"{len(guesses)} guesses for {len(known)} observed updates")
     scores: dict[str, list[float]] = defaultdict(list)
@@ -114,7 +104,7 @@ def recognition(guess: Reconstruction, recognised: Tensor, truth: Batch, *, pair
     return (recognised[rows] == classes).float().tolist()
 
 
-def membership_scores(client: LocalClient, test: Membership) -> dict[str, list[float]]:
+def membership_scores(client: Client, test: Membership) -> dict[str, list[float]]:
     """A test's scores of this client's training examples and of its test examples, shown to the model as in use.
 
     With ``local-steps``, an example that earlier rounds used and this one did not is neither member nor other.
@@ -122,26 +112,26 @@ def membership_scores(client: LocalClient, test: Membership) -> dict[str, list[f
     found = {}
     members = client.trained_on()
     for name, positions, read in (
-        ("member-score", members, client.plain),
-        ("other-score", torch.arange(client.num_test), client.test_plain),
+        ("member-score", members, client.data.plain),
+        ("other-score", torch.arange(client.data.num_test), client.data.test_plain),
     ):
         scores = []
         for piece in chunks(len(positions), CHUNK):
             batch = read(positions[piece])
-            shown = client.protected_test("membership", batch, name, int(piece[0]))
-            scores.append(test.scores(normalise(shown.images, client.card), batch.targets.argmax(1)))
+            shown = client.data.protected_test("membership", batch, name, int(piece[0]))
+            scores.append(test.scores(normalise(shown.images, client.data.card), batch.targets.argmax(1)))
         found[name] = torch.cat(scores).tolist()
     return found
 
 
-def audit_baselines(client: LocalClient, observation: str, *, pictures: bool) -> Audited:
+def audit_baselines(client: Client, observation: str, *, pictures: bool) -> Audited:
     """Scores of guesses that used no observation at all, and of the scales; shares pictures if asked.
 
     Names are "baseline:grey:psnr-original", "scale:class-mean:psnr-original" and the like; see ``BlindGuesses``.
     """
-    known = truths(client, observation)
+    known = client.truths(observation)
     # Of a whole local round an attack reconstructs a few images, so the baselines answer with a few as well.
-    blind = BlindGuesses(client, known, slice(max(client.task.probe_images, BASELINE_IMAGES)))
+    blind = BlindGuesses(client.data, known, slice(max(client.task.probe_images, BASELINE_IMAGES)))
     scores: dict[str, list[float]] = defaultdict(list)
     shared: dict[str, Tensor] = {}
     for target, truth in enumerate(known):
@@ -158,15 +148,15 @@ def audit_baselines(client: LocalClient, observation: str, *, pictures: bool) ->
     return Audited(dict(scores), shared)
 
 
-def defense_counts(client: LocalClient) -> dict[str, int]:
+def defense_counts(client: Client) -> dict[str, int]:
     """Totals of what the input defences do to this client's training images, "counted-images" of them; see ``InputDefense.counts``.
 
     Each is a sum over many images. The draws of defences before the one that counts are not those of training.
     """
-    chosen = torch.linspace(0, client.num_train - 1, min(client.num_train, MOST_COUNTED)).long()
+    chosen = torch.linspace(0, client.data.num_train - 1, min(client.data.num_train, MOST_COUNTED)).long()
     totals: Counter[str] = Counter()
     for at, piece in enumerate(chunks(len(chosen), CHUNK)):
-        totals.update(client.pipeline.counts(client.plain(chosen[piece]), (*client.key("counts"), at)))
+        totals.update(client.pipeline.counts(client.data.plain(chosen[piece]), (*client.data.key("counts"), at)))
     return {**totals, "counted-images": len(chosen)} if totals else {}
 
 
@@ -271,8 +261,8 @@ def _both_references(
     return found
 
 
-def _others(client: LocalClient, observation: str, truth: Probed, target: int) -> Tensor:
-    return other_images(client, truth, target, CANDIDATES - 1 if observation == "update" else None)
+def _others(client: Client, observation: str, truth: Probed, target: int) -> Tensor:
+    return other_images(client.data, truth, target, CANDIDATES - 1 if observation == "update" else None)
 
 
 def _retrieval(guess: Reconstruction, truth: Probed, others: Tensor, observation: str) -> dict[str, list[float]]:

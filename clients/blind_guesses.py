@@ -12,7 +12,7 @@ from attacks.base import Reconstruction
 from attacks.metrics import blurred, null_baselines
 from clients.augmentation import mean_view
 from clients.line_up import shows_views
-from clients.training import CHUNK, LocalClient, Probed, chunks
+from clients.local_data import CHUNK, LocalData, Probed, chunks
 from defenses.base import Batch
 
 
@@ -47,24 +47,24 @@ class Means:
 
 
 def means_of(
-    client: LocalClient,
+    data: LocalData,
     read: Callable[[Tensor, int], Tensor],
     size: int,
     classes: Collection[int] = (),
     attacked: Collection[int] = (),
 ) -> Means:
-    """Sums over the training images that ``LocalClient.averaged`` names.
+    """Sums over the training images that ``LocalData.averaged`` names.
 
     Args:
-        client: Holds the data.
+        data: The client's examples.
         read: Positions (n,) and the number of the piece -> images (n, C, H, W).
         size: Images that are read at once.
         classes: Classes to be summed apart.
         attacked: Positions of images to be kept, so that they can be left out.
     """
-    chosen = client.averaged()
-    labels = client.data.train.labels[torch.tensor(client.train_indices, dtype=torch.long)]
-    total = torch.zeros(client.card.input_shape, dtype=torch.float64)
+    chosen = data.averaged()
+    labels = data.train_labels()
+    total = torch.zeros(data.card.input_shape, dtype=torch.float64)
     sums = {number: (torch.zeros_like(total), 0) for number in classes}
     kept: dict[int, Tensor] = {}
     for at, piece in enumerate(chunks(len(chosen), size)):
@@ -87,19 +87,19 @@ class BlindGuesses:
     means are of transformed images. Where the attacked images are cropped and mirrored, means are of such views.
 
     Args:
-        client: Holds the data.
+        data: The client's examples.
         known: The images behind each observation.
         few: Which images of an observation are guessed.
     """
 
-    def __init__(self, client: LocalClient, known: list[Probed], few: slice) -> None:
+    def __init__(self, data: LocalData, known: list[Probed], few: slice) -> None:
         self.few = few
-        self._views = client.task if all(shows_views(client, truth) for truth in known) else None
+        self._views = data.task if all(shows_views(data, truth) for truth in known) else None
         classes = {int(c) for truth in known for c in truth.original.targets[few].argmax(1)}
         attacked = {int(p) for truth in known for p in truth.positions[few]}
         self._means = (
-            means_of(client, lambda positions, _: client.plain(positions).images, CHUNK, classes, attacked),
-            means_of(client, _transformed(client), client.task.batch_size, classes, attacked),
+            means_of(data, lambda positions, _: data.plain(positions).images, CHUNK, classes, attacked),
+            means_of(data, transformed(data), data.task.batch_size, classes, attacked),
         )
 
     def of(self, truth: Probed) -> dict[str, tuple[Reconstruction, Reconstruction]]:
@@ -126,17 +126,11 @@ class BlindGuesses:
         return mean_view(mean[None], self._views.crop_padding, self._views.horizontal_flip)[0]
 
 
-def mean_transformed(client: LocalClient) -> Tensor:
-    """The mean (C, H, W) of a client's training images as they enter the model in this round, in batches of training's size.
+def transformed(data: LocalData) -> Callable[[Tensor, int], Tensor]:
+    """What ``means_of`` reads of the images as they enter the model in this round, a piece being a batch."""
 
-    Of many images, that of those that ``LocalClient.averaged`` names.
-    """
-    return means_of(client, _transformed(client), client.task.batch_size).mean()
-
-
-def _transformed(client: LocalClient) -> Callable[[Tensor, int], Tensor]:
     def read(positions: Tensor, at: int) -> Tensor:
-        seen: Batch = client.view(positions, client.key("mean-transformed", client.task.round, at)).seen
+        seen: Batch = data.view(positions, data.key("mean-transformed", data.task.round, at)).seen
         return seen.images
 
     return read

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attacks.base import Reconstruction
 from attacks.metrics import retrieved
-from clients.training import LocalClient, Probed
+from clients.local_data import LocalData, Probed
 from defenses.base import Batch, generator_for
 
 CANDIDATES = 100
@@ -21,7 +21,7 @@ MARGIN = 0.25
 error of the nearest other (6 dB). Of 130 images and 30 others some image of the 130 is nearest to four blind guesses of five."""
 
 
-def other_images(client: LocalClient, truth: Probed, target: int, wanted: int | None = None) -> Tensor:
+def other_images(data: LocalData, truth: Probed, target: int, wanted: int | None = None) -> Tensor:
     """99 images for each attacked one, of the client's own data: (M, C, H, W) in [0, 1].
 
     None is an attacked image, by its place in the client's data, nor repeats one of those or another, pixel by pixel before any
@@ -30,23 +30,23 @@ def other_images(client: LocalClient, truth: Probed, target: int, wanted: int | 
     are cropped and mirrored, so are these, by draws of their own: else a black border would tell a view from the others.
 
     Args:
-        client: Holds the data.
+        data: The client's examples.
         truth: The images behind one observation.
         target: Number of the observation.
         wanted: How many; by default 99 for each attacked image.
     """
     wanted = (CANDIDATES - 1) * len(truth.positions) if wanted is None else wanted
-    generator = generator_for(*client.key("line-up", target))
+    generator = generator_for(*data.key("line-up", target))
     parts = [
-        torch.randperm(client.num_train, generator=generator),
-        client.num_train + torch.randperm(client.num_test, generator=generator),
+        torch.randperm(data.num_train, generator=generator),
+        data.num_train + torch.randperm(data.num_test, generator=generator),
     ]
     # The server that holds the training images attacks test images.
-    order = torch.cat(parts[::-1] if client.task.auxiliary_data == "private" else parts)
+    order = torch.cat(parts[::-1] if data.task.auxiliary_data == "private" else parts)
     order = order[~torch.isin(order, truth.positions)]
-    known = {image.numpy().tobytes() for image in client.own_images(truth.positions)}
+    known = {image.numpy().tobytes() for image in data.own_images(truth.positions)}
     found: list[Tensor] = []
-    images = (image for at in range(0, len(order), CHUNK) for image in client.own_images(order[at : at + CHUNK]))
+    images = (image for at in range(0, len(order), CHUNK) for image in data.own_images(order[at : at + CHUNK]))
     for image in itertools.takewhile(lambda _: len(found) < wanted, images):
         if (pixels := image.numpy().tobytes()) not in known:
             known.add(pixels)
@@ -54,14 +54,14 @@ def other_images(client: LocalClient, truth: Probed, target: int, wanted: int | 
     if not found:
         return truth.original.images[:0].cpu()
     others = torch.stack(found)
-    if not shows_views(client, truth):
+    if not shows_views(data, truth):
         return others
-    return client.augmented(Batch(others, torch.zeros(len(others), 1)), client.key("line-up", target, "views")).images
+    return data.augmented(Batch(others, torch.zeros(len(others), 1)), data.key("line-up", target, "views")).images
 
 
-def shows_views(client: LocalClient, truth: Probed) -> bool:
+def shows_views(data: LocalData, truth: Probed) -> bool:
     """Whether the attacked images are crops and mirror images: training images where the task asks for it, test images never."""
-    return client.task.augments and bool((truth.positions < client.num_train).all())
+    return data.task.augments and bool((truth.positions < data.num_train).all())
 
 
 def retrieval(

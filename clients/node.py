@@ -10,13 +10,14 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.app.error import Error
 from flwr.clientapp.typing import Mod
 
 from clients.draws import Draws, Notebook
+from clients.local_data import Client, LocalData
 from clients.questions import UNLIMITED, Answers, RefusedError, refusal, require_pipeline
 from clients.records import REFUSED, values_of
 from clients.secret_file import SecretError, default_folder, kept_secret
@@ -27,6 +28,7 @@ from defenses.spec import parse
 
 GRACE_SECONDS = 10.0
 Call = Callable[[Message, Context], Message]
+C = TypeVar("C", bound=Client)
 
 
 def watchdog(message: Message, context: Context, call_next: Call) -> Message:
@@ -112,7 +114,7 @@ def answers_of(context: Context) -> Answers:
     return Answers.of(context.node_config, simulated=draws_from_seed(context))
 
 
-def client_of(message: Message, context: Context) -> LocalClient:
+def client_of(message: Message, context: Context) -> Client:
     """The client that a message is for, with this node's data.
 
     Raises:
@@ -129,15 +131,27 @@ def client_of(message: Message, context: Context) -> LocalClient:
     partition, draws = partition_of(context), draws_of(context, task.seed)
     if task.owns_data:
         data = task.load_data()
-        return _KINDS[task.scenario](task, partition, range(len(data.train)), range(len(data.test)), draws)
+        return _client(LocalData(task, partition, range(len(data.train)), range(len(data.test)), draws))
     if "indices" not in context.state:
         raise RuntimeError("this node was not set up: it joined after the start, or its `query.setup` failed")
     indices: Any = context.state["indices"]
     train, test = (indices[part].numpy().tolist() for part in ("train", "test"))
-    return _KINDS[task.scenario](task, partition, train, test, draws)
+    return _client(LocalData(task, partition, train, test, draws))
 
 
-def book(context: Context, client: LocalClient, kind: str, first: int = 0, count: int = 1) -> None:
+def client_as(kind: type[C], message: Message, context: Context) -> C:
+    """As ``client_of``, for a message that only the clients of one scenario understand.
+
+    Raises:
+        RuntimeError: When the task is of another scenario.
+    """
+    client = client_of(message, context)
+    if not isinstance(client, kind):
+        raise RuntimeError(f"{message.metadata.message_type} is no message of the scenario {client.task.scenario}")
+    return client
+
+
+def book(context: Context, client: Client, kind: str, first: int = 0, count: int = 1) -> None:
     """Books that what a round needs once is about to be sent, under new draws.
 
     Rounds only go forward, so that those of the latest one are all that need be counted.
@@ -197,4 +211,8 @@ def reply_to(message: Message, records: dict[str, Any]) -> Message:
     return Message(RecordDict(records), reply_to=message)
 
 
-_KINDS: dict[str, type[LocalClient]] = {"federated": LocalClient, "split": SplitClient}
+def _client(data: LocalData) -> Client:
+    return _KINDS[data.task.scenario](data)
+
+
+_KINDS: dict[str, type[Client]] = {"federated": LocalClient, "split": SplitClient}

@@ -32,7 +32,7 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message
 from torch import Tensor
 
-from clients.node import answers_of, book, client_of, reply_to
+from clients.node import answers_of, book, client_as, reply_to
 from clients.questions import Answers, refusal
 from clients.records import metrics, tensors_of, to_record, to_tensors, values_of, withheld
 from clients.split_training import EdgeState, SplitClient
@@ -41,12 +41,12 @@ from clients.split_training import EdgeState, SplitClient
 def step(message: Message, context: Context) -> Message:
     """Trains on the gradients that came with the message, then sends the next batches."""
     start = time.perf_counter()
-    client, config = _split_client(message, context), values_of(message, "config")
+    client, config = client_as(SplitClient, message, context), values_of(message, "config")
     first, count = int(config["first"]), int(config["count"])
-    book(context, client, "a batch", first, min(count, max(client.num_batches() - first, 0)))
+    book(context, client, "a batch", first, min(count, max(len(client.batches) - first, 0)))
     state = _advance(client, message, context)
     edge = client.load_edge(state.weights).requires_grad_(False)
-    sent = client.send_batches(edge, first, count)
+    sent = client.batches.send(edge, first, count)
     records: dict[str, Any] = {"features": to_record(_numbered([one.features for one in sent]))}
     if config["labels"] == "server":
         records["examples"] = to_record(_numbered([one.examples for one in sent]))
@@ -58,7 +58,7 @@ def step(message: Message, context: Context) -> Message:
 def backward(message: Message, context: Context) -> Message:
     """Trains on the gradients of the round's last batches."""
     start = time.perf_counter()
-    client = _split_client(message, context)
+    client = client_as(SplitClient, message, context)
     state = _advance(client, message, context)
     return _answer(message, {}, state.steps, start)
 
@@ -66,31 +66,35 @@ def backward(message: Message, context: Context) -> Message:
 def collect(message: Message, context: Context) -> Message:
     """Sends the update of the client half."""
     start = time.perf_counter()
-    client = _split_client(message, context)
+    client = client_as(SplitClient, message, context)
     book(context, client, "an update of the client half")
     before, after = tensors_of(message, "edge"), _kept(client, context)
     update = client.edge_update(before, after.weights)
-    examples = min(client.num_train, after.steps * client.task.batch_size)
+    examples = min(client.data.num_train, after.steps * client.task.batch_size)
     return _answer(message, {"arrays": to_record(update)}, max(examples, 1), start, **{"local-steps": after.steps})
 
 
 def smash(message: Message, context: Context) -> Message:
     """Sends audit batches, over and over: what training sends in as many passes, with the same defences."""
     start = time.perf_counter()
-    client, config, answers = _split_client(message, context), values_of(message, "config"), answers_of(context)
+    client, config, answers = (
+        client_as(SplitClient, message, context),
+        values_of(message, "config"),
+        answers_of(context),
+    )
     transmissions, targets = int(config["transmissions"]), range(client.task.probe_targets)
     _count_transmissions(context, answers, transmissions * len(targets))
     edge = client.load_edge(tensors_of(message, "edge")).requires_grad_(False)
-    sent = {f"target-{at}": client.send_audited(edge, at, transmissions) for at in targets}
+    sent = {f"target-{at}": client.audits.send(edge, at, transmissions) for at in targets}
     records: dict[str, Any] = {name: to_record({"features": features}) for name, features in sent.items()}
-    records["targets"] = to_record({f"target-{at}": client.audit_targets(at) for at in targets})
+    records["targets"] = to_record({f"target-{at}": client.audits.targets(at) for at in targets})
     rounds = int(config["since"]), int(config["until"])
-    counts = {f"target-{at}": client.audited_transmissions(at, *rounds) for at in targets}
+    counts = {f"target-{at}": client.audits.transmissions(at, *rounds) for at in targets}
     records["exposure"] = to_record(counts)
     if config["reveal-order"] and not answers.reveal_orders:
         records |= withheld({"reveal-orders": refusal("reveal_orders", "the true order of its tokens")})
     elif config["reveal-order"]:
-        orders = {f"target-{at}": client.audit_orders(at, transmissions, edge.num_tokens) for at in targets}
+        orders = {f"target-{at}": client.audits.orders(at, transmissions, edge.num_tokens) for at in targets}
         records["orders"] = to_record(orders)
     return _answer(message, records, client.task.probe_images, start)
 
@@ -99,18 +103,18 @@ def audit_step(message: Message, context: Context) -> Message:
     """Sends the client half's update after one plain step on each audit batch."""
     start = time.perf_counter()
     answers_of(context).require("audit_steps", "updates after one step on an audit batch")
-    client = _split_client(message, context)
+    client = client_as(SplitClient, message, context)
     edge, gradients = client.load_edge(tensors_of(message, "edge")), tensors_of(message, "gradients")
-    updates = {name: client.step_audited(edge, int(name.rpartition("-")[2]), g) for name, g in gradients.items()}
+    updates = {name: client.audits.step(edge, int(name.rpartition("-")[2]), g) for name, g in gradients.items()}
     return _answer(message, {name: to_record(u) for name, u in updates.items()}, client.task.probe_images, start)
 
 
 def smash_test(message: Message, context: Context) -> Message:
     """Sends test images as smashed data."""
     start = time.perf_counter()
-    client, config = _split_client(message, context), values_of(message, "config")
+    client, config = client_as(SplitClient, message, context), values_of(message, "config")
     first, count = int(config["first"]), int(config["count"])
-    book(context, client, "a test image", first, min(count, max(client.num_test - first, 0)))
+    book(context, client, "a test image", first, min(count, max(client.data.num_test - first, 0)))
     edge = client.load_edge(tensors_of(message, "edge")).requires_grad_(False)
     features = client.smash_test(edge, first, count)
     return _answer(message, {"features": to_record({"0": features})}, len(features), start)
@@ -139,15 +143,6 @@ def _count_transmissions(context: Context, answers: Answers, wanted: int) -> Non
     kept: Any = context.state.get("transmissions") or {"sent": 0}
     answers.require_transmissions(wanted, int(kept["sent"]))
     context.state["transmissions"] = ConfigRecord({"sent": int(kept["sent"]) + wanted})
-
-
-def _split_client(message: Message, context: Context) -> SplitClient:
-    client = client_of(message, context)
-    if not isinstance(client, SplitClient):
-        raise RuntimeError(
-            f"{message.metadata.message_type} is a message of split learning, not of {client.task.scenario}"
-        )
-    return client
 
 
 def _advance(client: SplitClient, message: Message, context: Context) -> EdgeState:

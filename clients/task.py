@@ -6,64 +6,25 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from attacks.local_model import shared_tensors
-from clients.data import ImageDataset, load_dataset, to_float
-from clients.image_data import IMAGE_MEMORY, DataError, ImageData, Labels, stratified_prefix, with_channels
+from clients.data import ImageDataset, load_dataset
+from clients.data_card import DataCard
+from clients.image_data import IMAGE_MEMORY
 from clients.models import build_model
 from clients.split_models import EdgeHalf, ServerHalf, SplitShape, build_split_model, default_width
-from defenses.base import Batch, DefenseError
+from defenses.base import DefenseError
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
 
 ONE_STEP_PER_UPDATE = "per update, here on a single step"
 """How a threat card begins to say that a probe was protected more strongly, for its one step, than training is."""
 
-OWN_AUXILIARY = ("held-out", "private")
-"""Values of ``auxiliary-data`` that mean the clients' own data set."""
-
 FLOAT_BYTES = 4
 """Of one value of an image that enters a model."""
-
-
-@dataclass(frozen=True)
-class DataCard:
-    """What the server must know of the clients' data to build the model; no example is needed for that.
-
-    Attributes:
-        num_classes: Number of classes.
-        input_shape: (C, H, W).
-        mean: Per channel, of images in [0, 1].
-        std: Per channel.
-    """
-
-    num_classes: int
-    input_shape: tuple[int, int, int]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    @classmethod
-    def of(cls, data: ImageDataset) -> DataCard:
-        """The card of a data set."""
-        return cls(data.num_classes, data.input_shape, tuple(data.mean), tuple(data.std))
-
-    @classmethod
-    def from_json(cls, text: str) -> DataCard:
-        """Reads a card that was written as a JSON object."""
-        return cls.from_mapping(json.loads(text))
-
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> DataCard:
-        """Reads a card whose tuples have become lists."""
-        plain: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
-        return cls(**plain)
 
 
 @dataclass(frozen=True)
@@ -185,51 +146,6 @@ class Task:
         steps_per_pass = max(1, math.ceil(num_examples / self.batch_size))
         return math.ceil(rounds * self.local_steps / steps_per_pass)
 
-    def split_batches(self, num_examples: int) -> list[int]:
-        """Sizes of the batches that a client with so many training examples sends in this round of split learning.
-
-        They go on where the round before ended, so that nobody is sent again before the others of the pass were sent.
-        """
-        once, first = self._split_pass(num_examples), self.first_split_batch(num_examples)
-        return [once[at % len(once)] for at in range(first, first + self._batches_per_round(num_examples))]
-
-    def first_split_batch(self, num_examples: int) -> int:
-        """Number of this round's first batch, counted from the first round's."""
-        return (self.round - 1) * self._batches_per_round(num_examples)
-
-    def place_in_pass(self, num_examples: int, number: int) -> tuple[int, int]:
-        """The pass, and the batch within it, of batch ``number`` of this round."""
-        return divmod(self.first_split_batch(num_examples) + number, len(self._split_pass(num_examples)))
-
-    def transmissions(self, num_examples: int, until: int, since: int = 1) -> int:
-        """How often training sends any one example of a client in rounds ``since`` to ``until`` of split learning, at most.
-
-        Each pass sends an example at most once. What audits ask for comes on top.
-        """
-        return len(self.passes_in(num_examples, since, until))
-
-    def passes_in(self, num_examples: int, since: int, until: int) -> list[tuple[int, int, int]]:
-        """The passes of which rounds ``since`` to ``until`` send anything.
-
-        Returns:
-            For each pass its number, the first of its batches in these rounds, and the end of them.
-        """
-        per_round, per_pass = self._batches_per_round(num_examples), len(self._split_pass(num_examples))
-        first, end = (since - 1) * per_round, until * per_round
-        passes = range(first // per_pass, math.ceil(end / per_pass)) if first < end else range(0)
-        return [(at, max(first - at * per_pass, 0), min(end - at * per_pass, per_pass)) for at in passes]
-
-    def _batches_per_round(self, num_examples: int) -> int:
-        return self.local_steps or self.local_epochs * len(self._split_pass(num_examples))
-
-    def _split_pass(self, num_examples: int) -> list[int]:
-        """Sizes of the batches of one pass.
-
-        A single image that is left over has no company to be shuffled with: it waits for another pass.
-        """
-        full, left = divmod(num_examples, self.batch_size)
-        return [self.batch_size] * full + ([left] if left > 1 or not full else [])
-
     def load_data(self) -> ImageDataset:
         """The data set, cached per process."""
         return load_dataset(
@@ -241,71 +157,6 @@ class Task:
             test_limit=self.test_limit,
             image_memory=self.image_memory,
         )
-
-    def auxiliary(self) -> Batch:
-        """The server's own examples (``auxiliary_data``), as floats in [0, 1] with one-hot targets.
-
-        Another data set is read in the size and colours of the clients' images. Its classes are not theirs.
-
-        Raises:
-            DataError: When they are more than ``image_memory`` holds: attacks that learn want them all at once.
-        """
-        self.check_auxiliary()
-        part, num_classes, indices = self._auxiliary_part()
-        targets = F.one_hot(part.labels[indices], num_classes).float()
-        return Batch(to_float(part.images[indices]), targets)
-
-    def auxiliary_size(self) -> int:
-        """Bytes of the images that ``auxiliary`` gives."""
-        part, _, indices = self._auxiliary_part()
-        return len(indices) * math.prod(part.images.shape[1:]) * FLOAT_BYTES
-
-    def check_auxiliary(self) -> None:
-        """Whether the server's examples fit into memory; reads none of their images.
-
-        Raises:
-            DataError: See ``auxiliary``.
-        """
-        size, count = self.auxiliary_size(), len(self._auxiliary_part()[2])
-        if size > self.image_memory * 2**30:
-            fitting = int(self.image_memory * 2**30 * count / size)
-            fewer = f"set auxiliary-limit to at most {fitting}, or " if fitting else ""
-            raise DataError(
-                f"the server's {count} examples are {size / 2**30:.2g} GiB, and image-memory is {self.image_memory:g}; "
-                f"{fewer}raise image-memory"
-            )
-
-    def _auxiliary_part(self) -> tuple[ImageData, int, Tensor]:
-        """The data that the server's examples are from, their number of classes, and which they are."""
-        data = self.load_data()
-        part, num_classes = data.train, data.num_classes
-        if self.auxiliary_data not in OWN_AUXILIARY:
-            channels, height, _ = data.input_shape
-            other = load_dataset(
-                self.auxiliary_data, data_dir=self.data_dir, download=self.download, image_size=height,
-                train_limit=self.train_limit, test_limit=1, image_memory=self.image_memory,
-            )  # fmt: skip
-            part, num_classes = with_channels(other.train, channels), other.num_classes
-        return part, num_classes, torch.from_numpy(self.auxiliary_indices(part.labels.numpy()))
-
-    def auxiliary_indices(self, labels: Labels) -> NDArray[np.int64]:
-        """Sorted indices of the server's own examples among training labels (N,); a share of every class, drawn by the seed.
-
-        All of them where clients own their data (the server's data directory then holds the server's), where the data set is
-        another one, and in the worst case of "private".
-        """
-        whole = self.owns_data or self.auxiliary_data != "held-out"
-        count = len(labels) if whole else round(self.auxiliary_fraction * len(labels))
-        count = min(count, self.auxiliary_limit or count)
-        if not count:
-            return np.zeros(0, dtype=np.int64)
-        order = np.random.default_rng([self.seed, 1]).permutation(len(labels))
-        return np.sort(order[stratified_prefix(labels[order], count)]).astype(np.int64)
-
-    def held_out_indices(self, labels: Labels) -> NDArray[np.int64]:
-        """Those training examples of the clients' data set that no client may hold, because the server does."""
-        none = np.zeros(0, dtype=np.int64)
-        return self.auxiliary_indices(labels) if self.auxiliary_data == "held-out" else none
 
     def defenses(self) -> Pipeline:
         """The pipeline."""

@@ -16,13 +16,13 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from clients.task import DataCard
+from clients.data_card import DataCard
 from simulations.attack_request import DEFAULT_ATTACKS, Request
 from simulations.dry_run import check_memory, describe, shares, workers_of
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment, key_of
 from simulations.progress import follow, read_progress
-from simulations.run_directory import check_same
+from simulations.run_config import check_same
 from simulations.scenario_checks import check_halves, too_few_images
 
 app = typer.Typer(

@@ -14,9 +14,12 @@ from torch import Tensor, nn
 from attacks.gradient_inversion import GradientInversion
 from attacks.local_model import shared_tensors
 from attacks.smashed import smash
+from clients.auxiliary import Auxiliary
+from clients.data_card import DataCard
 from clients.edge_cost import EdgeCost, measure_edge
 from clients.image_data import ImageData, ImageDataset, StoredImages
-from clients.task import FLOAT_BYTES, DataCard, Task
+from clients.split_passes import SplitPasses
+from clients.task import FLOAT_BYTES, Task
 from defenses.pipeline import Pipeline
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
@@ -67,7 +70,7 @@ def check_memory(experiment: Experiment, data: ImageDataset) -> None:
     attacked = any(experiment.attacks_on(pipeline, kind) for pipeline in experiment.pipelines() for kind in _KINDS)
     if attacked and experiment.attacked_rounds():
         try:
-            task.check_auxiliary()
+            Auxiliary(task).check()
         except ValueError as error:
             raise ConfigError(str(error)) from error
     size = shares(experiment, data)[0] * math.prod(data.input_shape) * FLOAT_BYTES
@@ -83,7 +86,7 @@ _KINDS = ("probe", "update", "smashed")
 
 def shares(experiment: Experiment, data: ImageDataset) -> tuple[int, int]:
     """Training and test examples of a client, about: an even partition is assumed."""
-    held = len(experiment.task(Pipeline()).held_out_indices(data.train.labels.numpy()))
+    held = len(Auxiliary(experiment.task(Pipeline())).held_out(data.train.labels.numpy()))
     clients = experiment.num_clients
     return (len(data.train) - held) // clients, len(data.test) // clients
 
@@ -188,7 +191,7 @@ def count_messages(experiment: Experiment, train: int, test: int) -> int:
             trained = max(1, round(experiment.fraction_train * clients))
             total += rounds * trained + (rounds + 1) * clients
             continue
-        steps = math.ceil(len(task.split_batches(train)) / per_message)
+        steps = math.ceil(len(SplitPasses(task, train).batches()) / per_message)
         steps += 1 + replace(task, pipeline=str(pipeline)).trains_edge  # the last gradients, and the half's update
         evaluation = math.ceil(test / (per_message * experiment.batch_size)) + 1
         total += clients * (rounds * steps + (rounds + 1) * evaluation)
@@ -210,7 +213,7 @@ def _memory(experiment: Experiment, data: ImageDataset, train: int, workers: int
         any(pipeline.protects_once for pipeline in experiment.pipelines()) and not experiment.task(Pipeline()).augments
     )
     kept = share * min(experiment.num_clients, 32) if once and share <= experiment.image_memory * GIB else 0
-    owned = experiment.task(Pipeline()).auxiliary_size()
+    owned = Auxiliary(experiment.task(Pipeline())).size()
     processes = workers + experiment.attack_workers + PROCESSES_BESIDE
     total = processes * held + workers * kept + experiment.attack_workers * owned
     return (

@@ -12,9 +12,11 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from clients.auxiliary import Auxiliary
+from clients.data_card import DataCard
 from clients.partition import partition_indices
 from clients.records import reason_of, to_record, to_tensors, values_of
-from clients.task import DataCard, Task
+from clients.task import Task
 from defenses.pipeline import Pipeline
 from simulations.experiment import Experiment
 from strategies.exchange import Exchange
@@ -131,7 +133,7 @@ def _shares(task: Task, experiment: Experiment, clients: int) -> dict[int, dict[
     data = task.load_data()
     labels = data.train.labels.numpy()
     # What the server holds itself no client may hold: attacks learn from it.
-    free = np.setdiff1d(np.arange(len(labels)), task.held_out_indices(labels))
+    free = np.setdiff1d(np.arange(len(labels)), Auxiliary(task).held_out(labels))
     train = [free[part] for part in partition_indices(labels[free], experiment.partition, clients, experiment.seed)]
     # Test examples are always spread evenly: they measure the global model, not a client.
     test = partition_indices(data.test.labels.numpy(), "iid", clients, experiment.seed)

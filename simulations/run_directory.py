@@ -19,58 +19,20 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from clients.task import Task
 from defenses.pipeline import Pipeline
+from simulations.checkpoints import Checkpoint, Checkpoints
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
 from simulations.report import Row, validate
-from strategies.adaptive import adaptive_names
+from simulations.run_config import about_run, check_same
 from strategies.attack_job import AttackJob, Observed
-
-PACKAGES = ("fedveil", "flwr", "ray", "torch", "torchvision", "opacus", "numpy")
-FREE_ON_RESUME = {"resume", "output-dir", "attack-workers", "attack-gpus", "client-timeout", "min-usable"}
-"""Settings that change no number, so a resumed run may differ in them."""
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """Where a pipeline stands.
-
-    Attributes:
-        round: The last complete round; 0 is the evaluation of the initial model, one after the last round the attacks on the
-            final one.
-        weights: The global model after it.
-        ledgers: Partition -> the training defences' state.
-        accuracy: Of that model on clean test images.
-    """
-
-    round: int
-    weights: dict[str, Tensor]
-    ledgers: dict[int, str]
-    accuracy: float | None
-
-
-def check_same(experiment: Experiment, before: Mapping[str, Any]) -> None:
-    """Whether a run may be resumed with the settings of ``experiment``.
-
-    Raises:
-        ConfigError: Naming the first setting that is another than before and may not be.
-    """
-    now = experiment.to_mapping()
-    odd = [key for key in now if key not in FREE_ON_RESUME and before.get(key) != now[key]]
-    if odd:
-        raise ConfigError(
-            f"resume: {odd[0]} was {before.get(odd[0])!r} and is now {now[odd[0]]!r}; resume with the settings of the run"
-        )
 
 
 @dataclass
@@ -92,6 +54,7 @@ class RunDirectory:
     _round_started: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
+        self._checkpoints = Checkpoints(self.path / "checkpoints")
         self._order = {str(pipeline): at for at, pipeline in enumerate(self.experiment.pipelines())}
         # Numbers for the names of picture files: the same after a resume.
         for pipeline in self.experiment.pipelines():
@@ -141,7 +104,7 @@ class RunDirectory:
 
     def _load(self) -> None:
         """Reads rows and pictures, without those of rounds that were not complete and of jobs that were not closed."""
-        complete = {text: self._checkpoint_round(at) for text, at in self._order.items()}
+        complete = {text: self._checkpoints.round_of(at) for text, at in self._order.items()}
         for path in (self.path / "jobs").glob("*.safetensors"):
             job = AttackJob.load(path)
             if job.task.round > complete[job.task.pipeline]:
@@ -249,32 +212,11 @@ class RunDirectory:
     def complete_round(self, pipeline: Pipeline, checkpoint: Checkpoint) -> None:
         """Makes a round final: rows first, then the checkpoint that counts them as complete."""
         self.flush()
-        path = self._checkpoint_path(self._order[str(pipeline)])
-        about = {"round": checkpoint.round, "accuracy": checkpoint.accuracy, "ledgers": checkpoint.ledgers}
-        partial = path.with_suffix(".tmp")
-        save_file(dict(checkpoint.weights), partial, metadata={"about": json.dumps(about)})
-        partial.replace(path)
+        self._checkpoints.save(self._order[str(pipeline)], checkpoint)
 
     def checkpoint(self, pipeline: Pipeline) -> Checkpoint | None:
         """The pipeline's last complete round, or None."""
-        path = self._checkpoint_path(self._order[str(pipeline)])
-        if not path.is_file():
-            return None
-        with safe_open(path, framework="pt") as file:
-            about = json.loads(file.metadata()["about"])
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-        ledgers = {int(partition): text for partition, text in about["ledgers"].items()}
-        return Checkpoint(about["round"], weights, ledgers, about["accuracy"])
-
-    def _checkpoint_path(self, at: int) -> Path:
-        return self.path / "checkpoints" / f"p{at:02d}.safetensors"
-
-    def _checkpoint_round(self, at: int) -> int:
-        path = self._checkpoint_path(at)
-        if not path.is_file():
-            return -1
-        with safe_open(path, framework="pt") as file:
-            return int(json.loads(file.metadata()["about"])["round"])
+        return self._checkpoints.load(self._order[str(pipeline)])
 
     def flush(self) -> None:
         """Writes rows and the pictures' index, in an order that does not depend on which attack ended first."""
@@ -307,22 +249,7 @@ class RunDirectory:
     def write_progress(self, progress: Mapping[str, Any], on_change: Callable[[Path], Any] | None = None) -> None:
         """Writes config.json; ``on_change`` then rebuilds what depends on it (the report)."""
         self._progress = dict(progress)
-        pipelines = self.experiment.pipelines()
-        described = {
-            str(p): {
-                "adaptive_attacks": adaptive_names(p, self.experiment.observations),
-                "sources": [d.source for d in p.defenses],
-            }
-            for p in pipelines
-        }
-        about = {
-            "config": self.experiment.to_mapping(),
-            "pipelines": [str(p) for p in pipelines],
-            "defenses": described,
-            "versions": {name: v for name in PACKAGES if (v := _version(name))},
-            "progress": dict(progress),
-            "command": f"fedveil report {self.path}",
-        }
+        about = about_run(self.experiment, self.path, progress)
         write_atomically(self.path / "config.json", json.dumps(about, indent=1))
         if on_change:
             on_change(self.path)
@@ -346,10 +273,3 @@ def _lines(entries: Sequence[Mapping[str, Any]]) -> str:
 
 def _observed(setting: Mapping[str, Any]) -> str:
     return str(setting.get("observation", ""))
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""

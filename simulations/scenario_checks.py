@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clients.auxiliary import OWN_AUXILIARY
 from clients.data import dataset_names
+from clients.data_card import DataCard
 from clients.library_models import ModelError
-from clients.task import OWN_AUXILIARY, DataCard
 from defenses.base import (
     DefenseError,
     EdgeTrainingDefense,

@@ -13,10 +13,11 @@ from flwr.app import ArrayRecord
 from attacks.local_model import shared_tensors
 from clients.records import to_record, to_tensors
 from defenses.pipeline import Pipeline
+from simulations.checkpoints import Checkpoint
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
 from simulations.nodes import Clients
-from simulations.run_directory import Checkpoint, RunDirectory
+from simulations.run_directory import RunDirectory
 from simulations.scenario_checks import check_halves
 from strategies.auditor import Auditor
 from strategies.curious import CuriousFedAvg

@@ -29,8 +29,9 @@ from attacks.base import (
 )
 from attacks.oracle import Oracle, train_oracle
 from attacks.smashed import Sender, SmashedAttack
-from clients.task import OWN_AUXILIARY, Task
-from clients.training import train_alone
+from clients.auxiliary import OWN_AUXILIARY, Auxiliary
+from clients.lone_training import train_alone
+from clients.task import Task
 from defenses.base import Batch, generator_for
 from defenses.spec import parse_statements, registry_of
 from strategies.attack_job import EDGE, AttackJob, AttackResult, Observed, Outcome, parse_attacks, stages_of
@@ -86,7 +87,7 @@ class _Runner:
         task = self.job.task
         if task.auxiliary_data not in OWN_AUXILIARY:
             return True
-        return len(task.auxiliary_indices(task.load_data().train.labels.numpy())) > 0
+        return len(Auxiliary(task).indices(task.load_data().train.labels.numpy())) > 0
 
     @functools.cached_property
     def updates(self) -> list[Any]:
@@ -138,7 +139,7 @@ def knowledge_of(task: Task, sender: Sender | None = None) -> Knowledge:
 
 @functools.lru_cache(maxsize=1)
 def _auxiliary(task: Task) -> Batch:
-    return task.auxiliary()
+    return Auxiliary(task).examples()
 
 
 def _fitted(attack: Attack[Any, Any], observed: Observed) -> Attack[Any, Any]:
@@ -182,4 +183,4 @@ def _digest(weights: Mapping[str, Tensor]) -> str:
 
 @functools.lru_cache(maxsize=1)
 def _oracle(task: Task) -> Oracle:
-    return train_oracle(task.auxiliary(), task.seed)
+    return train_oracle(Auxiliary(task).examples(), task.seed)

@@ -13,15 +13,13 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from torch import Tensor
 
-from attacks.unshuffle import Unshuffle
 from clients.records import reason_of, tensors_of, to_record, to_tensors, values_of
 from clients.task import Task
 from defenses.base import generator_for
-from strategies.attack_job import AttackJob, Observed, Seen, parse_attacks, stages_of
 from strategies.auditor import Auditor
-from strategies.cards import defense_strength
 from strategies.guard import fault, usable_replies
 from strategies.score_rows import mean_and_interval
+from strategies.update_audit import UpdateAudit
 
 
 class CuriousFedAvg(FedAvg):
@@ -64,14 +62,11 @@ class CuriousFedAvg(FedAvg):
         self.auditor = auditor
         self.exchange = auditor.exchange
         self.recorder = auditor.recorder
-        self.probe_attacks = tuple(probe_attacks)
-        self.update_attacks = tuple(update_attacks)
-        self.probe_rounds = frozenset(attack_rounds)
-        self.update_rounds = frozenset(min(at, task.rounds) for at in self.probe_rounds)
-        """Who attacks the final model attacks the last update that led to it: no other follows."""
+        self.audit = UpdateAudit(
+            auditor, {"probe": tuple(probe_attacks), "update": tuple(update_attacks)}, attack_rounds, task.rounds, label
+        )
         self.known_labels = known_labels
         self.min_usable = min_usable
-        self.label = label
         self.ledgers: dict[int, str] = {}
         """Partition -> the training defences' state as the client last reported it, to be handed back on resume."""
         self.accuracy: float | None = None
@@ -100,7 +95,7 @@ class CuriousFedAvg(FedAvg):
         """Probes the clients on a round's global model, if it is to be attacked; nothing is trained."""
         self._weights = to_tensors(arrays)
         self.auditor.collect()
-        if server_round in self.probe_rounds:
+        if self.audit.wants("probe", server_round):
             self._probe(server_round, arrays)
 
     def aggregate_train(
@@ -113,8 +108,8 @@ class CuriousFedAvg(FedAvg):
         for partition, reply in good.items():
             self._keep_ledger(partition, reply)
         self._record_training(task, good)
-        if server_round in self.update_rounds and self.update_attacks:
-            self._observe(task, "update", self.update_attacks, good, ["arrays"])
+        if self.audit.wants("update", server_round):
+            self.audit.observe(task, "update", self._weights, self.accuracy, good, ["arrays"])
         mean_update, metrics = super().aggregate_train(server_round, list(good.values()))
         if mean_update is None:
             return None, None
@@ -186,10 +181,8 @@ class CuriousFedAvg(FedAvg):
 
     def _probe(self, server_round: int, arrays: ArrayRecord) -> None:
         """Asks every client for one-step updates and queues the attacks on them."""
-        if not self.probe_attacks:
-            return
         task = replace(self.task, round=server_round)
-        asked = {"publish-labels": self.known_labels, "reveal-windows": any(map(_is_told_windows, self.probe_attacks))}
+        asked = {"publish-labels": self.known_labels, "reveal-windows": self.audit.told_windows()}
         contents = {p: self._content(server_round, arrays, p, **asked) for p in self.exchange.nodes}
         replies = self.exchange("train.probe", contents)
         records = tuple(f"target-{at}" for at in range(task.probe_targets))
@@ -197,69 +190,7 @@ class CuriousFedAvg(FedAvg):
         for partition, reply in good.items():
             self._keep_ledger(partition, reply)
         self._record_probe(task, good)
-        self._observe(task, "probe", self.probe_attacks, good, records)
-
-    def _observe(
-        self, task: Task, observation: str, texts: Iterable[str], good: Mapping[int, Message], records: Iterable[str]
-    ) -> None:
-        seen = [
-            Seen(
-                partition=partition,
-                target=at,
-                update=tensors_of(reply, record),
-                num_examples=int(values_of(reply, "metrics")["num-examples"]),
-                local_steps=int(values_of(reply, "metrics")["local-steps"]),
-                labels=_published(reply, "labels", at),
-                windows=_published(reply, "windows", at),
-                train_mode=observation != "probe" or task.probe_mode == "train",
-            )
-            for partition, reply in good.items()
-            for at, record in enumerate(records)
-        ]
-        if not seen:  # every node refused
-            return
-        setting = self._setting(task, observation, seen)
-        judges = self.auditor.baselines(task, observation, list(good), setting)
-        seen = [one for one in seen if one.partition in judges]
-        if not seen:
-            return
-        observed = Observed(task, self._weights, seen)
-        name = f"{self.label}-r{task.round:04d}-{observation}"
-        last = task.round == max(self.probe_rounds if observation == "probe" else self.update_rounds)
-        grouped, over_rounds = _grouped(texts)
-        for at, group in enumerate(grouped):
-            self.auditor.submit(AttackJob(f"{name}-{at:02d}", group, observation, observed, setting))
-        if not over_rounds:
-            return
-        history = AttackJob(f"{name}-history", over_rounds, observation, observed, setting)
-        if not last:
-            self.recorder.keep_history(history)
-            return
-        earlier = self.recorder.history(history)
-        for at, text in enumerate(over_rounds):
-            over = setting | {"rounds_observed": len(earlier) + 1}
-            job = AttackJob(f"{name}-history-{at:02d}", (text,), observation, observed, over, earlier)
-            self.auditor.submit(job)
-
-    def _setting(self, task: Task, observation: str, seen: list[Seen]) -> dict[str, Any]:
-        """The threat card: what the server saw and knew."""
-        statistics = any(name.endswith("running_mean") for name in self._weights)
-        return {
-            "observation": "one-step probe" if observation == "probe" else "training update",
-            "num_classes": task.data_card().num_classes,
-            "images": max(s.num_examples for s in seen),
-            "local_steps": max(s.local_steps for s in seen),
-            "learning_rate": "known",
-            **_label_knowledge(seen),
-            "mode": "train" if seen[0].train_mode else "eval",
-            "batch_norm_statistics": _statistics(task, seen[0].train_mode) if statistics else "none",
-            **_recipe(task),
-            **defense_strength(task, observation),
-            "auxiliary_data": "none",
-            "randomness": self.auditor.randomness,
-            "round": task.round,
-            "model_accuracy": None if self.accuracy is None else round(self.accuracy, 4),
-        }
+        self.audit.observe(task, "probe", self._weights, self.accuracy, good, records)
 
     def _record_probe(self, task: Task, good: Mapping[int, Message]) -> None:
         spent = [values_of(reply, "metrics").get("epsilon-with-probes") for reply in good.values()]
@@ -310,49 +241,3 @@ class CuriousFedAvg(FedAvg):
             self.recorder.row(task, metric=metric, reference=reference, value=float(metrics[name]), n=total)  # type: ignore[arg-type]
         self.accuracy = float(metrics["test-accuracy-original"])  # type: ignore[arg-type]
         return metrics
-
-
-def _grouped(texts: Iterable[str]) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
-    """Attacks on one round, chains beside the attack that they begin with; and attacks on all rounds."""
-    groups: dict[str, list[str]] = {}
-    over_rounds = []
-    for text in texts:
-        if parse_attacks(text)[0].observes_history:
-            over_rounds.append(text)
-        else:
-            groups.setdefault(text.split(" | ")[0], []).append(text)
-    return [tuple(group) for group in groups.values()], tuple(over_rounds)
-
-
-def _statistics(task: Task, train_mode: bool) -> str:
-    if not train_mode:
-        return "sent, and not moved by the client, in eval mode"
-    defended = {defense.per for defense in task.defenses().update_defenses}
-    if "update" in defended:
-        return "sent, under the update defences"
-    return "sent, untouched by the defences, which act on gradients" if defended else "sent as they are"
-
-
-def _recipe(task: Task) -> dict[str, Any]:
-    """What a threat card says of the client's training beyond plain SGD on the images as they are."""
-    views = [f"crops of padding {task.crop_padding}"] * bool(task.crop_padding) + ["flips"] * task.horizontal_flip
-    found = {"augmentation": f"{' and '.join(views)}; scored against the view that entered"} if views else {}
-    return found | ({"momentum": f"Nesterov, {task.momentum:g}"} if task.nesterov else {})
-
-
-def _label_knowledge(seen: list[Seen]) -> dict[str, Any]:
-    """Clients of a real federation publish no labels: where one of them does, an attack is an upper bound."""
-    told = sum(one.labels is not None for one in seen)
-    if not told:
-        return {"labels": "unknown"}
-    known = "known" if told == len(seen) else f"known for {told} of {len(seen)} updates"
-    return {"labels": known, "upper_bound": "told the labels"}
-
-
-def _published(reply: Message, record: str, target: int) -> Tensor | None:
-    return tensors_of(reply, record).get(f"target-{target}")
-
-
-def _is_told_windows(text: str) -> bool:
-    """Whether the attack, or a stage of a chain, is an upper bound that is told the windows of VisualMixer."""
-    return any(isinstance(stage, Unshuffle) and stage.told_windows for stage in stages_of(parse_attacks(text)[0]))

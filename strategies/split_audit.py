@@ -19,6 +19,7 @@ from torch import Tensor
 from attacks.smashed import SmashedAttack
 from clients.audit import paper_scale
 from clients.records import tensors_of, to_record
+from clients.split_passes import SplitPasses
 from clients.task import Task
 from strategies.attack_job import AttackJob, Observed, Seen, parse_smashed_attacks
 from strategies.auditor import Auditor
@@ -210,7 +211,7 @@ def most_transmissions(task: Task, num_train: int) -> int:
     since, until = window(task)
     if task.auxiliary_data == "private":
         return until - since + 1
-    return max(1, task.transmissions(num_train, until, since))
+    return max(1, SplitPasses(task, num_train).transmissions(until, since))
 
 
 def as_sent(values: Tensor, transmissions: int, counts: Tensor) -> Tensor:

@@ -23,8 +23,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attacks.local_model import shared_tensors
+from clients.optimizer_state import build_optimizer, flat_state, load_flat_state
 from clients.records import tensors_of, to_record
-from clients.split_training import build_optimizer, flat_state, load_flat_state
+from clients.split_passes import SplitPasses
 from clients.task import Task, load_weights
 from clients.training import device
 from strategies.attack_job import EDGE, SERVER
@@ -199,7 +200,7 @@ class SplitFed:
         return replace(self.task, round=server_round, edge_learning_rate=rate)
 
     def _work(self, partition: int) -> list[int]:
-        return self.task.split_batches(self.holders[partition].num_train)
+        return SplitPasses(self.task, self.holders[partition].num_train).batches()
 
     def _steps(self, task: Task, progress: _Progress) -> dict[int, RecordDict]:
         """All ``train.step`` messages of a round; returns the gradients that nobody has been sent yet.
@@ -331,7 +332,7 @@ class SplitFed:
         evaluated = task.round + 1  # a test image goes out behind every round, round 0 and this one included
         sent, asked = [evaluated], [evaluated]
         for holder in self.holders.values():
-            trained = task.transmissions(holder.num_train, task.round)
+            trained = SplitPasses(task, holder.num_train).transmissions(task.round)
             more = self._audit.extra_transmissions(task, holder.num_train)
             sent.append(trained)
             asked.append((evaluated if task.auxiliary_data == "private" else trained) + more)

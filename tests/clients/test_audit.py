@@ -12,9 +12,10 @@ from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from attacks.base import Reconstruction
-from clients.audit import audit_baselines, audit_guesses, truths
-from clients.blind_guesses import mean_transformed
+from clients.audit import audit_baselines, audit_guesses
+from clients.blind_guesses import means_of, transformed
 from clients.line_up import other_images, retrieval
+from clients.local_data import LocalData
 from clients.task import Task
 from clients.training import LocalClient
 from simulations.report import Row
@@ -30,7 +31,7 @@ TRAIN, TEST = range(10, 170), range(20, 60)
 
 
 def client(train: Sequence[int] = TRAIN, test: range = TEST, **changes: object) -> LocalClient:
-    return LocalClient(replace(TASK, **changes), 0, train, test)
+    return LocalClient(LocalData(replace(TASK, **changes), 0, train, test))
 
 
 def pixels(part: str, indices: range) -> np.ndarray:
@@ -79,7 +80,7 @@ def test_baselines_of_the_transformed_images_are_made_of_transformed_images() ->
     seen = [one.probed(target).seen.images for target in range(3)]
     original = pixels("train", TRAIN)
     # One window is the whole image, so that a transformed pixel is any pixel of it: the mean is flat, up to the draws.
-    mean = mean_transformed(one).double().numpy()
+    mean = means_of(one.data, transformed(one.data), one.task.batch_size).mean().double().numpy()
     assert np.abs(mean - original.mean()).max() < 0.15
     assert mean.mean() == pytest.approx(original.mean(), abs=1e-6)
     expected = [psnr_by_hand(mean[None], image) for image in seen]
@@ -89,13 +90,17 @@ def test_baselines_of_the_transformed_images_are_made_of_transformed_images() ->
     grey = [psnr_by_hand(np.full(mean.shape, 0.5)[None], image) for image in seen]
     assert scores["baseline:grey:psnr-transformed"] == pytest.approx(grey, abs=1e-3)
     plain = client()
-    assert torch.allclose(mean_transformed(plain), plain.originals().images.mean(0), atol=1e-6)
+    assert torch.allclose(
+        means_of(plain.data, transformed(plain.data), plain.task.batch_size).mean(),
+        plain.data.originals().images.mean(0),
+        atol=1e-6,
+    )
 
 
 def test_a_baseline_is_scored_as_an_attack_is() -> None:
     """A grey guess that came as an attack's scores what the baseline does, in every metric."""
     scores = audit_baselines(client(), "probe", pictures=False).scores
-    truth = truths(client(), "probe")
+    truth = client().truths("probe")
     again = audit_guesses(client(), "probe", [guess(torch.full_like(t.original.images, 0.5)) for t in truth]).scores
     for name in ("psnr-original", "mse-original", "ssim-transformed", "retrieval-original", "retrieval-chance"):
         assert scores[f"baseline:grey:{name}"] == pytest.approx(again[name])
@@ -106,7 +111,7 @@ def test_a_baseline_is_scored_as_an_attack_is() -> None:
 
 def test_candidates_are_99_other_images_of_the_client_by_a_seeded_draw() -> None:
     one, truth = client(), client().probed(0)
-    others = other_images(one, truth, 0)
+    others = other_images(one.data, truth, 0)
     assert others.shape == (99, *truth.original.images.shape[1:])
     own = {image.tobytes() for image in pixels("train", TRAIN).astype(np.float32)}
     drawn = [image.numpy().tobytes() for image in others]
@@ -115,37 +120,37 @@ def test_candidates_are_99_other_images_of_the_client_by_a_seeded_draw() -> None
     assert truth.original.images[0].numpy().tobytes() not in drawn
     # The same in every round and under every defence, others for another target and another seed.
     later = client(round=2, pipeline="GaussianNoise(std=0.1)")
-    assert torch.equal(other_images(later, truth, 0), others)
-    assert not torch.equal(other_images(one, truth, 1), others)
-    assert not torch.equal(other_images(client(seed=4), truth, 0), others)
+    assert torch.equal(other_images(later.data, truth, 0), others)
+    assert not torch.equal(other_images(one.data, truth, 1), others)
+    assert not torch.equal(other_images(client(seed=4).data, truth, 0), others)
 
 
 def test_images_that_repeat_the_attacked_one_are_no_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     one = client(train=range(10, 20), test=range(0))
-    monkeypatch.setattr(one, "_train", (10, 11, 10, 12, 11))
-    truth = one.view(torch.tensor([0]), ("any",))
-    assert len(other_images(one, truth, 0)) == 2
+    monkeypatch.setattr(one.data, "_train", (10, 11, 10, 12, 11))
+    truth = one.data.view(torch.tensor([0]), ("any",))
+    assert len(other_images(one.data, truth, 0)) == 2
 
 
 def test_a_client_with_few_images_lines_up_fewer_and_says_so() -> None:
     few = client(train=range(10, 22), test=range(8))
-    truth = truths(few, "probe")
-    others = other_images(few, truth[0], 0)
+    truth = few.truths("probe")
+    others = other_images(few.data, truth[0], 0)
     assert len(others) == 11 + 8  # the training examples but one, then test examples
     scores = audit_guesses(few, "probe", [guess(t.original.images) for t in truth]).scores
     assert scores["retrieval-chance"] == [1 / 20] * 3
     assert scores["retrieval-original"] == [1.0] * 3
     alone = client(train=range(10, 11), test=range(0))
-    scores = audit_guesses(alone, "probe", [guess(t.original.images) for t in truths(alone, "probe")]).scores
+    scores = audit_guesses(alone, "probe", [guess(t.original.images) for t in alone.truths("probe")]).scores
     assert scores["retrieval-chance"] == [1.0] * 3  # nobody else: no evidence of anything
 
 
 def test_free_assignment_gives_a_blind_guess_no_more_than_one_in_a_hundred() -> None:
     """Of a batch of B images a guess is paired with the nearest; B times as many others make up for the choice."""
     one = client(train=range(400), probe_images=4, probe_targets=1)
-    seen = truths(one, "probe")[0]
+    seen = one.truths("probe")[0]
     truth = seen.original.images
-    assert len(other_images(one, seen, 0)) == 4 * 99
+    assert len(other_images(one.data, seen, 0)) == 4 * 99
     hits, chances, digits = [], set(), torch.from_numpy(pixels("train", range(400))).float()
     for seed in range(200):
         stream = torch.Generator().manual_seed(seed)
@@ -162,8 +167,8 @@ def test_free_assignment_gives_a_blind_guess_no_more_than_one_in_a_hundred() -> 
 
 def test_of_paired_guesses_each_has_candidates_of_its_own() -> None:
     one = client(train=range(400))
-    truth = one.own_images(torch.arange(3))
-    others = other_images(one, one.view(torch.arange(3), ("any",)), 0)
+    truth = one.data.own_images(torch.arange(3))
+    others = other_images(one.data, one.data.view(torch.arange(3), ("any",)), 0)
     at = torch.arange(3)
     found = retrieval(guess(truth)[0], (at, at), truth, others, paired=True)
     assert found == {"retrieval-original": [1.0] * 3, "retrieval-chance": [0.01] * 3}
@@ -179,15 +184,15 @@ def test_of_cropped_images_the_attacked_one_is_no_candidate_and_the_others_are_c
     """By its place in the data: its pixels differ from those of its view."""
     one = client(train=range(10, 60), test=range(20, 30), probe_targets=8, **CROPPED)
     bordered = []
-    for target, truth in enumerate(truths(one, "probe")):
-        others = other_images(one, truth, target)
+    for target, truth in enumerate(one.truths("probe")):
+        others = other_images(one.data, truth, target)
         assert len(others) == 49 + 10
-        views = [v for shift in range(81) for v in shifted(one.own_images(truth.positions)[0], shift)]
+        views = [v for shift in range(81) for v in shifted(one.data.own_images(truth.positions)[0], shift)]
         assert not any(torch.equal(other, view) for other in others for view in views)
         assert torch.equal(others, other_images(client(train=range(10, 60), test=range(20, 30), round=2, probe_targets=8,
-                                                       **CROPPED), truth, target))  # fmt: skip
+                                                       **CROPPED).data, truth, target))  # fmt: skip
         plain = client(train=range(10, 60), test=range(20, 30))
-        raw = other_images(plain, truth, target)
+        raw = other_images(plain.data, truth, target)
         for at in range(3):
             assert any(torch.equal(others[at], view) for shift in range(81) for view in shifted(raw[at], shift))
         bordered.append(float((others.flatten(1) != raw.flatten(1)).any(1).float().mean()))
@@ -210,7 +215,7 @@ def test_a_black_border_picks_nobody_out_of_cropped_photographs() -> None:
             dataset="photos", model="cnn", train_limit=0, test_limit=0, train=range(part * 130, part * 130 + 130),
             test=range(part * 30, part * 30 + 30), probe_targets=16, crop_padding=4,
         )  # fmt: skip
-        blind = one.originals().images.mean(0, keepdim=True)
+        blind = one.data.originals().images.mean(0, keepdim=True)
         for edge in (slice(0, 2), slice(-2, None)):
             blind[..., edge, :] = 0
             blind[..., edge] = 0
@@ -221,7 +226,9 @@ def test_a_black_border_picks_nobody_out_of_cropped_photographs() -> None:
 def test_the_mean_image_of_cropped_images_is_the_mean_of_their_views() -> None:
     one = client(**CROPPED)
     probed = [one.probed(target).original.images for target in range(3)]
-    views = torch.stack([v for image in one.originals().images for shift in range(81) for v in shifted(image, shift)])
+    views = torch.stack(
+        [v for image in one.data.originals().images for shift in range(81) for v in shifted(image, shift)]
+    )
     expected = [psnr_by_hand(views.double().mean(0).numpy()[None], truth) for truth in probed]
     scores = audit_baselines(one, "probe", pictures=False).scores
     assert scores["baseline:mean:psnr-original"] == pytest.approx(expected, abs=1e-3)
@@ -252,9 +259,9 @@ def test_of_the_only_image_of_its_class_the_class_mean_is_the_mean_of_the_others
     labels = TASK.load_data().train.labels.tolist()
     second = next(at for at in range(11, 400) if labels[at] != labels[10])
     lone = client(train=(10, second), test=range(8), probe_targets=1)
-    assert len(set(lone.originals().targets.argmax(1).tolist())) == 2
+    assert len(set(lone.data.originals().targets.argmax(1).tolist())) == 2
     truth = lone.probed(0)
-    other = lone.originals().images[1 - int(truth.positions[0])]
+    other = lone.data.originals().images[1 - int(truth.positions[0])]
     scores = audit_baselines(lone, "probe", pictures=False).scores
     expected = psnr_by_hand(other[None].double().numpy(), truth.original.images)
     assert scores["scale:class-mean:psnr-original"] == pytest.approx([expected], abs=1e-3)
@@ -277,14 +284,14 @@ def test_exact_images_of_a_round_are_picked_out_and_blind_guesses_are_not(
             test=range(part * 30, part * 30 + 30), local_steps=local_steps,
         )  # fmt: skip
         truth = one.trained_views()
-        others = other_images(one, truth, 0, 99)
+        others = other_images(one.data, truth, 0, 99)
         own = {image.numpy().tobytes() for image in truth.original.images}
         assert len(others) <= 99
         assert not own & {image.numpy().tobytes() for image in others}
         stranger = client(
             dataset=dataset, model=model, train_limit=0, test_limit=0, train=range(300, 308), test=range(0)
-        ).originals()
-        mean = one.originals().images.mean(0).expand(8, -1, -1, -1)
+        ).data.originals()
+        mean = one.data.originals().images.mean(0).expand(8, -1, -1, -1)
         exact = truth.original.images[:8]
         for name, images in {"exact": exact, "stranger": stranger.images, "mean": mean, "black": 0 * exact}.items():
             scores = audit_guesses(one, "update", [guess(images)]).scores

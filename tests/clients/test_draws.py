@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
 from clients.draws import MOST_NOTES, Draws, ForgottenError, Notebook
+from clients.local_data import LocalData
 from clients.node import answers_of, draws_from_seed, draws_of
 from clients.records import REFUSED, tensors_of, to_record, values_of
 from clients.split_training import SplitClient
@@ -47,9 +48,8 @@ class Node:
             self.text = text
 
         kind = SplitClient if self.task.scenario == "split" else LocalClient
-        return kind(
-            replace(self.task, **changes), 0, self.train, range(20), Draws(self.secret, Notebook(self.text, keep))
-        )
+        draws = Draws(self.secret, Notebook(self.text, keep))
+        return kind(LocalData(replace(self.task, **changes), 0, self.train, range(20), draws))
 
 
 def weights_of(task: Task) -> dict[str, Tensor]:
@@ -74,7 +74,7 @@ def test_two_replies_of_one_round_do_not_cancel_the_noise(pipeline: str, ask: st
     others = {name: tensor + 0.01 for name, tensor in weights.items()}
     spread = {}
     for name, node in (("secret", Node(task)), ("seed", None)):
-        asked = [node.client() if node else LocalClient(task, 0, range(40), range(20)) for _ in "ab"]
+        asked = [node.client() if node else LocalClient(LocalData(task, 0, range(40), range(20))) for _ in "ab"]
         first, second = (getattr(c, ask)(w, {}).updates[0] for c, w in zip(asked, (weights, others), strict=True))
         difference = {key: first[key] - second[key] for key in first}
         sizes = [float(torch.cat([t.flatten() for t in u.values()]).std()) for u in (first, difference)]
@@ -142,7 +142,7 @@ def test_no_question_of_split_learning_gets_the_same_noise_twice(
 def test_shuffles_of_a_repeated_batch_differ() -> None:
     node = Node(replace(SPLIT_TASK, pipeline="PatchShuffle()"))
     edge = node.client().load_edge({}).requires_grad_(False)
-    first, second = (node.client().send_batches(edge, 0, 1)[0] for _ in "ab")
+    first, second = (node.client().batches.send(edge, 0, 1)[0] for _ in "ab")
     assert torch.equal(first.examples, second.examples)
     assert not any(torch.allclose(a, b, atol=1e-4) for a, b in zip(first.features, second.features, strict=True))
 
@@ -152,7 +152,7 @@ def test_other_images_in_the_same_place_get_other_draws(tmp_path: Path) -> None:
     noise = []
     for train in (range(40), [1, 0, *range(2, 40)]):
         one = Node(replace(TASK, pipeline="ImageNoise(std=0.1, clamp=False)"), train=train).client()
-        noise.append(one.protected().images - one.originals().images)
+        noise.append(one.data.protected().images - one.data.originals().images)
     assert (noise[0] - noise[1]).abs().amin((1, 2, 3)).max() < 0.1
     assert not any(torch.allclose(noise[0][at], noise[1][at], atol=1e-3) for at in range(2))
     # And an image keeps its draws wherever it is put.
@@ -165,11 +165,11 @@ def test_other_images_in_the_same_place_get_other_draws(tmp_path: Path) -> None:
 def test_what_is_protected_once_is_the_same_in_all_rounds_messages_and_pipelines_around_it() -> None:
     mixed = "VisualMixer(window_lower=4, window_upper=16)"
     node = Node(replace(TASK, pipeline=mixed))
-    first = node.client().protected().images
-    assert not torch.equal(first, node.client().originals().images)
-    assert torch.equal(node.client(round=2).protected().images, first)
-    assert torch.equal(node.client(pipeline=f"{mixed} | Clip(max_norm=1.0)").protected().images, first)
-    assert not torch.equal(Node(node.task, b"t" * 32).client().protected().images, first)
+    first = node.client().data.protected().images
+    assert not torch.equal(first, node.client().data.originals().images)
+    assert torch.equal(node.client(round=2).data.protected().images, first)
+    assert torch.equal(node.client(pipeline=f"{mixed} | Clip(max_norm=1.0)").data.protected().images, first)
+    assert not torch.equal(Node(node.task, b"t" * 32).client().data.protected().images, first)
 
 
 def test_the_audit_finds_the_images_that_a_probe_was_computed_on() -> None:
@@ -201,9 +201,9 @@ def test_the_audit_finds_whom_a_round_trained_on() -> None:
 def test_a_gradient_finds_the_tokens_that_it_answers() -> None:
     node = Node(replace(SPLIT_TASK, pipeline="PatchShuffle() | FeatureNoise(std=1.0)"))
     edge = node.client().load_edge({}).requires_grad_(False)
-    sent = [*node.client().send_batches(edge, 0, 2), *node.client().send_batches(edge, 2, 2)]
+    sent = [*node.client().batches.send(edge, 0, 2), *node.client().batches.send(edge, 2, 2)]
     for number, one in enumerate(sent):
-        again = node.client().smash_batch(edge, number)
+        again = node.client().batches.smash(edge, number)
         assert torch.equal(again.features, one.features)
         assert torch.equal(again.examples, one.examples)
     seen = torch.cat([one.examples for one in sent])
@@ -214,11 +214,11 @@ def test_the_audit_of_smashed_data_finds_what_was_sent() -> None:
     node = Node(replace(SPLIT_TASK, pipeline="ImageNoise(std=0.1) | PatchShuffle()"))
     one = node.client()
     edge = one.load_edge({}).requires_grad_(False)
-    first = one.send_audited(edge, 0, 2)
-    assert not torch.equal(one.send_audited(edge, 0, 2), first)
-    sent = one.send_audited(edge, 0, 1)[0]
-    order = node.client().audit_orders(0, 1, edge.num_tokens)[0]
-    plain = node.client().audited(0).seen
+    first = one.audits.send(edge, 0, 2)
+    assert not torch.equal(one.audits.send(edge, 0, 2), first)
+    sent = one.audits.send(edge, 0, 1)[0]
+    order = node.client().audits.orders(0, 1, edge.num_tokens)[0]
+    plain = node.client().audits.truth(0).seen
     tokens = edge.embed(normalise(plain.images, node.task.data_card()))
     mine = edge.encode(tokens.flatten(0, 1)[order[: len(plain)]])
     torch.testing.assert_close(sent[: len(plain)], mine, atol=1e-5, rtol=1e-4)

@@ -12,9 +12,10 @@ from attacks.base import Labels, Reconstruction
 from attacks.metrics import label_hits
 from clients.audit import audit_baselines, audit_guesses, paper_scale, paper_scores, score_both, uniform_label_accuracy
 from clients.data import load_dataset
+from clients.data_card import DataCard
+from clients.local_data import LocalData, Probed
 from clients.split_training import SplitClient
-from clients.task import DataCard, Task
-from clients.training import Probed
+from clients.task import Task
 from defenses.base import Batch
 from tests.clients.test_split_training import TASK
 
@@ -55,11 +56,11 @@ def test_a_random_guess_of_paired_labels_is_at_chance() -> None:
 
 
 def test_the_baseline_of_an_audit_is_paired_as_its_attacks_are() -> None:
-    client = SplitClient(replace(TASK, probe_images=4), 0, range(40), range(20))
+    client = SplitClient(LocalData(replace(TASK, probe_images=4), 0, range(40), range(20)))
     scores = audit_baselines(client, "smashed", pictures=False).scores
     (chance,) = [values for name, values in scores.items() if name.endswith("uniform:label-accuracy")]
     assert chance == [0.1] * 8  # two targets of four images
-    right = [Labels(client.audited(at).original.targets.argmax(1)) for at in (0, 1)]
+    right = [Labels(client.audits.truth(at).original.targets.argmax(1)) for at in (0, 1)]
     found = audit_guesses(client, "smashed", [(guess, None) for guess in right]).scores
     assert found == {"label-accuracy": [1.0] * 8}
 
@@ -106,9 +107,9 @@ def test_a_data_set_that_the_paper_does_not_have_is_compared_as_its_network_sees
 
 
 def test_a_guess_from_smashed_data_gets_both_kinds_of_score() -> None:
-    client = SplitClient(replace(TASK, probe_images=2), 0, range(40), range(20))
+    client = SplitClient(LocalData(replace(TASK, probe_images=2), 0, range(40), range(20)))
     grey = [Reconstruction(torch.full((2, 1, 28, 28), 0.5), torch.full((2,), -1)) for _ in range(2)]
     scores = audit_guesses(client, "smashed", [(guess, None) for guess in grey]).scores
-    std = client.card.std[0]
+    std = client.data.card.std[0]
     expected = [value / std**2 for value in scores["mse-original"]]
     assert scores["mse-paper"] == pytest.approx(expected, rel=1e-4)

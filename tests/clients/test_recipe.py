@@ -13,8 +13,10 @@ from torchvision.transforms import functional as TF  # type: ignore[import-untyp
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
 from clients.augmentation import random_crop_and_flip
+from clients.local_data import LocalData
+from clients.lone_training import train_alone
 from clients.task import Task, load_weights
-from clients.training import LocalClient, set_eval, train_alone
+from clients.training import LocalClient, set_eval
 from defenses.base import Batch
 from strategies.attack_job import AttackJob, Observed, Seen
 
@@ -27,7 +29,7 @@ NORMED = {"model": "resnet20", "norm": "batch", "image_size": 16}
 
 
 def client(**changes: object) -> LocalClient:
-    return LocalClient(replace(TASK, **changes), 0, range(0, 40), range(0, 20))  # type: ignore[arg-type]
+    return LocalClient(LocalData(replace(TASK, **changes), 0, range(0, 40), range(0, 20)))  # type: ignore[arg-type]
 
 
 def weights(task: Task = TASK) -> dict[str, Tensor]:
@@ -89,8 +91,8 @@ def test_rounds_are_torch_sgd_with_nesterov_and_multi_step_lr() -> None:
         )
         for _ in range(2):
             optimizer.zero_grad()
-            images = normalise(one.originals().images, TASK.data_card())
-            F.cross_entropy(reference(images), one.originals().targets).backward()
+            images = normalise(one.data.originals().images, TASK.data_card())
+            F.cross_entropy(reference(images), one.data.originals().targets).backward()
             optimizer.step()
         schedule_of.step()
         scheduler.step()
@@ -103,7 +105,7 @@ def test_rounds_are_torch_sgd_with_nesterov_and_multi_step_lr() -> None:
 @pytest.mark.parametrize("probe_mode", ["train", "eval"])
 def test_a_probe_is_the_gradient_by_hand_in_its_mode_and_attacks_are_told(probe_mode: str) -> None:
     task = replace(TASK, **NORMED, nesterov=True, milestones=(1,), round=2, probe_mode=probe_mode)  # type: ignore[arg-type]
-    one = LocalClient(task, 0, range(0, 40), range(0, 20))
+    one = LocalClient(LocalData(task, 0, range(0, 40), range(0, 20)))
     # Running statistics that are not those of any batch, as after training.
     start = {name: value + 0.3 if "running" in name else value for name, value in weights(task).items()}
     update = one.probe(start, {}).updates[1]
@@ -123,7 +125,7 @@ def test_the_two_modes_differ_with_batch_norm() -> None:
     task = replace(TASK, **NORMED)  # type: ignore[arg-type]
     updates = []
     for mode in ("train", "eval"):
-        one = LocalClient(replace(task, probe_mode=mode), 0, range(0, 40), range(0, 20))
+        one = LocalClient(LocalData(replace(task, probe_mode=mode), 0, range(0, 40), range(0, 20)))
         update = one.probe(weights(task), {}).updates[0]
         updates.append(torch.cat([update[name].flatten() for name, _ in task.build_model().named_parameters()]))
     assert float(F.cosine_similarity(*updates, dim=0)) < 0.9
@@ -153,7 +155,7 @@ def test_crops_come_before_the_defences_and_the_audit_knows_them(pipeline: str) 
     for name, value in gradient(TASK.build_model(), views.seen).items():
         start = weights()[name]
         torch.testing.assert_close(update[name], -0.1 * (value + 0.01 * start), atol=1e-6, rtol=1e-4)
-    held = one.originals().images
+    held = one.data.originals().images
     for at in range(5):
         assert any(torch.equal(views.original.images[at], v) for v in torchvision_views(held[at], 4, flip=True))
     assert not torch.equal(views.original.images, held)
@@ -196,7 +198,7 @@ def test_training_and_evaluation_repeat_and_test_images_stay_whole() -> None:
 
 def test_a_model_trained_alone_falls_with_the_milestones() -> None:
     """A factor near zero after the first of two rounds leaves what one round gives."""
-    batch = client().originals()
+    batch = client().data.originals()
     task = replace(TASK, momentum=0.0, milestones=(1,), learning_rate_factor=1e-9)
     stopped, single = train_alone(task, batch, 5), train_alone(replace(task, rounds=1, milestones=()), batch, 5)
     for (name, left), right in zip(stopped.named_parameters(), single.parameters(), strict=True):

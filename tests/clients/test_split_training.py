@@ -15,14 +15,14 @@ from torch.nn import functional as F
 
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
+from clients.local_data import LocalData
+from clients.optimizer_state import build_optimizer, flat_state, load_flat_state
 from clients.split_models import EdgeHalf, RawPatches
+from clients.split_passes import SplitPasses
 from clients.split_training import (
     NETWORK,
     EdgeState,
     SplitClient,
-    build_optimizer,
-    flat_state,
-    load_flat_state,
 )
 from clients.task import Task
 from clients.training import TrainingError
@@ -39,7 +39,7 @@ Weights = dict[str, Tensor]
 
 
 def client(partition: int = 0, num_train: int = 40, num_test: int = 20, **changes: object) -> SplitClient:
-    return SplitClient(replace(TASK, **changes), partition, range(num_train), range(num_test))
+    return SplitClient(LocalData(replace(TASK, **changes), partition, range(num_train), range(num_test)))
 
 
 def initial(one: SplitClient) -> EdgeState:
@@ -73,7 +73,7 @@ def split_federation(one: SplitClient, steps: int) -> tuple[EdgeState, Weights]:
     state, server = initial(one), one.task.build_halves()[1]
     optimizer = build_optimizer(one.task, server_groups(one.task, server))
     for number in range(steps):
-        sent = one.smash_batch(frozen(one, state), number)
+        sent = one.batches.smash(frozen(one, state), number)
         received = sent.features.clone().requires_grad_()
         optimizer.zero_grad()
         F.cross_entropy(server(received), sent.targets).backward()
@@ -95,10 +95,10 @@ def central(one: SplitClient, steps: int) -> tuple[Weights, Weights]:
     else:
         optimizer = torch.optim.SGD(groups, lr=0, momentum=task.momentum, weight_decay=decay)
     for number in range(steps):
-        examples = one.smash_batch(frozen(one, initial(one)), number).examples
-        batch, (mean,), (std,) = one.originals(), card.mean, card.std
+        examples = one.batches.smash(frozen(one, initial(one)), number).examples
+        batch, (mean,), (std,) = one.data.originals(), card.mean, card.std
         tokens = edge.embed((batch.images[examples] - mean) / std)
-        order = one.pipeline.token_order(len(examples), tokens.shape[1], one.batch_key("batch", number))
+        order = one.pipeline.token_order(len(examples), tokens.shape[1], one.batches.key("batch", number))
         logits = server(edge.encode(tokens.flatten(0, 1)[order]))
         optimizer.zero_grad()
         F.cross_entropy(logits, batch.targets[examples]).backward()
@@ -112,7 +112,7 @@ def central(one: SplitClient, steps: int) -> tuple[Weights, Weights]:
 def sent(pipeline: str, number: int = 0, partition: int = 0, **changes: object) -> Tensor:
     """Features of a client that has one batch, sorted by example: number after number, the same images."""
     one = client(partition, num_train=8, pipeline=pipeline, **changes)
-    smashed = one.smash_batch(frozen(one, initial(one)), number)
+    smashed = one.batches.smash(frozen(one, initial(one)), number)
     return smashed.features[smashed.examples.argsort()]
 
 
@@ -136,12 +136,12 @@ def test_an_image_that_is_protected_once_is_sent_the_same_in_every_round() -> No
 def test_the_first_pass_and_the_gradient_pass_send_the_same() -> None:
     """One is computed with frozen weights, the other with weights that ask for gradients."""
     one = client(pipeline="ImageNoise() | PatchShuffle() | FeatureNoise(std=0.1)")
-    first, again = (one.smash_batch(edge, 3) for edge in (frozen(one, initial(one)), one.load_edge({})))
+    first, again = (one.batches.smash(edge, 3) for edge in (frozen(one, initial(one)), one.load_edge({})))
     assert again.features.requires_grad
     assert not first.features.requires_grad
     torch.testing.assert_close(first.features, again.features.detach(), atol=1e-6, rtol=1e-5)
     assert torch.equal(first.examples, again.examples)
-    assert torch.equal(first.targets, one.originals().targets[first.examples])
+    assert torch.equal(first.targets, one.data.originals().targets[first.examples])
 
 
 @pytest.mark.parametrize(
@@ -159,9 +159,9 @@ def test_the_first_pass_and_the_gradient_pass_send_the_same() -> None:
 )
 def test_passes_cover_all_examples_and_nobody_is_left_alone(num_train: int, changes: dict[str, int], sizes: list[int]):
     one = client(num_train=num_train, **changes)
-    assert one.num_batches() == len(sizes)
+    assert len(one.batches) == len(sizes)
     edge = frozen(one, initial(one))
-    batches = [one.smash_batch(edge, number).examples.tolist() for number in range(one.num_batches())]
+    batches = [one.batches.smash(edge, number).examples.tolist() for number in range(len(one.batches))]
     assert [len(batch) for batch in batches] == sizes
     whole = len(sizes) // one.task.local_epochs if not one.task.local_steps else len(sizes)
     for first in range(0, len(sizes), whole):
@@ -212,7 +212,7 @@ def test_gradients_of_one_message_are_all_taken_at_the_weights_their_batches_wer
     slopes = []
     for number, gradient in enumerate(gradients, start=2):
         edge = one.load_edge(start.weights)
-        (one.smash_batch(edge, number).features * gradient).sum().backward()
+        (one.batches.smash(edge, number).features * gradient).sum().backward()
         slopes.append({name: parameter.grad for name, parameter in edge.named_parameters()})
     late = one.apply_gradients(start, 2, gradients)
     assert late.steps == 2
@@ -288,7 +288,7 @@ def test_a_half_that_is_not_trained_stays_as_the_seed_made_it() -> None:
     edge = one.load_edge({})
     assert not edge.training
     assert not any(parameter.requires_grad for parameter in edge.parameters())
-    assert not one.smash_batch(edge, 0).features.requires_grad
+    assert not one.batches.smash(edge, 0).features.requires_grad
     split_federation(one, 2)
     with torch.no_grad():
         for parameter in edge.parameters():
@@ -335,7 +335,7 @@ def test_a_defence_per_step_acts_on_every_step_of_the_client_half_and_on_audited
     for name, weight in initial(pruned).weights.items():
         torch.testing.assert_close(state.weights[name], weight * kept, atol=1e-6, rtol=1e-5)
     clipped = client(pipeline="Clip(max_norm=0.01, per='step')", weight_decay=0.0)
-    sent = clipped.step_audited(clipped.load_edge({}), 0, 100 * some_gradient(clipped))
+    sent = clipped.audits.step(clipped.load_edge({}), 0, 100 * some_gradient(clipped))
     length = torch.cat([value.flatten() for value in sent.values()]).norm()
     assert length.item() == pytest.approx(0.02 * 0.01, rel=1e-4)
 
@@ -352,8 +352,8 @@ def test_adversarial_training_raises_the_loss_of_the_attacker_that_it_simulates(
         state, _ = split_federation(one, 60)
         network = one.pipeline.edge_training.build_network(16, 16, 49, torch.Generator())
         network.load_state_dict(network_of(state))
-        batch, edge = one.originals(), frozen(one, state)
-        features = edge(normalise(batch.images, one.card))
+        batch, edge = one.data.originals(), frozen(one, state)
+        features = edge(normalise(batch.images, one.data.card))
         return float(F.mse_loss(network(features), RawPatches(7)(batch.images)).detach())
 
     undefended, defended = final_loss(0.0), final_loss(100.0)
@@ -377,8 +377,8 @@ def test_the_simulated_attacker_is_trained_by_adam_on_its_own_loss_and_stays_at_
     network = one.pipeline.edge_training.build_network(16, 16, 49, torch.Generator())
     network.load_state_dict(network_of(state))
     edge, names = one.load_edge(state.weights), [name for name, _ in network.named_parameters()]
-    sent = one.smash_batch(edge, 1)
-    patches = RawPatches(7)(one.originals().images[sent.examples])
+    sent = one.batches.smash(edge, 1)
+    patches = RawPatches(7)(one.data.originals().images[sent.examples])
     mse = F.mse_loss(network(sent.features), patches)
     own = torch.autograd.grad(mse, list(network.parameters()), retain_graph=True)
     against = torch.autograd.grad((sent.features * gradient).sum() - 2 * mse, list(edge.parameters()))
@@ -405,7 +405,7 @@ def test_adversarial_training_trains_the_half_unasked() -> None:
 def test_smashed_test_images_are_the_clients_in_order() -> None:
     one = client()
     edge = frozen(one, initial(one))
-    whole = edge(normalise(one.test_examples().images, one.card))
+    whole = edge(normalise(one.data.test_plain(torch.arange(one.data.num_test)).images, one.data.card))
     parts = torch.cat([one.smash_test(edge, first, 8) for first in (0, 8, 16)])
     torch.testing.assert_close(parts, whole, atol=1e-6, rtol=1e-5)
     shuffled = client(pipeline="PatchShuffle()")
@@ -418,7 +418,7 @@ def test_smashed_test_images_are_the_clients_in_order() -> None:
 def test_judging_counts_what_a_person_would_count() -> None:
     one = client()
     logits = torch.randn(20, 10, generator=torch.Generator().manual_seed(2))
-    truth = one.test_examples().targets.argmax(1).tolist()
+    truth = one.data.test_plain(torch.arange(one.data.num_test)).targets.argmax(1).tolist()
     logits[torch.arange(0, 20, 2), truth[::2]] += 3
     guess = [max(range(10), key=row.__getitem__) for row in logits.tolist()]
     pairs = list(zip(truth, guess, strict=True))
@@ -442,24 +442,24 @@ def same_images(first: Batch, second: Batch) -> bool:
 
 
 def test_attacked_images_are_the_same_in_all_rounds_and_pipelines() -> None:
-    first = client().audited(0)
+    first = client().audits.truth(0)
     assert len(first.original) == len(first.seen) == TASK.probe_images
     assert same_images(first.original, first.seen)
     for changes in ({"round": 2}, {"pipeline": "PatchShuffle()"}, {"pipeline": "ImageNoise()"}, {"batch_size": 4}):
-        other = client(**changes).audited(0)
+        other = client(**changes).audits.truth(0)
         assert same_images(first.original, other.original)
         assert same_images(other.original, other.seen) == (changes.get("pipeline") != "ImageNoise()")
-    assert not same_images(first.original, client().audited(1).original)
-    assert not same_images(first.original, client(partition=1).audited(0).original)
+    assert not same_images(first.original, client().audits.truth(1).original)
+    assert not same_images(first.original, client(partition=1).audits.truth(0).original)
 
 
 def test_an_audit_batch_is_of_the_size_of_training_and_changes_behind_the_attacked_images_alone() -> None:
     one = client(edge_blocks=0)
     edge = frozen(one, initial(one))
-    sent = one.send_audited(edge, 0, 3)
+    sent = one.audits.send(edge, 0, 3)
     assert sent.shape == (3, TASK.batch_size, 16, 16)
-    attacked = edge.embed(normalise(one.audited(0).original.images, one.card))
-    pool = edge.embed(normalise(one.originals().images, one.card))
+    attacked = edge.embed(normalise(one.audits.truth(0).original.images, one.data.card))
+    pool = edge.embed(normalise(one.data.originals().images, one.data.card))
     for sending in sent:
         torch.testing.assert_close(sending[:2], attacked, atol=1e-6, rtol=1e-5)
         distance = (sending[:, None] - pool).abs().amax((2, 3))
@@ -468,22 +468,22 @@ def test_an_audit_batch_is_of_the_size_of_training_and_changes_behind_the_attack
         assert len(set(found.tolist())) == TASK.batch_size, "and different ones"
     for one_sending, other in itertools.combinations(sent[:, 2:], 2):
         assert not torch.allclose(one_sending, other, atol=1e-3)
-    assert torch.equal(one.send_audited(edge, 0, 3), sent)
-    assert torch.equal(one.audit_targets(0)[:2], one.audited(0).original.targets)
-    assert len(one.audit_targets(0)) == TASK.batch_size
+    assert torch.equal(one.audits.send(edge, 0, 3), sent)
+    assert torch.equal(one.audits.targets(0)[:2], one.audits.truth(0).original.targets)
+    assert len(one.audits.targets(0)) == TASK.batch_size
 
 
 @pytest.mark.parametrize("pipeline", ["PatchShuffle()", "BatchShuffle(k=0.5)", "PatchShuffle() | BatchShuffle(k=0.25)"])
 def test_the_told_order_is_the_order_of_the_sending(pipeline: str) -> None:
     plain, one = client(edge_blocks=0), client(edge_blocks=0, pipeline=pipeline)
     edge = frozen(one, initial(one))
-    tokens, sent = plain.send_audited(edge, 1, 2), one.send_audited(edge, 1, 2)
-    orders = one.audit_orders(1, 2, 16)
+    tokens, sent = plain.audits.send(edge, 1, 2), one.audits.send(edge, 1, 2)
+    orders = one.audits.orders(1, 2, 16)
     assert orders.shape == (2, TASK.batch_size, 16)
     assert not torch.equal(orders[0], orders[1])
     for sending, unshuffled, order in zip(sent, tokens, orders, strict=True):
         torch.testing.assert_close(sending, unshuffled.flatten(0, 1)[order], atol=1e-6, rtol=1e-5)
-    later = client(edge_blocks=0, pipeline=pipeline, round=2).audit_orders(1, 2, 16)
+    later = client(edge_blocks=0, pipeline=pipeline, round=2).audits.orders(1, 2, 16)
     assert not torch.equal(later, orders), "each round shuffles anew"
 
 
@@ -493,30 +493,30 @@ def test_where_the_server_holds_the_training_images_test_images_are_attacked() -
 
     for data, attacks_test in (("held-out", False), ("private", True)):
         one = client(auxiliary_data=data, pipeline="PatchShuffle()")
-        images = one.audited(0).original.images
-        assert all_among(images, one.test_examples().images) == attacks_test
-        assert all_among(images, one.originals().images) == (not attacks_test)
-        assert len(one.audit_targets(0)) == TASK.batch_size
+        images = one.audits.truth(0).original.images
+        assert all_among(images, one.data.test_plain(torch.arange(one.data.num_test)).images) == attacks_test
+        assert all_among(images, one.data.originals().images) == (not attacks_test)
+        assert len(one.audits.targets(0)) == TASK.batch_size
 
 
 def test_a_pool_smaller_than_a_batch_is_sent_whole() -> None:
     one = client(num_test=5, auxiliary_data="private")
-    assert one.send_audited(frozen(one, initial(one)), 0, 1).shape[:2] == (1, 5)
+    assert one.audits.send(frozen(one, initial(one)), 0, 1).shape[:2] == (1, 5)
 
 
 def test_the_audit_step_is_one_plain_step_on_the_first_sending() -> None:
     one = client(pipeline="PatchShuffle()", edge_blocks=0)
     edge, gradient = one.load_edge({}), some_gradient(one)
-    update = one.step_audited(edge, 1, gradient)
+    update = one.audits.step(edge, 1, gradient)
     moved = copy.deepcopy(edge)
     optimizer = torch.optim.SGD(moved.parameters(), lr=TASK.edge_learning_rate, weight_decay=TASK.weight_decay)
     # Unshuffled: the gradient goes back to where each token came from.
-    order = one.audit_orders(1, 1, 16)[0]
+    order = one.audits.orders(1, 1, 16)[0]
     origin = torch.zeros_like(gradient).flatten(0, 1).index_copy(0, order.flatten(), gradient.flatten(0, 1))
     plain = client(edge_blocks=0)
-    tokens = plain.send_audited(frozen(one, initial(one)), 1, 1)[0]
+    tokens = plain.audits.send(frozen(one, initial(one)), 1, 1)[0]
     batch = images_of(plain, tokens)
-    (moved(normalise(batch, one.card)) * origin.view_as(gradient)).sum().backward()
+    (moved(normalise(batch, one.data.card)) * origin.view_as(gradient)).sum().backward()
     optimizer.step()
     for (name, after), before in zip(moved.named_parameters(), edge.parameters(), strict=True):
         torch.testing.assert_close(update[name], (after - before).detach(), atol=1e-6, rtol=1e-4)
@@ -524,8 +524,8 @@ def test_the_audit_step_is_one_plain_step_on_the_first_sending() -> None:
 
 def images_of(one: SplitClient, tokens: Tensor) -> Tensor:
     """The training images whose embedded tokens (B, N, D) these are."""
-    images = one.originals().images
-    embedded = one.load_edge({}).embed(normalise(images, one.card)).detach()
+    images = one.data.originals().images
+    embedded = one.load_edge({}).embed(normalise(images, one.data.card)).detach()
     return images[(tokens[:, None] - embedded).abs().amax((2, 3)).argmin(1)]
 
 
@@ -537,8 +537,8 @@ def test_nobody_is_sent_more_often_than_is_accounted(steps: int, epochs: int, si
     counts = torch.zeros(examples)
     for at in range(1, 21):
         one = client(num_train=examples, round=at, local_steps=steps, local_epochs=epochs, batch_size=size)
-        drawn = [one._examples(number) for number in range(one.num_batches())]
-        assert [len(part) for part in drawn] == one.task.split_batches(examples)
+        drawn = [one.batches._examples(number) for number in range(len(one.batches))]
+        assert [len(part) for part in drawn] == SplitPasses(one.task, examples).batches()
         counts += torch.bincount(torch.cat(drawn), minlength=examples)
-        assert counts.max() <= one.task.transmissions(examples, at)
-    assert counts.max() == one.task.transmissions(examples, 20)
+        assert counts.max() <= SplitPasses(one.task, examples).transmissions(at)
+    assert counts.max() == SplitPasses(one.task, examples).transmissions(20)

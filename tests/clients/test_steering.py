@@ -13,6 +13,7 @@ from flwr.common.config import parse_config_args
 
 from attacks.metrics import psnr
 from clients.draws import Draws, Notebook
+from clients.local_data import LocalData
 from clients.questions import Answers, allowed_pipelines
 from clients.records import REFUSED, tensors_of, to_record
 from clients.split_training import SplitClient
@@ -37,8 +38,8 @@ def test_an_image_keeps_its_protection_whatever_company_it_is_dealt(pipeline: st
     dealt = [[0, *range(1 + 7 * at, 8 + 7 * at)] for at in range(5)] + [[90, 0, 91], [0]]
     task = replace(TASK, pipeline=pipeline)
     clients = [Node(task, train=train).client() for train in dealt]
-    seen = [c.kept(torch.tensor([train.index(0)])).images for c, train in zip(clients, dealt, strict=True)]
-    assert not torch.equal(seen[0], clients[0].plain(torch.tensor([0])).images)
+    seen = [c.data.kept(torch.tensor([train.index(0)])).images for c, train in zip(clients, dealt, strict=True)]
+    assert not torch.equal(seen[0], clients[0].data.plain(torch.tensor([0])).images)
     assert all(torch.equal(one, seen[0]) for one in seen)
 
 
@@ -47,9 +48,11 @@ def test_protections_of_other_company_do_not_average_out() -> None:
     quality = {}
     for name in ("secret", "seed"):
         draws = Draws(SECRET, Notebook("", lambda _: None)) if name == "secret" else None
-        dealt = [LocalClient(task, 0, [0, *range(1 + 7 * k, 8 + 7 * k)], range(20), draws) for k in range(15)]
-        seen = torch.stack([one.kept(torch.tensor([0])).images for one in dealt])
-        truth = dealt[0].plain(torch.tensor([0])).images
+        dealt = [
+            LocalClient(LocalData(task, 0, [0, *range(1 + 7 * k, 8 + 7 * k)], range(20), draws)) for k in range(15)
+        ]
+        seen = torch.stack([one.data.kept(torch.tensor([0])).images for one in dealt])
+        truth = dealt[0].data.plain(torch.tensor([0])).images
         quality[name] = float(psnr(seen.mean(0), truth)[0] - psnr(seen[0], truth)[0])
     assert quality["secret"] == pytest.approx(0.0, abs=1e-3)
     assert quality["seed"] > 8.0  # what a simulation keeps, and a deployed node did
@@ -57,15 +60,18 @@ def test_protections_of_other_company_do_not_average_out() -> None:
 
 def test_other_images_of_one_client_get_other_draws() -> None:
     one = Node(replace(TASK, pipeline=NOISE)).client()
-    noise = one.protected().images - one.originals().images
+    noise = one.data.protected().images - one.data.originals().images
     assert len({image.numpy().round(3).tobytes() for image in noise}) == len(noise)
 
 
 @pytest.mark.parametrize("kind", ["test", "membership"])
 def test_a_test_image_keeps_its_protection_whatever_part_a_message_names(kind: str) -> None:
     one = Node(replace(TASK, pipeline=MIXER)).client()
-    parts = [one.protected_test(kind, one.test_plain(torch.arange(first, 6)), first).images[-1] for first in range(6)]
-    assert not torch.equal(parts[0], one.test_plain(torch.tensor([5])).images[0])
+    parts = [
+        one.data.protected_test(kind, one.data.test_plain(torch.arange(first, 6)), first).images[-1]
+        for first in range(6)
+    ]
+    assert not torch.equal(parts[0], one.data.test_plain(torch.tensor([5])).images[0])
     assert all(torch.equal(part, parts[0]) for part in parts)
 
 
@@ -108,7 +114,7 @@ def test_a_batch_is_sent_once_in_a_round(tmp_path: Path) -> None:
 def test_noise_of_one_batch_cannot_be_averaged_away(tmp_path: Path) -> None:
     task = replace(FROZEN, pipeline="FeatureNoise(std=1.0)")
     plain = SplitClient(
-        replace(task, pipeline=""), 0, range(40), range(20), Draws(SECRET, Notebook("", lambda _: None))
+        LocalData(replace(task, pipeline=""), 0, range(40), range(20), Draws(SECRET, Notebook("", lambda _: None)))
     )
     shape = plain.load_edge({}).num_tokens
     left = {}

@@ -10,12 +10,15 @@ from torch import Tensor
 
 from attacks.local_model import shared_tensors
 from clients.audit import audit_baselines
+from clients.auxiliary import Auxiliary
 from clients.blind_guesses import means_of
 from clients.data import DataError
 from clients.image_data import StoredImages
+from clients.local_data import LocalData, chunks
+from clients.lone_training import train_alone
 from clients.split_training import SplitClient
 from clients.task import Task
-from clients.training import LocalClient, chunks, train_alone
+from clients.training import LocalClient
 
 TASK = Task(
     dataset="photos", data_dir="", download=False, image_size=20, train_limit=120, test_limit=40, model="lenet", width=0,
@@ -35,9 +38,9 @@ LITTLE = 1e-6
 
 def both(**changes: object) -> tuple[LocalClient, LocalClient]:
     task = replace(TASK, **changes)  # type: ignore[arg-type]
-    held, stored = (LocalClient(replace(task, image_memory=m), 1, SHARE, range(30)) for m in (1.0, LITTLE))
-    assert isinstance(stored.data.train.images, StoredImages)
-    assert isinstance(held.data.train.images, Tensor)
+    held, stored = (LocalClient(LocalData(replace(task, image_memory=m), 1, SHARE, range(30))) for m in (1.0, LITTLE))
+    assert isinstance(stored.data.dataset.train.images, StoredImages)
+    assert isinstance(held.data.dataset.train.images, Tensor)
     return held, stored
 
 
@@ -64,12 +67,12 @@ def test_training_probes_audits_and_scores_are_the_same(pipeline: str, views: di
 def test_what_is_kept_depends_on_no_other_block() -> None:
     """Any selection, in any order, is that selection of the whole; the last block is not full."""
     held, stored = both(pipeline="ImageNoise(std=0.1)")
-    whole = held.protected()
-    assert torch.equal(stored.protected().images, whole.images)
+    whole = held.data.protected()
+    assert torch.equal(stored.data.protected().images, whole.images)
     for chosen in (torch.tensor([54, 0, 7, 8, 7]), torch.randperm(55), torch.arange(48, 55)):
-        assert torch.equal(stored.kept(chosen).images, whole.images[chosen])
+        assert torch.equal(stored.data.kept(chosen).images, whole.images[chosen])
     assert not torch.equal(
-        whole.images[:8] - held.originals().images[:8], whole.images[8:16] - held.originals().images[8:16]
+        whole.images[:8] - held.data.originals().images[:8], whole.images[8:16] - held.data.originals().images[8:16]
     )
 
 
@@ -79,34 +82,34 @@ def test_what_a_split_client_sends_is_the_same(pipeline: str) -> None:
         TASK, scenario="split", model="vit", width=8, depth=2, heads=2, patch_size=5, pipeline=pipeline, crop_padding=2,
         edge_learning_rate=0.1, train_edge=True,
     )  # fmt: skip
-    held, stored = (SplitClient(replace(task, image_memory=m), 1, SHARE, range(30)) for m in (1.0, LITTLE))
+    held, stored = (SplitClient(LocalData(replace(task, image_memory=m), 1, SHARE, range(30))) for m in (1.0, LITTLE))
     edge = held.load_edge({})
     for number in (0, 3):
-        assert torch.equal(held.smash_batch(edge, number).features, stored.smash_batch(edge, number).features)
+        assert torch.equal(held.batches.smash(edge, number).features, stored.batches.smash(edge, number).features)
     assert torch.equal(held.smash_test(edge, 5, 20), stored.smash_test(edge, 5, 20))
-    assert torch.equal(held.audited(1).seen.images, stored.audited(1).seen.images)
+    assert torch.equal(held.audits.truth(1).seen.images, stored.audits.truth(1).seen.images)
     logits = torch.randn(30, 8, generator=torch.Generator().manual_seed(0))
     assert held.judge(logits) == stored.judge(logits)
 
 
 def test_the_servers_own_examples_must_fit_and_can_be_limited() -> None:
     task = replace(TASK, auxiliary_fraction=0.5)
-    batch = task.auxiliary()
+    batch = Auxiliary(task).examples()
     assert len(batch) == 60
     fits = replace(task, auxiliary_limit=9, image_memory=9 * 3 * 400 * 4 / 2**30)
-    assert len(fits.auxiliary()) == 9
-    assert len(fits.held_out_indices(fits.load_data().train.labels.numpy())) == 9
+    assert len(Auxiliary(fits).examples()) == 9
+    assert len(Auxiliary(fits).held_out(fits.load_data().train.labels.numpy())) == 9
     with pytest.raises(DataError, match="auxiliary-limit to at most 9, or raise image-memory"):
-        replace(fits, auxiliary_limit=0).auxiliary()
+        Auxiliary(replace(fits, auxiliary_limit=0)).examples()
     private = replace(fits, auxiliary_data="private")
-    assert len(private.auxiliary()) == 9
-    train_alone(replace(fits, rounds=1, pipeline="ImageNoise(std=0.1)"), fits.auxiliary(), 0)
+    assert len(Auxiliary(private).examples()) == 9
+    train_alone(replace(fits, rounds=1, pipeline="ImageNoise(std=0.1)"), Auxiliary(fits).examples(), 0)
 
 
 def test_the_mean_image_is_the_mean_of_all() -> None:
     for one in both():
-        mean = means_of(one, lambda positions, _, one=one: one.plain(positions).images, 7).mean()
-        torch.testing.assert_close(mean, one.originals().images.mean(0), atol=1e-6, rtol=0)
+        mean = means_of(one.data, lambda positions, _, one=one: one.data.plain(positions).images, 7).mean()
+        torch.testing.assert_close(mean, one.data.originals().images.mean(0), atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize(("count", "first", "sizes"), [(7, 0, [4, 3]), (9, 2, [4, 5]), (1, 0, [1]), (8, 0, [4, 4])])

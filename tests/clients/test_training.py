@@ -19,8 +19,11 @@ from attacks.membership import Membership
 from attacks.noise_models import gradient_noise
 from attacks.normalisation import normalise
 from clients.audit import audit_baselines, audit_guesses, defense_counts, recognition
+from clients.auxiliary import Auxiliary
+from clients.local_data import LocalData
+from clients.lone_training import train_alone
 from clients.task import Task, load_weights
-from clients.training import Ledger, LocalClient, TrainingError, train_alone
+from clients.training import Ledger, LocalClient, TrainingError
 from defenses import VisualMixer
 from defenses.clipping import Clip
 from defenses.dp_sgd import ORDERS
@@ -33,7 +36,7 @@ TASK = Task(
 
 
 def client(**changes: object) -> LocalClient:
-    return LocalClient(replace(TASK, **changes), 0, range(0, 40), range(0, 20))
+    return LocalClient(LocalData(replace(TASK, **changes), 0, range(0, 40), range(0, 20)))
 
 
 def weights(task: Task = TASK) -> dict[str, torch.Tensor]:
@@ -78,7 +81,7 @@ def test_windows_are_counted_over_all_images_as_they_reach_the_shuffle() -> None
     mixer = "VisualMixer(window_lower=2, window_upper=16, first_regions='nearest')"
     (shuffle,) = client(pipeline=mixer).pipeline.defenses
     assert isinstance(shuffle, VisualMixer)
-    plain = shuffle.counts(client().originals().images)
+    plain = shuffle.counts(client().data.originals().images)
     assert min(plain.values()) > 0
     assert defense_counts(client(pipeline=mixer)) == {**plain, "counted-images": 40}
     reported = audit_baselines(client(pipeline=mixer), "probe", pictures=False).scores
@@ -99,7 +102,10 @@ def test_training_equals_a_plain_loop_over_the_same_batches() -> None:
     assert (result.num_examples, result.local_steps) == (40, 6)
     whole_batch = client(local_epochs=3, batch_size=40, weight_decay=0.0)
     model = load_weights(TASK.build_model(), weights())
-    images, targets = normalise(whole_batch.originals().images, TASK.data_card()), whole_batch.originals().targets
+    images, targets = (
+        normalise(whole_batch.data.originals().images, TASK.data_card()),
+        whole_batch.data.originals().targets,
+    )
     for _ in range(3):
         loss = F.cross_entropy(model(images), targets)
         gradients = torch.autograd.grad(loss, list(model.parameters()))
@@ -119,7 +125,7 @@ def test_local_steps_are_that_many_steps_of_torch_sgd(count: int) -> None:
     assert (result.num_examples, result.local_steps) == (40, count)
     model = load_weights(TASK.build_model(), weights())
     optimizer = torch.optim.SGD(model.parameters(), lr=TASK.learning_rate, momentum=0.5, weight_decay=0.01)
-    images, targets = normalise(limited.originals().images, TASK.data_card()), limited.originals().targets
+    images, targets = normalise(limited.data.originals().images, TASK.data_card()), limited.data.originals().targets
     for _ in range(count):
         optimizer.zero_grad()
         F.cross_entropy(model(images), targets).backward()
@@ -143,7 +149,7 @@ def test_a_limited_round_says_how_many_examples_it_used(count: int, examples: in
 
 def test_one_local_step_is_the_gradient_of_the_examples_it_names() -> None:
     limited = client(local_steps=1)
-    used, batch = limited.trained_on(), limited.originals()
+    used, batch = limited.trained_on(), limited.data.originals()
     model = TASK.build_model()
     loss = F.cross_entropy(model(normalise(batch.images[used], TASK.data_card())), batch.targets[used])
     gradients = torch.autograd.grad(loss, list(model.parameters()))
@@ -166,7 +172,7 @@ def test_without_a_limit_local_epochs_decide_and_probes_stay_one_step() -> None:
 def test_the_poisson_sample_of_a_private_step_is_the_one_that_is_named() -> None:
     """Without noise and with a clip that never acts, the update is the sum over that sample by its expected size."""
     private = client(local_steps=1, pipeline="DPSGD(noise_multiplier=0.0, max_grad_norm=1e6)")
-    used, batch = private.trained_on(), private.originals()
+    used, batch = private.trained_on(), private.data.originals()
     model = private.task.build_model()
     images = normalise(batch.images[used], TASK.data_card())
     loss = F.cross_entropy(model(images), batch.targets[used], reduction="sum") / (40 / 3)
@@ -238,7 +244,7 @@ def test_no_two_probes_show_the_same_person_until_all_were_shown() -> None:
     many = client(probe_targets=20)
     images = torch.cat([many.probed(target).original.images for target in range(20)])
     assert len(images) == 40
-    assert len(images.unique(dim=0)) == len(client().plain(torch.arange(40)).images.unique(dim=0))
+    assert len(images.unique(dim=0)) == len(client().data.plain(torch.arange(40)).images.unique(dim=0))
 
 
 def test_a_bound_of_what_one_example_tells_lets_no_exact_number_out_beside_the_update() -> None:
@@ -246,7 +252,9 @@ def test_a_bound_of_what_one_example_tells_lets_no_exact_number_out_beside_the_u
     private, plain = (client(pipeline=text).train(weights(), {}) for text in ("DPSGD(noise_multiplier=1.0)", ""))
     assert set(private.metrics) == {"epsilon", "delta", "train-seconds"}
     assert set(plain.metrics) == {"train-loss", "train-seconds"}
-    other = LocalClient(replace(TASK, pipeline="DPSGD(noise_multiplier=1.0)"), 0, [*range(39), 77], range(0, 20))
+    other = LocalClient(
+        LocalData(replace(TASK, pipeline="DPSGD(noise_multiplier=1.0)"), 0, [*range(39), 77], range(0, 20))
+    )
     theirs = other.train(weights(), {})
     told = [{**r.metrics, "train-seconds": 0.0, "n": r.num_examples, "steps": r.local_steps} for r in (private, theirs)]
     assert told[0] == told[1]
@@ -254,14 +262,14 @@ def test_a_bound_of_what_one_example_tells_lets_no_exact_number_out_beside_the_u
 
 def test_batch_norm_statistics_travel_in_the_update_and_under_its_defences() -> None:
     task = replace(TASK, model="resnet20", norm="batch", image_size=32, learning_rate=0.01)
-    mine = LocalClient(task, 0, range(0, 40), range(0, 20))
+    mine = LocalClient(LocalData(task, 0, range(0, 40), range(0, 20)))
     update = mine.train(weights(task), {}).updates[0]
     assert update[
         "bn.running_mean" if "bn.running_mean" in update else next(n for n in update if n.endswith("running_mean"))
     ].any()
     assert not any(name.endswith("num_batches_tracked") for name in update)
     pruned = LocalClient(
-        replace(task, pipeline="Pruning(fraction=1.0, per='update')"), 0, range(0, 40), range(0, 20)
+        LocalData(replace(task, pipeline="Pruning(fraction=1.0, per='update')"), 0, range(0, 40), range(0, 20))
     ).train(weights(task), {})
     assert not any(value.any() for value in pruned.updates[0].values())
 
@@ -317,7 +325,7 @@ def test_baselines_know_nothing_and_pictures_stay_unless_shared() -> None:
 
 def test_label_scores_count_multisets() -> None:
     mine = client()
-    classes = mine.originals().targets.argmax(1)
+    classes = mine.data.originals().targets.argmax(1)
     wrong = classes.clone()
     wrong[:10] = (wrong[:10] + 1) % 10
     assert audit_guesses(mine, "update", [(Labels(classes.sort().values), None)]).scores["label-accuracy"] == [1.0]
@@ -327,13 +335,13 @@ def test_label_scores_count_multisets() -> None:
 
 def test_a_limited_round_is_scored_against_the_examples_it_used() -> None:
     limited = client(local_steps=1)
-    used = limited.originals().targets.argmax(1)[limited.trained_on()]
+    used = limited.data.originals().targets.argmax(1)[limited.trained_on()]
     scores = audit_guesses(limited, "update", [(Labels(used.sort().values), None)]).scores
     assert scores["label-accuracy"] == [1.0]
-    guess = Reconstruction(limited.originals().images[limited.trained_on()[:8]], used[:8])
+    guess = Reconstruction(limited.data.originals().images[limited.trained_on()[:8]], used[:8])
     assert audit_guesses(limited, "update", [(guess, None)]).scores["psnr-original"] == [100.0] * 8
     others = [at for at in range(40) if at not in limited.trained_on().tolist()]
-    wrong = Reconstruction(limited.originals().images[others[:8]], used[:8])
+    wrong = Reconstruction(limited.data.originals().images[others[:8]], used[:8])
     assert max(audit_guesses(limited, "update", [(wrong, None)]).scores["psnr-original"]) < 40
 
 
@@ -342,10 +350,10 @@ def test_members_of_a_limited_round_are_the_examples_it_used() -> None:
         test = Membership(limited.task.build_model().eval())
         scores = audit_guesses(limited, "update", [(test, None)]).scores
         used = limited.trained_on()
-        images, classes = limited.originals().images[used], limited.originals().targets.argmax(1)[used]
-        expected = test.scores(normalise(images, limited.card), classes)
+        images, classes = limited.data.originals().images[used], limited.data.originals().targets.argmax(1)[used]
+        expected = test.scores(normalise(images, limited.data.card), classes)
         assert scores["member-score"] == pytest.approx(expected.tolist(), rel=1e-4)
-        assert len(scores["other-score"]) == len(limited.test_examples())
+        assert len(scores["other-score"]) == len(limited.data.test_plain(torch.arange(limited.data.num_test)))
     assert len(used) > len(client(local_steps=1).trained_on())
 
 
@@ -370,7 +378,7 @@ def test_membership_is_scored_by_the_client_on_all_of_its_records() -> None:
     mine = client()
     model = mine.task.build_model()
     scores = audit_guesses(mine, "update", [(Membership(model.eval()), None)]).scores
-    assert (len(scores["member-score"]), len(scores["other-score"])) == (mine.num_train, mine.num_test)
+    assert (len(scores["member-score"]), len(scores["other-score"])) == (mine.data.num_train, mine.data.num_test)
     losses = [-value for value in scores["other-score"]]
     assert sum(losses) / len(losses) == pytest.approx(
         mine.evaluate(shared_tensors(model))["test-loss-original"], rel=1e-4
@@ -380,16 +388,16 @@ def test_membership_is_scored_by_the_client_on_all_of_its_records() -> None:
 def test_the_server_s_examples_are_nobody_else_s_and_cover_all_classes() -> None:
     task = replace(TASK, auxiliary_fraction=0.25)
     data = task.load_data()
-    indices = task.auxiliary_indices(data.train.labels.numpy())
+    indices = Auxiliary(task).indices(data.train.labels.numpy())
     assert len(indices) == round(0.25 * len(data.train)) == len(set(indices.tolist()))
     assert len(set(data.train.labels[torch.from_numpy(indices)].tolist())) == data.num_classes
-    assert len(task.auxiliary()) == len(indices)
-    assert len(TASK.auxiliary()) == 0
+    assert len(Auxiliary(task).examples()) == len(indices)
+    assert len(Auxiliary(TASK).examples()) == 0
 
 
 def test_training_alone_is_a_client_s_whole_training_and_repeats() -> None:
     task = replace(TASK, rounds=3, local_epochs=4)
-    batch = client().originals()
+    batch = client().data.originals()
     first, again, other = (train_alone(task, batch, seed) for seed in (1, 1, 2))
     weight = [shared_tensors(model) for model in (first, again, other)]
     assert all(torch.equal(weight[0][name], weight[1][name]) for name in weight[0])
@@ -401,7 +409,7 @@ def test_training_alone_is_a_client_s_whole_training_and_repeats() -> None:
 def test_training_alone_counts_the_limited_steps_of_all_rounds(count: int) -> None:
     taken = []
     hook = register_optimizer_step_post_hook(lambda *_: taken.append(1))
-    train_alone(replace(TASK, rounds=3, local_epochs=4, local_steps=count), client().originals(), 1)
+    train_alone(replace(TASK, rounds=3, local_epochs=4, local_steps=count), client().data.originals(), 1)
     hook.remove()
     assert len(taken) == 3 * count
 

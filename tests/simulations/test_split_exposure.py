@@ -13,6 +13,7 @@ import torch
 
 from attacks.feature_averaging import FeatureAveraging
 from clients.records import tensors_of
+from clients.split_passes import SplitPasses
 from clients.task import Task
 from defenses.feature_noise import FeatureDP
 from defenses.pipeline import Pipeline
@@ -122,15 +123,15 @@ def test_the_client_counts_what_its_messages_hold(steps: int, epochs: int) -> No
         rounds = []
         for at in range(1, 5):
             one = client(num_train=num_train, round=at, **changes)
-            sent = torch.cat([one._examples(number) for number in range(one.num_batches())])
+            sent = torch.cat([one.batches._examples(number) for number in range(len(one.batches))])
             rounds.append(torch.bincount(sent, minlength=num_train))
         for first in range(1, 5):
             for last in range(first, 5):
-                counted = client(num_train=num_train, round=4, **changes).transmissions(first, last)
+                counted = client(num_train=num_train, round=4, **changes).batches.transmissions(first, last)
                 assert torch.equal(counted, sum(rounds[first - 1 : last], torch.zeros_like(counted)))
-                most = client(num_train=num_train, **changes).task.transmissions(num_train, last, first)
+                most = SplitPasses(client(num_train=num_train, **changes).task, num_train).transmissions(last, first)
                 assert int(counted.max()) <= most <= int(counted.max()) + 1
-        nothing = client(num_train=num_train, round=4, **changes).transmissions(5, 4)
+        nothing = client(num_train=num_train, round=4, **changes).batches.transmissions(5, 4)
         assert not nothing.any()
 
 

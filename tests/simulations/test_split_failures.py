@@ -18,7 +18,7 @@ import attacks
 from attacks.base import Labels
 from attacks.smashed import SmashedAttack, SmashedData
 from clients.records import tensors_of
-from clients.split_training import SplitClient
+from clients.split_batches import SplitBatches
 from simulations.run_directory import read_lines
 from simulations.server_app import run_experiment
 from strategies.guard import TooFewReplies
@@ -195,14 +195,14 @@ class Hurried(LocalGrid):
 
 
 def test_a_client_that_hangs_is_stopped_by_its_watchdog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = SplitClient.smash_batch
+    honest = SplitBatches.smash
 
-    def hang(self: SplitClient, edge: Any, number: int) -> Any:
-        if self.partition == 1 and number == 1:
+    def hang(self: SplitBatches, edge: Any, number: int) -> Any:
+        if self.data.partition == 1 and number == 1:
             time.sleep(600)
         return honest(self, edge, number)
 
-    monkeypatch.setattr(SplitClient, "smash_batch", hang)
+    monkeypatch.setattr(SplitBatches, "smash", hang)
     run_experiment(Hurried(2), split_experiment(tmp_path / "run", batches_per_message=1, rounds=1, test_limit=4))
     rows = read_lines(tmp_path / "run" / "rows.jsonl")
     (failed,) = [row for row in rows if row["status"] == "failed"]
@@ -311,15 +311,15 @@ def test_who_was_away_for_the_whole_round_has_no_update(tmp_path: Path, monkeypa
 
 def test_a_client_that_raises_in_a_step_keeps_its_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real path of an error: what the client had before the step is what it goes on with."""
-    honest = SplitClient.smash_batch
+    honest = SplitBatches.smash
 
-    def broken(self: SplitClient, edge: Any, number: int) -> Any:
+    def broken(self: SplitBatches, edge: Any, number: int) -> Any:
         # Only where a batch is sent: going back through it, autograd is on.
-        if self.partition == 1 and number == 1 and not edge.embedding.proj.weight.requires_grad:
+        if self.data.partition == 1 and number == 1 and not edge.embedding.proj.weight.requires_grad:
             raise RuntimeError("disk full")
         return honest(self, edge, number)
 
-    monkeypatch.setattr(SplitClient, "smash_batch", broken)
+    monkeypatch.setattr(SplitBatches, "smash", broken)
     run = federation(settings_for(tmp_path, train_edge=True, batches_per_message=1), 2)
     run.server.train_round(1)
     (failed,) = [row for row in run.rows.found if row.get("status") == "failed"]

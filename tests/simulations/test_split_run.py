@@ -18,6 +18,7 @@ import attacks
 from attacks.base import Labels
 from attacks.normalisation import normalise
 from attacks.smashed import SmashedAttack, SmashedData
+from clients.auxiliary import Auxiliary
 from clients.records import tensors_of
 from defenses.pipeline import Pipeline
 from simulations.experiment import Experiment
@@ -390,9 +391,9 @@ def test_where_the_servers_examples_come_from(tmp_path: Path, auxiliary: str, at
     task, shares = settings.task(Pipeline()), [request for _, request, _ in wire.of("query.setup")]
     clients = torch.cat([tensors_of(request, "indices")["train"] for request in shares])
     assert len(clients.unique()) == len(clients) == {"held-out": 96, "private": 120, "photos": 120}[auxiliary]
-    ours = task.auxiliary()
+    ours = Auxiliary(task).examples()
     assert ours.images.shape[1:] == (1, 28, 28)
-    own = set(task.auxiliary_indices(task.load_data().train.labels.numpy()).tolist()) & set(clients.tolist())
+    own = set(Auxiliary(task).indices(task.load_data().train.labels.numpy()).tolist()) & set(clients.tolist())
     # Indices of another data set are no examples of this one.
     assert (auxiliary == "photos") or len(own) == {"held-out": 0, "private": 120}[auxiliary]
     cards = [row["setting"] for row in rows if row["attack"] == DECODER and row["metric"] == "psnr"]

@@ -14,6 +14,7 @@ from attacks.base import Reconstruction
 from attacks.metrics import blurred
 from clients.audit import audit_baselines, audit_guesses
 from clients.line_up import other_images
+from clients.local_data import LocalData
 from clients.training import LocalClient
 from simulations.experiment import Experiment
 from simulations.report import Row, validate
@@ -33,7 +34,7 @@ def clients(dataset: str, seed: int) -> tuple[LocalClient, ...]:
     settings = Experiment(dataset=dataset, train_limit=480, test_limit=80, probe_targets=TARGETS, seed=seed)
     task = settings.task(settings.pipelines()[0])
     parts = [(range(at * 120, at * 120 + 120), range(at * 20, at * 20 + 20)) for at in range(CLIENTS)]
-    return tuple(LocalClient(task, at, *part) for at, part in enumerate(parts))
+    return tuple(LocalClient(LocalData(task, at, *part)) for at, part in enumerate(parts))
 
 
 def rows_of(attack: str, scores: dict[str, list[float]]) -> list[Row]:
@@ -57,7 +58,7 @@ def judged(dataset: str, guesser: Guesser, seed: int = 0) -> tuple[str, str]:
     for client in clients(dataset, seed):
         guesses = []
         for target in range(TARGETS):
-            images = guesser(client, client.probed(target).original.images, client.partition * TARGETS + target)
+            images = guesser(client, client.probed(target).original.images, client.data.partition * TARGETS + target)
             guesses.append((Reconstruction(images, torch.full((len(images),), -1)), None))
         for name, values in audit_guesses(client, "probe", guesses).scores.items():
             pooled.setdefault(name, []).extend(values)
@@ -72,11 +73,11 @@ def noise(like: Tensor, number: int, std: float) -> Tensor:
 
 
 def mean_image(client: LocalClient, truth: Tensor, number: int) -> Tensor:
-    return client.originals().images.mean(0, keepdim=True)
+    return client.data.originals().images.mean(0, keepdim=True)
 
 
 def another(client: LocalClient, number: int) -> Tensor:
-    return other_images(client, client.probed(number % TARGETS), number)[:1]
+    return other_images(client.data, client.probed(number % TARGETS), number)[:1]
 
 
 BLIND: dict[str, Guesser] = {

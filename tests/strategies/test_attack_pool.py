@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from attacks import Labels, UpdateHistory
+from clients.auxiliary import Auxiliary
+from clients.local_data import LocalData
 from clients.task import Task
 from clients.training import LocalClient
 from strategies.attack_job import AttackJob, Observed, Seen
@@ -24,7 +26,7 @@ from tests.clients.test_training import TASK, weights
 @pytest.fixture(scope="module")
 def job() -> AttackJob:
     start = weights()
-    updates = LocalClient(TASK, 0, range(40), range(20)).probe(start, {}).updates
+    updates = LocalClient(LocalData(TASK, 0, range(40), range(20))).probe(start, {}).updates
     labels = torch.tensor([1, 2])
     seen = [Seen(0, at, update, 2, 1, labels if at else None) for at, update in enumerate(updates)]
     observed = Observed(TASK, start, seen)
@@ -86,14 +88,14 @@ def test_a_killed_worker_loses_its_job_and_no_later_one(job: AttackJob, pool: At
 
 def test_a_job_builds_its_model_and_its_auxiliary_data_once(job: AttackJob, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    for name in ("build_model", "auxiliary"):
-        original = getattr(Task, name)
-        monkeypatch.setattr(Task, name, lambda task, n=name, o=original: calls.append(n) or o(task))
+    for owner, name in ((Task, "build_model"), (Auxiliary, "examples")):
+        original = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda one, n=name, o=original: calls.append(n) or o(one))
     texts = ("LabelInference()", "LossThreshold()", "InvertingGradients(iterations=1, restarts=1)")
     observed = replace(job.observed, task=replace(job.task, seed=91))  # of no other test: fitted attacks are cached
     outcomes = run_job(replace(job, attacks=texts, observed=observed)).outcomes
     assert [outcome.error for outcome in outcomes] == ["", "", ""]
-    assert sorted(calls) == ["auxiliary", "build_model"]
+    assert sorted(calls) == ["build_model", "examples"]
 
 
 def test_a_history_holds_the_updates_of_one_client_oldest_first(

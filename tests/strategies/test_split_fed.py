@@ -136,7 +136,7 @@ def assert_halves(run: Federation, edge: nn.Module, server: nn.Module, settings:
         if settings.optimizer == "adamw" and name.endswith("qkv.bias"):
             # Attention does not depend on the keys' bias: its gradient is rounding, which AdamW blows up to whole steps.
             queries, _, values = range(3)
-            ours, theirs = (one.view(3, -1)[[queries, values]] for one in (ours, theirs))
+            ours, theirs = (one.data.view(3, -1)[[queries, values]] for one in (ours, theirs))
         torch.testing.assert_close(
             ours, theirs, rtol=0, atol=TOLERANCE[settings.optimizer], msg=lambda m, n=name: f"{n}: {m}"
         )

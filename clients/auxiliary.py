@@ -1,0 +1,95 @@
+"""The server's own examples: which they are, and what no client may hold because of them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from clients.data import load_dataset, to_float
+from clients.image_data import DataError, ImageData, Labels, stratified_prefix, with_channels
+from clients.task import FLOAT_BYTES, Task
+from defenses.base import Batch
+
+OWN_AUXILIARY = ("held-out", "private")
+"""Values of ``auxiliary-data`` that mean the clients' own data set."""
+
+
+class Auxiliary:
+    """The server's own examples in the runs of a task.
+
+    Args:
+        task: Says where they come from (``auxiliary_data``), and how many they are.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    def examples(self) -> Batch:
+        """The server's own examples (``auxiliary_data``), as floats in [0, 1] with one-hot targets.
+
+        Another data set is read in the size and colours of the clients' images. Its classes are not theirs.
+
+        Raises:
+            DataError: When they are more than ``image_memory`` holds: attacks that learn want them all at once.
+        """
+        self.check()
+        part, num_classes, indices = self._part()
+        targets = F.one_hot(part.labels[indices], num_classes).float()
+        return Batch(to_float(part.images[indices]), targets)
+
+    def size(self) -> int:
+        """Bytes of the images that ``examples`` gives."""
+        part, _, indices = self._part()
+        return len(indices) * math.prod(part.images.shape[1:]) * FLOAT_BYTES
+
+    def check(self) -> None:
+        """Whether the server's examples fit into memory; reads none of their images.
+
+        Raises:
+            DataError: See ``examples``.
+        """
+        size, count = self.size(), len(self._part()[2])
+        if size > self.task.image_memory * 2**30:
+            fitting = int(self.task.image_memory * 2**30 * count / size)
+            fewer = f"set auxiliary-limit to at most {fitting}, or " if fitting else ""
+            raise DataError(
+                f"the server's {count} examples are {size / 2**30:.2g} GiB, and image-memory is {self.task.image_memory:g}; "
+                f"{fewer}raise image-memory"
+            )
+
+    def _part(self) -> tuple[ImageData, int, Tensor]:
+        """The data that the server's examples are from, their number of classes, and which they are."""
+        data = self.task.load_data()
+        part, num_classes = data.train, data.num_classes
+        if self.task.auxiliary_data not in OWN_AUXILIARY:
+            channels, height, _ = data.input_shape
+            other = load_dataset(
+                self.task.auxiliary_data, data_dir=self.task.data_dir, download=self.task.download, image_size=height,
+                train_limit=self.task.train_limit, test_limit=1, image_memory=self.task.image_memory,
+            )  # fmt: skip
+            part, num_classes = with_channels(other.train, channels), other.num_classes
+        return part, num_classes, torch.from_numpy(self.indices(part.labels.numpy()))
+
+    def indices(self, labels: Labels) -> NDArray[np.int64]:
+        """Sorted indices of the server's own examples among training labels (N,); a share of every class, drawn by the seed.
+
+        All of them where clients own their data (the server's data directory then holds the server's), where the data set is
+        another one, and in the worst case of "private".
+        """
+        whole = self.task.owns_data or self.task.auxiliary_data != "held-out"
+        count = len(labels) if whole else round(self.task.auxiliary_fraction * len(labels))
+        count = min(count, self.task.auxiliary_limit or count)
+        if not count:
+            return np.zeros(0, dtype=np.int64)
+        order = np.random.default_rng([self.task.seed, 1]).permutation(len(labels))
+        return np.sort(order[stratified_prefix(labels[order], count)]).astype(np.int64)
+
+    def held_out(self, labels: Labels) -> NDArray[np.int64]:
+        """Those training examples of the clients' data set that no client may hold, because the server does."""
+        none = np.zeros(0, dtype=np.int64)
+        return self.indices(labels) if self.task.auxiliary_data == "held-out" else none

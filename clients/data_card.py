@@ -1,0 +1,43 @@
+"""What the server must know of the clients' data to build the model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from clients.data import ImageDataset
+
+
+@dataclass(frozen=True)
+class DataCard:
+    """What the server must know of the clients' data to build the model; no example is needed for that.
+
+    Attributes:
+        num_classes: Number of classes.
+        input_shape: (C, H, W).
+        mean: Per channel, of images in [0, 1].
+        std: Per channel.
+    """
+
+    num_classes: int
+    input_shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @classmethod
+    def of(cls, data: ImageDataset) -> DataCard:
+        """The card of a data set."""
+        return cls(data.num_classes, data.input_shape, tuple(data.mean), tuple(data.std))
+
+    @classmethod
+    def from_json(cls, text: str) -> DataCard:
+        """Reads a card that was written as a JSON object."""
+        return cls.from_mapping(json.loads(text))
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> DataCard:
+        """Reads a card whose tuples have become lists."""
+        plain: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+        return cls(**plain)

@@ -1,0 +1,61 @@
+"""Training on the server's own examples as a client trains on its: for attacks that learn from models of their own."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from attacks.local_model import shared_tensors
+from clients.local_data import BLOCK, LocalData, join
+from clients.task import Task, load_weights
+from clients.training import Ledger, LocalClient
+from defenses.base import Batch, generator_for
+
+
+class _GivenData(LocalData):
+    """Examples that are given as they are: the server's own."""
+
+    def __init__(self, task: Task, batch: Batch, partition: int) -> None:
+        super().__init__(task, partition, range(len(batch)), ())
+        self._batch = batch
+
+    def plain(self, positions: Tensor) -> Batch:
+        """Of the given examples."""
+        return Batch(self._batch.images[positions], self._batch.targets[positions])
+
+    def kept(self, positions: Tensor) -> Batch:
+        """Kept here, as a batch has no name to cache it by."""
+        if self.task.augments or not self.pipeline.protects_once:
+            return self.plain(positions)
+        return Batch(self._whole.images[positions], self._whole.targets[positions])
+
+    @functools.cached_property
+    def _whole(self) -> Batch:
+        return join([self._kept_block(at) for at in range(math.ceil(self.num_train / BLOCK))])
+
+
+def train_alone(task: Task, batch: Batch, seed: int) -> nn.Module:
+    """A model trained on one batch of examples as clients train theirs, in as many rounds; in eval mode.
+
+    Args:
+        task: The clients' orders; its pipeline protects this training too.
+        batch: The examples.
+        seed: Of the weights and of the training; the clients' own seeds are not touched.
+    """
+    # Streams that no client has: clients' partitions count from 0.
+    own_seed = int(torch.randint(2**31, (), generator=generator_for("alone", task.seed, seed)))
+    alone = replace(task, seed=own_seed, round=1)
+    data = _GivenData(alone, batch, -1)
+    client = LocalClient(data)
+    weights = shared_tensors(alone.build_model())
+    ledger: Ledger = {}
+    for server_round in range(1, task.rounds + 1):
+        data.task = replace(alone, round=server_round)
+        result = client.train(weights, ledger)
+        ledger = result.ledger
+        weights = {name: weight + result.updates[0][name] for name, weight in weights.items()}
+    return load_weights(alone.build_model(), weights).eval()

@@ -1,0 +1,116 @@
+"""The batches that an audit of split learning asks for: what training sends, of images that stay the same from round to round."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from clients.local_data import Probed
+from clients.split_batches import SplitBatches, smashed
+from clients.split_models import EdgeHalf
+from clients.training import device
+from defenses.base import Batch, Key, Update, generator_for
+
+
+class AuditBatches:
+    """One client's audit batches, by the number of the target.
+
+    Args:
+        batches: Its training batches.
+    """
+
+    def __init__(self, batches: SplitBatches) -> None:
+        self.batches, self.data, self.task = batches, batches.data, batches.data.task
+
+    def truth(self, target: int) -> Probed:
+        """The images of an audit batch: those that are attacked, as the person holds them and as they entered the embedding.
+
+        Training images, or test images where the server's auxiliary data are the training images themselves.
+        """
+        view = self._view(target, 0)
+        original, seen = (
+            Batch(batch.images[: self.task.probe_images], batch.targets[: self.task.probe_images])
+            for batch in (view.original, view.seen)
+        )
+        return Probed(original, seen, view.positions[: self.task.probe_images])
+
+    def send(self, edge: EdgeHalf, target: int, transmissions: int) -> Tensor:
+        """Transmissions (R, B, N, D) of an audit batch: the attacked images stay in front, their company changes."""
+        self.data.renew("smash", target)
+        with torch.no_grad():
+            sent = [
+                smashed(self.data, edge, self._shown(target, at).images, self._key(target, at))
+                for at in range(transmissions)
+            ]
+        return torch.stack(sent).cpu()
+
+    def transmissions(self, target: int, first_round: int, last_round: int) -> Tensor:
+        """How often the run itself sends each attacked image of an audit batch in these rounds: (n,) int64.
+
+        Training images in training; test images once in the evaluation behind every round, of which round 0 is the first.
+        """
+        chosen = self._examples(target, 0)[: self.task.probe_images]
+        if self.task.auxiliary_data == "private":
+            return torch.full((len(chosen),), last_round - first_round + 1)
+        return self.batches.transmissions(max(first_round, 1), last_round)[chosen]
+
+    def targets(self, target: int) -> Tensor:
+        """Class probabilities (B, K) of the first sending of an audit batch, which the server knows as it does in training."""
+        return self._shown(target, 0).targets
+
+    def orders(self, target: int, transmissions: int, num_tokens: int) -> Tensor:
+        """Where each token of ``send`` came from: (R, B, N) int64. Only for upper bounds that are told."""
+        batch = len(self._examples(target, 0))
+        orders = [
+            self.data.pipeline.token_order(batch, num_tokens, self._key(target, at)) for at in range(transmissions)
+        ]
+        return torch.stack(orders)
+
+    def step(self, edge: EdgeHalf, target: int, gradient: Tensor) -> Update:
+        """The update of one plain step of SGD on the first sending of an audit batch, through the update defences.
+
+        An edge-training defence adds nothing to this step: its penalty is left out.
+        """
+        features = smashed(self.data, edge, self._shown(target, 0).images, self._key(target, 0))
+        self.data.renew("audit-step", target)
+        weights, key = (
+            dict(edge.named_parameters()),
+            self.data.key("audit-step", self.task.round, target, number=target),
+        )
+        loss = (features * gradient.to(device())).sum()
+        gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
+        found = {name: own for name, own in zip(weights, gradients, strict=True) if own is not None}
+        found = self.data.pipeline.protect_gradient(found, (*key, "gradient"))
+        rate, decay = self.task.edge_learning_rate, self.task.weight_decay
+        update = {
+            name: -rate * (found.get(name, torch.zeros_like(weight)) + decay * weight).detach().cpu()
+            for name, weight in weights.items()
+        }
+        return self.data.pipeline.protect_update(update, key)
+
+    def _key(self, target: int, sending: int) -> Key:
+        return self.data.key("smash", self.task.round, target, sending, number=target)
+
+    def _examples(self, target: int, sending: int) -> Tensor:
+        """Positions in the audit pool; the attacked ones are the same in all rounds and pipelines, so that curves compare.
+
+        No image is attacked in two batches as long as there are enough.
+        """
+        size = self.data.num_test if self.task.auxiliary_data == "private" else self.data.num_train
+        order = torch.randperm(size, generator=generator_for(*self.data.key("audited")))
+        order = order.roll(-target * self.task.probe_images)
+        attacked, rest = order[: self.task.probe_images], order[self.task.probe_images :]
+        company = max(min(self.task.batch_size, size) - len(attacked), 0)
+        drawn = torch.randperm(len(rest), generator=generator_for(*self._key(target, sending), "company"))[:company]
+        return torch.cat([attacked, rest[drawn]])
+
+    def _shown(self, target: int, sending: int) -> Batch:
+        return self._view(target, sending).seen
+
+    def _view(self, target: int, sending: int) -> Probed:
+        """An audit batch before the defences and as it enters the embedding; test images are neither cropped nor mirrored."""
+        chosen, key = self._examples(target, sending), self._key(target, sending)
+        if self.task.auxiliary_data != "private":
+            return self.data.view(chosen, key)
+        clean = self.data.test_plain(chosen)
+        return Probed(clean, self.data.pipeline.protect_test(clean, key), self.data.num_train + chosen)

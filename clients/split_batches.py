@@ -1,0 +1,97 @@
+"""A client's training examples as split learning sends them: which batch holds whom, and what of it crosses the wire.
+
+A batch is named by its number in the round: its examples, its shuffles and its noise follow from that alone, so that the forward
+pass can be computed again when the gradient arrives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attacks.smashed import smash
+from clients.local_data import LocalData
+from clients.split_models import EdgeHalf
+from clients.split_passes import SplitPasses
+from clients.training import device
+from defenses.base import Batch, Key, generator_for
+
+
+@dataclass(frozen=True)
+class Smashed:
+    """One batch on the wire.
+
+    Attributes:
+        features: (B, N, D), after all defences.
+        examples: (B,) int64, positions among the client's training examples: where the server holds the labels, it needs these.
+        targets: (B, K) class probabilities: where the labels travel, they travel with the tokens.
+    """
+
+    features: Tensor
+    examples: Tensor
+    targets: Tensor
+
+
+class SplitBatches:
+    """The batches of one round. Their number (``len``), content and draws follow from the task and the client's own streams.
+
+    Args:
+        data: The client's examples.
+    """
+
+    def __init__(self, data: LocalData) -> None:
+        self.data, self.task = data, data.task
+        self._passes = SplitPasses(data.task, data.num_train)
+
+    def __len__(self) -> int:
+        """Batches of one round."""
+        return len(self._passes.batches())
+
+    def smash(self, edge: EdgeHalf, number: int) -> Smashed:
+        """Batch ``number`` of this round as it is (or was) sent; autograd passes through where the weights ask for it."""
+        examples = self._examples(number)
+        batch = self._shown(examples, number)
+        features = smashed(self.data, edge, batch.images, self.key("batch", number))
+        return Smashed(features, examples, batch.targets)
+
+    def send(self, edge: EdgeHalf, first: int, count: int) -> list[Smashed]:
+        """Batches ``first`` to ``first + count`` of this round (fewer at its end), with new draws."""
+        self.data.renew("batches", first, count)
+        return [self.smash(edge, number) for number in range(first, min(first + count, len(self)))]
+
+    def _examples(self, number: int) -> Tensor:
+        number, at = self._passes.place(number)
+        return self._order(number)[at * self.task.batch_size : (at + 1) * self.task.batch_size]
+
+    def _order(self, number: int) -> Tensor:
+        """All training examples in the order of one pass of the run."""
+        return torch.randperm(self.data.num_train, generator=generator_for(*self.data.key("order", number)))
+
+    def transmissions(self, first_round: int, last_round: int) -> Tensor:
+        """How often training sends each training example in these rounds, both included: (num_train,) int64.
+
+        It follows from the client's own orders, so that nothing need be kept, and a message that got lost counts as sent.
+        """
+        counts, size = torch.zeros(self.data.num_train, dtype=torch.int64), self.task.batch_size
+        for number, first, end in self._passes.within(first_round, last_round):
+            counts[self._order(number)[first * size : end * size]] += 1
+        return counts
+
+    def _shown(self, examples: Tensor, number: int) -> Batch:
+        """What enters the embedding, in [0, 1]."""
+        return self.data.enter(self.data.kept(examples), self.key("images", number))
+
+    def key(self, what: str, number: int) -> Key:
+        """The random stream of a batch's "images" (input defences) or of the "batch" of their tokens."""
+        return self.data.key("batches", self.task.round, what, number, number=number)
+
+    def originals(self, number: int) -> Batch:
+        """The views that a batch was made of, before all defences."""
+        return self.data.augmented(self.data.plain(self._examples(number)), self.key("images", number))
+
+
+def smashed(data: LocalData, edge: EdgeHalf, images: Tensor, key: Key) -> Tensor:
+    """What a client's half makes of images that entered it, after all defences: (B, N, D)."""
+    return smash(edge, data.pipeline, images.to(device()), data.card, key)
