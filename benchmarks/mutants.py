@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
@@ -71,31 +71,41 @@ class Mutant:
         return "\n".join(difflib.unified_diff(before, self.text.splitlines(), name, self.operator, lineterm="", n=0))
 
 
-def mutants_of(path: Path) -> Iterator[Mutant]:
-    """Every mutant of a module."""
+def places_of(path: Path) -> list[tuple[str, int]]:
+    """Every mutant of a module, not yet made: an operator and the number of the place where it acts."""
     from cosmic_ray import plugins
     from cosmic_ray.ast import ast_nodes, get_ast_from_path
-    from cosmic_ray.mutating import mutate_code
 
     tree = get_ast_from_path(path)
-    source = path.read_bytes()
+    places = []
     for name in NAMES:
         operator = plugins.get_operator(name)()
         count = sum(len(list(operator.mutation_positions(node))) for node in ast_nodes(tree))
-        for occurrence in range(count):
-            text = mutate_code(source, operator, occurrence)
-            if text is not None:
-                yield Mutant(path, name, text if isinstance(text, str) else text.decode())
+        places += [(name, at) for at in range(count)]
+    return places
+
+
+def mutant_at(path: Path, name: str, at: int) -> Mutant | None:
+    """One of ``places_of``; None where the operator changes nothing."""
+    from cosmic_ray import plugins
+    from cosmic_ray.mutating import mutate_code
+
+    text = mutate_code(path.read_bytes(), plugins.get_operator(name)(), at)
+    return None if text is None else Mutant(path, name, text if isinstance(text, str) else text.decode())
 
 
 def sample(paths: Sequence[Path], count: int, seed: int) -> list[Mutant]:
     """About ``count`` mutants, evenly over the modules."""
     rng = random.Random(seed)
+    paths = sorted(paths, key=lambda _: rng.random())
     each = max(1, count // len(paths))
-    found = []
+    found: list[Mutant] = []
     for path in paths:
-        every = list(mutants_of(path))
-        found += rng.sample(every, min(each, len(every)))
+        places = places_of(path)
+        chosen = rng.sample(places, min(each, len(places)))
+        found += [mutant for place in chosen if (mutant := mutant_at(path, *place)) is not None]
+        if len(found) >= count:
+            break
     rng.shuffle(found)
     return found[:count]
 

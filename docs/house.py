@@ -1,0 +1,157 @@
+"""Draws docs/house.md: the rooms of fedveil and who imports whom, read from the source.
+
+    python docs/house.py          # writes the page
+    python docs/house.py --check  # says whether it is up to date, and whether any rule of the house is broken
+
+The rules: packages import to the left only (``defenses <- attacks <- clients <- strategies <- simulations``), no modules import each
+other in a circle (imports for types count), and in ``attacks`` nothing but ``scoring`` is about the truth: no attack imports it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import functools
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("defenses", "attacks", "clients", "strategies", "simulations")
+PAGE = ROOT / "docs" / "house.md"
+TRUTH = "attacks.scoring"
+
+
+def modules() -> dict[str, Path]:
+    """Dotted name -> file of every module; a package is its ``__init__``."""
+    found = {}
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@functools.cache
+def imports() -> dict[str, frozenset[str]]:
+    """Module -> the modules of the five packages that it imports, for types or inside functions too."""
+    known = modules()
+    return {name: frozenset(_imported(ast.parse(path.read_text()), known)) - {name} for name, path in known.items()}
+
+
+def _imported(tree: ast.Module, known: Mapping[str, Path]) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                if inner in known:
+                    yield inner
+                elif node.module in known:
+                    yield node.module
+
+
+def circles() -> list[list[str]]:
+    """Groups of modules that import each other, directly or by way of others (strongly connected components)."""
+    graph, index, low, stack, found = imports(), {}, {}, [], []  # type: ignore[var-annotated]
+
+    def visit(name: str) -> None:
+        index[name] = low[name] = len(index)
+        stack.append(name)
+        for other in graph[name]:
+            if other not in index:
+                visit(other)
+                low[name] = min(low[name], low[other])
+            elif other in stack:
+                low[name] = min(low[name], index[other])
+        if low[name] == index[name]:
+            at = stack.index(name)
+            if len(group := stack[at:]) > 1:
+                found.append(sorted(group))
+            del stack[at:]
+
+    for name in graph:
+        if name not in index:
+            visit(name)
+    return sorted(found)
+
+
+def arrows_to_the_right() -> list[str]:
+    """Imports of a package by one that stands left of it."""
+    rank = {package: at for at, package in enumerate(PACKAGES)}
+    return sorted(
+        f"{name} imports {other}"
+        for name, others in imports().items()
+        for other in others
+        if rank[other.partition(".")[0]] > rank[name.partition(".")[0]]
+    )
+
+
+def attacks_that_hold_the_truth() -> list[str]:
+    """Modules of ``attacks`` outside ``scoring`` that import it; the package itself only lists what there is."""
+    return sorted(
+        f"{name} imports {other}"
+        for name, others in imports().items()
+        for other in others
+        if name.startswith("attacks.") and not name.startswith(TRUTH) and other.startswith(TRUTH)
+    )
+
+
+def room_of(module: str) -> str:
+    """The folder of a module: a package, or a folder in one."""
+    path = modules()[module]
+    return ".".join(path.parent.relative_to(ROOT).parts)
+
+
+def page() -> str:
+    """The text of docs/house.md."""
+    graph, rooms = imports(), defaultdict(list)
+    for name, path in modules().items():
+        if path.name != "__init__.py":
+            rooms[room_of(name)].append(name)
+    used = defaultdict(set)
+    for name, others in graph.items():
+        for other in others:
+            if room_of(name) != room_of(other) and modules()[name].name != "__init__.py":
+                used[room_of(name)].add(room_of(other))
+    lines = [
+        "# The house",
+        "",
+        "Drawn by `python docs/house.py` from the imports; a test fails when it is out of date. Arrows between packages point left only:",
+        "",
+        "    " + " <- ".join(PACKAGES),
+        "",
+    ]
+    for package in PACKAGES:
+        lines += [f"## {package}/", "", "| room | what is in it | imports from |", "|---|---|---|"]
+        for room in sorted(rooms):
+            if room.partition(".")[0] == package:
+                files = ", ".join(f"`{name.rpartition('.')[2]}`" for name in sorted(rooms[room]))
+                others = ", ".join(f"`{other.replace('.', '/')}`" for other in sorted(used[room])) or "nothing"
+                lines.append(f"| `{room.replace('.', '/')}/` | {_about(room)} {files} | {others} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _about(room: str) -> str:
+    text = ast.get_docstring(ast.parse((ROOT / Path(*room.split(".")) / "__init__.py").read_text())) or ""
+    return text.split("\n")[0]
+
+
+def main() -> None:
+    """Writes or checks."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    if not parser.parse_args().check:
+        PAGE.write_text(page())
+        return
+    faults = [f"circle: {', '.join(group)}" for group in circles()]
+    faults += arrows_to_the_right() + attacks_that_hold_the_truth()
+    if PAGE.read_text() != page():
+        faults.append("docs/house.md is out of date: python docs/house.py")
+    raise SystemExit("\n".join(faults) or None)
+
+
+if __name__ == "__main__":
+    main()
