@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from attacks.adaptive_decoder import AdaptiveDecoder
 from attacks.base import (
     Attack,
     AttackError,
@@ -14,29 +13,39 @@ from attacks.base import (
     Representatives,
     UpdateHistory,
 )
-from attacks.class_gan import ClassGAN
-from attacks.edge_update_inversion import EdgeUpdateInversion
-from attacks.encodings import EncodingInversion
-from attacks.feature_averaging import FeatureAveraging
-from attacks.feature_inversion import FeatureInversion
-from attacks.gradient_inversion import GradientInversion
-from attacks.hermitian_pairing import HermitianPairing
-from attacks.labels import LabelInference, infer_labels
-from attacks.membership import LossThreshold, Membership
-from attacks.metrics import null_baselines, optimal_assignment, score
-from attacks.multitask_gan import MultitaskGAN
-from attacks.noise_models import MaskedInversion, NoiseModelInversion
-from attacks.pix2pix import Pix2Pix
-from attacks.policy_inversion import PolicyInversion
-from attacks.presets import DLG, LBFGSL2, AdamCosine, AdamL1, AdamL2, InvertingGradients, LBFGSCosine, SGDCosine
-from attacks.restoration import LearnedRestorer
-from attacks.server_prediction import ServerPrediction
-from attacks.shadow_models import ShadowModels
-from attacks.shredder import Jigsaw, Shredder
-from attacks.token_decoder import TokenDecoder
-from attacks.token_intersection import TokenIntersection
-from attacks.token_jigsaw import TokenJigsaw
-from attacks.unshuffle import WindowMean
+from attacks.gan.class_gan import ClassGAN
+from attacks.gan.multitask_gan import MultitaskGAN
+from attacks.gradient.inversion import GradientInversion
+from attacks.gradient.labels import LabelInference, infer_labels
+from attacks.gradient.noise_models import MaskedInversion, NoiseModelInversion
+from attacks.gradient.presets import (
+    DLG,
+    LBFGSL2,
+    AdamCosine,
+    AdamL1,
+    AdamL2,
+    InvertingGradients,
+    LBFGSCosine,
+    SGDCosine,
+)
+from attacks.membership.loss_threshold import LossThreshold, Membership
+from attacks.membership.shadow_models import ShadowModels
+from attacks.refinement.encodings import EncodingInversion
+from attacks.refinement.policy_inversion import PolicyInversion
+from attacks.refinement.restoration import LearnedRestorer
+from attacks.refinement.shredder import Jigsaw, Shredder
+from attacks.refinement.unshuffle import WindowMean
+from attacks.scoring.metrics import null_baselines, optimal_assignment, score
+from attacks.smashed.adaptive_decoder import AdaptiveDecoder
+from attacks.smashed.edge_update_inversion import EdgeUpdateInversion
+from attacks.smashed.feature_averaging import FeatureAveraging
+from attacks.smashed.feature_inversion import FeatureInversion
+from attacks.smashed.hermitian_pairing import HermitianPairing
+from attacks.smashed.pix2pix import Pix2Pix
+from attacks.smashed.server_prediction import ServerPrediction
+from attacks.smashed.token_decoder import TokenDecoder
+from attacks.smashed.token_intersection import TokenIntersection
+from attacks.smashed.token_jigsaw import TokenJigsaw
 
 __all__ = [
     "DLG",

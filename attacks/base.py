@@ -1,6 +1,6 @@
 """What an attack is: it sees observations of the wire and returns guesses; it never sees the truth.
 
-Scoring is a separate step (``attacks.metrics``), done by whoever holds the truth. Nothing in this package takes a private image.
+Scoring is a separate step (``attacks.scoring``), done by whoever holds the truth; nothing else in this package takes a private image.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from defenses.base import Batch, Update, call_text
 from defenses.pipeline import Pipeline
 
 if TYPE_CHECKING:
-    from attacks.smashed import Sender
+    from attacks.smashed.base import Sender
 
 
 class AttackError(ValueError):

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.base import ClientUpdate
-from attacks.gradient_inversion import GradientInversion
-from attacks.metrics import psnr
+from attacks.gradient.inversion import GradientInversion
+from attacks.scoring.metrics import psnr
 from clients.data import load_dataset, to_float
 from clients.models import build_model
 

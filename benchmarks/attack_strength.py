@@ -31,17 +31,17 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from attacks.base import ClientUpdate, Knowledge, Reconstruction, Refinement
-from attacks.encodings import EncodingInversion
-from attacks.gradient_inversion import GradientInversion
-from attacks.membership import LossThreshold
-from attacks.metrics import optimal_assignment, psnr, ssim
-from attacks.policy_inversion import PolicyInversion
-from attacks.presets import DLG, InvertingGradients
-from attacks.restoration import LearnedRestorer
-from attacks.roc import auc, auc_interval, tpr_at_fpr
-from attacks.shadow_models import ShadowModels
-from attacks.shredder import Shredder
-from attacks.unshuffle import WindowMean
+from attacks.gradient.inversion import GradientInversion
+from attacks.gradient.presets import DLG, InvertingGradients
+from attacks.membership.loss_threshold import LossThreshold
+from attacks.membership.shadow_models import ShadowModels
+from attacks.refinement.encodings import EncodingInversion
+from attacks.refinement.policy_inversion import PolicyInversion
+from attacks.refinement.restoration import LearnedRestorer
+from attacks.refinement.shredder import Shredder
+from attacks.refinement.unshuffle import WindowMean
+from attacks.scoring.metrics import optimal_assignment, psnr, ssim
+from attacks.scoring.roc import auc, auc_interval, tpr_at_fpr
 from clients.data import load_dataset, to_float
 from clients.models import build_model
 from defenses import ATS, InstaHide, VisualMixer

@@ -22,10 +22,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attacks.base import ClientUpdate, Knowledge
-from attacks.metrics import psnr
-from attacks.presets import InvertingGradients
-from attacks.shredder import Jigsaw, Shredder
-from attacks.unshuffle import Unshuffle, WindowMean, Windows, grid
+from attacks.gradient.presets import InvertingGradients
+from attacks.refinement.shredder import Jigsaw, Shredder
+from attacks.refinement.unshuffle import Unshuffle, WindowMean, Windows, grid
+from attacks.scoring.metrics import psnr
 from clients.data import load_dataset, to_float
 from clients.models import build_model
 from defenses import VisualMixer

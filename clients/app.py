@@ -30,7 +30,7 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
-from attacks.oracle import Oracle
+from attacks.scoring.oracle import Oracle
 from clients.audit import Audited, audit_baselines, audit_guesses
 from clients.guesses import read_guesses
 from clients.node import (

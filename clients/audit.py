@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from attacks.base import Labels, Reconstruction, Representatives
-from attacks.membership import Membership
-from attacks.metrics import label_hits, mse, optimal_assignment, psnr, score, score_pairs, ssim
+from attacks.membership.loss_threshold import Membership
 from attacks.normalisation import normalise
-from attacks.oracle import Oracle
-from attacks.representatives import score_representatives
+from attacks.scoring.metrics import label_hits, mse, optimal_assignment, psnr, score, score_pairs, ssim
+from attacks.scoring.oracle import Oracle
+from attacks.scoring.representatives import score_representatives
 from clients.blind_guesses import BlindGuesses
 from clients.guesses import Guess
 from clients.line_up import CANDIDATES, other_images, retrieval, retrieval_from_round

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attacks.base import Reconstruction
-from attacks.metrics import blurred, null_baselines
+from attacks.scoring.metrics import blurred, null_baselines
 from clients.augmentation import mean_view
 from clients.line_up import shows_views
 from clients.local_data import CHUNK, LocalData, Probed, chunks

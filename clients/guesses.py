@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from attacks.base import Labels, Reconstruction, Representatives
-from attacks.membership import Membership
+from attacks.membership.loss_threshold import Membership
 
 Guess = Reconstruction | Labels | Representatives | Membership
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attacks.base import Reconstruction
-from attacks.metrics import retrieved
+from attacks.scoring.metrics import retrieved
 from clients.local_data import LocalData, Probed
 from defenses.base import Batch, generator_for
 

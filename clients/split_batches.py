@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attacks.smashed import smash
+from attacks.smashed.base import smash
 from clients.local_data import LocalData
 from clients.split_models import EdgeHalf
 from clients.split_passes import SplitPasses

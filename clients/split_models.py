@@ -51,7 +51,7 @@ class SplitShape:
 
 
 class EdgeHalf(nn.Module):
-    """The client half: embedding, then ``edge_blocks`` blocks (see ``attacks.smashed.EdgeHalf``).
+    """The client half: embedding, then ``edge_blocks`` blocks (see ``attacks.smashed.base.EdgeHalf``).
 
     Attributes:
         grid: Rows and columns of tokens.

@@ -3,8 +3,8 @@
     python docs/house.py          # writes the page
     python docs/house.py --check  # says whether it is up to date, and whether any rule of the house is broken
 
-The rules: packages import to the left only (``defenses <- attacks <- clients <- strategies <- simulations``), no modules import each
-other in a circle (imports for types count), and in ``attacks`` nothing but ``scoring`` is about the truth: no attack imports it.
+The rules: packages import to the left only (``defenses <- attacks <- clients <- strategies <- simulations``), no modules import
+each other in a circle (imports for types count), and in ``attacks`` nothing but ``scoring`` is about the truth: no attack imports it.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def page() -> str:
     lines = [
         "# The house",
         "",
-        "Drawn by `python docs/house.py` from the imports; a test fails when it is out of date. Arrows between packages point left only:",
+        "Drawn by `python docs/house.py` from the imports; a test fails when it is out of date. Packages import to the left only:",
         "",
         "    " + " <- ".join(PACKAGES),
         "",

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks import Attack, AttackError, ClientUpdate, Knowledge, Labels, Reconstruction
-from attacks.memory import fitting_trials
+from attacks.gradient.memory import fitting_trials
 from clients.data import load_dataset, to_float
 from clients.models import build_model
 from defenses.base import Batch, generator_for

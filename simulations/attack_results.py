@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from attacks import Attack, Labels, Reconstruction, null_baselines, score
-from attacks.metrics import blurred
+from attacks.scoring.metrics import blurred
 from strategies.attack_job import stages_of
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from attacks.gradient_inversion import GradientInversion
+from attacks.gradient.inversion import GradientInversion
 from attacks.local_model import shared_tensors
-from attacks.smashed import smash
+from attacks.smashed.base import smash
 from clients.auxiliary import Auxiliary
 from clients.data_card import DataCard
 from clients.edge_cost import EdgeCost, measure_edge

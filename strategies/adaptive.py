@@ -7,7 +7,7 @@ from typing import Any
 
 import attacks
 from attacks.base import Attack, Refinement
-from attacks.gradient_inversion import GradientInversion
+from attacks.gradient.inversion import GradientInversion
 from defenses.pipeline import Pipeline
 from defenses.spec import registry_of
 

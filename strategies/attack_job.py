@@ -15,7 +15,7 @@ from torch import Tensor
 import attacks
 from attacks.base import Attack, AttackError, Chain, ClientUpdate
 from attacks.local_model import shared_tensors
-from attacks.smashed import EdgeStep, Sender, SmashedAttack, SmashedData
+from attacks.smashed.base import EdgeStep, Sender, SmashedAttack, SmashedData
 from clients.split_models import EdgeHalf, ServerHalf
 from clients.task import Task, load_weights
 from clients.training import device
@@ -37,7 +37,7 @@ class Seen:
         num_examples: Examples that the update was computed on, as the client said; images to reconstruct from smashed data.
         local_steps: Optimizer steps, as the client said.
         labels: Classes of the examples where clients publish them, else None.
-        features: Smashed data (R, B, N, D), see ``attacks.smashed.SmashedData``; None for an update.
+        features: Smashed data (R, B, N, D), see ``attacks.smashed.base.SmashedData``; None for an update.
         orders: True order of its tokens (R, B, N), for upper bounds only.
         gradient: What the server returned for the first sending, (B, N, D), behind ``update``.
         windows: Sides of the windows that VisualMixer shuffled the images in, (B, H, W), for upper bounds only.

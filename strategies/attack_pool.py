@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from attacks.memory import keep_freed_memory
+from attacks.gradient.memory import keep_freed_memory
 from strategies.attack_job import AttackJob, AttackResult, Outcome
 from strategies.attack_runner import run_job
 
@@ -171,7 +171,7 @@ class _Processes(_Backend):
 def _prepare_process() -> None:
     torch.set_num_threads(1)
     keep_freed_memory()
-    # Differences of gradients (``attacks.finite_difference``) need all digits of a float32; TensorFloat-32 has three.
+    # Differences of gradients (``attacks.gradient.finite_difference``) need all digits of a float32; TensorFloat-32 has three.
     torch.backends.cudnn.allow_tf32 = False
 
 

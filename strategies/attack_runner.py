@@ -27,8 +27,8 @@ from attacks.base import (
     Representatives,
     UpdateHistory,
 )
-from attacks.oracle import Oracle, train_oracle
-from attacks.smashed import Sender, SmashedAttack
+from attacks.scoring.oracle import Oracle, train_oracle
+from attacks.smashed.base import Sender, SmashedAttack
 from clients.auxiliary import OWN_AUXILIARY, Auxiliary
 from clients.lone_training import train_alone
 from clients.task import Task

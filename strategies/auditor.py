@@ -14,7 +14,7 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from attacks.base import Labels
-from attacks.roc import auc, auc_interval, roc_curve, tpr_at_fpr
+from attacks.scoring.roc import auc, auc_interval, roc_curve, tpr_at_fpr
 from clients.audit import COUNTS
 from clients.guesses import GUESSES, guess_tensors
 from clients.records import reason_of, tensors_of, to_record, values_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attacks.roc import binomial_interval
+from attacks.scoring.roc import binomial_interval
 
 CHANCE = "retrieval-chance"
 """Name under which clients send the chance of a blind guess beside "retrieval-original"."""

@@ -16,7 +16,7 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
-from attacks.smashed import SmashedAttack
+from attacks.smashed.base import SmashedAttack
 from clients.audit import paper_scale
 from clients.records import tensors_of, to_record
 from clients.split_passes import SplitPasses

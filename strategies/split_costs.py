@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from attacks.smashed import smash
+from attacks.smashed.base import smash
 from clients.edge_cost import EdgeCost, measure_edge
 from clients.split_models import RawPatches
 from clients.task import Task

@@ -10,7 +10,7 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
-from attacks.confusion import accuracy, macro_mcc, micro_mcc
+from attacks.scoring.confusion import accuracy, macro_mcc, micro_mcc
 from clients.records import tensors_of, to_record, values_of
 from clients.task import Task
 from clients.training import device

@@ -8,7 +8,7 @@ from typing import Any
 from flwr.app import Message
 from torch import Tensor
 
-from attacks.unshuffle import Unshuffle
+from attacks.refinement.unshuffle import Unshuffle
 from clients.records import tensors_of, values_of
 from clients.task import Task
 from strategies.attack_job import AttackJob, Observed, Seen, parse_attacks, stages_of

@@ -93,7 +93,7 @@ def merge(rows: Sequence[Row]) -> Score:
 
 def exact(rows: Sequence[Row]) -> tuple[float, float, float] | None:
     """The share of ones over all images of the rows, with its exact 95 % interval; None unless all are shares of images."""
-    from attacks.roc import binomial_interval
+    from attacks.scoring.roc import binomial_interval
 
     if not rows or any(row.value is None or not 0 <= row.value <= 1 <= row.n for row in rows):
         return None

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from attacks.base import Knowledge, Reconstruction
-from attacks.metrics import mse
-from attacks.smashed import Sender, SmashedData
+from attacks.scoring.metrics import mse
+from attacks.smashed.base import Sender, SmashedData
 from clients.data import load_dataset
 from clients.split_models import SplitShape, build_split_model
 from defenses.base import Batch, Defense

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attacks.base import Knowledge
-from attacks.smashed import Sender, SmashedData, smash
+from attacks.smashed.base import Sender, SmashedData, smash
 from clients.split_models import EdgeHalf, ServerHalf, SplitShape, build_split_model
 from defenses.base import Batch, Defense
 from defenses.pipeline import Pipeline

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from attacks.smashed import Sender, smash
+from attacks.smashed.base import Sender, smash
 from clients.edge_cost import EdgeCost, measure_edge
 from clients.split_models import EdgeHalf, SplitShape, build_split_model
 from defenses.patch_shuffle import PatchShuffle

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from attacks.base import Labels, Reconstruction
-from attacks.metrics import label_hits
+from attacks.scoring.metrics import label_hits
 from clients.audit import audit_baselines, audit_guesses, paper_scale, paper_scores, score_both, uniform_label_accuracy
 from clients.data import load_dataset
 from clients.data_card import DataCard

@@ -15,7 +15,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.smashed import EdgeHalf as EdgeProtocol
+from attacks.smashed.base import EdgeHalf as EdgeProtocol
 from clients.library_models import ModelError
 from clients.split_models import (
     EdgeHalf,

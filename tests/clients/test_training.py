@@ -14,9 +14,9 @@ from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from attacks.base import ClientUpdate, Labels, Reconstruction
+from attacks.gradient.noise_models import gradient_noise
 from attacks.local_model import shared_tensors
-from attacks.membership import Membership
-from attacks.noise_models import gradient_noise
+from attacks.membership.loss_threshold import Membership
 from attacks.normalisation import normalise
 from clients.audit import audit_baselines, audit_guesses, defense_counts, recognition
 from clients.auxiliary import Auxiliary

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from attacks import AttackError, Labels
-from attacks.metrics import mse
-from attacks.smashed import EdgeStep, SmashedData
+from attacks.scoring.metrics import mse
+from attacks.smashed.base import EdgeStep, SmashedData
 from defenses import SpectralShuffle
 from defenses.base import Defense
 from tests.attacks.smashed_wire import CLASSES, halves, knowledge, observe, seeded

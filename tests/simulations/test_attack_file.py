@@ -204,7 +204,7 @@ def test_a_crash_of_one_attack_leaves_the_others(files: Path, tmp_path: Path, mo
     def broken(*_: object) -> None:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr("attacks.gradient_inversion.GradientInversion.attack_many", broken)
+    monkeypatch.setattr("attacks.gradient.inversion.GradientInversion.attack_many", broken)
     result = invoke(files / "update", "--out", tmp_path / "o", weights=files / "global", truth=files / "truth")
     assert result.exit_code == 0
     crashed, fine = json.loads((tmp_path / "o" / "result.json").read_text())["attacks"]

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from attacks.gradient_inversion import GradientInversion
+from attacks.gradient.inversion import GradientInversion
 from clients.data_card import DataCard
 from clients.image_data import StoredImages
 from defenses.pipeline import Pipeline

@@ -270,7 +270,7 @@ def test_a_failed_test_of_membership_is_no_privacy(
             raise AttackError("no model to be had")
         return local_model(observation)
 
-    monkeypatch.setattr("attacks.membership.local_model", breaks)
+    monkeypatch.setattr("attacks.membership.loss_threshold.local_model", breaks)
     settings = experiment(tmp_path / "run", defenses="", rounds=1, probe_attacks="", update_attacks="LossThreshold()")
     run_experiment(LocalGrid(3), settings)
     assert len(asked) == 3

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from attacks.smashed import BEYOND_RUN
+from attacks.smashed.base import BEYOND_RUN
 from simulations.report import Row, validate
 from simulations.report.metrics import SMASHED_METRICS, SPLIT_METRICS
 from simulations.report.score import merge

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from attacks.feature_averaging import FeatureAveraging
+from attacks.smashed.feature_averaging import FeatureAveraging
 from clients.records import tensors_of
 from clients.split_passes import SplitPasses
 from clients.task import Task

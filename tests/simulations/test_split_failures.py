@@ -16,7 +16,7 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord
 
 import attacks
 from attacks.base import Labels
-from attacks.smashed import SmashedAttack, SmashedData
+from attacks.smashed.base import SmashedAttack, SmashedData
 from clients.records import tensors_of
 from clients.split_batches import SplitBatches
 from simulations.run_directory import read_lines

@@ -17,7 +17,7 @@ from torch import Tensor
 import attacks
 from attacks.base import Labels
 from attacks.normalisation import normalise
-from attacks.smashed import SmashedAttack, SmashedData
+from attacks.smashed.base import SmashedAttack, SmashedData
 from clients.auxiliary import Auxiliary
 from clients.records import tensors_of
 from defenses.pipeline import Pipeline

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attacks.base import Reconstruction
-from attacks.metrics import blurred
+from attacks.scoring.metrics import blurred
 from clients.audit import audit_baselines, audit_guesses
 from clients.line_up import other_images
 from clients.local_data import LocalData

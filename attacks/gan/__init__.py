@@ -1,0 +1,1 @@
+"""Attacks that train a generator against the global model."""

@@ -1,0 +1,79 @@
+"""What the classes of a client look like, drawn by a GAN whose discriminator is the model that the client sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attacks.base import Representatives, UpdateHistory
+from attacks.gan.representative_attack import RepresentativeAttack, Rounds
+from attacks.networks.generator import ImageGenerator, random_shift
+from attacks.normalisation import normalise
+from attacks.scoring.metrics import total_variation
+from defenses.checks import is_number, is_whole, require
+
+
+@dataclass(frozen=True, repr=False)
+class ClassGAN(RepresentativeAttack):
+    """Trains a generator until the received models of a client see the wanted class in every image.
+
+        min_G  E_{z, c} [ -log p_w(c | shift(G(z, c))) + total_variation * TV(G(z, c)) ]
+
+    with p_w the softmax of a received model, frozen: global model + update. The models of all rounds take their turn, oldest first,
+    and the generator goes on from round to round.
+
+    Attributes:
+        total_variation: Weight of the image prior, mean |dx| + mean |dy| of images in [0, 1].
+        jitter: Images are moved by up to so many pixels before the model sees them, so that they do not depend on single pixels.
+
+    The rest as in ``RepresentativeAttack``. Classes of a batch are drawn uniformly from the wanted ones; DCGAN's learning rate
+    of 2e-4 wants several times the iterations.
+
+    Source: Hitaj, Ateniese, Perez-Cruz, "Deep Models Under the GAN: Information Leakage from Collaborative Deep Learning", 2017,
+    Algorithm 1 and section 5.
+
+    Differs from the paper: its attacker is a client that trains the shared model on generated images under a false label, so that
+    the victim reveals more; ours is the server, and only watches (the setting of the VisualMixer paper, section 4.7 of our notes).
+    One conditional generator draws all classes. There is no class for generated images, and hence nothing that asks for *natural*
+    images but the network, the prior and the jitter, which are ours: agreement with the received model is easily reached and says
+    little; judge by an independent classifier.
+    """
+
+    source: ClassVar[str] = "Hitaj 2017 (Deep Models Under the GAN), Algorithm 1, passive"
+    threat: ClassVar[str] = "global models and updates of one client over the rounds, normalisation; no auxiliary data"
+
+    total_variation: float = 1.0
+    jitter: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(is_number(self.total_variation) and self.total_variation >= 0, self, "total_variation", "0 or more")
+        require(is_whole(self.jitter) and self.jitter >= 0, self, "jitter", "a whole number of at least 0")
+
+    def attack_many(
+        self, observations: Sequence[UpdateHistory], generators: Sequence[torch.Generator]
+    ) -> list[Representatives]:
+        """Draws ``images_per_class`` images of every class for each client; a client without a usable update gets grey ones."""
+        pairs = zip(observations, generators, strict=True)
+        return [self._represent(history, generator, self._train) for history, generator in pairs]
+
+    def _train(
+        self, network: ImageGenerator, rounds: Rounds, wanted: Tensor, generator: torch.Generator
+    ) -> dict[str, float]:
+        optimizer = torch.optim.Adam(network.parameters(), self.learning_rate, betas=(0.5, 0.999))
+        for step in range(self.iterations):
+            observation, judge = rounds[step * len(rounds) // self.iterations]
+            classes = wanted[torch.randint(len(wanted), (self.batch_size,), generator=generator)]
+            images = network.draw(classes, generator)
+            logits = judge(normalise(random_shift(images, self.jitter, generator), observation))
+            loss = F.cross_entropy(logits, classes.to(images.device))
+            loss = loss + self.total_variation * total_variation(images).mean()
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        return {}

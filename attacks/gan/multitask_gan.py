@@ -1,0 +1,239 @@
+"""mGAN-AI: a GAN whose discriminator shares the victim's network and also tells the victim's data from everybody else's."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attacks.base import AttackError, ClientUpdate, Knowledge, Representatives, UpdateHistory
+from attacks.gan.representative_attack import RepresentativeAttack, Rounds, usable_rounds
+from attacks.gradient.labels import last_linear
+from attacks.gradient.presets import InvertingGradients
+from attacks.networks.generator import ImageGenerator
+from attacks.normalisation import normalise
+from defenses.base import Batch
+from defenses.checks import is_number, is_whole, require
+
+
+@dataclass(frozen=True, repr=False)
+class MultitaskGAN(RepresentativeAttack):
+    """A GAN with three judges: real or generated, which class, and this client or another.
+
+        min_D  -log r(x) - log(1 - r(x~)) + identity [ -log i(v) - log(1 - i(o)) ]
+        min_G  -log r(x~) - category log p_w(c | x~) - identity log i(x~),      x~ = G(z, c)
+
+    x are auxiliary images, v representatives of the victim, o auxiliary images and representatives of the other clients. Judges r
+    and i are heads on one trunk, everything before the last ``nn.Linear`` of the received model; p_w is the received model itself.
+    In every round the trunk and p_w are set to the model of that round; the heads and the generator go on.
+
+    Attributes:
+        category: Weight of the class.
+        identity: Weight of the identity; 0 leaves the representatives out.
+        representative_iterations: Of the gradient inversion that makes the representatives.
+        auxiliary: Public images; set by ``fit``.
+
+    The rest as in ``RepresentativeAttack``: steps, batch size (per kind of image) and learning rate are the discriminator's too.
+
+    Source: Wang, Song, Zhang, Song, Wang, Qi, "Beyond Inferring Class Representatives: User-Level Privacy Leakage From Federated
+    Learning", INFOCOM 2019, section IV (passive variant) and Eq. 1-4.
+
+    Differs from the paper: the class is judged by the received model, frozen, and not by a head on the trained trunk, so that what
+    the images say about classes comes from the client and not from auxiliary labels, which are not used. The identity is this
+    client or any other, not a class per client. Representatives come from ``InvertingGradients`` on one update, the oldest usable
+    one, when the model knows least; the paper matches every update with L-BFGS. After several local steps they are poor. Real
+    images are auxiliary ones, so the generator learns what *they* look like: compare with the auxiliary mean of each class.
+    """
+
+    source: ClassVar[str] = "Wang 2019 (mGAN-AI), section IV, passive"
+    threat: ClassVar[str] = "global models and updates of all clients over the rounds, normalisation; auxiliary images"
+    needs_auxiliary: ClassVar[bool] = True
+
+    iterations: int = 150
+    category: float = 1.0
+    identity: float = 0.1
+    representative_iterations: int = 50
+    auxiliary: Batch | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("category", "identity"):
+            value = getattr(self, name)
+            require(is_number(value) and 0 <= value < float("inf"), self, name, "a finite number of at least 0")
+        steps = self.representative_iterations
+        require(is_whole(steps) and steps >= 1, self, "representative_iterations", "a whole number of at least 1")
+
+    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> MultitaskGAN:
+        """The same attack, which now holds the auxiliary images; nothing is trained before an update is there.
+
+        Raises:
+            AttackError: When there are fewer than two images.
+        """
+        if len(knowledge.auxiliary) < 2:
+            raise AttackError(f"{self} needs at least 2 auxiliary images, there are {len(knowledge.auxiliary)}")
+        return replace(self, auxiliary=knowledge.auxiliary)
+
+    def attack_many(
+        self, observations: Sequence[UpdateHistory], generators: Sequence[torch.Generator]
+    ) -> list[Representatives]:
+        """Draws ``images_per_class`` images of every class for each client; the other observations are the other clients.
+
+        Raises:
+            AttackError: Before ``fit``.
+        """
+        if self.auxiliary is None:
+            raise AttackError(f"{self} needs auxiliary data: call fit first")
+        known = self._representatives(observations, generators) if self.identity else [None] * len(observations)
+        guesses = []
+        for at, (history, generator) in enumerate(zip(observations, generators, strict=True)):
+            others = [images for i, images in enumerate(known) if i != at and images is not None]
+            guesses.append(self._represent(history, generator, partial(self._train, own=known[at], others=others)))
+        return guesses
+
+    def _representatives(
+        self, observations: Sequence[UpdateHistory], generators: Sequence[torch.Generator]
+    ) -> list[Tensor | None]:
+        """Images (R, C, H, W) in [0, 1] whose gradient resembles each client's oldest usable update; None where that fails."""
+        oldest: dict[int, ClientUpdate] = {}
+        for at, history in enumerate(observations):
+            try:
+                oldest[at] = usable_rounds(history)[0][0]
+            except AttackError:
+                continue  # _represent says why
+        inversion = InvertingGradients(iterations=self.representative_iterations)
+        guesses = inversion.attack_many(list(oldest.values()), [generators[at] for at in oldest])
+        found = dict(zip(oldest, guesses, strict=True))
+        return [found[at].images if at in found and not found[at].failure else None for at in range(len(observations))]
+
+    def _train(
+        self,
+        network: ImageGenerator,
+        rounds: Rounds,
+        wanted: Tensor,
+        generator: torch.Generator,
+        own: Tensor | None,
+        others: list[Tensor],
+    ) -> dict[str, float]:
+        """Plays the game over all rounds, with representatives of this client and of the others, (R, C, H, W) in [0, 1]."""
+        last, model = rounds[-1]
+        public = self._public(last).to(next(model.parameters()))
+        others = [images for images in others if images.shape[1:] == public.shape[1:]]
+        judge = _Discriminator(model, generator)
+        game = _Game(self, network, judge, public, own, others)
+        per_round = [len(part) for part in torch.arange(self.iterations).tensor_split(len(rounds))]
+        for (observation, received), steps in zip(rounds, per_round, strict=True):
+            judge.take_over(received)
+            for _ in range(steps):
+                classes = wanted[torch.randint(len(wanted), (self.batch_size,), generator=generator)]
+                game.step(observation, received, classes.to(public.device), generator)
+        return game.losses | {"representatives": 0.0 if own is None else float(len(own))}
+
+    def _public(self, observation: ClientUpdate) -> Tensor:
+        assert self.auxiliary is not None
+        images = self.auxiliary.images
+        if tuple(images.shape[1:]) != observation.input_shape:
+            raise AttackError(f"auxiliary images are {tuple(images.shape[1:])}, the client's {observation.input_shape}")
+        return images
+
+
+class _Discriminator(nn.Module):
+    """The trunk of a received model, trainable, with a head for real (column 0) and one for the victim (column 1)."""
+
+    def __init__(self, model: nn.Module, generator: torch.Generator) -> None:
+        super().__init__()
+        self.model = copy.deepcopy(model).eval()
+        self.seen: list[Tensor] = []
+        layer = last_linear(self.model)[1]
+        layer.register_forward_pre_hook(lambda _, inputs: self.seen.append(inputs[0]))
+        with torch.random.fork_rng(devices=[]):
+            self.heads = nn.Linear(layer.in_features, 2).to(layer.weight)
+        nn.init.normal_(self.heads.weight, std=0.02, generator=torch.Generator().manual_seed(_seed(generator)))
+        nn.init.zeros_(self.heads.bias)
+
+    def take_over(self, received: nn.Module) -> None:
+        """Sets the trunk to that of a received model; its own last layer has no part in the heads and is not trained."""
+        self.model.load_state_dict(received.state_dict())
+        self.model.requires_grad_(True)
+        last_linear(self.model)[1].requires_grad_(False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Normalised images (B, C, H, W) -> two logits (B, 2)."""
+        self.seen.clear()
+        self.model(images)
+        # A transformer may apply its last layer to every token; their mean has the meaning of one feature vector.
+        features = self.seen.pop()
+        logits: Tensor = self.heads(features if features.dim() == 2 else features.flatten(1, -2).mean(1))
+        return logits
+
+
+class _Game:
+    """Discriminator and generator with their optimizers, and the images that they play with."""
+
+    def __init__(
+        self,
+        attack: MultitaskGAN,
+        network: ImageGenerator,
+        judge: _Discriminator,
+        public: Tensor,
+        own: Tensor | None,
+        others: list[Tensor],
+    ) -> None:
+        self.attack, self.network, self.judge = attack, network, judge
+        self.public = public
+        self.own = None if own is None else own.to(public)
+        # Not the victim: the public images of the step, and as many of other clients where there are any.
+        self.others = torch.cat(others).to(public) if others else public
+        self.optimizers = [
+            torch.optim.Adam(part.parameters(), attack.learning_rate, betas=(0.5, 0.999)) for part in (judge, network)
+        ]
+        self.losses: dict[str, float] = {}
+
+    def step(self, observation: ClientUpdate, received: nn.Module, classes: Tensor, generator: torch.Generator) -> None:
+        """One step of the discriminator, then one of the generator on the same noise."""
+        images = self.network.draw(classes, generator)
+        judged = self._judge_loss(observation, images.detach(), generator)
+        self._descend(0, judged)
+        fake = normalise(images, observation)
+        logits = self.judge(fake)
+        fooled = _says(logits[:, 0], True)
+        loss = fooled + self.attack.category * F.cross_entropy(received(fake), classes)
+        if self.own is not None:
+            loss = loss + self.attack.identity * _says(logits[:, 1], True)
+        self._descend(1, loss)
+        self.losses = {"discriminator_loss": judged.item(), "generator_loss": loss.item()}
+
+    def _judge_loss(self, observation: ClientUpdate, images: Tensor, generator: torch.Generator) -> Tensor:
+        size = len(images)
+        real = self.judge(normalise(_some(self.public, size, generator), observation))
+        loss = _says(real[:, 0], True) + _says(self.judge(normalise(images, observation))[:, 0], False)
+        if self.own is not None:
+            victim = self.judge(normalise(_some(self.own, size, generator), observation))
+            others = self.judge(normalise(_some(self.others, size, generator), observation))
+            foreign = torch.cat([real[:, 1], others[:, 1]])
+            loss = loss + self.attack.identity * (_says(victim[:, 1], True) + _says(foreign, False))
+        return loss
+
+    def _descend(self, which: int, loss: Tensor) -> None:
+        self.optimizers[which].zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizers[which].step()
+
+
+def _says(logits: Tensor, truth: bool) -> Tensor:
+    """Binary cross-entropy when all answers are the same."""
+    return F.softplus(-logits if truth else logits).mean()
+
+
+def _some(images: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """``count`` random images, with replacement."""
+    return images[torch.randint(len(images), (count,), generator=generator).to(images.device)]
+
+
+def _seed(generator: torch.Generator) -> int:
+    return int(torch.randint(2**62, (1,), generator=generator))

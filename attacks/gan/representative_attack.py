@@ -1,0 +1,137 @@
+"""What attacks share that train an image generator against the models of one client and draw its classes with it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from attacks.base import Attack, AttackError, ClientUpdate, Representatives, UpdateHistory
+from attacks.gradient.matching import count_classes
+from attacks.local_model import local_model
+from attacks.networks.generator import ImageGenerator
+from attacks.normalisation import normalise
+from defenses.checks import is_number, is_whole, require
+
+Rounds = list[tuple[ClientUpdate, nn.Module]]
+"""The usable updates of a client, oldest first, each with its ``local_model``."""
+
+Training = Callable[[ImageGenerator, Rounds, Tensor, torch.Generator], dict[str, float]]
+"""(network, rounds, wanted classes (K,) int64, randomness) -> diagnostics; trains the network in place."""
+
+
+@dataclass(frozen=True, repr=False)
+class RepresentativeAttack(Attack[UpdateHistory, Representatives]):
+    """An attack that draws what the classes of a client look like; subclasses say how the generator learns it.
+
+    Attributes:
+        iterations: Steps of the generator, divided evenly over the rounds.
+        batch_size: Images per step, at least 2.
+        latent: Numbers of noise per image.
+        width: Channels of the generator.
+        learning_rate: Of Adam with betas (0.5, 0.999).
+        images_per_class: Images of each class in the guess.
+        classes: The classes to draw; empty for all.
+    """
+
+    observes: ClassVar[str] = "update"
+    observes_history: ClassVar[bool] = True
+
+    iterations: int = 200
+    batch_size: int = 32
+    latent: int = 100
+    width: int = 16
+    learning_rate: float = 1e-3
+    images_per_class: int = 8
+    classes: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("iterations", "batch_size", "latent", "width", "images_per_class"):
+            value = getattr(self, name)
+            require(is_whole(value) and value >= 1, self, name, "a whole number of at least 1")
+        require(self.batch_size >= 2, self, "batch_size", "at least 2, for BatchNorm")
+        rate, classes = self.learning_rate, self.classes
+        require(is_number(rate) and 0 < rate < float("inf"), self, "learning_rate", "a finite number above 0")
+        fits = isinstance(classes, tuple) and all(is_whole(value) and value >= 0 for value in classes)
+        require(fits and len(set(classes)) == len(classes), self, "classes", "a tuple of different classes from 0")
+
+    def _represent(self, history: UpdateHistory, generator: torch.Generator, train: Training) -> Representatives:
+        """Draws ``images_per_class`` images of every wanted class with a trained generator; grey ones where that fails."""
+        try:
+            rounds = usable_rounds(history)
+            last, model = rounds[-1]
+            wanted, num_classes = wanted_classes(last, self.classes)
+            network = ImageGenerator(self.latent, num_classes, last.input_shape, self.width, generator)
+            notes = train(network.to(next(model.parameters())), rounds, wanted, generator)
+            classes = wanted.repeat_interleave(self.images_per_class)
+            images, agreement = _draw(network, classes, rounds[-1], generator)
+        except AttackError as error:
+            return self._failed(history, str(error))
+        return Representatives(images, classes, agreement | notes)
+
+    def _failed(self, history: UpdateHistory, why: str) -> Representatives:
+        """Grey images of the wanted classes; of all of them if the model lacks some, and none if nothing was sent."""
+        if not history.updates:
+            return Representatives(torch.zeros(0, 1, 1, 1), torch.zeros(0, dtype=torch.int64), failure=why)
+        last = history.updates[-1]
+        try:
+            wanted = wanted_classes(last, self.classes)[0]
+        except AttackError:
+            wanted = wanted_classes(last, ())[0]
+        wanted = wanted.repeat_interleave(self.images_per_class)
+        return Representatives(torch.full((len(wanted), *last.input_shape), 0.5), wanted, failure=why)
+
+
+def usable_rounds(history: UpdateHistory) -> Rounds:
+    """The rounds of a client whose update fits its model; the others are left out.
+
+    Raises:
+        AttackError: When there is none, with what is wrong with the last one.
+    """
+    rounds, problem = [], "the client sent no update"
+    for observation in history.updates:
+        try:
+            rounds.append((observation, local_model(observation)))
+        except AttackError as error:
+            problem = str(error)
+    if not rounds:
+        raise AttackError(problem)
+    return rounds
+
+
+def wanted_classes(observation: ClientUpdate, classes: Sequence[int]) -> tuple[Tensor, int]:
+    """The classes to draw, int64, all of them if none is named; and the number of classes of the model.
+
+    Raises:
+        AttackError: When the model does not have a named class.
+    """
+    model = copy.deepcopy(observation.model).eval()
+    count = count_classes(model, observation.input_shape, next(model.parameters()))
+    if classes and max(classes) >= count:
+        raise AttackError(f"class {max(classes)} is to be drawn, the model has {count} classes")
+    return torch.tensor(classes or range(count)), count
+
+
+@torch.no_grad()
+def _draw(
+    network: ImageGenerator, classes: Tensor, judge: tuple[ClientUpdate, nn.Module], generator: torch.Generator
+) -> tuple[Tensor, dict[str, float]]:
+    """Images of a trained generator, (N, C, H, W) in [0, 1] on the CPU, and what a client's model thinks of them.
+
+    Raises:
+        AttackError: When training diverged.
+    """
+    observation, model = judge
+    images = network.eval().draw(classes, generator)
+    probabilities = model(normalise(images, observation)).softmax(1).cpu()
+    if not torch.isfinite(images).all():
+        raise AttackError("the generator diverged; try a smaller learning rate")
+    agreement = {
+        "agreement": (probabilities.argmax(1) == classes).float().mean().item(),
+        "confidence": probabilities.gather(1, classes[:, None]).mean().item(),
+    }
+    return images.float().cpu(), agreement

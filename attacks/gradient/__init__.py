@@ -1,0 +1,1 @@
+"""Attacks that match gradients, and what they are made of."""

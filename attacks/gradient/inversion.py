@@ -1,0 +1,314 @@
+"""Gradient inversion: find images whose gradient looks like the one that was sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from attacks.base import Attack, AttackError, ClientUpdate, Reconstruction
+from attacks.gradient.batch_statistics import call_with_statistics, statistics_distance
+from attacks.gradient.finite_difference import DifferencedMatching, agrees
+from attacks.gradient.inversion_loop import Minimum, Stage, first_order, step_decay_stages
+from attacks.gradient.inversion_target import Target, Victim, count_images, prepare
+from attacks.gradient.lbfgs import minimize
+from attacks.gradient.lbfgs_steps import STEP_ITERATIONS, walk
+from attacks.gradient.matching import COSTS, GradientMatching, Observed, unrolled_client
+from attacks.gradient.memory import fitting_trials, in_chunks
+from attacks.normalisation import channel_statistics, normalise
+from defenses.base import Update
+from defenses.checks import is_number, is_whole, require
+
+INITS = ("randn", "uniform", "grey", "black")
+
+
+Trials = Sequence[tuple[Target, int]]
+"""Targets, and which of their restarts."""
+
+Ends = tuple[Tensor, Tensor, Tensor]
+"""The fields of a ``Minimum``."""
+
+
+@dataclass(frozen=True, repr=False)
+class GradientInversion(Attack[ClientUpdate, Reconstruction]):
+    """Optimises dummy images until their gradient matches the observed one.
+
+        argmin_x  D(grad_w loss(model_w(x), y), g) + total_variation * TV(x)
+
+    All targets and restarts advance together (``attacks.gradient.matching``). Nothing is chosen by the truth: the iterate and the
+    restart that are returned have the lowest value of this objective.
+
+    An update of several local steps is matched by the update that a client would send for the dummy images, if there is one image
+    per example and few steps (``unrolled_client``); else by its mean gradient. Which labels met in one batch is unknown: the first
+    restart deals them to the dummy images as told, or in ascending order if inferred, and later ones at random. A wrong deal can be
+    worse than the mean gradient, so that several restarts are worth their time; with labels="joint" nothing is dealt.
+
+    A learning rate that the server does not know is estimated (``estimate_learning_rate``) with labels as below (inferred for
+    "joint"). Where that fails, cosine costs go on without it, because they ignore the scale; others fail.
+
+    Besides numbers on how the search went, ``diagnostics`` hold reasons for its failure: "labels_inferred" (1 where the labels
+    were not told), "clipped_share" (pixels of the result at 0 or 1), "masked_share" (entries that were sent
+    as exactly zero, or that the attack takes for pruned), "restart_agreement" (restarts whose objective is within 5 % of the
+    lowest), "learning_rate" (where it was estimated), "unrolled"
+    (1 where the local steps were), "batch_norm_layers" (whose statistics were matched),
+    "differenced" (1 where a finite difference stood for the second derivative).
+
+    Attributes:
+        cost: D: "cosine" over the concatenated gradient, "masked-cosine" over its non-zero entries only, "l2" (sum of squares) or
+            "l1" (sum of absolute differences).
+        optimizer: "adam", "sgd" (Nesterov momentum 0.9) or "lbfgs".
+        signed: The optimizer sees only the sign of the gradient.
+        learning_rate: Step size in normalised pixels; of L-BFGS with a line search, the first step that is tried.
+        iterations: Evaluations of the objective per restart; of L-BFGS without a line search, steps of up to 20 evaluations
+            each, as ``torch.optim.LBFGS`` and the papers that use it count.
+        restarts: Independent starts per observation.
+        total_variation: Weight of the image prior: mean |dx| + mean |dy| of the normalised images.
+        boxed: Clamp to the normalised [0, 1] after every step (of L-BFGS without a line search, after its up to 20 iterations); the
+            result is clamped in any case.
+        labels: "known" (the server was told), "infer" (``infer_labels``), "auto" (known if told, else inferred) or "joint" (soft
+            labels are unknowns too, as in DLG).
+        init: "randn" (standard normal in normalised pixels), "uniform" (in [0, 1]), "grey" (0.5) or "black" (0).
+        step_decay: Adam and SGD: step size x 0.1 after 3/8, 5/8 and 7/8 of the iterations.
+        prior_decay: Adam and SGD with ``step_decay``: the weight of the prior shrinks with the step size, so that it guides the
+            start and hardly biases the result.
+        line_search: L-BFGS: weak Wolfe line search instead of a fixed step.
+        max_images: Images that are reconstructed when the update covers more; their labels are an even choice from the sorted ones.
+        chunk: Trials (targets x restarts) in memory at once, at most: halved as long as memory runs out. Changes nothing but speed.
+        max_unrolled_steps: Local steps that are unrolled at most, as memory grows with them; 0 always matches the mean gradient.
+        batch_norm_prior: Weight of ``statistics_distance`` between the dummy images' batch statistics and the client's. Without
+            effect where the update does not give these away (``sent_statistics``).
+        second_order: "auto": a finite difference (``DifferencedMatching``), which is faster, wherever it agrees with the second
+            derivative at the first start. "exact": always the second derivative.
+
+    Source: Zhu, Liu, Han, "Deep Leakage from Gradients", 2019, Algorithm 1; Geiping, Bauermeister, Droege, Moeller, "Inverting
+    Gradients", 2020, Eq. 4.
+    """
+
+    source: ClassVar[str] = "Zhu 2019 (DLG), Algorithm 1; Geiping 2020 (Inverting Gradients), Eq. 4"
+    threat: ClassVar[str] = (
+        "global model, one update, its number of examples, learning rate and normalisation; no auxiliary data"
+    )
+
+    cost: str = "cosine"
+    optimizer: str = "adam"
+    signed: bool = True
+    learning_rate: float = 0.1
+    iterations: int = 1000
+    restarts: int = 1
+    total_variation: float = 1e-4
+    boxed: bool = True
+    labels: str = "auto"
+    init: str = "randn"
+    step_decay: bool = True
+    prior_decay: bool = False
+    line_search: bool = False
+    max_images: int = 8
+    chunk: int = 32
+    max_unrolled_steps: int = 16
+    batch_norm_prior: float = 0.0
+    second_order: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("cost", tuple(COSTS)),
+            ("optimizer", ("adam", "sgd", "lbfgs")),
+            ("labels", ("auto", "known", "infer", "joint")),
+            ("init", INITS),
+            ("second_order", ("auto", "exact")),
+        ):
+            require(getattr(self, name) in allowed, self, name, " | ".join(allowed))
+        for name in ("iterations", "restarts", "max_images", "chunk"):
+            value = getattr(self, name)
+            require(is_whole(value) and value >= 1, self, name, "a whole number of at least 1")
+        steps = self.max_unrolled_steps
+        require(is_whole(steps) and steps >= 0, self, "max_unrolled_steps", "a whole number of at least 0")
+        for name in ("signed", "boxed", "step_decay", "prior_decay", "line_search"):
+            require(isinstance(getattr(self, name), bool), self, name, "True or False")
+        rate = self.learning_rate
+        require(is_number(rate) and 0 < rate < float("inf"), self, "learning_rate", "a positive number")
+        for name in ("total_variation", "batch_norm_prior"):
+            prior = getattr(self, name)
+            require(is_number(prior) and 0 <= prior < float("inf"), self, name, "a number of at least 0")
+        self._require_sense()
+
+    def _require_sense(self) -> None:
+        """Fields that only make sense together."""
+        decays = self.optimizer != "lbfgs" and self.step_decay
+        require(decays or not self.prior_decay, self, "prior_decay", "False, unless adam or sgd run with step_decay")
+        searchable = self.optimizer == "lbfgs" and not self.signed
+        require(searchable or not self.line_search, self, "line_search", "False, unless lbfgs sees unsigned gradients")
+        varied = self.init in ("randn", "uniform") or self.labels == "joint"
+        require(
+            varied or self.restarts == 1, self, "restarts", f"1 with init={self.init!r}, whose starts are all equal"
+        )
+
+    def observed_gradient(self, observation: ClientUpdate) -> Update:
+        """What the dummy images' gradient is compared with; the observation's learning rate is known, or estimated, by now.
+
+        Raises:
+            AttackError: See ``ClientUpdate.gradient``.
+        """
+        return observation.gradient()
+
+    @property
+    def evaluations(self) -> int:
+        """How often the objective of one observation is evaluated, at most."""
+        each = STEP_ITERATIONS if self.optimizer == "lbfgs" and not self.line_search else 1
+        return each * self.iterations * self.restarts
+
+    def attack_many(
+        self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        """Attacks all observations together; one that cannot be attacked becomes a failed guess and leaves the others alone."""
+        guesses: dict[int, Reconstruction] = {}
+        victims: dict[tuple[int, bool], Victim] = {}
+        groups: dict[tuple[object, ...], list[Target]] = {}
+        for index, (observation, generator) in enumerate(zip(observations, generators, strict=True)):
+            try:
+                model = (id(observation.model), observation.train_mode)
+                victims[model] = victims.get(model) or Victim.of(observation)
+                target = prepare(self, index, observation, victims[model], generator)
+            except AttackError as error:
+                guesses[index] = self._failure(observation, str(error))
+                continue
+            groups.setdefault(target.alike, []).append(target)
+        for targets in groups.values():
+            first = targets[0].observation
+            try:
+                guesses.update(self._invert(targets, victims[id(first.model), first.train_mode]))
+            except AttackError as error:
+                guesses.update({target.index: self._failure(target.observation, str(error)) for target in targets})
+        return [guesses[index] for index in range(len(observations))]
+
+    def _invert(self, targets: list[Target], victim: Victim) -> dict[int, Reconstruction]:
+        """Attacks targets whose unknowns have the same shape and meaning."""
+        trials = [(target, restart) for target in targets for restart in range(self.restarts)]
+        fitting = fitting_trials(victim.model, targets[0].observation.input_shape, targets[0].batch_shape[0])
+        # Two, because a forward pass that mixes the images of a batch does no harm to one.
+        differenced = all(in_chunks(lambda first: self._differences(first, victim), trials[:2], 2))
+        parts = in_chunks(lambda some: self._minimize(some, victim, differenced), trials, min(self.chunk, fitting))
+        unknowns, loss, evaluations = (torch.split(torch.cat(rows), self.restarts) for rows in zip(*parts, strict=True))
+        return {
+            target.index: self._guess(target, victim, Minimum(*outcome), differenced)
+            for target, *outcome in zip(targets, unknowns, loss, evaluations, strict=True)
+        }
+
+    def _differences(self, trials: Trials, victim: Victim) -> bool:
+        """Whether differences may stand for second derivatives, by one evaluation of both at the starts of these trials.
+
+        The times of both are known (benchmarks/attack_speed.py) and not measured here: a choice that depended on them would make
+        runs of the same seed differ.
+        """
+        if self.second_order == "exact" or trials[0][0].unrolled:
+            return False
+        starts = torch.stack([target.starts[restart] for target, restart in trials])
+        return agrees(self._objective(trials, victim), starts.clamp(*self._bounds(trials[0][0], starts[0])))
+
+    def _objective(self, trials: Trials, victim: Victim) -> GradientMatching:
+        owners = [target for target, _ in trials]
+        first = owners[0]
+        labels = None
+        if self.labels != "joint":
+            labels = torch.stack([target.labels[at] for target, at in trials if target.labels is not None])
+        return GradientMatching(
+            victim.model,
+            first.batch_shape,
+            victim.num_classes,
+            {name: torch.stack([owner.gradient[name] for owner in owners]) for name in first.gradient},
+            None if labels is None else labels.to(first.starts.device),
+            self.cost,
+            self.total_variation,
+            unrolled_client(victim.model, first.observation) if first.unrolled else None,
+            self._statistics_prior(victim.model) if first.statistics else None,
+            {
+                name: (
+                    torch.stack([owner.statistics[name][0] for owner in owners]),
+                    torch.stack([owner.statistics[name][1] for owner in owners]),
+                )
+                for name in first.statistics
+            },
+        )
+
+    def _minimize(self, trials: Trials, victim: Victim, differenced: bool) -> Ends:
+        exact = self._objective(trials, victim)
+        objective = DifferencedMatching(exact) if differenced else exact
+        starts = torch.stack([target.starts[restart] for target, restart in trials])
+        bounds = self._bounds(trials[0][0], starts[0])
+        rate, steps = self.learning_rate, self.iterations
+        if self.optimizer == "lbfgs" and self.line_search:
+            end = minimize(objective, starts, bounds, steps, rate)
+        elif self.optimizer == "lbfgs":
+            end = walk(objective, starts, bounds, steps, rate, self.signed)
+        else:
+            end = first_order(self._stages(objective), starts, bounds, self.optimizer, self.signed)
+        return end.unknowns, end.loss, end.evaluations
+
+    def _statistics_prior(self, model: nn.Module) -> Callable[[Tensor, Observed], Tensor]:
+        state = {name: p.detach() for name, p in model.named_parameters()}, dict(model.named_buffers())
+
+        def prior(images: Tensor, observed: Observed) -> Tensor:
+            return self.batch_norm_prior * statistics_distance(observed, call_with_statistics(model, *state, images)[1])
+
+        return prior
+
+    def _stages(self, objective: GradientMatching | DifferencedMatching) -> list[Stage]:
+        if not self.step_decay:
+            return [Stage(objective, self.learning_rate, self.iterations)]
+        objectives = [objective] * 4
+        if self.prior_decay:
+            objectives = [objective.with_prior(self.total_variation * 0.1**i) for i in range(4)]
+        return step_decay_stages(objectives, self.learning_rate, self.iterations)
+
+    def _bounds(self, target: Target, unknowns: Tensor) -> tuple[Tensor, Tensor]:
+        lower, upper = torch.full_like(unknowns, -torch.inf), torch.full_like(unknowns, torch.inf)
+        if self.boxed:
+            pixels = torch.Size(target.batch_shape).numel()
+            for bound, level in ((lower, 0.0), (upper, 1.0)):
+                images = normalise(unknowns.new_full(target.batch_shape, level), target.observation)
+                bound[:pixels] = images.flatten()
+        return lower, upper
+
+    def _guess(self, target: Target, victim: Victim, end: Minimum, differenced: bool) -> Reconstruction:
+        """The restart with the lowest objective, as images in [0, 1]."""
+        failed = ~end.loss.isfinite()
+        norm = float(sum(value.double().square().sum() for value in target.gradient.values())) ** 0.5
+        chosen = int(end.loss.argmin())
+        diagnostics = {
+            "objective": float(end.loss[chosen]),
+            "restart": float(chosen),
+            "failed_restarts": float(failed.sum()),
+            "evaluations": float(end.evaluations.sum()),
+            "gradient_norm": norm,
+            "restart_agreement": float(_agreement(end.loss)),
+            "differenced": float(differenced),
+            **target.diagnostics,
+        }
+        if failed.all():
+            reason = f"the objective became NaN or infinite in all {self.restarts} restarts"
+            return self._failure(target.observation, reason, diagnostics)
+        best = end.unknowns[chosen].cpu()
+        pixels = torch.Size(target.batch_shape).numel()
+        mean, std = channel_statistics(target.observation, best)
+        logits = best[pixels:].view(-1, victim.num_classes)
+        labels = logits.argmax(1) if target.labels is None else target.labels[chosen]
+        images = (best[:pixels].view(target.batch_shape) * std + mean).clamp(0, 1)
+        # Undoing the normalisation rounds.
+        diagnostics["clipped_share"] = float(((images < 1e-6) | (images > 1 - 1e-6)).double().mean())
+        return Reconstruction(images, labels.cpu(), diagnostics)
+
+    def _failure(
+        self, observation: ClientUpdate, reason: str, diagnostics: dict[str, float] | None = None
+    ) -> Reconstruction:
+        count = max(count_images(self, observation), 0)
+        grey = torch.full((count, *observation.input_shape), 0.5)
+        return Reconstruction(grey, torch.full((count,), -1), diagnostics or {}, reason)
+
+
+def _agreement(loss: Tensor) -> Tensor:
+    """Share of the losses (R,) that are within 5 % of the lowest; 0 where all are infinite."""
+    best = loss.min()
+    # 1e-12: two exact solutions agree.
+    return (loss - best <= 0.05 * best.abs() + 1e-12).double().mean() * best.isfinite()

@@ -1,0 +1,222 @@
+"""What a gradient inversion knows about an observation before it starts: gradient, labels, learning rate and starting images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from attacks.base import AttackError, ClientUpdate
+from attacks.gradient.batch_statistics import Statistics, sent_statistics
+from attacks.gradient.labels import infer_observed_labels
+from attacks.gradient.learning_rate import estimate_learning_rate
+from attacks.gradient.matching import attackable, count_classes
+from attacks.normalisation import channel_statistics
+from defenses.base import Update
+
+if TYPE_CHECKING:
+    from attacks.gradient.inversion import GradientInversion
+
+
+@dataclass(frozen=True)
+class Victim:
+    """A private copy of the global model, and the number of its logits."""
+
+    model: nn.Module
+    num_classes: int
+
+    @classmethod
+    def of(cls, observation: ClientUpdate) -> Victim:
+        """The model that the client of ``observation`` trained, in the mode in which it did."""
+        model = attackable(observation.model, observation.train_mode)
+        like = next((value for value in observation.update.values() if value.is_floating_point()), torch.zeros(0))
+        return cls(model, count_classes(model, observation.input_shape, like))
+
+
+@dataclass(frozen=True)
+class Target:
+    """One observation, ready to be attacked.
+
+    Attributes:
+        index: Its place among the observations.
+        observation: With a learning rate in any case.
+        gradient: What is matched.
+        labels: (restarts, b) int64, or None where they are unknowns.
+        starts: (restarts, D), see ``attacks.gradient.matching``.
+        batch_shape: (b, C, H, W) of the dummy images.
+        unrolled: The client's local training is unrolled.
+        statistics: Of the client's batch, where they are matched too; else empty.
+        diagnostics: What is known before the attack.
+    """
+
+    index: int
+    observation: ClientUpdate
+    gradient: Update
+    labels: Tensor | None
+    starts: Tensor
+    batch_shape: tuple[int, int, int, int]
+    unrolled: bool
+    statistics: Statistics
+    diagnostics: dict[str, float]
+
+    @property
+    def alike(self) -> tuple[object, ...]:
+        """Equal for targets that one call can attack: same model, same unknowns, same objective."""
+        seen = self.observation
+        training = (
+            seen.learning_rate,
+            seen.batch_size,
+            seen.local_steps,
+            seen.momentum,
+            seen.nesterov,
+            seen.weight_decay,
+        )
+        model = (id(seen.model), seen.train_mode, seen.input_shape, seen.mean, seen.std, self.starts.shape)
+        return (*model, seen.num_examples if self.unrolled else 0, training if self.unrolled else (), *self.statistics)
+
+
+def prepare(
+    attack: GradientInversion, index: int, observation: ClientUpdate, victim: Victim, generator: torch.Generator
+) -> Target:
+    """Reads an observation as ``attack`` wants it; draws its restarts' starts.
+
+    Raises:
+        AttackError: When there is nothing to match, or the labels or the learning rate cannot be known.
+    """
+    _require_usable(observation)
+    known, estimate = _with_learning_rate(attack, observation)
+    gradient = attack.observed_gradient(known)
+    if not any(bool(value.any()) for value in gradient.values()):
+        raise AttackError("the gradient is zero in every parameter, so there is nothing to match")
+    labels = _labels(attack, known, gradient, victim.num_classes)
+    unrolled = _unrolls(attack, known) and estimate != 0  # An estimate of 0 is none: nothing can be simulated with it.
+    if labels is not None and unrolled and not _told(attack, known):
+        labels = labels.sort().values
+    statistics = _statistics(attack, known)
+    starts = [_start(attack, known, victim.num_classes, generator) for _ in range(attack.restarts)]
+    return Target(
+        index,
+        known,
+        gradient,
+        None if labels is None else _dealt(attack, labels, unrolled, generator),
+        torch.stack(starts).to(next(iter(gradient.values()))),
+        (count_images(attack, known), *known.input_shape),
+        unrolled,
+        statistics,
+        {
+            "labels_inferred": float(not _told(attack, known)),
+            "masked_share": _share_missing(gradient, known.update),
+            **({"learning_rate": estimate} if estimate else {}),
+            **({"unrolled": float(unrolled)} if known.local_steps > 1 else {}),
+            **({"batch_norm_layers": float(len(statistics))} if attack.batch_norm_prior else {}),
+        },
+    )
+
+
+def count_images(attack: GradientInversion, observation: ClientUpdate) -> int:
+    """Dummy images of one trial."""
+    return min(observation.num_examples, attack.max_images)
+
+
+def _require_usable(observation: ClientUpdate) -> None:
+    channels = observation.input_shape[0]
+    if observation.num_examples < 1:
+        raise AttackError(f"the update covers {observation.num_examples} examples; at least 1 is needed")
+    if not len(observation.mean) == len(observation.std) == channels:
+        raise AttackError(f"{len(observation.mean)} means and {len(observation.std)} stds for {channels} channels")
+
+
+def _told(attack: GradientInversion, observation: ClientUpdate) -> bool:
+    return attack.labels == "known" or (attack.labels == "auto" and observation.labels is not None)
+
+
+def _unrolls(attack: GradientInversion, observation: ClientUpdate) -> bool:
+    few = 1 < observation.local_steps <= attack.max_unrolled_steps
+    return few and observation.num_examples <= attack.max_images and observation.batch_size >= 1
+
+
+def _share_missing(gradient: Update, update: Update) -> float:
+    """Entries that were sent as zero, or that the attack takes for pruned."""
+    zeros = sum(int(((v == 0).cpu() | (update[name] == 0).cpu()).sum()) for name, v in gradient.items())
+    return zeros / sum(v.numel() for v in gradient.values())
+
+
+def _with_learning_rate(attack: GradientInversion, observation: ClientUpdate) -> tuple[ClientUpdate, float | None]:
+    """The observation with a learning rate, and its estimate if there is one."""
+    if observation.learning_rate is not None:
+        return observation, None
+    try:
+        told = observation.labels if _told(attack, observation) else None
+        rate = _estimate(observation) if told is None else estimate_learning_rate(observation, told)
+        return replace(observation, learning_rate=rate), rate
+    except AttackError as error:
+        # Any rate will do for a cosine, unless the weight decay is to be subtracted.
+        if "cosine" not in attack.cost or observation.weight_decay:
+            raise AttackError(
+                f"the server does not know the learning rate, and the estimate failed: {error}"
+            ) from error
+        return replace(observation, learning_rate=1.0), 0.0
+
+
+def _estimate(observation: ClientUpdate) -> float:
+    """The learning rate by inferred labels, whose counts depend on it in turn: a few rounds, as a rule two, settle both."""
+    rate, before = 1.0, None
+    for _ in range(5):
+        labels = infer_observed_labels(observation, observation.gradient(rate)).sort().values
+        if before is not None and torch.equal(labels, before):
+            break
+        rate, before = estimate_learning_rate(observation, labels), labels
+    return rate
+
+
+def _statistics(attack: GradientInversion, observation: ClientUpdate) -> Statistics:
+    """Of the client's batch, where they are wanted and were sent; else empty."""
+    try:
+        return sent_statistics(observation) if attack.batch_norm_prior else {}
+    except AttackError:
+        # A prior is extra: without it the attack is the ordinary one.
+        return {}
+
+
+def _labels(attack: GradientInversion, observation: ClientUpdate, gradient: Update, num_classes: int) -> Tensor | None:
+    """One per dummy image, or None where they are unknowns."""
+    count, labels = count_images(attack, observation), None
+    if _told(attack, observation):
+        labels = observation.labels
+        if labels is None:
+            raise AttackError("the server does not know the labels; use labels='infer' or labels='joint'")
+        if labels.shape != (observation.num_examples,):
+            raise AttackError(f"{tuple(labels.shape)} labels for {observation.num_examples} examples")
+        if labels.min() < 0 or labels.max() >= num_classes:
+            raise AttackError(f"labels {labels.tolist()[:8]} do not fit a model of {num_classes} classes")
+    elif attack.labels in ("auto", "infer"):
+        labels = infer_observed_labels(observation, gradient)
+    if labels is not None and count < len(labels):
+        # The middles of ``count`` equal parts: frequent classes stay frequent.
+        labels = labels.sort().values[(torch.arange(count) * 2 + 1) * len(labels) // (2 * count)]
+    return labels
+
+
+def _dealt(attack: GradientInversion, labels: Tensor, unrolled: bool, generator: torch.Generator) -> Tensor:
+    """The labels of each restart: in another order where it matters which of them met in a batch."""
+    if not unrolled:
+        return labels.expand(attack.restarts, -1)
+    deals = [torch.randperm(len(labels), generator=generator) for _ in range(attack.restarts - 1)]
+    return torch.stack([labels, *(labels[deal] for deal in deals)])
+
+
+def _start(
+    attack: GradientInversion, observation: ClientUpdate, num_classes: int, generator: torch.Generator
+) -> Tensor:
+    """One start: pixels, then label logits if they are unknown; float32, so that it does not depend on the model's type."""
+    shape = (count_images(attack, observation), *observation.input_shape)
+    if attack.init == "randn":
+        pixels = torch.randn(shape, generator=generator)
+    else:
+        level = {"grey": torch.full(shape, 0.5), "black": torch.zeros(shape)}.get(attack.init)
+        mean, std = channel_statistics(observation, torch.zeros(0))
+        pixels = ((torch.rand(shape, generator=generator) if level is None else level) - mean) / std
+    logits = torch.randn(shape[0], num_classes, generator=generator) if attack.labels == "joint" else torch.zeros(0)
+    return torch.cat([pixels.flatten(), logits.flatten()])

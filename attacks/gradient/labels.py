@@ -1,0 +1,158 @@
+"""Labels from the gradient of the last fully connected layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from attacks.base import Attack, AttackError, ClientUpdate, Labels
+from attacks.gradient.matching import attackable, count_classes
+from defenses.base import Update
+from defenses.checks import is_whole, require
+
+
+@dataclass(frozen=True, repr=False)
+class LabelInference(Attack[ClientUpdate, Labels]):
+    """The classes of a batch, from signs and sizes of the last layer's gradient; see ``infer_labels``.
+
+    Attributes:
+        max_labels: At most this many of the ``num_examples`` labels are guessed, the surest first.
+
+    Source: Zhao, Mopuri, Bilen, "iDLG: Improved Deep Leakage from Gradients", 2020, Eq. 3-6 (one example); Wainakh et al.,
+    "User-Level Label Leakage from Gradients in Federated Learning" (LLG), 2022, Algorithm 1 (more examples).
+    """
+
+    source: ClassVar[str] = "Zhao 2020 (iDLG), Eq. 3-6; Wainakh 2022 (LLG), Algorithm 1"
+    threat: ClassVar[str] = (
+        "global model, one update, its number of examples and learning rate; no labels, no auxiliary data"
+    )
+
+    max_labels: int = 1024
+
+    def __post_init__(self) -> None:
+        require(is_whole(self.max_labels) and self.max_labels >= 1, self, "max_labels", "a whole number of at least 1")
+
+    def attack_many(self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]) -> list[Labels]:
+        """Guesses ``num_examples`` classes per observation; nothing is random. A refused update gives the classes -1."""
+        return [self._attack(observation) for observation, _ in zip(observations, generators, strict=True)]
+
+    def _attack(self, observation: ClientUpdate) -> Labels:
+        count = min(observation.num_examples, self.max_labels)
+        try:
+            # Signs and proportions tell the classes: any rate serves where none is known.
+            rate = 1.0 if observation.learning_rate is None else None
+            guess = infer_observed_labels(observation, observation.gradient(rate))[:count]
+        except AttackError as error:
+            return Labels(torch.full((max(count, 0),), -1), failure=str(error))
+        return Labels(guess.sort().values)
+
+
+def infer_observed_labels(observation: ClientUpdate, gradient: Update) -> Tensor:
+    """``infer_labels`` with what the server finds out from the model: its number of classes, and typical features.
+
+    Args:
+        observation: The update.
+        gradient: ``observation.gradient()``, or a better estimate.
+    """
+    model, like = attackable(observation.model, train_mode=False), next(iter(gradient.values()))
+    classes = count_classes(model, observation.input_shape, like)
+    features = None
+    if last_linear(model, classes)[1].bias is None:
+        features = mean_image_features(model, observation.input_shape, classes, like)
+    return infer_labels(gradient, model, observation.num_examples, classes, features)
+
+
+def infer_labels(
+    gradient: Update, model: nn.Module, batch: int, num_classes: int | None = None, features: Tensor | None = None
+) -> Tensor:
+    """Guesses the classes of a batch from the mean gradient of cross-entropy, the surest first.
+
+    For features a, logits W a (+ bias) and probabilities p, row i of the gradient is the mean over examples of (p_i - [y = i]) a:
+
+        row_i = (p_i - count_i / batch) a     if all examples had the same features and probabilities.
+
+    The rows are projected on u, an estimate of a. With a bias, whose gradient is p_i - count_i / batch exactly, u is the
+    least-squares solution of row_i = db_i u, and the bias itself is one more feature: this also covers features of any sign and
+    those whose sum is zero (LayerNorm). Without a bias, u is ``features``; without these, all ones as in iDLG, which assumes that
+    features are not negative, as after ReLU or sigmoid. One example: the smallest projection is its class (iDLG). More: every class
+    with a negative projection is taken once, most negative first; then, again and again, the class whose projection is smallest,
+    where each label taken has raised its own by ``impact``, the share of one example (LLG).
+
+    Args:
+        gradient: Parameter name -> mean gradient over the batch.
+        model: Whose parameters these are.
+        batch: Number of examples.
+        num_classes: Width of the layer to look for; None accepts the last fully connected layer of any width.
+        features: (D,), typical inputs of that layer.
+
+    Returns:
+        (batch,) int64 on the CPU.
+
+    Raises:
+        AttackError: When the model has no such layer or its gradient is zero.
+
+    Differs from LLG: where projections estimate p_i - count_i / batch itself, the impact is 1 / batch. LLG's estimate, the sum of
+    the negative row sums times -(1 + 1/K) / batch, serves only with u = 1: it is too small once most classes are present.
+    """
+    name, layer = last_linear(model, num_classes)
+    rows = gradient[f"{name}.weight".lstrip(".")].double().cpu()
+    if layer.bias is not None:
+        bias = gradient[f"{name}.bias".lstrip(".")].double().cpu()
+        rows = torch.cat([rows, bias[:, None]], 1)
+        features = rows.T @ bias / bias.square().sum().clamp(min=1e-300)
+    if features is not None:
+        features = features.double().cpu()
+        signal = rows @ features / features.square().sum().clamp(min=1e-300)
+        impact = torch.tensor(1.0 / batch, dtype=torch.float64)
+    else:
+        signal = rows.sum(1)
+        impact = -signal.clamp(max=0).sum() * (1 + 1 / len(signal)) / batch
+    if not signal.any():
+        raise AttackError(
+            f"the gradient of the last fully connected layer {name!r} is zero; it says nothing about labels"
+        )
+    taken = [int(i) for i in signal.argsort() if signal[i] < 0][:batch]
+    signal[taken] += impact
+    while len(taken) < batch:
+        taken.append(int(signal.argmin()))
+        signal[taken[-1]] += impact
+    return torch.tensor(taken)
+
+
+def mean_image_features(
+    model: nn.Module, input_shape: tuple[int, int, int], num_classes: int | None, like: Tensor
+) -> Tensor:
+    """Inputs (D,) of the last fully connected layer for the mean image, which is zero after normalisation.
+
+    A free stand-in for LLG's dummy images; more accurate than uniform noise or grey levels on digits.
+    """
+    seen: list[Tensor] = []
+    layer = last_linear(model, num_classes)[1]
+    hook = layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach()))
+    try:
+        with torch.no_grad():
+            model(like.new_zeros(1, *input_shape))
+    finally:
+        hook.remove()
+    return seen[0].flatten(0, -2).mean(0)
+
+
+def last_linear(model: nn.Module, num_classes: int | None = None) -> tuple[str, nn.Linear]:
+    """The last ``nn.Linear`` in order of definition (of that width, if given) and its name.
+
+    Raises:
+        AttackError: When there is none.
+    """
+    found = [
+        (name, module)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and num_classes in (None, module.out_features)
+    ]
+    if not found:
+        width = "" if num_classes is None else f" with {num_classes} outputs"
+        raise AttackError(f"labels are read from the last nn.Linear{width}, and {type(model).__name__} has none")
+    return found[-1]

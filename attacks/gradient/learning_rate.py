@@ -1,0 +1,64 @@
+"""The client's learning rate, when the server does not know it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attacks.base import AttackError, ClientUpdate
+from attacks.gradient.labels import last_linear
+from attacks.gradient.matching import attackable, count_classes
+
+
+def estimate_learning_rate(observation: ClientUpdate, labels: Tensor) -> float:
+    """Learning rate of plain SGD, from the bias b of the last fully connected layer.
+
+    The gradient of cross-entropy by that bias is the mean over examples of softmax(logits) minus the share of each class, whatever
+    the images are. With p the probabilities of the mean image, which is zero after normalisation, standing in for the mean of
+    softmax, and e = p - counts / batch + weight_decay * b,
+
+        delta_b = -lr * e    =>    lr = -<delta_b, e> / <e, e>
+
+    Exact if every example had the probabilities p, as at an initialisation whose logits hardly depend on the image. A trained
+    model is sure of the right classes, so that the true gradient is smaller than e and the estimate far too low: an MLP that had
+    taken two steps on the same batch gave a fifth to a half of the rate, later a few thousandths or the wrong sign (an error).
+    Use it on updates of the first round. With all classes in equal shares e is small and the estimate unsure. Several local
+    steps are divided out, which is right to first order only. A clipped update gives the clipped rate.
+
+    Args:
+        observation: Its ``learning_rate`` is not read.
+        labels: (B,) int64, classes of the examples, known or inferred; their order does not matter.
+
+    Returns:
+        The estimate, positive.
+
+    Raises:
+        AttackError: When there is no such bias, in the model or the update; when ``labels`` are not classes; when the bias hardly
+            moved or moved the wrong way.
+
+    Source: the gradient of Zhao et al. 2020 (iDLG), Eq. 3, solved for the learning rate by least squares; our own.
+    """
+    model = attackable(observation.model, train_mode=False)
+    like = next(model.parameters()).detach()
+    num_classes = count_classes(model, observation.input_shape, like)
+    name, layer = last_linear(model, num_classes)
+    key = f"{name}.bias".lstrip(".")
+    if layer.bias is None or key not in observation.update:
+        raise AttackError(f"the learning rate is read from the bias of {name!r}, and there is none")
+    delta = observation.update[key].detach().cpu().double()
+    if delta.shape != (num_classes,) or not delta.isfinite().all():
+        raise AttackError(f"the update of {key!r} must be {num_classes} finite numbers, got shape {tuple(delta.shape)}")
+    if not len(labels) or labels.min() < 0 or labels.max() >= num_classes or observation.local_steps < 1:
+        raise AttackError(f"a learning rate needs classes of 0 .. {num_classes - 1} and at least one local step")
+    with torch.no_grad():
+        # In eval mode: one image has no batch statistics.
+        typical = model(like.new_zeros(1, *observation.input_shape))[0].softmax(0).cpu().double()
+    shares = F.one_hot(labels.detach().cpu().long(), num_classes).double().mean(0)
+    error = typical - shares + observation.weight_decay * layer.bias.detach().cpu().double()
+    rate = float(
+        -(delta @ error) / error.square().sum().clamp(min=1e-300) / observation.local_steps / observation.step_length
+    )
+    if not 0 < rate < float("inf"):
+        raise AttackError(f"the bias of {name!r} moved as if the learning rate were {rate:g}; it must be positive")
+    return rate

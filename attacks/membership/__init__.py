@@ -1,0 +1,1 @@
+"""Attacks on who was part of the training."""

@@ -1,0 +1,147 @@
+"""Membership inference learned from shadow models: imitations of the client's training whose members are known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attacks.base import Attack, AttackError, ClientUpdate, Knowledge
+from attacks.local_model import local_model
+from attacks.membership.loss_threshold import Membership, MembershipNetwork, membership_features, predict
+from attacks.normalisation import normalise
+from attacks.scoring.roc import auc
+from defenses.base import Batch
+from defenses.checks import is_number, is_whole, require
+
+FEWEST_EXAMPLES = 4
+"""Two members and two non-members: less is no training set."""
+
+
+@dataclass(frozen=True, repr=False)
+class ShadowModels(Attack[ClientUpdate, Membership]):
+    """Learns on its own models how a model's answers differ between members and others, then judges the client's model.
+
+    Each shadow model is trained, as a client would and under the same defences, on a random half of the auxiliary data; the rest
+    are its non-members. One small network learns from the answers of all of them to tell the two apart (``membership_features``).
+
+    Attributes:
+        num_shadows: Shadow models.
+        num_members: Examples that each is trained on, and as many non-members; 0: half of the auxiliary data. The attack is best
+            when this is about what a client has, because smaller training sets are remembered better.
+        hidden: Width of the attack network.
+        iterations: Steps of Adam on all records at once.
+        learning_rate: Of these.
+        weight_decay: Of these (L2 on all weights).
+        network: Learned by ``fit``.
+        shadow_auc: Area on the last shadow model of a network that learned from the others only; None with a single shadow model.
+            Set by ``fit``; at 0.5 there was nothing to learn.
+
+    Source: Shokri, Stronati, Song, Shmatikov, "Membership Inference Attacks Against Machine Learning Models", S&P 2017, section V.
+    They train one attack network per class; ours is one for all that is told the class, because a client's auxiliary data has few
+    records per class. Its inputs are the three largest probabilities, as logarithms, where theirs are all of them, and besides
+    the logit-scaled confidence in the true class (Carlini et al. 2022, section VI-A). Shadow models start from fresh weights,
+    not from the observed global model.
+    """
+
+    observes: ClassVar[str] = "update"
+    source: ClassVar[str] = "Shokri et al. 2017, section V"
+    threat: ClassVar[str] = (
+        "global model, one update, auxiliary data, the client's training procedure; true classes of the records in question"
+    )
+    needs_auxiliary: ClassVar[bool] = True
+
+    num_shadows: int = 4
+    num_members: int = 0
+    hidden: int = 16
+    iterations: int = 300
+    learning_rate: float = 0.01
+    weight_decay: float = 0.001
+    network: MembershipNetwork | None = field(default=None, repr=False, compare=False)
+    shadow_auc: float | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("num_shadows", "hidden", "iterations"):
+            value = getattr(self, name)
+            require(is_whole(value) and value >= 1, self, name, "a whole number of at least 1")
+        enough = is_whole(self.num_members) and (self.num_members == 0 or self.num_members >= FEWEST_EXAMPLES // 2)
+        require(enough, self, "num_members", f"0, or a whole number of at least {FEWEST_EXAMPLES // 2}")
+        require(
+            is_number(self.learning_rate) and 0 < self.learning_rate <= 1, self, "learning_rate", "above 0, up to 1"
+        )
+        require(is_number(self.weight_decay) and 0 <= self.weight_decay <= 1, self, "weight_decay", "from 0 to 1")
+
+    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
+        """Trains the shadow models and, on what they say, the attack network.
+
+        Raises:
+            AttackError: When the auxiliary examples are too few.
+        """
+        total, members = len(knowledge.auxiliary), self.num_members or len(knowledge.auxiliary) // 2
+        if total < max(2 * members, FEWEST_EXAMPLES):
+            raise AttackError(f"{self} needs {max(2 * members, FEWEST_EXAMPLES)} auxiliary examples and has {total}")
+        features = []
+        for _ in range(self.num_shadows):
+            order = torch.randperm(total, generator=generator)[: 2 * members]
+            features.append(_shadow_features(knowledge, order[:members], order[members:], generator))
+        held_out = None
+        if self.num_shadows > 1:
+            with torch.no_grad():
+                scores = self._train(features[:-1], generator)(features[-1])
+            held_out = auc(scores[:members], scores[members:])
+        return replace(self, network=self._train(features, generator), shadow_auc=held_out)
+
+    def attack_many(
+        self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
+    ) -> list[Membership]:
+        """One test per observation; nothing is random after ``fit``.
+
+        Raises:
+            AttackError: Before ``fit``.
+        """
+        if self.network is None:
+            raise AttackError(f"{self} must be fitted first, which needs auxiliary data")
+        return [self._attack(observation) for observation, _ in zip(observations, generators, strict=True)]
+
+    def _attack(self, observation: ClientUpdate) -> Membership:
+        diagnostics = {} if self.shadow_auc is None else {"shadow-auc": self.shadow_auc}
+        try:
+            return Membership(local_model(observation), self.network, diagnostics)
+        except AttackError as error:
+            return Membership(None, failure=str(error))
+
+    def _train(self, shadows: Sequence[Tensor], generator: torch.Generator) -> MembershipNetwork:
+        """A network trained on the features of some shadow models, each (2 M, F), members first."""
+        features = torch.cat(list(shadows))
+        labels = torch.cat([torch.arange(len(shadow)) < len(shadow) // 2 for shadow in shadows]).float()
+        network = MembershipNetwork(features.shape[1], self.hidden)
+        network.mean.copy_(features.mean(0))
+        # A column that never changes, such as a class without examples, stays zero.
+        network.std.copy_(features.std(0).where(features.std(0) > 1e-6, torch.ones(())))
+        for layer in (network.hidden, network.out):
+            nn.init.xavier_uniform_(layer.weight, generator=generator)
+            nn.init.zeros_(layer.bias)
+        optimizer = torch.optim.Adam(network.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
+        with torch.enable_grad():
+            for _ in range(self.iterations):
+                optimizer.zero_grad()
+                F.binary_cross_entropy_with_logits(network(features), labels).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+        return network.eval().requires_grad_(False)
+
+
+def _shadow_features(knowledge: Knowledge, members: Tensor, others: Tensor, generator: torch.Generator) -> Tensor:
+    """Trains one shadow model on ``members`` and shows it both, as it would be used; features of members come first."""
+    plain, pipeline = knowledge.auxiliary, knowledge.pipeline
+    seed = int(torch.randint(2**31, (), generator=generator))
+    model = knowledge.train(Batch(plain.images[members], plain.targets[members]), seed).eval()
+    both = torch.cat([members, others])
+    shown = Batch(plain.images[both], plain.targets[both])
+    if pipeline.at_inference:
+        shown = pipeline.protect_test(shown, ("shadow-model", seed))
+    # The classes of the originals: a defence may soften what it returns.
+    return membership_features(predict(model, normalise(shown.images, knowledge)), plain.targets[both].argmax(1).cpu())

@@ -1,0 +1,151 @@
+"""A small transformer from smashed data to images, which reads tokens at their slots or as a set without order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attacks.smashed.base import EdgeHalf
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How an image is cut into patches, one for each token.
+
+    Attributes:
+        grid: Rows and columns of tokens.
+        patch_size: Side of a patch in pixels.
+        channels: C of the image.
+    """
+
+    grid: tuple[int, int]
+    patch_size: int
+    channels: int
+
+    @classmethod
+    def of(cls, edge: EdgeHalf, images: Tensor) -> Layout:
+        """That of a client half which embeds images (B, C, H, W)."""
+        return cls(edge.grid, edge.patch_size, images.shape[1])
+
+    @property
+    def num_tokens(self) -> int:
+        """N."""
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def patch_values(self) -> int:
+        """Numbers in a patch."""
+        return self.channels * self.patch_size**2
+
+    def fold(self, patches: Tensor) -> Tensor:
+        """Puts patches together, row by row: (B, N, C * p * p) -> (B, C, H, W)."""
+        height, width = (count * self.patch_size for count in self.grid)
+        return F.fold(patches.transpose(1, 2), (height, width), self.patch_size, stride=self.patch_size)
+
+
+class Standardise(nn.Module):
+    """Subtracts the mean of each feature over the tokens of a sample and divides by its standard deviation."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, sample: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mean", sample.mean((0, 1)))
+        std = sample.std((0, 1))
+        # A feature that hardly changes is no reason to blow up what little it does.
+        self.register_buffer("std", std.clamp(min=max(1e-3 * float(std.max()), 1e-12)))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, N, D) -> (B, N, D)."""
+        standard: Tensor = (tokens - self.mean) / self.std
+        return standard
+
+
+class AttentionBlock(nn.Module):
+    """A pre-norm transformer block: self-attention, then a perceptron, each added to its input."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm = nn.LayerNorm(width)
+        self.query_key_value = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.perceptron = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, T, W) -> (B, T, W)."""
+        split = self.query_key_value(self.norm(tokens)).unflatten(-1, (3, self.heads, -1))
+        query, key, value = split.permute(2, 0, 3, 1, 4)
+        seen = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+        tokens = tokens + self.out(seen)
+        changed: Tensor = tokens + self.perceptron(tokens)
+        return changed
+
+
+class DecoderNetwork(nn.Module):
+    """Smashed data (B, N, D) -> images (B, C, H, W) in [0, 1].
+
+    Tokens are standardised and embedded; ``depth`` blocks, a layer norm and a linear layer make the pixels of every patch,
+    which tanh bounds and which are put together.
+
+    Two ways of reading. At *slots*, token i gets a learned embedding of place i and becomes patch i: the decoder of the
+    paper. As a *set*, tokens get no place; N learned queries, one for each patch, are put in front of them (the mask tokens of
+    a masked autoencoder), and only these become patches, so that what a token holds can move to where it belongs. The guess
+    then is the same whatever the order of the tokens.
+
+    Args:
+        sample: (n, N, D) inputs, for sizes and statistics.
+        layout: Of the patches.
+        width: Length W of a token inside.
+        depth: Blocks.
+        heads: Attention heads, which divide ``width``.
+        as_set: Read as a set, not at slots.
+        generator: CPU generator of the initial weights.
+
+    Source: He et al., "Masked Autoencoders Are Scalable Vision Learners", 2022 (decoder), as in the reference code of Yao et
+    al., ICDM 2022, there with the sizes of ViT-B/16.
+    """
+
+    def __init__(
+        self,
+        sample: Tensor,
+        layout: Layout,
+        *,
+        width: int,
+        depth: int,
+        heads: int,
+        as_set: bool,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.layout, self.as_set = layout, as_set
+        self.standardise = Standardise(sample)
+        with torch.random.fork_rng(devices=[]):  # PyTorch's own initialisation, overwritten below, draws globally
+            self.embed = nn.Linear(sample.shape[2], width)
+            self.blocks = nn.Sequential(*(AttentionBlock(width, heads) for _ in range(depth)))
+            self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, layout.patch_values), nn.Tanh())
+        redraw(self, generator)
+        self.places = nn.Parameter(0.02 * torch.randn(layout.num_tokens, width, generator=generator))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Maps (B, N, D) to (B, C, H, W)."""
+        embedded = self.embed(self.standardise(tokens))
+        queries = self.places.expand(len(tokens), -1, -1)
+        placed = torch.cat([queries, embedded], 1) if self.as_set else queries + embedded
+        patches: Tensor = self.head(self.blocks(placed)[:, : self.layout.num_tokens])
+        return self.layout.fold((patches + 1) / 2)
+
+
+def redraw(network: nn.Module, generator: torch.Generator) -> None:
+    """Draws all weights of linear and convolutional layers anew from a CPU generator: Glorot and Bengio 2010, biases 0."""
+    for layer in network.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
+            nn.init.xavier_uniform_(layer.weight, generator=generator)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)

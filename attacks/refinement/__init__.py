@@ -1,0 +1,1 @@
+"""Attacks that start from the guess of another and undo a defence in it."""

@@ -1,0 +1,249 @@
+"""Undoing ATS: which of the few draws of its policies made this picture, and what did the picture look like before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from attacks.base import AttackError, ClientUpdate, Knowledge, Reconstruction, Refinement
+from attacks.refinement.transform_inverses import changes_nothing, has_direction, invert_transform
+from defenses.ats import ATS, parse_policies
+from defenses.checks import is_number, is_whole, require
+from defenses.transforms import LIBRARY, apply_transform
+
+Steps = tuple[tuple[int, int], ...]
+"""What one draw of ATS does: (index of the transform, sign), from left to right."""
+PRIORS = ("gaussian", "classes")
+MOST_DRAWS = 4096
+
+
+class Draw(NamedTuple):
+    """One thing that ATS may have done: ``steps``, with a ``probability``, by policy number ``policy``."""
+
+    steps: Steps
+    policy: int
+    probability: float
+
+
+class _Gaussian(NamedTuple):
+    """Probabilistic PCA on D pixels: N(mean, basis diag(variances) basis^T + rest (I - basis basis^T))."""
+
+    mean: Tensor  # (D,)
+    basis: Tensor  # (D, q), orthonormal columns
+    variances: Tensor  # (q,)
+    rest: float
+
+    def log_density(self, points: Tensor) -> Tensor:
+        """(n, D) -> (n,)."""
+        centred = points - self.mean
+        inside = centred @ self.basis
+        outside = (centred.square().sum(1) - inside.square().sum(1)).clamp(min=0)
+        distance = (inside.square() / self.variances).sum(1) + outside / self.rest
+        size, rank = self.basis.shape
+        volume = self.variances.log().sum() + (size - rank) * math.log(self.rest)
+        return -0.5 * (distance + volume + size * math.log(2 * math.pi))
+
+
+class _Undo(NamedTuple):
+    """What is known about one draw: how its results are distributed, and what its approximate inverse gets wrong."""
+
+    draw: Draw
+    parts: tuple[tuple[float, _Gaussian], ...]  # (log weight, density) of a mixture
+    centre: Tensor  # (D,) mean result
+    basis: Tensor  # (D, q)
+    error: Tensor  # (D,) mean of original - inverse
+    weights: Tensor  # (q, D): error - mean error, from coordinates in the basis
+
+    def log_density(self, points: Tensor) -> Tensor:
+        terms = [weight + part.log_density(points) for weight, part in self.parts]
+        return torch.stack(terms).logsumexp(0) + math.log(self.draw.probability)
+
+    def restore(self, images: Tensor) -> Tensor:
+        """(n, C, H, W) -> the same: the inverse, plus the mean of its error given what is seen."""
+        inverse = _backward(images, self.draw.steps).flatten(1)
+        guess = inverse + self.error + (images.flatten(1) - self.centre) @ self.basis @ self.weights
+        return guess.view(images.shape).clamp(0, 1)
+
+
+@dataclass(frozen=True, repr=False)
+class PolicyInversion(Refinement):
+    """Finds the policy and the signs that ATS drew for a recovered image, and undoes them.
+
+    ATS draws one of a few policies and a sign per step, so that everything it may have done can be listed. For every draw T,
+    the auxiliary images are transformed by it. They give a density of its results, and a linear estimate of what its
+    approximate inverse T^- misses. The guess comes from the most probable draw:
+
+        T* = argmax_T  log p_T(x~) + log P(T) - consistency * |T(x^_T) - x~|^2 / (2 noise^2)
+        x^_T = T^-(x~) + E[x - T^-(T(x)) | T(x) = x~]
+
+    The expectation is that of the joint Gaussian with the covariances of the auxiliary images. Where T loses nothing the error is
+    zero; pixels that T pushed out of the frame get their mean given those that are seen.
+
+    Attributes:
+        prior: The density of transformed images: "gaussian", one probabilistic PCA, or "classes", a mixture of one per class.
+        components: Principal components of each.
+        noise: Standard deviation that recovered pixels are assumed to be wrong by, in [0, 1] pixels.
+        consistency: Weight of the last term; 0 leaves it out.
+        max_auxiliary: Auxiliary images that are used.
+
+    Source: adaptive attack on Gao et al. 2021 (ATS); the conditional mean is that of Tipping and Bishop, "Probabilistic Principal
+    Component Analysis", 1999. Our own; Balunovic et al. 2022 attack ATS early in training instead.
+    """
+
+    source: ClassVar[str] = "our adaptive attack on ATS; density: Tipping and Bishop 1999, Eq. 4-9"
+    threat: ClassVar[str] = "recovered images, the ATS policies (never the draws), auxiliary images like the clients'"
+    needs_auxiliary: ClassVar[bool] = True
+
+    prior: str = "gaussian"
+    components: int = 64
+    noise: float = 0.05
+    consistency: float = 1.0
+    max_auxiliary: int = 1000
+    learned: tuple[_Undo, ...] | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        require(self.prior in PRIORS, self, "prior", " | ".join(PRIORS))
+        for name, least in (("components", 1), ("max_auxiliary", 2)):
+            value = getattr(self, name)
+            require(is_whole(value) and value >= least, self, name, f"a whole number of at least {least}")
+        require(is_number(self.noise) and 0 < self.noise < 1, self, "noise", "a number between 0 and 1")
+        finite = is_number(self.consistency) and 0 <= self.consistency < float("inf")
+        require(finite, self, "consistency", "a number of at least 0")
+
+    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> PolicyInversion:
+        """Learns what each draw of the pipeline's first ATS does to auxiliary images; without ATS, that there is nothing to undo.
+
+        Raises:
+            AttackError: With fewer than two auxiliary images, or more than ``MOST_DRAWS`` different draws.
+        """
+        defense = next((d for d in knowledge.pipeline.defenses if isinstance(d, ATS)), None)
+        if defense is None:
+            return replace(self, learned=())
+        count = len(knowledge.auxiliary)
+        if count < 2:
+            raise AttackError(f"PolicyInversion learns from auxiliary images, got {count}; set auxiliary data aside")
+        chosen = torch.randperm(count, generator=generator)[: self.max_auxiliary]
+        images = knowledge.auxiliary.images[chosen].float()
+        classes = knowledge.auxiliary.targets[chosen].argmax(1)
+        draws = possible_draws(parse_policies(defense.policies), defense.use_prob, images.shape[1])
+        return replace(self, learned=tuple(self._learn(draw, images, classes) for draw in draws))
+
+    @torch.no_grad()
+    def _learn(self, draw: Draw, images: Tensor, classes: Tensor) -> _Undo:
+        seen = _forward(images, draw.steps)
+        error = (images - _backward(seen, draw.steps)).flatten(1)
+        points = seen.flatten(1)
+        whole = fit_gaussian(points, self.components, self.noise)
+        parts: tuple[tuple[float, _Gaussian], ...] = ((0.0, whole),)
+        if self.prior == "classes":
+            groups = [points[classes == label] for label in torch.unique(classes)]
+            sizes = [(math.log(len(group) / len(points)), group) for group in groups if len(group) > 1]
+            parts = (
+                tuple((weight, fit_gaussian(group, self.components, self.noise)) for weight, group in sizes) or parts
+            )
+        inside = (points - whole.mean) @ whole.basis
+        # The covariance of the result is diagonal in its own principal components; whole.variances include the noise.
+        weights = inside.T @ (error - error.mean(0)) / len(points) / whole.variances[:, None]
+        return _Undo(draw, parts, whole.mean, whole.basis, error.mean(0), weights)
+
+    @torch.no_grad()
+    def refine(self, observation: ClientUpdate, guess: Reconstruction, generator: torch.Generator) -> Reconstruction:
+        """Undoes ATS in every image; nothing is random.
+
+        Diagnostics gain "ats-draws" (how many there may be; 0 without ATS), "ats-policy" (number of the chosen policy, from 0; the
+        mean over the images) and "ats-margin" (log score above that of the second draw, mean; infinite if there is one draw).
+
+        Raises:
+            AttackError: When images have another number of values than the auxiliary ones.
+        """
+        learned = self.learned or ()
+        notes = guess.diagnostics | {"ats-draws": float(len(learned))}
+        if not learned:
+            return replace(guess, diagnostics=notes)
+        size = len(learned[0].centre)
+        images = guess.images.detach().to(learned[0].centre)
+        if images[0].numel() != size:
+            raise AttackError(f"images have shape {tuple(images.shape[1:])}, auxiliary ones {size} values")
+        restored = torch.stack([undo.restore(images) for undo in learned])  # (draws, n, C, H, W)
+        scores = torch.stack([self._score(undo, images, x) for undo, x in zip(learned, restored, strict=True)])
+        ranked = scores.sort(0, descending=True)
+        best = ranked.indices[0]  # (n,)
+        policies = torch.tensor([undo.draw.policy for undo in learned])[best.cpu()]
+        margin = (ranked.values[0] - ranked.values[1]).mean().item() if len(learned) > 1 else math.inf
+        notes |= {"ats-policy": policies.float().mean().item(), "ats-margin": margin}
+        chosen = restored[best, torch.arange(len(images))]
+        return replace(guess, images=chosen.to(guess.images), diagnostics=notes)
+
+    def _score(self, undo: _Undo, images: Tensor, restored: Tensor) -> Tensor:
+        again = _forward(restored, undo.draw.steps)
+        misfit = (again - images).square().flatten(1).sum(1) / (2 * self.noise**2)
+        return undo.log_density(images.flatten(1)) - self.consistency * misfit
+
+
+def possible_draws(policies: Sequence[tuple[int, ...]], use_prob: bool, channels: int) -> list[Draw]:
+    """Everything that ATS may do, each once, with its probability: policies, signs and, with ``use_prob``, skipped steps.
+
+    Steps that change nothing are left out; draws that do the same are one draw, under the policy that does it first.
+
+    Raises:
+        AttackError: When there are more than ``MOST_DRAWS``.
+    """
+    found: dict[Steps, Draw] = {}
+    for number, policy in enumerate(policies):
+        options = [_options(index, use_prob, channels) for index in policy]
+        if math.prod(map(len, options)) > MOST_DRAWS:
+            raise AttackError(f"policy {policy} can be drawn in more than {MOST_DRAWS} ways")
+        for draw in product(*options):
+            steps: Steps = tuple(step for part, _ in draw for step in part)
+            probability = math.prod(chance for _, chance in draw) / len(policies)
+            known = found.get(steps, Draw(steps, number, 0.0))
+            found[steps] = known._replace(probability=known.probability + probability)
+    return list(found.values())
+
+
+def _options(index: int, use_prob: bool, channels: int) -> list[tuple[Steps, float]]:
+    """What one step may do: (one step or none, probability)."""
+    if changes_nothing(index, channels):
+        return [((), 1.0)]
+    applied = LIBRARY[index].probability if use_prob else 1.0
+    signs = (1, -1) if has_direction(index) else (1,)
+    options: list[tuple[Steps, float]] = [(((index, sign),), applied / len(signs)) for sign in signs]
+    options.append(((), 1 - applied))
+    return [option for option in options if option[1] > 0]
+
+
+def fit_gaussian(points: Tensor, components: int, noise: float) -> _Gaussian:
+    """Maximum-likelihood probabilistic PCA of (N, D) points, to which independent noise of this standard deviation is added."""
+    centred = points - points.mean(0)
+    # Double precision: pixels that never vary make the small eigenvalues exact zeros.
+    gram = (
+        centred.double() @ centred.double().T
+        if len(points) < points.shape[1]
+        else centred.double().T @ centred.double()
+    )
+    values, vectors = torch.linalg.eigh(gram)
+    kept = min(components, len(points) - 1, points.shape[1] - 1)
+    values, vectors = values.flip(0)[:kept].clamp(min=1e-12), vectors.flip(1)[:, :kept]
+    basis = vectors if gram.shape[0] == points.shape[1] else centred.double().T @ vectors / values.sqrt()
+    variances = values / len(points)
+    left = (centred.double().square().sum() / len(points) - variances.sum()).clamp(min=0)
+    rest = left.item() / (points.shape[1] - kept) + noise**2
+    return _Gaussian(points.mean(0), basis.to(points), (variances + noise**2).to(points), rest)
+
+
+def _forward(images: Tensor, steps: Steps) -> Tensor:
+    for index, sign in steps:
+        images = apply_transform(images, index, torch.full((len(images),), float(sign)))
+    return images
+
+
+def _backward(images: Tensor, steps: Steps) -> Tensor:
+    for index, sign in reversed(steps):
+        images = invert_transform(images, index, sign)
+    return images

@@ -1,0 +1,169 @@
+"""Undoing an input defence with a network that was trained on protected and clean auxiliary images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from attacks.base import AttackError, ClientUpdate, Knowledge, Reconstruction, Refinement
+from attacks.networks.unet import UNet
+from attacks.scoring.metrics import psnr
+from defenses.base import Batch, InputDefense
+from defenses.checks import is_number, is_whole, require
+from defenses.pipeline import Pipeline
+
+HOLDOUT = 8
+"""One auxiliary example in so many is kept out of the training."""
+
+
+@dataclass(frozen=True)
+class Restorer:
+    """What ``LearnedRestorer.fit`` learned.
+
+    Attributes:
+        network: Maps ``network_input`` to clean images, in eval mode; None when the clients protect no images.
+        shape: (C, H, W) of the images that it was trained on.
+        diagnostics: ``holdout_psnr`` and ``holdout_psnr_unrestored``, means in dB; see ``LearnedRestorer``.
+    """
+
+    network: nn.Module | None
+    shape: tuple[int, ...]
+    diagnostics: dict[str, float]
+
+
+@dataclass(frozen=True, repr=False)
+class LearnedRestorer(Refinement):
+    """A U-Net trained on (protected, clean) pairs of auxiliary images, applied to the images that an inversion recovered.
+
+    The clients' input defences are run on auxiliary images with fresh randomness at every step, and the network learns
+    the mean of the clean image given the protected one (squared error). It works for every input defence, since it needs
+    nothing but to run it; no secret of a client enters. Its input is x and |2x - 1|: the second undoes random sign flips
+    (InstaHide) and costs the others little. Inversions are imperfect, so Gaussian noise is added to the inputs in training,
+    of a standard deviation that is drawn for each image from [0, ``input_noise``].
+
+    One auxiliary example in eight is held out. The diagnostics of every guess say how well it is restored from an *exact*
+    protected image: ``holdout_psnr``, beside ``holdout_psnr_unrestored`` of the protected image itself. Where the first is not
+    above the second, the restorer learned nothing and is no evidence about the defence.
+
+    Attributes:
+        iterations: Steps of Adam; the learning rate warms up and falls to zero.
+        width: Channels of the U-Net at full resolution, at least 1.
+        batch_size: Auxiliary images per step, at most all of them; also the group that a defence mixes examples of.
+        learning_rate: The largest.
+        input_noise: Largest standard deviation of the noise added in training, in units of images in [0, 1].
+        learned: Set by ``fit``.
+
+    The attack that a server would run in practice; the papers' own (shredder, jigsaw) solve each image without learning.
+    """
+
+    source: ClassVar[str] = (
+        "Ronneberger 2015 (U-Net), trained on pairs; the VisualMixer paper (NDSS 2024) does not test it"
+    )
+    threat: ClassVar[str] = (
+        "a guess of the protected images; the defences' algorithm; auxiliary images like the clients'"
+    )
+    needs_auxiliary: ClassVar[bool] = True
+
+    iterations: int = 200
+    width: int = 12
+    batch_size: int = 32
+    learning_rate: float = 4e-3
+    input_noise: float = 0.05
+    learned: Restorer | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("iterations", "width", "batch_size"):
+            value = getattr(self, name)
+            require(is_whole(value) and value >= 1, self, name, "a whole number of at least 1")
+        allowed = is_number(self.learning_rate) and 0 < self.learning_rate < 1
+        require(allowed, self, "learning_rate", "a number above 0 and below 1")
+        require(is_number(self.input_noise) and 0 <= self.input_noise <= 1, self, "input_noise", "a number from 0 to 1")
+
+    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
+        """Trains the network; deterministic given the generator.
+
+        Raises:
+            AttackError: With fewer than 16 auxiliary examples.
+        """
+        batch, shape = knowledge.auxiliary, tuple(knowledge.auxiliary.images.shape[1:])
+        if not any(isinstance(defense, InputDefense) for defense in knowledge.pipeline.defenses):
+            return replace(self, learned=Restorer(None, shape, {}))
+        if len(batch) < 2 * HOLDOUT:
+            raise AttackError(
+                f"{self} learns from {2 * HOLDOUT} auxiliary examples or more, and there are {len(batch)}"
+            )
+        order = torch.randperm(len(batch), generator=generator)
+        kept, held = (_select(batch, rows) for rows in order.tensor_split([len(batch) - len(batch) // HOLDOUT]))
+        network = self._train(kept, knowledge.pipeline, generator)
+        protected = protect_afresh(knowledge.pipeline, held, generator).images
+        scores = {
+            "holdout_psnr": _mean_psnr(restore(network, protected), held.images),
+            "holdout_psnr_unrestored": _mean_psnr(protected, held.images),
+        }
+        return replace(self, learned=Restorer(network.cpu(), shape, scores))
+
+    def _train(self, clean: Batch, pipeline: Pipeline, generator: torch.Generator) -> nn.Module:
+        channels, like = clean.images.shape[1], clean.images
+        network = UNet(2 * channels, channels, self.width, generator).to(like)
+        optimizer = torch.optim.Adam(network.parameters(), self.learning_rate)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, self.learning_rate, max(self.iterations, 2), pct_start=0.2
+        )
+        for _ in range(self.iterations):
+            examples = _select(clean, torch.randperm(len(clean), generator=generator)[: self.batch_size])
+            protected = protect_afresh(pipeline, examples, generator).images
+            std = self.input_noise * torch.rand(len(examples), 1, 1, 1, generator=generator)
+            noisy = protected + (std * torch.randn(protected.shape, generator=generator)).to(like)
+            loss = (network(network_input(noisy.clamp(0, 1))) - examples.images).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+        return network.eval()
+
+    def refine(self, observation: ClientUpdate, guess: Reconstruction, generator: torch.Generator) -> Reconstruction:
+        """Restores every image. Where the clients protect none they stay as they are, with ``nothing_to_undo`` = 1.
+
+        Raises:
+            AttackError: When images have another shape than the auxiliary ones.
+        """
+        assert self.learned is not None
+        network, shape = self.learned.network, tuple(guess.images.shape[1:])
+        if network is None:
+            return replace(guess, diagnostics=guess.diagnostics | {"nothing_to_undo": 1.0})
+        if shape != self.learned.shape:
+            raise AttackError(f"images have shape {shape}, auxiliary ones {self.learned.shape}")
+        weight = next(network.parameters())
+        images = restore(network, guess.images.to(weight)).to(guess.images)
+        return replace(guess, images=images, diagnostics=guess.diagnostics | self.learned.diagnostics)
+
+
+def network_input(images: Tensor) -> Tensor:
+    """Images (B, C, H, W) in [0, 1] with |2x - 1|, which sign flips leave as it is, as C more channels."""
+    return torch.cat([images, (2 * images - 1).abs()], 1)
+
+
+def protect_afresh(pipeline: Pipeline, clean: Batch, generator: torch.Generator) -> Batch:
+    """Runs the clients' input defences with randomness of the attacker's own: a key drawn from ``generator``."""
+    key = ("restorer", int(torch.randint(1 << 62, (), generator=generator)))
+    return pipeline.protect_batch(pipeline.protect_once(clean, key), key)
+
+
+def restore(network: nn.Module, protected: Tensor) -> Tensor:
+    """The network's guess (B, C, H, W), in [0, 1]."""
+    with torch.no_grad():
+        restored: Tensor = network(network_input(protected.clamp(0, 1)))
+    return restored.clamp(0, 1)
+
+
+def _select(batch: Batch, rows: Tensor) -> Batch:
+    rows = rows.to(batch.images.device)
+    return Batch(batch.images[rows], batch.targets[rows])
+
+
+def _mean_psnr(guess: Tensor, truth: Tensor) -> float:
+    # Equal images have infinite PSNR, which no report can average; 100 dB is beyond any picture.
+    return float(psnr(guess, truth).clamp(max=100).mean())

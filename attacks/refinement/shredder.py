@@ -1,0 +1,213 @@
+"""Undoing shuffles inside windows without learning what pictures look like: annealed pixels (shredder), matched blocks (jigsaw)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from attacks.refinement.jigsaw import place_blocks
+from attacks.refinement.unshuffle import Piece, Unshuffle, Windows
+from attacks.scoring.metrics import total_variation
+from defenses.checks import is_number, is_whole, require
+from defenses.visual_mixer_windows import Level
+
+
+@dataclass(frozen=True, repr=False)
+class Shredder(Unshuffle):
+    """Simulated annealing over swaps of two pixels of a window, minimising total variation, seams to neighbours included.
+
+    One step proposes a swap in every fourth window (no two of them touch, so that their costs do not interact) of every image and
+    channel at once. A swap that adds d to the total variation is kept with probability exp(-d / T); T falls linearly to 0. Every
+    window keeps its values. An image that ends with more total variation than it came with is given back as it came.
+
+    Attributes:
+        window: Side of the windows in pixels; 0: from the pipeline.
+        partition: "inferred", or "told": an upper bound that is told the true windows.
+        sweeps: Proposals per window.
+        temperature: The first T, in units of images in [0, 1].
+
+    Source: the "image shredder" that Li et al. (NDSS 2024) defend against, without an algorithm; annealing is our choice. Images of
+    least variation are flatter than the truth: expect edges and lines of pictures to come out as blobs.
+    """
+
+    source: ClassVar[str] = "the image shredder of Li et al., VisualMixer, NDSS 2024, Sec. V; annealed total variation"
+
+    sweeps: int = 1000
+    temperature: float = 0.2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(is_whole(self.sweeps) and self.sweeps >= 1, self, "sweeps", "a whole number of at least 1")
+        allowed = is_number(self.temperature) and 0 <= self.temperature < float("inf")
+        require(allowed, self, "temperature", "a finite number of at least 0")
+
+    def _solve(self, pieces: Sequence[Piece]) -> list[tuple[Tensor, dict[str, float]]]:
+        channels, height, width = pieces[0].images.shape[1:]
+        moved = channels if pieces[0].windows.spatial else 1
+        planes = [piece.images.reshape(-1, moved, height, width) for piece in pieces]
+        state = _Annealer(torch.cat(planes))
+        groups, proposals = _swap_groups([piece.windows for piece in pieces], channels // moved, height, width)
+        for sweep in range(self.sweeps):
+            temperature = self.temperature * (1 - (sweep + 1) / self.sweeps)
+            drawn = [torch.rand(3, n, generator=p.generator) for n, p in zip(proposals, pieces, strict=True)]
+            draws = torch.cat(drawn, 1)
+            for group in groups:
+                state.step(group, draws, temperature)
+        solved = []
+        for before, after in zip(planes, torch.split(state.planes, [len(own) for own in planes]), strict=True):
+            better = total_variation(after) < total_variation(before)
+            result = torch.where(better[:, None, None, None], after, before).view(-1, channels, height, width)
+            ends = (before.view_as(result), result)
+            names = ("total_variation_before", "total_variation")
+            solved.append((result, {n: float(total_variation(one).mean()) for n, one in zip(names, ends, strict=True)}))
+        return solved
+
+
+@dataclass(frozen=True, repr=False)
+class Jigsaw(Unshuffle):
+    """Puts the blocks of every window where their edges fit their neighbours best; see ``place_blocks``.
+
+    Its unit is what the clients' defence moved: the blocks of ``BlockShuffle``, or single pixels of ``VisualMixer``, where
+    edges say little (use ``Shredder``). With ``window`` alone, without a pipeline that shuffles, pixels.
+
+    Attributes:
+        window: Side of the windows in pixels; 0: from the pipeline.
+        partition: "inferred", or "told": an upper bound that is told the true windows.
+        sweeps: Most visits of each window.
+
+    Source: Pomeranz, Shemesh, Ben-Shahar, "A fully automated greedy square jigsaw puzzle solver", CVPR 2011, Eq. 3
+    (prediction-based compatibility); placement by optimal assignment is ours, since windows confine every piece.
+    """
+
+    source: ClassVar[str] = "Pomeranz et al., greedy square jigsaw puzzle solver, CVPR 2011, Eq. 3"
+
+    sweeps: int = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(is_whole(self.sweeps) and self.sweeps >= 1, self, "sweeps", "a whole number of at least 1")
+
+    def _solve(self, pieces: Sequence[Piece]) -> list[tuple[Tensor, dict[str, float]]]:
+        return [self._placed(images, windows) for images, windows, _ in pieces]
+
+    def _placed(self, images: Tensor, windows: Windows) -> tuple[Tensor, dict[str, float]]:
+        height, width = (length // windows.side for length in images.shape[-2:])
+        if height * width == 0:
+            return images, {"seam_cost_before": 0.0, "seam_cost": 0.0}
+        moved = images.shape[1] if windows.spatial else 1
+        result, costs = images.clone(), []
+        for i, image in enumerate(result):
+            members = _members(windows.levels, i, height, width)
+            for plane in image.split(moved):
+                costs.append(place_blocks(plane, windows.side, members, self.sweeps))
+        before, after = torch.tensor(costs).mean(0).tolist()
+        return result, {"seam_cost_before": before, "seam_cost": after}
+
+
+class _Group(NamedTuple):
+    """M windows of which no two touch.
+
+    Attributes:
+        pixels: (M, n), counted through all planes; only the first of each row count.
+        held: (M,), how many.
+        draws: (M,), which of a sweep's draws are theirs.
+    """
+
+    pixels: Tensor
+    held: Tensor
+    draws: Tensor
+
+
+class _Annealer:
+    """Planes (P, D, H, W) whose pixels are swapped; the D channels of a plane move together.
+
+    Pixels of all planes have one number each, counted through, so that a step is a few gathers from one table.
+    """
+
+    def __init__(self, planes: Tensor) -> None:
+        self.shape = planes.shape
+        self.values = planes.flatten(2).transpose(1, 2).flatten(0, 1).contiguous()
+        count, _, height, width = planes.shape
+        place = torch.arange(height * width)
+        row, column = place // width, place % width
+        valid = (column > 0, column < width - 1, row > 0, row < height - 1)
+        # Beyond the border a pixel is its own neighbour, which costs nothing.
+        beside = torch.stack([place + s * v for s, v in zip((-1, 1, -width, width), valid, strict=True)], 1)
+        first = torch.arange(count)[:, None, None] * len(place)
+        self.neighbours = (first + beside).flatten(0, 1)
+
+    @property
+    def planes(self) -> Tensor:
+        """The planes as they are now, (P, D, H, W)."""
+        count, channels, height, width = self.shape
+        return self.values.view(count, height, width, channels).permute(0, 3, 1, 2)
+
+    def step(self, group: _Group, sweep: Tensor, temperature: float) -> None:
+        """Proposes one swap in each window of a group, by draws (3, number of all windows) from [0, 1)."""
+        pixels, count, draws = group.pixels, group.held, sweep[:, group.draws]
+        first = (draws[0] * count).long()
+        second = (first + 1 + (draws[1] * (count - 1)).long()) % count
+        pair = pixels.gather(1, torch.stack([first, second], 1))
+        here = self._at(pair)
+        beside = self.neighbours.index_select(0, pair.flatten()).view(*pair.shape, -1)
+        around = self._at(beside)
+        before = (around - here.unsqueeze(2)).abs().sum(dim=(1, 2, 3))
+        after = (around - here.flip(1).unsqueeze(2)).abs().sum(dim=(1, 2, 3))
+        # Two neighbours that change places stay as far apart; above, each met the other where it stands no more.
+        touching = (beside[:, 0] == pair[:, 1:]).any(1)
+        added = after - before + 2 * touching * (here[:, 0] - here[:, 1]).abs().sum(1)
+        chance = torch.exp(-added / temperature) if temperature > 0 else (added <= 0).float()
+        swapped = (draws[2] < chance)[:, None, None]
+        self.values.index_copy_(0, pair.flatten(), torch.where(swapped, here.flip(1), here).flatten(0, 1))
+
+    def _at(self, pixels: Tensor) -> Tensor:
+        """Values of pixels (...): (..., D)."""
+        return self.values.index_select(0, pixels.flatten()).view(*pixels.shape, -1)
+
+
+def _members(levels: list[Level], image: int, height: int, width: int) -> list[Tensor]:
+    """The units of every window of one image that holds more than one, as positions in a (height, width) grid."""
+    place = torch.arange(height * width).view(height, width)
+    found = []
+    for size, active in levels:
+        for row, column in active[image].nonzero().tolist():
+            inside = place[row * size : (row + 1) * size, column * size : (column + 1) * size].flatten()
+            found += [inside] if len(inside) > 1 else []
+    return found
+
+
+def _swap_groups(pieces: Sequence[Windows], copies: int, height: int, width: int) -> tuple[list[_Group], list[int]]:
+    """The windows of all planes in groups in which no two touch, and how many windows each piece has.
+
+    Args:
+        pieces: Windows of the images of each piece, whose planes lie one after the other.
+        copies: Planes per image.
+        height: H in pixels.
+        width: W in pixels.
+    """
+    groups: dict[tuple[int, int, int], list[tuple[Tensor, int]]] = defaultdict(list)
+    counts, number, start = [], 0, 0
+    for windows in pieces:
+        levels, before = [(size * windows.side, active) for size, active in windows.levels], number
+        for image in range(len(levels[0][1])):
+            for size, active in levels:
+                for inside in _members([(size, active[image : image + 1])], 0, height, width):
+                    corner = int(inside[0])
+                    colour = (size, corner // width // size % 2, corner % width // size % 2)
+                    for plane in range(start, start + copies):
+                        groups[colour].append((plane * height * width + inside, number))
+                        number += 1
+            start += copies
+        counts.append(number - before)
+    return [_padded(groups[colour]) for colour in sorted(groups)], counts
+
+
+def _padded(members: list[tuple[Tensor, int]]) -> _Group:
+    pixels, draws = zip(*members, strict=True)
+    count = torch.tensor([len(inside) for inside in pixels])
+    return _Group(torch.nn.utils.rnn.pad_sequence(list(pixels), batch_first=True), count, torch.tensor(draws))

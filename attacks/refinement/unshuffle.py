@@ -1,0 +1,227 @@
+"""What attacks on shuffles inside windows share: which pixels may have changed places with which; and the null, window means."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from attacks.base import AttackError, Begun, ClientUpdate, Knowledge, Reconstruction, Refinement
+from attacks.refinement.restoration import protect_afresh
+from attacks.refinement.window_inference import WindowInference, learn_windows
+from defenses.base import Batch
+from defenses.checks import is_whole, require
+from defenses.pipeline import Pipeline
+from defenses.vfe import window_fill, window_sum
+from defenses.visual_mixer import BlockShuffle, VisualMixer, shuffle_windows
+from defenses.visual_mixer_windows import Level, levels_of
+
+Shuffle = VisualMixer | BlockShuffle
+PARTITIONS = ("inferred", "told")
+
+
+class Windows(NamedTuple):
+    """Which pixels (or blocks) of a guess may have changed places with which.
+
+    Attributes:
+        levels: As ``VisualMixer.partition`` returns them, in units of ``side`` pixels.
+        side: Side of the squares that moved as a whole; 1 for pixels.
+        spatial: All channels moved together.
+    """
+
+    levels: list[Level]
+    side: int = 1
+    spatial: bool = False
+
+
+class Piece(NamedTuple):
+    """One guess whose shuffle is to be undone.
+
+    Attributes:
+        images: (B, C, H, W), on the CPU.
+        windows: Of these images.
+        generator: What is drawn for them comes from it.
+    """
+
+    images: Tensor
+    windows: Windows
+    generator: torch.Generator
+
+
+class Learned(NamedTuple):
+    """What ``Unshuffle.fit`` keeps: the first shuffle of the clients' pipeline, if any, and how to find its windows."""
+
+    shuffle: Shuffle | None
+    inference: WindowInference | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Unshuffle(Refinement):
+    """What the attacks share: windows of ``window`` pixels, or those of the first shuffle in the clients' pipeline.
+
+    With ``window`` = 0, the windows of ``BlockShuffle`` are known. Those of ``VisualMixer`` depend on the original image, which the
+    algorithm run on the guess would not see: shuffling makes small windows look rough and large ones flat. They are inferred; see
+    ``window_inference``. The diagnostic ``windows_expected`` is the share of pixels whose window is expected to be found.
+    """
+
+    threat: ClassVar[str] = (
+        "a guess of the protected images and the defence's algorithm; auxiliary images, from which it learns to tell how large "
+        "the windows of VisualMixer are"
+    )
+    needs_auxiliary: ClassVar[bool] = True
+
+    window: int = 0
+    partition: str = "inferred"
+    learned: Learned | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        require(is_whole(self.window) and self.window >= 0, self, "window", "a whole number, or 0: from the pipeline")
+        require(self.partition in PARTITIONS, self, "partition", ", ".join(PARTITIONS))
+        if self.window and self.told_windows:
+            raise ValueError(f"{self}: window is given and the windows are told; allowed: one of the two")
+
+    @property
+    def told_windows(self) -> bool:
+        """Whether it is told the true windows."""
+        return self.partition == "told"
+
+    @property
+    def upper_bound(self) -> str:
+        """What it is given that no server of the run has, in words; "" for an attack that this server can carry out."""
+        return "told the true windows" if self.told_windows else ""
+
+    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
+        """Keeps the first shuffle of the clients' pipeline, if there is one, and learns to find its windows.
+
+        Raises:
+            AttackError: Without auxiliary images, where windows must be inferred.
+        """
+        defenses = knowledge.pipeline.defenses
+        at = next((i for i, d in enumerate(defenses) if isinstance(d, VisualMixer | BlockShuffle)), None)
+        if at is None:
+            return replace(self, learned=Learned(None))
+        shuffle = defenses[at]
+        assert isinstance(shuffle, VisualMixer | BlockShuffle)
+        if isinstance(shuffle, BlockShuffle) or self.window or self.told_windows:
+            return replace(self, learned=Learned(shuffle))
+        auxiliary = knowledge.auxiliary
+        if not len(auxiliary):
+            raise AttackError(f"{self} learns from auxiliary images to find windows, and there are none")
+        before, after = Pipeline(defenses[:at]), Pipeline(defenses[at + 1 :])
+
+        def mix(images: Tensor, stream: torch.Generator) -> tuple[list[Level], Tensor]:
+            targets = torch.ones(len(images), auxiliary.targets.shape[1], device=images.device)
+            entering = protect_afresh(before, Batch(images, targets / targets.shape[1]), stream)
+            levels = shuffle.partition(entering.images)
+            shuffled = shuffle_windows(entering.images, levels, stream, shuffle.channels)
+            return levels, protect_afresh(after, Batch(shuffled, entering.targets), stream).images
+
+        images = auxiliary.images.float().cpu()
+        inference = learn_windows(shuffle.sizes(*images.shape[-2:]), images, mix, generator)
+        return replace(self, learned=Learned(shuffle, inference))
+
+    def check_fitted(self) -> None:
+        """As ``Refinement``; with ``window`` given there is nothing to learn."""
+        if self.window == 0:
+            super().check_fitted()
+
+    def refine_begun(self, begun: Sequence[Begun]) -> list[Reconstruction]:
+        """Undoes the shuffle in every image.
+
+        Without one in the pipeline images stay, with ``nothing_to_undo`` = 1. A guess fails when its windows are to be inferred and
+        its images have another size than the auxiliary ones, or when it was not told what it should have been.
+        """
+        results, groups = [one.guess for one in begun], defaultdict(list)
+        for at, (observation, guess, generator) in enumerate(begun):
+            pixels = guess.images.detach().float().cpu()
+            try:
+                windows, expected = self._windows(pixels, observation)
+            except AttackError as error:
+                results[at] = guess.failed(error)
+                continue
+            diagnostics = guess.diagnostics | (expected if windows else {"nothing_to_undo": 1.0})
+            results[at] = replace(guess, diagnostics=diagnostics)
+            if windows:
+                groups[pixels.shape[1:]].append((at, Piece(pixels, windows, generator)))
+        for members in groups.values():
+            solved = self._solve([piece for _, piece in members])
+            for (at, _), (images, found) in zip(members, solved, strict=True):
+                own = results[at]
+                results[at] = replace(own, images=images.to(own.images), diagnostics=own.diagnostics | found)
+        return results
+
+    def _windows(self, images: Tensor, observation: ClientUpdate) -> tuple[Windows | None, dict[str, float]]:
+        known = self.learned.shuffle if self.learned else None
+        if isinstance(known, BlockShuffle):
+            window = self.window or known.window
+            side = known.window // known.blocks
+            return Windows(grid(images, max(window // side, 1), side), side), {}
+        spatial = isinstance(known, VisualMixer) and known.channels == "spatial"
+        if self.window:
+            return Windows(grid(images, self.window), 1, spatial), {}
+        if known is None:
+            return None, {}
+        if self.told_windows:
+            return Windows(self._told(images, observation), 1, spatial), {}
+        levels, share = self._inferred(images)
+        return Windows(levels, 1, spatial), {"windows_expected": float(share.mean())}
+
+    def _inferred(self, images: Tensor) -> tuple[list[Level], Tensor]:
+        assert self.learned is not None
+        inference = self.learned.inference
+        assert inference is not None
+        if inference.shape != images.shape[-2:]:
+            raise AttackError(
+                f"images have sides {tuple(images.shape[-2:])}, those that windows were learned from {inference.shape}"
+            )
+        return inference(images)
+
+    def _told(self, images: Tensor, observation: ClientUpdate) -> list[Level]:
+        sides = observation.window_sides if observation is not None else None
+        if sides is None:
+            raise AttackError(f"{self} is an upper bound and was not told the true windows")
+        # A guess of several images may have them in any order, so that nobody could say which windows belong to which.
+        if len(images) != 1 or sides.shape != (1, *images.shape[-2:]):
+            raise AttackError(f"{self} needs windows of one image, not {tuple(sides.shape)} for {tuple(images.shape)}")
+        return levels_of(sides.cpu())
+
+    def _solve(self, pieces: Sequence[Piece]) -> list[tuple[Tensor, dict[str, float]]]:
+        """For each piece guesses of the same shape as its images and diagnostics. No piece changes another's result."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, repr=False)
+class WindowMean(Unshuffle):
+    """Replaces every window by its mean, channel by channel: what shuffling never hides.
+
+    A null baseline: it says what a picture of this resolution gives away, and every attack on a shuffle must beat it.
+
+    Attributes:
+        window: Side of the windows in pixels; 0: from the pipeline.
+        partition: "inferred", or "told": an upper bound that is told the true windows.
+    """
+
+    source: ClassVar[str] = "null baseline: VisualMixer (NDSS 2024), Algorithm 1, keeps the values of every window"
+
+    def _solve(self, pieces: Sequence[Piece]) -> list[tuple[Tensor, dict[str, float]]]:
+        return [(_means(images, windows), {}) for images, windows, _ in pieces]
+
+
+def _means(images: Tensor, windows: Windows) -> Tensor:
+    result = images.clone()
+    for units, active in windows.levels:
+        size, (height, width) = units * windows.side, images.shape[-2:]
+        means = window_sum(images, size) / window_sum(torch.ones(height, width), size)
+        inside = window_fill(active, size, height, width)[:, None]
+        result = torch.where(inside, window_fill(means, size, height, width), result)
+    return result
+
+
+def grid(images: Tensor, size: int, side: int = 1) -> list[Level]:
+    """Windows of ``size`` units of ``side`` pixels all over the images; those at the edges may be cut."""
+    rows, columns = (-(-length // (size * side)) for length in images.shape[-2:])
+    return [(size, torch.ones(len(images), rows, columns, dtype=torch.bool))]

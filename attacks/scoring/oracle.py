@@ -1,0 +1,164 @@
+"""The oracle: a classifier of clean images that judges whether others would still recognise what an attack recovered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attacks.base import AttackError
+from attacks.networks.generator import random_shift
+from defenses.base import Batch
+
+MIN_EXAMPLES = 16
+CHUNK = 512
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """A trained judge.
+
+    Attributes:
+        network: Images (B, C, H, W) in [0, 1] -> logits (B, K); in eval mode, on the CPU.
+        image_shape: (C, H, W) of the images it was trained on.
+        accuracy: On the held-out auxiliary images, 0 to 1. A judge that is often wrong on clean images says little about others.
+    """
+
+    network: nn.Sequential
+    image_shape: tuple[int, int, int]
+    accuracy: float
+
+    def classify(self, images: Tensor) -> Tensor:
+        """The class that it sees in each image (B, C, H, W) in [0, 1]: (B,) int64 on the CPU.
+
+        Raises:
+            ValueError: When the images are of another shape than those it was trained on.
+        """
+        with torch.no_grad():
+            logits: Tensor = self.network[-1](self.features(images))
+        return logits.argmax(1)
+
+    def features(self, images: Tensor) -> Tensor:
+        """What it sees in each image (B, C, H, W) in [0, 1] before it names a class: (B, F) on the CPU.
+
+        Raises:
+            ValueError: When the images are of another shape than those it was trained on.
+        """
+        if tuple(images.shape[1:]) != self.image_shape:
+            raise ValueError(f"the oracle judges images of shape {self.image_shape}, not {tuple(images.shape[1:])}")
+        with torch.no_grad():
+            parts = [self.network[:-1](part) for part in torch.split(images.detach().float().cpu(), CHUNK)]
+        return torch.cat(parts)
+
+    def compare(self, guess: Tensor, truth: Tensor) -> dict[str, list[float]]:
+        """Whether guesses look like the images that they are guesses of, to the oracle.
+
+        Args:
+            guess: (M, C, H, W) in [0, 1]; guess i is of image i.
+            truth: (N, C, H, W) in [0, 1], N >= M; the images behind the guesses first.
+
+        Returns:
+            Per guess "feature-similarity", the |cosine| of its features and those of its image (F-SIM of Yao et al., ICDM 2022,
+            with this oracle in place of FaceNet), and "identification": 1 where no other true image is more similar, else 0.
+            Guessing at random identifies one in N.
+        """
+        seen, known = (F.normalize(self.features(images), dim=1) for images in (guess, truth))
+        cosines = (seen @ known.T).abs()
+        own = cosines.diagonal()
+        return {"feature-similarity": own.tolist(), "identification": (own >= cosines.amax(1)).float().tolist()}
+
+    def to_tensors(self) -> dict[str, Tensor]:
+        """The network's weights, for a message to whoever holds the truth; ``from_tensors`` reads them."""
+        return {name: tensor.detach() for name, tensor in self.network.state_dict().items()}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor], image_shape: tuple[int, int, int]) -> Oracle:
+        """The oracle that ``to_tensors`` described, without its accuracy."""
+        last = max(int(name.partition(".")[0]) for name in tensors)
+        width, num_classes = len(tensors["1.bias"]), len(tensors[f"{last}.bias"])
+        network = _network(torch.zeros(2, *image_shape), num_classes, width, 0)
+        network.load_state_dict(dict(tensors))
+        return cls(network.eval().requires_grad_(False), image_shape, math.nan)
+
+
+def train_oracle(auxiliary: Batch, seed: int, epochs: int = 12, batch_size: int = 32, width: int = 8) -> Oracle:
+    """Trains a small convolutional network on clean auxiliary images; a random eighth of them is held out for ``accuracy``.
+
+    Adam with a one-cycle learning rate and shifts of up to two pixels. The result depends on the arguments alone.
+
+    Args:
+        auxiliary: Images (N, C, H, W) in [0, 1] and class probabilities (N, K); at least 16 images.
+        seed: Of the weights, the split and the order.
+        epochs: Passes over seven eighths of the images.
+        batch_size: Images per step.
+        width: Channels of the first layer.
+
+    Raises:
+        AttackError: When there are too few images.
+    """
+    if len(auxiliary) < MIN_EXAMPLES:
+        raise AttackError(f"an oracle needs at least {MIN_EXAMPLES} auxiliary images, there are {len(auxiliary)}")
+    generator = torch.Generator().manual_seed(seed)
+    images, targets = auxiliary.images.detach().float().cpu(), auxiliary.targets.detach().float().cpu()
+    order = torch.randperm(len(images), generator=generator)
+    held, kept = order[: len(order) // 8], order[len(order) // 8 :]
+    network = _network(images[kept], targets.shape[1], width, seed)
+    _train(network, images[kept], targets[kept], epochs, batch_size, generator)
+    shape = (images.shape[1], images.shape[2], images.shape[3])
+    answers = Oracle(network.eval().requires_grad_(False), shape, 0.0).classify(images[held])
+    return Oracle(network, shape, (answers == targets[held].argmax(1)).float().mean().item())
+
+
+class _Standardise(nn.Module):
+    """Subtracts a mean and divides by a standard deviation per channel."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, images: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mean", images.mean((0, 2, 3))[:, None, None])
+        self.register_buffer("std", images.std((0, 2, 3)).clamp(min=1e-3)[:, None, None])
+
+    def forward(self, images: Tensor) -> Tensor:
+        standard: Tensor = (images - self.mean) / self.std
+        return standard
+
+
+def _network(images: Tensor, num_classes: int, width: int, seed: int) -> nn.Sequential:
+    channels = images.shape[1]
+    layers: list[nn.Module] = [_Standardise(images)]
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        for into, out in ((channels, width), (width, 2 * width)):
+            layers += [
+                nn.Conv2d(into, out, 3, padding=1),
+                nn.BatchNorm2d(out),
+                nn.ReLU(),
+                nn.MaxPool2d(2, ceil_mode=True),
+            ]
+        layers += [nn.Conv2d(2 * width, 4 * width, 3, padding=1), nn.BatchNorm2d(4 * width), nn.ReLU()]
+        # A grid of 4 x 4 whatever the image's size: classes differ in where things are.
+        layers += [nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(4 * width * 16, num_classes)]
+    return nn.Sequential(*layers)
+
+
+def _train(
+    network: nn.Module, images: Tensor, targets: Tensor, epochs: int, batch_size: int, generator: torch.Generator
+) -> None:
+    network.train()
+    batches = max(len(images) // batch_size, 1)  # The rest of an epoch is left out: BatchNorm dislikes tiny batches.
+    optimizer = torch.optim.Adam(network.parameters())
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=epochs * batches)
+    for _ in range(epochs):
+        order = torch.randperm(len(images), generator=generator)
+        for batch in order[: batches * batch_size].chunk(batches):
+            loss = F.cross_entropy(network(random_shift(images[batch], 2, generator)), targets[batch])
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            schedule.step()

@@ -1,0 +1,50 @@
+"""Scores of class representatives: recognised by an oracle, close to the class mean; never compared with single examples."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from attacks.base import Representatives
+from attacks.scoring.metrics import psnr, ssim
+
+
+def score_representatives(
+    guess: Representatives, truth_images: Tensor, truth_classes: Tensor, recognised: Tensor
+) -> dict[str, list[float]]:
+    """Scores generated images, one number each, in their order.
+
+    Args:
+        guess: N generated images with the class that each was drawn for.
+        truth_images: (M, C, H, W) in [0, 1], the client's examples.
+        truth_classes: (M,) int64, their classes.
+        recognised: (N,) int64, the class that the oracle saw in each generated image.
+
+    Returns:
+        ``recognition``: 1 where the oracle saw the intended class, else 0; chance is one over the number of classes.
+        ``class-mean-psnr`` (dB) and ``class-mean-ssim``: against the mean image of the client's examples of the intended class;
+        only for images whose class the client has, so these lists may be shorter. The mean of the *auxiliary* images of a class is
+        the baseline to beat.
+
+    Raises:
+        ValueError: When lengths or shapes do not fit.
+    """
+    if recognised.shape != guess.classes.shape or len(guess.images) != len(guess.classes):
+        raise ValueError(
+            f"{len(guess.images)} images, {len(guess.classes)} classes, {len(recognised)} answers of the oracle"
+        )
+    if truth_classes.shape != truth_images.shape[:1]:
+        raise ValueError(f"{len(truth_images)} true images, but classes of shape {tuple(truth_classes.shape)}")
+    images, classes = guess.images.detach().cpu(), guess.classes.cpu()
+    scores = {
+        "recognition": (recognised.cpu() == classes).float().tolist(),
+        "class-mean-psnr": [],
+        "class-mean-ssim": [],
+    }
+    truth, labels = truth_images.detach().cpu().to(images.dtype), truth_classes.cpu()
+    held = torch.isin(classes, labels)
+    if held.any():
+        means = torch.stack([truth[labels == int(label)].mean(0) for label in classes[held]])
+        scores["class-mean-psnr"] = psnr(images[held], means).tolist()
+        scores["class-mean-ssim"] = ssim(images[held], means).tolist()
+    return scores

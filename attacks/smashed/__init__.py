@@ -1,0 +1,1 @@
+"""Attacks on smashed data, the activations that cross the wire in split learning."""

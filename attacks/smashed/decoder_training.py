@@ -1,0 +1,276 @@
+"""What attacks share that learn to invert smashed data: auxiliary transmissions, the training, the held-out score, the guess."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from attacks.base import AttackError, Knowledge, Reconstruction
+from attacks.networks.decoder import DecoderNetwork, Layout
+from attacks.refinement.restoration import HOLDOUT
+from attacks.scoring.metrics import psnr
+from attacks.smashed.base import Sender, SmashedAttack, SmashedData
+from defenses.checks import is_number, is_whole, require
+
+MIN_EXAMPLES = 2 * HOLDOUT
+WARM_UP = 40
+"""Steps over which the learning rate rises, as in the paper."""
+GROUPS_AT_ONCE = 8
+"""Groups of images whose transmissions are held in memory together; also those that serve each other as mates."""
+
+Pool = Callable[[Tensor], Tensor]
+"""Transmissions (R, B, N, D) of the same images -> inputs of the network (B, N, D')."""
+Draw = Callable[[], tuple[Tensor, Tensor]]
+"""Draws inputs of the network (B, N, D') and the clean images (B, C, H, W) that belong to them."""
+
+
+@dataclass(frozen=True)
+class LearnedDecoder:
+    """What ``fit`` learned.
+
+    Attributes:
+        network: Inputs (B, N, D') -> images (B, C, H, W) in [0, 1]; in eval mode, on the CPU.
+        pool: Makes the network's inputs of transmissions (R, B, N, D).
+        token_shape: (N, D) of what is sent.
+        diagnostics: See ``DecoderAttack``.
+    """
+
+    network: nn.Module
+    pool: Pool
+    token_shape: tuple[int, ...]
+    diagnostics: dict[str, float]
+
+
+@dataclass(frozen=True, repr=False)
+class DecoderAttack(SmashedAttack[Reconstruction]):
+    """Base of attacks that train a network on (smashed data, clean image) pairs of auxiliary images.
+
+    A subclass says how several transmissions become one input (``pool_of``) and which network is trained how (``train``). One
+    auxiliary image in eight is held out of the training; the diagnostics of every guess are ``holdout_psnr``, the mean in dB
+    over these, and ``holdout_psnr_mean_image``, that of guessing the mean of the other seven for each. Where the first is not
+    above the second, the network learned nothing and is no evidence about the defence.
+
+    Attributes:
+        iterations: Steps of the optimizer.
+        width: Of the network.
+        batch_size: Auxiliary images per step, even; also the group that a defence mixes.
+        learning_rate: The largest.
+        learned: Set by ``fit``.
+    """
+
+    needs_auxiliary: ClassVar[bool] = True
+
+    iterations: int = 600
+    width: int = 64
+    batch_size: int = 32
+    learning_rate: float = 1e-3
+    learned: LearnedDecoder | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        require(is_whole(self.iterations) and self.iterations >= 1, self, "iterations", "a whole number >= 1")
+        require(is_whole(self.width) and self.width >= 1, self, "width", "a whole number >= 1")
+        even = is_whole(self.batch_size) and self.batch_size >= 2 and self.batch_size % 2 == 0
+        require(even, self, "batch_size", "an even number >= 2")
+        rate = is_number(self.learning_rate) and 0 < self.learning_rate < math.inf
+        require(rate, self, "learning_rate", "a finite number above 0")
+
+    def pool_of(self, sender: Sender, images: Tensor, generator: torch.Generator) -> Pool:
+        """How the ``transmissions`` of the same images become one input; by default the first sending alone."""
+        return first_sending
+
+    def draws(self, sender: Sender, images: Tensor, pool: Pool, generator: torch.Generator) -> Draw:
+        """Training pairs of auxiliary images; by default every batch is sent afresh."""
+
+        def draw() -> tuple[Tensor, Tensor]:
+            rows = torch.randperm(len(images), generator=generator)[: self.batch_size]
+            clean = images[rows.to(images.device)]
+            return pool(send(sender, clean, generator).unsqueeze(0)), clean
+
+        return draw
+
+    def train(self, sender: Sender, draw: Draw, layout: Layout, generator: torch.Generator) -> nn.Module:
+        """Trains a new network on what ``draw`` draws."""
+        raise NotImplementedError
+
+    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
+        """Trains the network.
+
+        Raises:
+            AttackError: When there are fewer than 16 auxiliary images, or no client half to send them with.
+        """
+        sender, kept, held = split_auxiliary(knowledge, generator)
+        pool = self.pool_of(sender, kept, generator)
+        draw = self.draws(sender, kept, pool, generator)
+        network = self.train(sender, draw, Layout.of(sender.edge, kept), generator).eval().requires_grad_(False)
+        sent = independent_transmissions(sender, held, self.transmissions, self.batch_size, generator)
+        with torch.no_grad():
+            guess = network(pool(sent))
+        scores = {
+            "holdout_psnr": mean_psnr(guess, held),
+            "holdout_psnr_mean_image": mean_psnr(kept.mean(0).expand_as(held), held),
+        }
+        return replace(self, learned=LearnedDecoder(network.cpu(), pool, tuple(sent.shape[2:]), scores))
+
+    def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
+        """Decodes the target images.
+
+        Raises:
+            AttackError: Before ``fit``; with fewer transmissions than it was fitted for; when tokens have another shape than those
+                of the auxiliary images, or are not finite.
+        """
+        if self.learned is None:
+            raise AttackError(f"{self} needs auxiliary data: call fit first")
+        if len(observation.features) < self.transmissions:
+            there = len(observation.features)
+            raise AttackError(
+                f"{self} needs the {self.transmissions} transmissions that it was fitted for, there are {there}; "
+                f"fit limited_to({there})"
+            )
+        features = observation.features[: self.transmissions, : observation.num_targets].detach().float().cpu()
+        if tuple(features.shape[2:]) != self.learned.token_shape:
+            raise AttackError(
+                f"smashed data has shape {tuple(features.shape[2:])} per image, that of auxiliary images "
+                f"{self.learned.token_shape}"
+            )
+        if not torch.isfinite(features).all():
+            raise AttackError("smashed data holds NaN or infinite values")
+        with torch.no_grad():
+            images = self.learned.network(self.learned.pool(features))
+        return Reconstruction(images, torch.full((len(images),), -1), dict(self.learned.diagnostics))
+
+
+def first_sending(features: Tensor) -> Tensor:
+    """(R, B, N, D) -> (B, N, D)."""
+    return features[0]
+
+
+def mean_of_transmissions(features: Tensor) -> Tensor:
+    """(R, B, N, D) -> (B, N, D), slot by slot."""
+    return features.mean(0)
+
+
+def split_auxiliary(knowledge: Knowledge, generator: torch.Generator) -> tuple[Sender, Tensor, Tensor]:
+    """The sender, and the auxiliary images to train on and to hold out, on the device of the client half.
+
+    Raises:
+        AttackError: See ``DecoderAttack.fit``.
+    """
+    images = knowledge.auxiliary.images
+    if knowledge.sender is None:
+        raise AttackError("a decoder of smashed data needs a client half to send auxiliary images: split learning only")
+    if len(images) < MIN_EXAMPLES:
+        raise AttackError(f"a decoder needs {MIN_EXAMPLES} auxiliary images or more, there are {len(images)}")
+    edge = knowledge.sender.edge
+    # A client half that only cuts images has no weights.
+    weight = next(edge.parameters(), None) if isinstance(edge, nn.Module) else None
+    order = torch.randperm(len(images), generator=generator)
+    shuffled = images[order.to(images.device)].detach().float().to("cpu" if weight is None else weight.device)
+    kept, held = shuffled.tensor_split([len(images) - len(images) // HOLDOUT])
+    return knowledge.sender, kept, held
+
+
+def send(sender: Sender, images: Tensor, generator: torch.Generator) -> Tensor:
+    """What a client would send of one batch, without a graph: (B, N, D)."""
+    with torch.no_grad():
+        return sender.send(images, generator).float()
+
+
+def tells_slots(sender: Sender, images: Tensor, generator: torch.Generator) -> bool:
+    """Whether the clients' defences leave tokens where they are, as the attacker sees when it sends images of its own."""
+    with torch.no_grad():
+        order = sender.send_with_order(images, generator)[1]
+    return torch.equal(order.flatten(), torch.arange(order.numel()))
+
+
+def independent_transmissions(
+    sender: Sender, images: Tensor, transmissions: int, batch_size: int, generator: torch.Generator
+) -> Tensor:
+    """Sends images several times, each time with other mates: (R, n, N, D).
+
+    Half a batch stays together in every sending, as the targets of an observation do; the other half is another such group,
+    drawn anew. Each group thereby is the other's mates, and nothing that was sent is thrown away.
+
+    Args:
+        sender: Sends a batch, all defences drawn afresh.
+        images: (n, C, H, W), 2 or more.
+        transmissions: R.
+        batch_size: Of a sending, at most.
+        generator: Draws mates and defences.
+    """
+    half = min(batch_size // 2, len(images) // 2)
+    groups = torch.arange(len(images), device=images.device).tensor_split(-(-len(images) // half))
+    rounds = []
+    for _ in range(transmissions):
+        order = torch.randperm(len(groups), generator=generator).tolist()
+        sent: dict[int, Tensor] = {}
+        # With an odd number of groups, one lends itself twice and its second sending is not kept.
+        for first, second in zip(order[::2], order[1::2] + order[:1], strict=False):
+            rows = torch.cat([groups[first], groups[second]])
+            parts = send(sender, images[rows], generator).tensor_split([len(groups[first])])
+            sent = dict(zip((first, second), parts, strict=True)) | sent
+        rounds.append(torch.cat([sent[number] for number in range(len(groups))]))
+    return torch.stack(rounds)
+
+
+def pooled_transmissions(
+    sender: Sender, images: Tensor, pool: Pool, transmissions: int, batch_size: int, generator: torch.Generator
+) -> Tensor:
+    """Pools the independent transmissions of each image, a few groups at a time: (n, N, D')."""
+    parts = images.tensor_split(-(-len(images) // (GROUPS_AT_ONCE * batch_size // 2)))
+    return torch.cat(
+        [pool(independent_transmissions(sender, part, transmissions, batch_size, generator)) for part in parts]
+    )
+
+
+def from_store(inputs: Tensor, images: Tensor, batch_size: int, generator: torch.Generator) -> Draw:
+    """Draws batches of inputs (n, N, D') that were made before, with their images."""
+
+    def draw() -> tuple[Tensor, Tensor]:
+        rows = torch.randperm(len(images), generator=generator)[:batch_size].to(images.device)
+        return inputs[rows], images[rows]
+
+    return draw
+
+
+def train_decoder(
+    draw: Draw,
+    layout: Layout,
+    *,
+    iterations: int,
+    learning_rate: float,
+    width: int,
+    depth: int,
+    heads: int,
+    as_set: bool,
+    generator: torch.Generator,
+) -> nn.Module:
+    """Trains a ``DecoderNetwork`` by squared error: AdamW with betas (0.9, 0.95), 40 steps of warm-up, a cosine to zero."""
+    sample, _ = draw()
+    network = DecoderNetwork(
+        sample, layout, width=width, depth=depth, heads=heads, as_set=as_set, generator=generator
+    ).to(sample.device)
+    optimizer = torch.optim.AdamW(network.parameters(), learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
+
+    def rate(step: int) -> float:
+        progress = max(step - WARM_UP, 0) / max(iterations - WARM_UP, 1)
+        return min((step + 1) / WARM_UP, (1 + math.cos(math.pi * progress)) / 2)
+
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
+    for _ in range(iterations):
+        inputs, clean = draw()
+        loss = (network(inputs) - clean).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    return network
+
+
+def mean_psnr(guess: Tensor, truth: Tensor) -> float:
+    """Over the images, in dB; at most 100 each, since no report can average infinity."""
+    return float(psnr(guess, truth).clamp(max=100).mean())

@@ -1,0 +1,210 @@
+"""Inversion of the update of a trained client half, which SplitFed sends besides the smashed data."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from attacks.base import AttackError, ClientUpdate, Knowledge, Reconstruction
+from attacks.smashed.base import EdgeStep, SmashedAttack, SmashedData
+from attacks.smashed.feature_inversion import AssumedSender, minimise, sender_of
+from attacks.smashed.patch_embedding import images_of_patches, patches_of_tokens
+from defenses.base import Update
+from defenses.checks import is_number, is_whole, require
+from defenses.pipeline import Pipeline
+
+
+@dataclass(frozen=True, repr=False)
+class EdgeUpdateInversion(SmashedAttack[Reconstruction]):
+    """Finds images whose step of the client half is the one that was sent.
+
+    The server returned g, the gradient of the loss with respect to the smashed data F(x), so it knows the client's gradient
+    up to x: that of <F(x), g> with respect to the client half's weights w. From the update, -update / learning_rate -
+    weight_decay * w is its value.
+
+    Where F is a patch embedding alone, the gradient of its weight is G^T X, with rows of G (M, D) and X (M, P) for the M = B N
+    tokens sent and their patches: linear equations for X. Of all solutions the one next to the patches that the smashed data
+    show is taken; with M <= D and independent rows of G it is the only one, and noise on the smashed data is of no use.
+    Otherwise both are matched,
+
+        argmin_x  1 - cos(grad_w <F(x), g>, observed) + feature_weight |F(x) - z|^2 / (numel(z) Var(z)),
+
+    by Adam. F follows the defences' algorithm without noise, and tokens in the order in which they were sent: a shuffle stays
+    one, and the images are puzzles of the right patches.
+
+    Diagnostics: ``gradient_distance``, 1 - cos at the result; ``closed_form``, 1 where equations were solved.
+
+    Attributes:
+        iterations: Steps of Adam.
+        learning_rate: Of images in [0, 1].
+        feature_weight: Weight of the smashed data.
+        learned: Set by ``fit``: the clients' defences.
+    """
+
+    source: ClassVar[str] = (
+        "Zhu 2019 (DLG) and Geiping 2020 (Inverting Gradients), Eq. 4, with the loss that split learning hands to the server"
+    )
+    threat: ClassVar[str] = (
+        "one sending of smashed data, the gradient returned for it, and the client half's one-step update; its weights, "
+        "learning rate and defences' algorithm"
+    )
+
+    iterations: int = 200
+    learning_rate: float = 0.1
+    feature_weight: float = 1.0
+    learned: Pipeline | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        allowed = is_whole(self.iterations) and self.iterations >= 1
+        require(allowed, self, "iterations", "a whole number of at least 1")
+        rate, weight = self.learning_rate, self.feature_weight
+        require(is_number(rate) and 0 < rate < float("inf"), self, "learning_rate", "a positive number")
+        require(is_number(weight) and 0 <= weight < float("inf"), self, "feature_weight", "a number of at least 0")
+
+    @property
+    def needs_step(self) -> bool:
+        """Always."""
+        return True
+
+    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
+        """Keeps the defences' algorithm.
+
+        Raises:
+            AttackError: Outside of split learning.
+        """
+        return replace(self, learned=sender_of(knowledge).pipeline)
+
+    def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
+        """Inverts the first sending with its step.
+
+        Raises:
+            AttackError: Before ``fit``; without a step; when update, gradient and features do not fit the client half.
+        """
+        if self.learned is None:
+            raise AttackError(f"{self} must know the defences: call fit first")
+        if observation.step is None:
+            raise AttackError("the client half is not trained: there is no update to attack")
+        step, features = observation.step, observation.features[0]
+        if step.gradient.shape != features.shape or not torch.isfinite(step.gradient).all():
+            raise AttackError(f"the returned gradient does not fit smashed data of shape {tuple(features.shape)}")
+        problem = GradientProblem.of(observation, step, self.learned)
+        # Two ways to the same images; the equations need a client half that is an embedding and nothing else.
+        linear = problem.is_linear()
+        images = problem.solve() if linear else self._search(problem)
+        numbers = {"gradient_distance": float(problem.distance(images).detach()), "closed_form": float(linear)}
+        return Reconstruction(images[: observation.num_targets], torch.full((observation.num_targets,), -1), numbers)
+
+    def _search(self, problem: GradientProblem) -> Tensor:
+        features = problem.observation.features[0]
+        scale = self.feature_weight / features.var().clamp_min(1e-12)
+
+        def objective(images: Tensor) -> Tensor:
+            sent = problem.sent(images)
+            return problem.distance(images, sent) + scale * (sent - features).square().mean()
+
+        start = features.new_full((len(features), *problem.observation.input_shape), 0.5)
+        return minimise(objective, start, self.iterations, self.learning_rate)[0]
+
+
+@dataclass(frozen=True)
+class GradientProblem:
+    """The client half's gradient as a function of the images.
+
+    Attributes:
+        observation: What was sent.
+        assumed: The sending side, with weights that need gradients.
+        weights: Those of the client half, by name.
+        returned: (B, N, D), the gradient with respect to the smashed data.
+        gradient: The observed one, by name.
+    """
+
+    observation: SmashedData
+    assumed: AssumedSender
+    weights: dict[str, Tensor]
+    returned: Tensor
+    gradient: Update
+
+    @classmethod
+    def of(cls, observation: SmashedData, step: EdgeStep, pipeline: Pipeline) -> GradientProblem:
+        """Raises: AttackError when the client half has no weights, or the update does not fit them."""
+        if not isinstance(observation.edge, nn.Module) or not any(True for _ in observation.edge.parameters()):
+            raise AttackError("the client half has no weights that an update could tell about")
+        edge = copy.deepcopy(observation.edge).requires_grad_()
+        update = ClientUpdate(
+            edge,
+            step.update,
+            observation.input_shape,
+            observation.mean,
+            observation.std,
+            num_examples=len(step.gradient),
+            batch_size=len(step.gradient),
+            local_steps=1,
+            learning_rate=step.learning_rate,
+            weight_decay=step.weight_decay,
+        )
+        assumed = AssumedSender(edge, pipeline, observation)
+        returned = step.gradient.to(observation.features)
+        return cls(observation, assumed, dict(edge.named_parameters()), returned, update.gradient())
+
+    def _order(self) -> Tensor:
+        batch, num_tokens = self.returned.shape[:2]
+        return torch.arange(batch * num_tokens).view(batch, num_tokens)
+
+    def sent(self, images: Tensor) -> Tensor:
+        """Smashed data (B, N, D), tokens in order.
+
+        Raises:
+            AttackError: When they have another shape than what was sent.
+        """
+        # Fused attention has no second derivative.
+        with sdpa_kernel(SDPBackend.MATH):
+            features = self.assumed.features(images, self._order())
+        if features.shape != self.returned.shape:
+            raise AttackError(f"smashed data have shape {tuple(self.returned.shape)}, expected {tuple(features.shape)}")
+        return features
+
+    def distance(self, images: Tensor, sent: Tensor | None = None) -> Tensor:
+        """1 - cosine of the images' gradient and the observed one, in [0, 2]; differentiable."""
+        loss = ((self.sent(images) if sent is None else sent) * self.returned).sum()
+        gradients = torch.autograd.grad(loss, list(self.weights.values()), create_graph=True, materialize_grads=True)
+        ours = torch.cat([gradient.flatten() for gradient in gradients])
+        theirs = torch.cat([self.gradient[name].flatten() for name in self.weights])
+        return 1 - nn.functional.cosine_similarity(ours, theirs, dim=0)
+
+    def is_linear(self) -> bool:
+        """Whether smashed data are the embedded tokens, up to noise and order."""
+        tokens = torch.randn(self.returned.shape, generator=torch.Generator().manual_seed(0)).to(self.returned)
+        embedded = self.assumed.edge.embed(tokens.new_zeros(1, *self.observation.input_shape))
+        if embedded.shape[-1] != tokens.shape[-1] or self._weight_name() is None:
+            return False
+        with torch.no_grad():
+            return torch.equal(self.assumed.encode(100 * tokens, self._order()), 100 * tokens)
+
+    def _weight_name(self) -> str | None:
+        """The weight of the patch embedding, the only one of (D, P) numbers."""
+        channels, dim = self.observation.input_shape[0], self.returned.shape[-1]
+        length = channels * self.assumed.edge.patch_size**2
+        fits = [
+            name for name, weight in self.weights.items() if weight.shape[0] == dim and weight.numel() == dim * length
+        ]
+        return fits[0] if len(fits) == 1 else None
+
+    def solve(self) -> Tensor:
+        """The images (B, C, H, W) in [0, 1] next to what the smashed data show whose gradient is the observed one.
+
+        Raises:
+            AttackError: When the embedding is not an affine map of single patches.
+        """
+        seen, name = self.observation, self._weight_name()
+        assert name is not None
+        shown = patches_of_tokens(seen.features[0], seen.edge, seen.input_shape)
+        flat, tokens = shown.flatten(0, 1).double(), self.returned.flatten(0, 1).double()
+        missing = self.gradient[name].flatten(1).double() - tokens.T @ flat
+        # Directions that rounding alone determines are left as the smashed data show them.
+        flat = flat + torch.linalg.pinv(tokens.T, rtol=1e-5) @ missing
+        return images_of_patches(flat.to(shown).view_as(shown), seen.edge, seen.input_shape, seen)

@@ -1,0 +1,67 @@
+"""Averaging noise away over many transmissions of the same images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from attacks.smashed.base import Sender
+from attacks.smashed.decoder_training import Draw, Pool, from_store, mean_of_transmissions, pooled_transmissions
+from attacks.smashed.token_decoder import TokenDecoder
+from defenses.checks import is_whole, require
+
+
+@dataclass(frozen=True, repr=False)
+class FeatureAveraging(TokenDecoder):
+    """Takes the mean of R transmissions of the same images, slot by slot, and decodes it with a ``TokenDecoder`` of such means.
+
+    Independent noise of standard deviation s is left with s / sqrt(R). Auxiliary images are sent R times as well, once before
+    the training, so that the decoder knows that noise. Means of shuffled tokens are all alike; that is not what it is for.
+
+    Attributes:
+        iterations: Steps of AdamW.
+        width: Length of a token inside the decoder.
+        depth: Transformer blocks.
+        heads: Attention heads, which divide ``width``.
+        batch_size: Auxiliary images per step and per sending, even.
+        learning_rate: The largest.
+        transmissions: R at most; it gets as many as the run makes, and learns from as many.
+        beyond_run: The clients send the images ``transmissions`` times whatever the run does: an upper bound.
+        num_images: Most auxiliary images to send R times each for the training.
+        learned: Set by ``fit``.
+    """
+
+    source: ClassVar[str] = (
+        "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, adaptive attack on GN (60 rounds)"
+    )
+    threat: ClassVar[str] = (
+        "smashed data of the same images in many epochs; the client half as a black box; the defences' algorithm; auxiliary "
+        "images like the clients'"
+    )
+
+    iterations: int = 400
+    transmissions: int = 60
+    num_images: int = 1000
+    beyond_run: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(is_whole(self.transmissions) and self.transmissions >= 1, self, "transmissions", "a whole number >= 1")
+        require(is_whole(self.num_images) and self.num_images >= 2, self, "num_images", "a whole number >= 2")
+
+    def limited_to(self, transmissions: int) -> Self:
+        """With so many transmissions at most."""
+        return replace(self, transmissions=min(self.transmissions, transmissions))
+
+    def pool_of(self, sender: Sender, images: Tensor, generator: torch.Generator) -> Pool:
+        """The mean."""
+        return mean_of_transmissions
+
+    def draws(self, sender: Sender, images: Tensor, pool: Pool, generator: torch.Generator) -> Draw:
+        """Pairs from a store of pooled transmissions, made once: sending R times at every step would be R times the price."""
+        images = images[: self.num_images]
+        inputs = pooled_transmissions(sender, images, pool, self.transmissions, self.batch_size, generator)
+        return from_store(inputs, images, self.batch_size, generator)

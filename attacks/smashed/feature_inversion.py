@@ -1,0 +1,253 @@
+"""White-box inversion of smashed data: find images that the client half maps to what was sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from attacks.base import AttackError, Knowledge, Reconstruction
+from attacks.normalisation import Normalisation, normalise
+from attacks.scoring.metrics import total_variation
+from attacks.smashed.base import EdgeHalf, Sender, SmashedAttack, SmashedData
+from attacks.smashed.token_positions import TokenReader
+from attacks.smashed.token_training import train_reader
+from defenses.base import DefenseError, SmashedDefense
+from defenses.checks import is_number, is_whole, require
+from defenses.pipeline import Pipeline
+
+PERMUTATIONS = ("fixed", "resampled", "jigsaw", "oracle")
+NOISE_FIELDS = ("std", "noise_multiplier")
+"""What defences on smashed data call the strength of their noise."""
+
+
+@dataclass(frozen=True)
+class AssumedSender:
+    """The client's sending side without noise, and in an order of tokens that the attacker assumes.
+
+    Attributes:
+        edge: The client half.
+        pipeline: The clients' stages on smashed data.
+        known: Statistics for the normalisation.
+    """
+
+    edge: EdgeHalf
+    pipeline: Pipeline
+    known: Normalisation
+
+    def features(self, images: Tensor, order: Tensor) -> Tensor:
+        """Smashed data (B, N, D) of images (B, C, H, W) in [0, 1] if slots held the tokens ``order`` (B, N); differentiable.
+
+        Raises:
+            AttackError: When the defences refuse such a batch.
+        """
+        return self.encode(self.edge.embed(normalise(images, self.known)), order)
+
+    def encode(self, tokens: Tensor, order: Tensor) -> Tensor:
+        """The same of embedded tokens (B, N, D)."""
+        key = ("assumed",)
+        noiseless = without_noise(self.pipeline)
+        early = Pipeline(tuple(d for d in noiseless.smashed_defenses if d.before_blocks))
+        try:
+            protected = early.protect_tokens(tokens, key)
+            # Shuffles gather: their own order is undone, and the assumed one takes its place.
+            slots = early.token_order(tokens.shape[0], tokens.shape[1], key).flatten().argsort()[order]
+            encoded = self.edge.encode(protected.flatten(0, 1)[slots.to(tokens.device)])
+            return noiseless.protect_features(encoded, key)
+        except DefenseError as error:
+            raise AttackError(str(error)) from error
+
+
+def without_noise(pipeline: Pipeline) -> Pipeline:
+    """Its stages on smashed data with noise of strength zero: what the attacker expects to see on average."""
+    return Pipeline(tuple(_quiet(stage) for stage in pipeline.smashed_defenses))
+
+
+def _quiet(stage: Any) -> SmashedDefense:
+    quiet: SmashedDefense = replace(stage, **{f.name: 0.0 for f in fields(stage) if f.name in NOISE_FIELDS})
+    return quiet
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What ``FeatureInversion.fit`` keeps.
+
+    Attributes:
+        pipeline: The clients' defences.
+        reader: Trained for permutation="jigsaw"; else None.
+    """
+
+    pipeline: Pipeline
+    reader: TokenReader | None
+
+
+@dataclass(frozen=True, repr=False)
+class FeatureInversion(SmashedAttack[Reconstruction]):
+    """Optimises the whole batch of images until its smashed data are those that were sent.
+
+        argmin_x  |F(x) - z|^2 / (numel(z) Var(z)) + total_variation * TV(x),    F = defences, noise left out, on the edge(x)
+
+    F follows the defences' algorithm; what it cannot know is the order of the tokens, which ``permutation`` assumes. Against
+    shuffling nothing but "oracle" is right, and the client's blocks, where tokens of one row see each other, are inverted in
+    that order too: a wrong one gives the right patches in wrong places wherever it stays within the image.
+
+    Diagnostics: ``feature_loss`` (mean squared error of the features) and ``relative_loss`` (over their variance; 1 is what a
+    constant would reach). Where the second is far from 0 the inversion itself failed. With "jigsaw" also those of the reader.
+
+    Attributes:
+        permutation: "fixed": token n in slot n, a fixed order as good as any other, and the true one without shuffling.
+            "resampled": at every step an order that a client could have drawn, so that x must suit all of them. "jigsaw": what
+            the solver of ``token_positions`` finds, with a network that was trained on auxiliary images.
+            "oracle": the true one, which no message holds: an upper bound on what finding the order could give.
+        iterations: Steps of Adam (AMSGrad), 500,000 in the reference code. The lowest objective is returned; with "resampled"
+            that of one draw.
+        learning_rate: Of images in [0, 1], falling to zero along a half cosine; 0.001 in the paper.
+        total_variation: Weight of the image prior; the paper has none.
+        reader_iterations: Training steps for "jigsaw".
+        learned: Set by ``fit``.
+
+    Images start grey and are kept in [0, 1] at every step; the client half is in eval mode. The reference code runs it in train
+    mode, picks images by their true error and rescales them to [0, 1].
+    """
+
+    source: ClassVar[str] = (
+        "He, Zhang, Lee, Model Inversion Attacks against Collaborative Inference, ACSAC 2019, Algorithm 1; "
+        "Yao et al., ICDM 2022, Eq. 4 (white box)"
+    )
+    threat: ClassVar[str] = "one sending of smashed data; weights of the client half; the defences' algorithm"
+
+    permutation: str = "fixed"
+    iterations: int = 200
+    learning_rate: float = 0.1
+    total_variation: float = 0.0
+    reader_iterations: int = 500
+    learned: Prepared | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        require(self.permutation in PERMUTATIONS, self, "permutation", " | ".join(PERMUTATIONS))
+        for name in ("iterations", "reader_iterations"):
+            value = getattr(self, name)
+            require(is_whole(value) and value >= 1, self, name, "a whole number of at least 1")
+        rate, prior = self.learning_rate, self.total_variation
+        require(is_number(rate) and 0 < rate < float("inf"), self, "learning_rate", "a positive number")
+        require(is_number(prior) and 0 <= prior < float("inf"), self, "total_variation", "a number of at least 0")
+
+    @property
+    def needs_auxiliary(self) -> bool:  # type: ignore[override]
+        """Only for "jigsaw"."""
+        return self.permutation == "jigsaw"
+
+    @property
+    def reveals_order(self) -> bool:
+        """Whether this is the upper bound."""
+        return self.permutation == "oracle"
+
+    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
+        """Keeps the defences' algorithm; trains the network that "jigsaw" needs.
+
+        Raises:
+            AttackError: Outside of split learning; with too few auxiliary images for "jigsaw".
+        """
+        sender = sender_of(knowledge)
+        reader = None
+        if self.permutation == "jigsaw":
+            reader = train_reader(sender, knowledge.auxiliary.images, generator, iterations=self.reader_iterations)
+        return replace(self, learned=Prepared(knowledge.pipeline, reader))
+
+    def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
+        """Inverts the first sending.
+
+        Raises:
+            AttackError: Before ``fit``; for "oracle" without the true order; when the features do not fit the client half.
+        """
+        if self.learned is None:
+            raise AttackError(f"{self} must know the defences: call fit first")
+        features = observation.features[0]
+        if not torch.isfinite(features).all():
+            raise AttackError("the smashed data hold NaN or infinite values")
+        order = self._order(observation)
+        assumed = AssumedSender(observation.edge, self.learned.pipeline, observation)
+
+        def objective(images: Tensor) -> Tensor:
+            drawn = order if order is not None else self._draw(features, generator)
+            sent = assumed.features(images, drawn)
+            if sent.shape != features.shape:
+                raise AttackError(f"smashed data have shape {tuple(features.shape)}, expected {tuple(sent.shape)}")
+            error = (sent - features).square().mean() / features.var().clamp_min(1e-12)
+            return error + self.total_variation * total_variation(images).mean()
+
+        start = features.new_full((len(features), *observation.input_shape), 0.5)
+        images, _ = minimise(objective, start, self.iterations, self.learning_rate)
+        with torch.no_grad():
+            sent = assumed.features(images, order if order is not None else self._draw(features, generator))
+        loss = float((sent - features).square().mean())
+        numbers = {"feature_loss": loss, "relative_loss": loss / max(float(features.var()), 1e-12)}
+        if self.learned.reader is not None:
+            numbers |= self.learned.reader.diagnostics
+        unknown = torch.full((observation.num_targets,), -1)
+        return Reconstruction(images[: observation.num_targets], unknown, numbers)
+
+    def _order(self, observation: SmashedData) -> Tensor | None:
+        """The assumed order (B, N), or None where every step draws its own."""
+        assert self.learned is not None
+        num_images, num_tokens = observation.features.shape[1:3]
+        match self.permutation:
+            case "fixed":
+                return torch.arange(num_images * num_tokens).view(num_images, num_tokens)
+            case "oracle":
+                if observation.orders is None:
+                    raise AttackError(f"{self} is an upper bound and was not told the true order")
+                return observation.orders[0]
+            case "jigsaw":
+                assert self.learned.reader is not None
+                return self.learned.reader.order(self.learned.reader(observation.features[0]))
+        return None
+
+    def _draw(self, features: Tensor, generator: torch.Generator) -> Tensor:
+        assert self.learned is not None
+        key = ("attacker", int(torch.randint(1 << 62, (), generator=generator)))
+        return self.learned.pipeline.token_order(features.shape[0], features.shape[1], key)
+
+
+def sender_of(knowledge: Knowledge) -> Sender:
+    """What makes smashed data of auxiliary images.
+
+    Raises:
+        AttackError: Outside of split learning.
+    """
+    if knowledge.sender is None:
+        raise AttackError("there is no client half to attack: this is for split learning")
+    return knowledge.sender
+
+
+def minimise(
+    objective: Callable[[Tensor], Tensor], start: Tensor, iterations: int, learning_rate: float
+) -> tuple[Tensor, float]:
+    """Adam (AMSGrad) with a learning rate that falls to zero along a half cosine, on images that stay in [0, 1].
+
+    Returns:
+        The iterate with the lowest objective, and that objective.
+
+    Raises:
+        AttackError: When no objective was finite.
+    """
+    images = start.clone().requires_grad_()
+    optimizer = torch.optim.Adam([images], learning_rate, amsgrad=True)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, iterations)
+    best, lowest = start, float("inf")
+    for _ in range(iterations):
+        value = objective(images)
+        if (reached := float(value.detach())) < lowest:
+            best, lowest = images.detach().clone(), reached
+        # Not backward(): the client half's weights need no gradient.
+        (images.grad,) = torch.autograd.grad(value, [images])
+        optimizer.step()
+        schedule.step()
+        with torch.no_grad():
+            images.clamp_(0, 1)
+    if lowest == float("inf"):
+        raise AttackError("the objective was never finite")
+    return best, lowest

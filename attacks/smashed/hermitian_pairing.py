@@ -1,0 +1,176 @@
+"""Undoing a spectral shuffle: the spectrum of a real image holds every value twice, and both copies are on the wire."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from attacks.base import AttackError, Knowledge, Reconstruction
+from attacks.smashed.base import SmashedAttack, SmashedData
+from attacks.smashed.feature_inversion import FeatureInversion, sender_of
+from attacks.smashed.patch_embedding import images_of_patches, patches_of_tokens
+from attacks.smashed.token_positions import TokenReader, place
+from attacks.smashed.token_training import train_reader
+from defenses.checks import is_whole, require
+from defenses.spectral_shuffle import SpectralShuffle, from_spectrum, mirror, patch_side, to_planes, to_tokens
+
+
+def pairing_costs(tokens: Tensor, patch: int) -> Tensor:
+    """How badly two spectral patches are each other's conjugate mirror image: (B, N, 2D) -> (B, N, N), 0 to 2.
+
+    Only entries whose mirror image lies in a single patch are compared: all p^2 where p times the grid is odd, and (p - 1)^2
+    where it is even, because the zero frequency is then not in the middle of the plane. The cost is the squared distance
+    over the sum of both energies.
+    """
+    batch, num_tokens, dim = tokens.shape
+    side = math.isqrt(num_tokens) * patch
+    # Of the last patch, the rows that mirror into one and the same patch; all patches have the same.
+    rows = torch.arange(side - patch, side)
+    inside = [(i, int(mirror(int(i), side))) for i in rows if mirror(int(i), side) < patch]
+    own, other = (torch.tensor(part) % patch for part in zip(*inside, strict=True))
+    cells = tokens.view(batch, num_tokens, patch, patch, dim // patch**2)
+    real, imaginary = cells.chunk(2, -1)
+
+    def compared(kept: Tensor, sign: int) -> Tensor:
+        values = torch.cat([real, sign * imaginary], -1)
+        return values[:, :, kept][:, :, :, kept].flatten(2)
+
+    here, there = compared(own, 1), compared(other, -1)
+    energy = here.square().sum(-1, keepdim=True) + there.square().sum(-1).unsqueeze(1)
+    # Twice the inner product, not cdist: its rounding error is that of the sum of squares either way.
+    distance = energy - 2 * here @ there.transpose(1, 2)
+    return distance.clamp_min(0) / energy.clamp_min(1e-12)
+
+
+def pair_slots(costs: Tensor, self_paired: int) -> list[tuple[int, int]]:
+    """Pairs the slots of one image greedily, cheapest first: (N, N) symmetric costs -> pairs (s, t), s <= t.
+
+    Args:
+        costs: See ``pairing_costs``.
+        self_paired: How many slots are their own mirror image: N mod 2, the middle of an odd grid.
+    """
+    num_tokens = len(costs)
+    pairs: list[tuple[int, int]] = []
+    free = set(range(num_tokens))
+    for flat in costs.triu().masked_fill(torch.ones_like(costs).tril(-1).bool(), math.inf).flatten().argsort().tolist():
+        slot, partner = divmod(flat, num_tokens)
+        if slot > partner:  # only the part below the diagonal is left
+            break
+        if slot in free and partner in free and (slot != partner or self_paired > 0):
+            self_paired -= slot == partner
+            free -= {slot, partner}
+            pairs.append((slot, partner))
+    return pairs
+
+
+def place_pairs(scores: Tensor, pairs: list[tuple[int, int]]) -> Tensor:
+    """The best positions of one image's slots when paired slots must get positions that mirror each other.
+
+    Args:
+        scores: (N, N), log-probability of each position for each slot. Position n mirrors N - 1 - n.
+        pairs: Every slot in exactly one pair.
+
+    Returns:
+        (N,) int64 position of each slot, a bijection.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    num_tokens = len(scores)
+    positions = torch.empty(num_tokens, dtype=torch.int64)
+    for alone in (True, False):
+        group = [pair for pair in pairs if (pair[0] == pair[1]) == alone]
+        if not group:
+            continue
+        middle = num_tokens // 2
+        first = torch.tensor([middle]) if alone else torch.arange(middle)
+        slots = torch.tensor(group)
+        straight = scores[slots[:, 0]][:, first] + scores[slots[:, 1]][:, num_tokens - 1 - first]
+        turned = scores[slots[:, 1]][:, first] + scores[slots[:, 0]][:, num_tokens - 1 - first]
+        chosen, where = linear_sum_assignment(-torch.maximum(straight, turned).double().cpu().numpy())
+        for pair, column in zip(chosen, where, strict=True):
+            low, high = slots[pair].tolist()
+            if turned[pair, column] > straight[pair, column]:
+                low, high = high, low
+            positions[low], positions[high] = first[column], num_tokens - 1 - first[column]
+    return positions
+
+
+@dataclass(frozen=True, repr=False)
+class HermitianPairing(SmashedAttack[Reconstruction]):
+    """Pairs spectral patches that are conjugate mirror images, places the pairs, and transforms back.
+
+    1. The spectrum of a real image satisfies X(-f) = conj X(f), so the patch at row a and column b of a g x g grid is that at
+       g - 1 - a, g - 1 - b mirrored and conjugated, wherever the shuffle puts the two (``pairing_costs``).
+    2. A network that reads the patches of auxiliary images gives every slot log-probabilities of positions
+       (``token_positions``); energy, which falls with frequency, is what it learns first. Pairs of slots are assigned to
+       pairs of mirrored positions, each in its better orientation (``place_pairs``).
+    3. The inverse transform gives tokens, and least squares gives the pixels whose embedding they are.
+
+    Diagnostics: ``pairing_cost``, the mean cost of the chosen pairs, 0 for exact mirror images and about 1 for unrelated patches;
+    ``position_accuracy``, of the network alone on held-out auxiliary images.
+
+    Where the clients send no spectra there is no symmetry to use: the smashed data are then inverted as they are
+    (``FeatureInversion``), with the diagnostic ``nothing_to_undo``. This is its positive control on the undefended run.
+
+    Attributes:
+        iterations: Training steps of the network.
+        learned: Set by ``fit``.
+        plain: Set by ``fit`` where there is nothing to undo.
+    """
+
+    source: ClassVar[str] = (
+        "Hermitian symmetry of the Fourier transform of real signals; attack on Yao et al., ICDM 2022, PS+"
+    )
+    threat: ClassVar[str] = "one sending of smashed data; the defences' algorithm; auxiliary images like the clients'"
+    needs_auxiliary: ClassVar[bool] = True
+
+    iterations: int = 500
+    learned: TokenReader | None = field(default=None, repr=False, compare=False)
+    plain: FeatureInversion | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        allowed = is_whole(self.iterations) and self.iterations >= 1
+        require(allowed, self, "iterations", "a whole number of at least 1")
+
+    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
+        """Trains the network.
+
+        Raises:
+            AttackError: With too few auxiliary images.
+        """
+        sender = sender_of(knowledge)
+        if not any(isinstance(stage, SpectralShuffle) for stage in knowledge.pipeline.defenses):
+            return replace(self, plain=FeatureInversion().fit(knowledge, generator))
+        reader = train_reader(
+            sender, knowledge.auxiliary.images, generator, iterations=self.iterations, shows_patches=False
+        )
+        return replace(self, learned=reader)
+
+    def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
+        """Undoes the first sending.
+
+        Raises:
+            AttackError: Before ``fit``; when the embedding is not affine.
+        """
+        if self.plain is not None:
+            guess = self.plain.attack_one(observation, generator)
+            return replace(guess, diagnostics=guess.diagnostics | {"nothing_to_undo": 1.0})
+        if self.learned is None:
+            raise AttackError(f"{self} needs auxiliary data: call fit first")
+        self.learned.check(observation.features)
+        received = observation.features[0][: observation.num_targets]
+        patch = patch_side(received.shape[2] // 2)
+        costs = pairing_costs(received, patch)
+        paired = [pair_slots(image, self_paired=received.shape[1] % 2) for image in costs]
+        scores = self.learned.scores(self.learned(received))
+        positions = torch.stack([place_pairs(*both) for both in zip(scores, paired, strict=True)])
+        tokens = to_tokens(from_spectrum(to_planes(place(received, positions), patch)), patch)
+        edge, shape = observation.edge, observation.input_shape
+        images = images_of_patches(patches_of_tokens(tokens, edge, shape), edge, shape, observation)
+        chosen = [float(image[s, t]) for image, pairs in zip(costs, paired, strict=True) for s, t in pairs]
+        numbers = {"pairing_cost": sum(chosen) / len(chosen)} | self.learned.diagnostics
+        return Reconstruction(images, torch.full((len(images),), -1), numbers)

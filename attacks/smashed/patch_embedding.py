@@ -1,0 +1,57 @@
+"""Patch embeddings as affine maps of one patch each, and their inverse by least squares."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from attacks.base import AttackError
+from attacks.normalisation import Normalisation, channel_statistics
+from attacks.smashed.base import EdgeHalf
+from attacks.smashed.token_positions import from_patches
+
+
+def patch_embedding(edge: EdgeHalf, shape: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
+    """The client half's embedding as an affine map of a normalised patch: token = patch @ weight + offset.
+
+    Args:
+        edge: The client half.
+        shape: (C, H, W) of one image.
+
+    Returns:
+        Weight (P, D) for patches in the order of ``to_patches``, and offset (D,).
+
+    Raises:
+        AttackError: When tokens are not an affine function of one patch each, the same for all.
+    """
+    size = edge.patch_size
+    length, num_tokens = shape[0] * size**2, edge.grid[0] * edge.grid[1]
+    # Image k shows basis patch k everywhere; the last one is zero.
+    basis = torch.cat([torch.eye(length), torch.zeros(1, length)]).unsqueeze(1).expand(-1, num_tokens, -1)
+    probe = torch.rand(2, num_tokens, length, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        tokens = edge.embed(from_patches(basis, size, shape))[:, 0]
+        weight, offset = tokens[:-1] - tokens[-1], tokens[-1]
+        expected = probe.to(weight) @ weight + offset
+        error = (edge.embed(from_patches(probe, size, shape)) - expected).abs().max()
+    if error > 1e-3 * expected.abs().max():
+        raise AttackError("the client half's embedding is not an affine map of single patches")
+    return weight, offset
+
+
+def patches_of_tokens(tokens: Tensor, edge: EdgeHalf, shape: tuple[int, int, int]) -> Tensor:
+    """Normalised patches (B, N, P) whose embedding comes closest to tokens (B, N, D) in the sense of least squares.
+
+    Raises:
+        AttackError: See ``patch_embedding``.
+    """
+    weight, offset = patch_embedding(edge, shape)
+    patches: Tensor = (tokens - offset) @ torch.linalg.pinv(weight)
+    return patches
+
+
+def images_of_patches(patches: Tensor, edge: EdgeHalf, shape: tuple[int, int, int], known: Normalisation) -> Tensor:
+    """Images (B, C, H, W) in [0, 1] of normalised patches (B, N, P)."""
+    normalised = from_patches(patches, edge.patch_size, shape)
+    mean, std = channel_statistics(known, normalised)
+    return (normalised * std + mean).clamp(0, 1)

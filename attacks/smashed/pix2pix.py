@@ -1,0 +1,140 @@
+"""Smashed data to images by a conditional GAN."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attacks.networks.decoder import Layout, Standardise, redraw
+from attacks.networks.unet import UNet
+from attacks.smashed.base import Sender
+from attacks.smashed.decoder_training import DecoderAttack, Draw
+from defenses.checks import is_number, require
+
+
+class TokenMap(nn.Module):
+    """Lays tokens out as an image: (B, N, D) -> (B, W, H, W'), each token spread over its patch by a transposed convolution."""
+
+    def __init__(self, sample: Tensor, layout: Layout, width: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.grid = layout.grid
+        self.standardise = Standardise(sample)
+        size = layout.patch_size
+        with torch.random.fork_rng(devices=[]):
+            self.spread = nn.ConvTranspose2d(sample.shape[2], width, size, size)
+        redraw(self, generator)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """See the class."""
+        spread: Tensor = self.spread(self.standardise(tokens).transpose(1, 2).unflatten(2, self.grid))
+        return spread
+
+
+class Translator(nn.Module):
+    """The generator: tokens (B, N, D) -> images (B, C, H, W) in [0, 1], through a U-Net and tanh."""
+
+    def __init__(self, sample: Tensor, layout: Layout, width: int, generator: torch.Generator) -> None:
+        super().__init__()
+        width = max(width, layout.channels)  # the U-Net adds to its first C channels
+        self.map = TokenMap(sample, layout, width, generator)
+        self.unet = UNet(width, layout.channels, width, generator)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """See the class."""
+        images: Tensor = (torch.tanh(self.unet(self.map(tokens))) + 1) / 2
+        return images
+
+
+class PatchJudge(nn.Module):
+    """The discriminator: tokens and an image -> a logit for every region of the image, (B, 1, h, w)."""
+
+    def __init__(self, sample: Tensor, layout: Layout, width: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.map = TokenMap(sample, layout, width, generator)
+        with torch.random.fork_rng(devices=[]):
+            self.layers = nn.Sequential(
+                nn.Conv2d(width + layout.channels, width, 4, 2, 1),
+                nn.LeakyReLU(0.2),
+                nn.Conv2d(width, 2 * width, 4, 2, 1),
+                nn.GroupNorm(1, 2 * width),
+                nn.LeakyReLU(0.2),
+                nn.Conv2d(2 * width, 1, 3, 1, 1),
+            )
+        redraw(self.layers, generator)
+
+    def forward(self, tokens: Tensor, images: Tensor) -> Tensor:
+        """See the class."""
+        logits: Tensor = self.layers(torch.cat([self.map(tokens), images], 1))
+        return logits
+
+
+@dataclass(frozen=True, repr=False)
+class Pix2Pix(DecoderAttack):
+    """A U-Net that draws images from smashed data and a discriminator that judges regions of them, trained against each other.
+
+    The generator minimises ``l1_weight`` times the absolute error plus the cost of being found out; the discriminator sees the
+    smashed data beside the image. Tokens are spread over their patches by a transposed convolution. Every batch is sent afresh.
+    A GAN prefers likely pictures to the mean of all that are possible: sharper and, by PSNR, worse.
+
+    Attributes:
+        iterations: Steps of both networks.
+        width: Channels of both at full resolution.
+        batch_size: Auxiliary images per step, even; also the group that a defence mixes.
+        learning_rate: Of Adam, with betas (0.5, 0.999).
+        l1_weight: Of the absolute error, images in [-1, 1], against the adversarial loss.
+        learned: Set by ``fit``.
+
+    Differs from the paper's U-Net-256 in size: two halvings, group normalisation, no dropout.
+    """
+
+    source: ClassVar[str] = (
+        "Isola et al., Image-to-Image Translation with Conditional Adversarial Networks, 2017; used by Yao et al., ICDM 2022, "
+        "Table IX"
+    )
+    threat: ClassVar[str] = (
+        "smashed data; the client half as a black box; the defences' algorithm; auxiliary images like the clients'"
+    )
+
+    iterations: int = 200
+    width: int = 12
+    learning_rate: float = 2e-4
+    l1_weight: float = 100.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        weight = is_number(self.l1_weight) and 0 <= self.l1_weight < math.inf
+        require(weight, self, "l1_weight", "a finite number >= 0")
+
+    def train(self, sender: Sender, draw: Draw, layout: Layout, generator: torch.Generator) -> nn.Module:
+        """Trains both networks and keeps the generator."""
+        sample, _ = draw()
+        translator = Translator(sample, layout, self.width, generator).to(sample.device)
+        judge = PatchJudge(sample, layout, self.width, generator).to(sample.device)
+        draws, judges = (
+            torch.optim.Adam(network.parameters(), self.learning_rate, betas=(0.5, 0.999))
+            for network in (translator, judge)
+        )
+        for _ in range(self.iterations):
+            tokens, clean = draw()
+            drawn = translator(tokens)
+            # Half of the discriminator's loss, which slows it down against the generator (section 3.3).
+            loss = (_judged(judge(tokens, clean), 1.0) + _judged(judge(tokens, drawn.detach()), 0.0)) / 2
+            _step(judges, loss)
+            error = 2 * (drawn - clean).abs().mean()  # twice, as if images were in [-1, 1]
+            _step(draws, _judged(judge(tokens, drawn), 1.0) + self.l1_weight * error)
+        return translator
+
+
+def _judged(logits: Tensor, real: float) -> Tensor:
+    return F.binary_cross_entropy_with_logits(logits, torch.full_like(logits, real))
+
+
+def _step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()

@@ -1,0 +1,43 @@
+"""What the server half of a split model makes of what it receives: the class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from attacks.base import AttackError, Labels
+from attacks.smashed.base import SmashedAttack, SmashedData
+
+
+@dataclass(frozen=True, repr=False)
+class ServerPrediction(SmashedAttack[Labels]):
+    """The most probable class of every target, in the targets' order, by the server half's own logits for its smashed data.
+
+    Nothing has to be broken for it: the server is given what it needs to predict. It says how much of a label any defence
+    that keeps the accuracy must leave. Diagnostics: ``confidence``, the mean probability of the predicted classes.
+    """
+
+    source: ClassVar[str] = "the task itself: a server half that classifies smashed data"
+    threat: ClassVar[str] = "one sending of smashed data; the server's own half"
+
+    def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Labels:
+        """Predicts the targets of the first sending.
+
+        Raises:
+            AttackError: When the tokens do not fit the server half; when the logits are not finite.
+        """
+        try:
+            with torch.no_grad():
+                logits = observation.server(observation.features[0])[: observation.num_targets]
+        except RuntimeError as error:
+            raise AttackError(f"the server half does not take these tokens: {error}") from error
+        if not torch.isfinite(logits).all():
+            raise AttackError("the server half's logits are NaN or infinite")
+        confidence, classes = logits.softmax(1).max(1)
+        return Labels(classes.cpu(), {"confidence": float(confidence.mean())})
+
+    def failed(self, observation: SmashedData, reason: str) -> Labels:
+        """Unknown classes."""
+        return Labels(torch.full((observation.num_targets,), -1), failure=reason)

@@ -1,0 +1,174 @@
+"""Undoing a batch shuffle from many transmissions of the same image: its own tokens recur in its row, foreign ones do not."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from attacks.base import AttackError, Reconstruction
+from attacks.smashed.base import SmashedData
+from attacks.smashed.token_jigsaw import TokenReading
+from attacks.smashed.token_positions import Reading, infer_order, place, solve
+from defenses.checks import is_whole, require
+
+LEAST_KEPT = 0.05
+"""Below this share of tokens that stay, what recurs cannot be told from what does not."""
+
+
+def leaders(points: Tensor, radius: float) -> Tensor:
+    """Indices of the points that lead a cluster, those with most neighbours first: every point is within the radius of one.
+
+    Args:
+        points: (M, P).
+        radius: Largest distance of a member from its leader.
+    """
+    near = torch.cdist(points, points) <= radius
+    # cdist's rounding can put a point at some distance from itself.
+    near.fill_diagonal_(True)
+    free = torch.ones(len(points), dtype=torch.bool, device=points.device)
+    chosen = []
+    for point in near.sum(1).argsort(descending=True, stable=True).tolist():
+        if free[point]:
+            chosen.append(point)
+            free &= ~near[point]
+    return torch.tensor(chosen, device=points.device)
+
+
+def assign_clusters(points: Tensor, centres: Tensor, radius: float) -> Tensor:
+    """The nearest centre of every point (M, P), or the number of centres (C, P) where none is within the radius: (M,)."""
+    distance, nearest = torch.cdist(points, centres).min(1)
+    return torch.where(distance <= radius, nearest, len(centres))
+
+
+def multiplicities(own: Tensor, pooled: Tensor, kept_share: float) -> Tensor:
+    """How often an image holds each cluster, estimated without bias: (C,), in tokens.
+
+    A sending keeps a share k of the image's tokens in its row and fills the row from the pool of all, so that a cluster that it
+    holds m times is expected k m + (1 - k) q times, q being the mean over all images of the batch.
+
+    Args:
+        own: (C,), tokens of each cluster in the image's row, mean over transmissions.
+        pooled: (C,), q: tokens of each cluster per row, mean over transmissions and rows.
+        kept_share: k, above 0.
+    """
+    return (own - (1 - kept_share) * pooled) / kept_share
+
+
+def most_recurrent(multiplicity: Tensor, count: int) -> tuple[Tensor, float]:
+    """The ``count`` most likely tokens as cluster numbers, repeated where a cluster is held several times.
+
+    The i-th copy of a cluster scores m - i + 1/2, which is positive where m rounds to i or more.
+
+    Returns:
+        (count,) cluster numbers, and by how much the last of them scored above the next.
+    """
+    copies = torch.arange(1, math.ceil(max(float(multiplicity.max()), 1.0)) + 2, device=multiplicity.device)
+    scores = (multiplicity.unsqueeze(1) - copies + 0.5).flatten()
+    if len(scores) <= count:
+        raise AttackError(f"only {len(multiplicity)} different tokens for {count} places")
+    best = scores.sort(descending=True, stable=True)
+    return best.indices[:count] // len(copies), float(best.values[count - 1] - best.values[count])
+
+
+@dataclass(frozen=True, repr=False)
+class TokenIntersection(TokenReading):
+    """Intersects many transmissions of the same image, then places its own tokens.
+
+    1. Every received token is decoded to its patch by the network of ``TokenJigsaw``. This removes what the client's blocks mixed
+       in from the row's other tokens, which differ in every sending; without blocks, equal tokens have equal patches.
+    2. The patches of an image's row in all transmissions are clustered, and each cluster is counted, in that row and in the whole
+       batch. What is in the row more often than a random image would explain is the image's own, and how often says how many
+       copies it holds (``multiplicities``); the N most recurrent are kept.
+    3. Each of them is placed by what the network says on average over its appearances, as in ``TokenJigsaw``.
+
+    The share of tokens that stay is that of the defence, measured on auxiliary images. With ``PatchShuffle`` it is 1, and
+    transmissions only average out noise; with BatchShuffle(k=0) nothing recurs and the attack fails.
+
+    Diagnostics: those of ``train_reader``; ``clusters`` (mean per image) and ``recurrence_gap``, the smallest difference between
+    the last token that was kept and the next, in tokens per image: near 0 where own and foreign ones cannot be told apart.
+
+    Attributes:
+        transmissions: Of the same images, that it uses at most; it gets those that the run makes. With a single one nothing
+            recurs, and it takes an image's row for its own.
+        beyond_run: The clients send the images ``transmissions`` times whatever the run does: an upper bound.
+        radius: Patches are the same within this root mean square difference of pixels, or three times the decoding error on
+            held-out images if that is more.
+    """
+
+    source: ClassVar[str] = (
+        "intersection attack on Yao et al., ICDM 2022, Algorithm 2, which redraws the tokens that stay"
+    )
+
+    transmissions: int = 30
+    radius: float = 0.02
+    beyond_run: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            is_whole(self.transmissions) and self.transmissions >= 1,
+            self,
+            "transmissions",
+            "a whole number of at least 1",
+        )
+        require(0 < self.radius < 1, self, "radius", "a number above 0 and below 1")
+
+    def limited_to(self, transmissions: int) -> Self:
+        """With so many transmissions at most."""
+        return replace(self, transmissions=min(self.transmissions, transmissions))
+
+    def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
+        """Intersects all transmissions.
+
+        Raises:
+            AttackError: Before ``fit``; where no tokens stay; for smashed data that do not fit the auxiliary ones.
+        """
+        reader = self.reader_for(observation)
+        if reader.kept_share < LEAST_KEPT:
+            raise AttackError("no tokens stay with their image, so that none recur")
+        readings = [reader(sending) for sending in observation.features]
+        radius = max(self.radius, 3 * math.sqrt(reader.diagnostics["patch_mse"]))
+        found = [self.own_tokens(readings, row, radius, reader.kept_share) for row in range(observation.num_targets)]
+        own = Reading(*(torch.cat(parts) for parts in zip(*(vars(one[0]).values() for one in found), strict=True)))
+        order = infer_order(solve(own.positions, own.neighbours(), reader.grid))
+        numbers = {
+            "clusters": sum(one[1] for one in found) / len(found),
+            "recurrence_gap": min(one[2] for one in found),
+        }
+        return self.guess(place(own.patches, order), observation, reader.diagnostics | numbers)
+
+    def own_tokens(
+        self, readings: list[Reading], row: int, radius: float, kept_share: float
+    ) -> tuple[Reading, int, float]:
+        """The N most recurrent tokens of a row as the mean readings of their clusters, the number of clusters, and the gap."""
+        seen = Reading(*(torch.cat(parts) for parts in zip(*(_row(one, row) for one in readings), strict=True)))
+        num_tokens, length = seen.positions.shape[1], seen.patches.shape[1]
+        distance = radius * math.sqrt(length)
+        centres = seen.patches[leaders(seen.patches, distance)]
+        member = assign_clusters(seen.patches, centres, distance)
+        own = _counts(member, centres) / len(readings)
+        batches = [assign_clusters(one.patches.flatten(0, 1), centres, distance) for one in readings]
+        pooled = sum((_counts(batch, centres) for batch in batches), torch.zeros_like(own))
+        pooled = pooled / sum(len(one.patches) for one in readings)
+        chosen, gap = most_recurrent(multiplicities(own, pooled, kept_share), num_tokens)
+        means = (_cluster_means(value, member, len(centres))[chosen].unsqueeze(0) for value in vars(seen).values())
+        return Reading(*means), len(centres), gap
+
+
+def _row(reading: Reading, row: int) -> list[Tensor]:
+    return [value[row] for value in vars(reading).values()]
+
+
+def _counts(member: Tensor, centres: Tensor) -> Tensor:
+    """Members of every cluster, (C,), those of none left out."""
+    return torch.bincount(member, minlength=len(centres) + 1)[:-1].to(centres)
+
+
+def _cluster_means(values: Tensor, member: Tensor, count: int) -> Tensor:
+    sums = values.new_zeros(count, *values.shape[1:]).index_add_(0, member, values)
+    sizes = torch.bincount(member, minlength=count).clamp_min(1).to(values)
+    return sums / sizes.view(-1, *[1] * (values.dim() - 1))

@@ -1,0 +1,116 @@
+"""Undoing a shuffle of tokens from one sending: decode every token to its patch, and put the puzzle together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from attacks.base import AttackError, Knowledge, Reconstruction
+from attacks.smashed.base import SmashedAttack, SmashedData
+from attacks.smashed.feature_inversion import sender_of
+from attacks.smashed.token_positions import TokenReader, from_patches
+from attacks.smashed.token_training import train_reader
+from defenses.checks import is_whole, require
+
+
+@dataclass(frozen=True, repr=False)
+class TokenReading(SmashedAttack[Reconstruction]):
+    """Base of attacks that read tokens with a network trained on auxiliary images.
+
+    Attributes:
+        iterations: Training steps of the network.
+        width: Of the network, a multiple of 4.
+        batch_size: Auxiliary images per step, best as many as the clients': a batch shuffle mixes so many.
+        learned: Set by ``fit``.
+    """
+
+    threat: ClassVar[str] = "smashed data; the defences' algorithm; auxiliary images like the clients'"
+    needs_auxiliary: ClassVar[bool] = True
+
+    iterations: int = 500
+    width: int = 64
+    batch_size: int = 32
+    learned: TokenReader | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("iterations", "width"):
+            value = getattr(self, name)
+            require(is_whole(value) and value >= 1, self, name, "a whole number of at least 1")
+        require(self.width % 4 == 0, self, "width", "a multiple of 4")
+        require(is_whole(self.batch_size) and self.batch_size >= 2, self, "batch_size", "a whole number of at least 2")
+
+    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
+        """Trains the network; deterministic given the generator.
+
+        Raises:
+            AttackError: Outside of split learning; with too few auxiliary images.
+        """
+        reader = train_reader(
+            sender_of(knowledge),
+            knowledge.auxiliary.images,
+            generator,
+            iterations=self.iterations,
+            width=self.width,
+            batch_size=self.batch_size,
+        )
+        return replace(self, learned=reader)
+
+    def reader_for(self, observation: SmashedData) -> TokenReader:
+        """The network.
+
+        Raises:
+            AttackError: Before ``fit``; for smashed data that it cannot read.
+        """
+        if self.learned is None:
+            raise AttackError(f"{self} needs auxiliary data: call fit first")
+        self.learned.check(observation.features)
+        return self.learned
+
+    def guess(self, patches: Tensor, observation: SmashedData, numbers: dict[str, float]) -> Reconstruction:
+        """The targets of patches (B, N, P) that are in their places."""
+        rows = patches[: observation.num_targets]
+        images = from_patches(rows, observation.edge.patch_size, observation.input_shape).clamp(0, 1)
+        return Reconstruction(images, torch.full((len(images),), -1), numbers)
+
+
+@dataclass(frozen=True, repr=False)
+class TokenJigsaw(TokenReading):
+    """Decodes every received token to its patch and solves the puzzle, from a single sending.
+
+    A shuffle hides where a token was, not what it is. One small network, trained on auxiliary images that it sends itself, says
+    of every token what its patch looks like, where it was, and which tokens were its neighbours; ``token_positions.solve`` finds
+    the most plausible whole. Where tokens stay in their image's row (``PatchShuffle``) every image is a puzzle of its own.
+    Where they change rows (``BatchShuffle``) the batch is one puzzle of B images, and the row that a token was sent in says
+    which image is likely; no token is thrown away. Where held-out images
+    come out worse than the mean image, the guess is drawn to that.
+
+    Diagnostics: those of ``train_reader``, on held-out auxiliary images.
+
+    Attributes:
+        max_tokens: Of a batch that is one puzzle, only so many images are looked at as have this many tokens together (the
+            targets always): memory grows with the square, time with the cube.
+    """
+
+    source: ClassVar[str] = (
+        "Noroozi and Favaro 2016 (jigsaw), named but not described by Yao et al., ICDM 2022; Cho 2010 (mean field of a puzzle)"
+    )
+
+    max_tokens: int = 1024
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(is_whole(self.max_tokens) and self.max_tokens >= 1, self, "max_tokens", "a whole number of at least 1")
+
+    def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
+        """Undoes the first sending.
+
+        Raises:
+            AttackError: Before ``fit``; for smashed data that do not fit the auxiliary ones.
+        """
+        reader = self.reader_for(observation)
+        rows = max(observation.num_targets, self.max_tokens // observation.features.shape[2])
+        reading = reader(observation.features[0, :rows])
+        return self.guess(reader.assemble(reading, reader.order(reading)), observation, dict(reader.diagnostics))

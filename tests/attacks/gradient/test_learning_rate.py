@@ -1,0 +1,85 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from attacks.base import AttackError
+from attacks.gradient.learning_rate import estimate_learning_rate
+from clients.models import build_model
+from tests.attacks.wire import CLASSES, SIDE, classes, linear_net, observe, pictures, sigmoid_net
+
+
+def mlp(seed):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Flatten(), nn.Linear(SIDE**2, 32), nn.ReLU(), nn.Linear(32, CLASSES))
+
+
+def lenet(seed):
+    return build_model("lenet", num_classes=CLASSES, input_shape=(1, SIDE, SIDE), seed=seed)
+
+
+def scaled(observation, rate):
+    """What the client would have sent at another learning rate; the observation does not tell it."""
+    update = {name: value * (rate / observation.learning_rate) for name, value in observation.update.items()}
+    return replace(observation, update=update, learning_rate=float("nan"))
+
+
+@pytest.mark.parametrize("build", [mlp, lenet, sigmoid_net])
+@pytest.mark.parametrize("count", [1, 4])
+def test_within_a_factor_at_initialisation(build, count):
+    ratios = []
+    for seed in range(10):
+        labels = classes(count, seed=seed)
+        seen = observe(build(seed), pictures(count, seed=seed), labels)
+        ratios += [estimate_learning_rate(scaled(seen, rate), labels) / rate for rate in (1e-3, 0.3)]
+    print(f"{build.__name__} batch {count}: ratio {min(ratios):.3f} to {max(ratios):.3f}")
+    assert min(ratios) > 0.6
+    assert max(ratios) < 1.6
+
+
+def test_exact_where_the_logits_ignore_the_image():
+    model = linear_net()
+    with torch.no_grad():
+        model[1].weight.zero_()
+    labels = classes(3, seed=1)
+    seen = observe(model, pictures(3), labels)
+    assert estimate_learning_rate(scaled(seen, 0.037), labels) == pytest.approx(0.037, rel=1e-4)
+
+
+def test_weight_decay_and_steps_are_counted():
+    model, labels = linear_net(), classes(3, seed=1)
+    with torch.no_grad():
+        model[1].weight.zero_()
+    seen = observe(model, pictures(3), labels)
+    decayed = {n: seen.update[n] - 0.1 * 0.5 * p.detach() for n, p in model.named_parameters()}
+    guess = estimate_learning_rate(replace(seen, update=decayed, weight_decay=0.5), labels)
+    assert guess == pytest.approx(0.1, rel=1e-4)
+    assert estimate_learning_rate(replace(seen, local_steps=4), labels) == pytest.approx(0.025, rel=1e-4)
+
+
+def test_is_too_low_for_a_trained_model():
+    model, images, labels = mlp(0), pictures(8), classes(8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    for _ in range(2):
+        optimizer.zero_grad()
+        F.cross_entropy(model((images - 0.4) / 0.3), labels).backward()
+        optimizer.step()
+    assert estimate_learning_rate(observe(model, images, labels), labels) < 0.05  # it was 0.1
+
+
+def test_refuses_what_says_nothing():
+    labels = classes(2)
+    bare = nn.Sequential(nn.Flatten(), nn.Linear(SIDE**2, CLASSES, bias=False))
+    with pytest.raises(AttackError, match="bias"):
+        estimate_learning_rate(observe(bare, pictures(2), labels), labels)
+    seen = observe(linear_net(), pictures(2), labels)
+    with pytest.raises(AttackError, match="positive"):
+        estimate_learning_rate(scaled(seen, -0.1), labels)
+    with pytest.raises(AttackError, match="positive"):
+        estimate_learning_rate(scaled(seen, 0.0), labels)
+    with pytest.raises(AttackError, match="classes"):
+        estimate_learning_rate(seen, torch.tensor([CLASSES]))
+    with pytest.raises(AttackError, match="bias"):
+        estimate_learning_rate(replace(seen, update={}), labels)

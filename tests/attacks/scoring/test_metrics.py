@@ -1,0 +1,202 @@
+"""Metrics against scikit-image, brute force and closed forms."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from scipy.ndimage import gaussian_filter
+from skimage.metrics import peak_signal_noise_ratio, structural_similarity
+
+from attacks.base import Labels, Reconstruction
+from attacks.scoring.metrics import (
+    blurred,
+    mse,
+    null_baselines,
+    optimal_assignment,
+    psnr,
+    retrieved,
+    score,
+    ssim,
+    total_variation,
+)
+
+
+def noise(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("shape", [(3, 1, 28, 28), (2, 3, 32, 32), (2, 3, 11, 17)])
+@pytest.mark.parametrize("data_range", [1.0, 2.0])
+def test_ssim_and_psnr_equal_scikit_image(shape, data_range):
+    truth = noise(*shape)
+    guess = (truth + 0.3 * noise(*shape, seed=1)).clamp(0, 1)
+    for a, b, similarity, ratio in zip(
+        guess, truth, ssim(guess, truth, data_range), psnr(guess, truth, data_range), strict=True
+    ):
+        x, y = a.double().numpy(), b.double().numpy()
+        expected = structural_similarity(
+            x, y, data_range=data_range, channel_axis=0, gaussian_weights=True, sigma=1.5, use_sample_covariance=False
+        )
+        assert similarity.item() == pytest.approx(expected, abs=1e-6)
+        assert ratio.item() == pytest.approx(peak_signal_noise_ratio(y, x, data_range=data_range), abs=1e-4)
+
+
+@pytest.mark.parametrize(("height", "width"), [(7, 7), (8, 5), (10, 30), (1, 4)])
+def test_ssim_of_small_images_shrinks_the_window_to_the_largest_odd_size(height, width):
+    x, y = noise(height, width).double().numpy(), noise(height, width, seed=1).double().numpy()
+    rows, columns = (min(11, s if s % 2 else s - 1) for s in (height, width))
+    at = [np.exp(-0.5 * ((np.arange(size) - size // 2) / 1.5) ** 2) for size in (rows, columns)]
+    window = np.outer(*at) / np.outer(*at).sum()
+    values = []
+    for i, j in itertools.product(range(height - rows + 1), range(width - columns + 1)):
+        a, b = x[i : i + rows, j : j + columns], y[i : i + rows, j : j + columns]
+        ma, mb = (window * a).sum(), (window * b).sum()
+        va, vb = (window * (a - ma) ** 2).sum(), (window * (b - mb) ** 2).sum()
+        cov = (window * (a - ma) * (b - mb)).sum()
+        values.append((2 * ma * mb + 1e-4) * (2 * cov + 9e-4) / ((ma**2 + mb**2 + 1e-4) * (va + vb + 9e-4)))
+    ours = ssim(torch.from_numpy(x)[None, None], torch.from_numpy(y)[None, None])
+    assert ours.item() == pytest.approx(np.mean(values), abs=1e-10)
+
+
+def test_limits():
+    x = noise(3, 2, 16, 16)
+    assert mse(x, x).tolist() == [0, 0, 0]
+    assert psnr(x, x).tolist() == [math.inf] * 3
+    assert ssim(x, x).tolist() == pytest.approx([1, 1, 1])
+    # A shift by 0.1 has MSE 0.01, which is 20 dB below a peak of 1 and 40 dB below a peak of 10.
+    assert psnr(x, x + 0.1).tolist() == pytest.approx([20] * 3, abs=1e-3)
+    assert psnr(x, x + 0.1, 10).tolist() == pytest.approx([40] * 3, abs=1e-3)
+    flat = torch.full((1, 1, 16, 16), 0.5)
+    assert ssim(flat, flat).item() == 1
+
+
+def test_total_variation_of_known_pictures():
+    ramp = torch.arange(5.0).repeat(3, 1)[None, None]
+    assert total_variation(ramp).tolist() == [1]
+    assert total_variation(ramp.mT).tolist() == [1]
+    stripes = torch.tensor([0.0, 1.0]).repeat(4, 2)[None, None]
+    assert total_variation(torch.cat([stripes, stripes.mT, 0 * stripes])).tolist() == [1, 1, 0]
+    assert total_variation(torch.zeros(1, 1, 1, 1)).tolist() == [0]
+
+
+@pytest.mark.parametrize(("guesses", "truths"), [(4, 4), (3, 5), (5, 3), (1, 1)])
+def test_assignment_equals_brute_force(guesses, truths):
+    for seed in range(5):
+        guess, truth = noise(guesses, 1, 3, 3, seed=seed), noise(truths, 1, 3, 3, seed=seed + 100)
+        rows, columns = optimal_assignment(guess, truth)
+        pairs = min(guesses, truths)
+        candidates = [
+            sum(mse(guess[list(r)], truth[list(c)]).tolist())
+            for r in itertools.combinations(range(guesses), pairs)
+            for c in itertools.permutations(range(truths), pairs)
+        ]
+        assert sum(mse(guess[rows], truth[columns]).tolist()) == pytest.approx(min(candidates), rel=1e-5)
+        assert len(set(rows.tolist())) == len(set(columns.tolist())) == pairs
+
+
+def test_every_metric_uses_the_same_optimal_pairs():
+    truth = noise(4, 1, 12, 12)
+    order = torch.tensor([2, 0, 3, 1])
+    guess = (truth[order] + 0.05 * noise(4, 1, 12, 12, seed=1)).clamp(0, 1)
+    scores = score(Reconstruction(guess, torch.zeros(4).long()), truth)
+    for metric in (mse, psnr, ssim):
+        assert scores[metric.__name__] == pytest.approx(metric(guess, truth[order]).tolist())
+
+
+def test_one_true_image_is_not_matched_twice():
+    truth = torch.stack([torch.zeros(1, 4, 4), torch.ones(1, 4, 4)])
+    scores = score(Reconstruction(torch.zeros(2, 1, 4, 4), torch.zeros(2).long()), truth)
+    assert sorted(scores["mse"]) == [0, 1]
+
+
+def test_a_broken_guess_is_matched_and_scored_not_raised():
+    truth = noise(2, 1, 4, 4)
+    guess = torch.stack([torch.full((1, 4, 4), math.nan), truth[0]])
+    scores = score(Reconstruction(guess, torch.zeros(2).long()), truth)
+    assert math.isnan(scores["mse"][0])
+    assert scores["mse"][1] == 0
+
+
+@pytest.mark.parametrize(
+    ("guess", "truth", "accuracy"),
+    [
+        ([0, 1, 2], [2, 1, 0], 1),
+        ([0, 0, 0], [0, 1, 2], 1 / 3),
+        ([0, 0, 1], [0, 0, 0], 2 / 3),
+        ([-1], [3], 0),
+        ([3], [3, 4], 0.5),
+    ],
+)
+def test_label_accuracy_is_a_multiset_intersection(guess, truth, accuracy):
+    assert score(Labels(torch.tensor(guess)), torch.tensor(truth)) == {"label-accuracy": pytest.approx(accuracy)}
+
+
+def test_unknown_guesses_and_shapes_are_refused():
+    with pytest.raises(TypeError, match="no score is defined for str"):
+        score("picture", torch.zeros(1))
+    with pytest.raises(ValueError, match="guessed images have shape"):
+        score(Reconstruction(torch.zeros(1, 1, 4, 4), torch.zeros(1).long()), torch.zeros(1, 3, 4, 4))
+    with pytest.raises(ValueError, match="guess has shape"):
+        psnr(torch.zeros(1, 1, 4, 4), torch.zeros(2, 1, 4, 4))
+
+
+def test_null_baselines():
+    """Neither depends on a pixel of the truth, and the mean image is the one that was given, not an image of the batch."""
+    truth, mean = noise(2, 3, 16, 16), noise(3, 16, 16, seed=1)
+    found = null_baselines(truth, mean)
+    assert set(found) == {"grey", "mean"}
+    assert torch.equal(found["grey"].images, torch.full((2, 3, 16, 16), 0.5))
+    assert torch.equal(found["mean"].images, torch.stack([mean, mean]))
+    assert all(guess.labels.tolist() == [-1, -1] for guess in found.values())
+    other = null_baselines(noise(2, 3, 16, 16, seed=2), mean)
+    assert all(torch.equal(found[name].images, other[name].images) for name in found)
+
+
+def test_blur_is_the_gaussian_filter():
+    images = noise(2, 3, 16, 16)
+    expected = gaussian_filter(images.double().numpy(), (0, 0, 1.5, 1.5), mode="nearest", radius=(0, 0, 5, 5))
+    assert np.abs(blurred(images, std=1.5).numpy() - expected).max() < 1e-6
+
+
+def test_retrieval_agrees_with_a_slow_search():
+    """Every guess against every image of the line-up, one by one in double precision."""
+    line_up = noise(40, 3, 6, 6)
+    own = torch.randperm(40, generator=torch.Generator().manual_seed(1))[:24]
+    guess = 0.15 * line_up[own] + 0.85 * noise(24, 3, 6, 6, seed=2)
+    expected = []
+    for picture, at in zip(guess.double().numpy(), own.tolist(), strict=True):
+        errors = [float(((picture - image) ** 2).mean()) for image in line_up.double().numpy()]
+        expected.append(float(all(errors[at] < error for place, error in enumerate(errors) if place != at)))
+    found = retrieved(guess, line_up, own)
+    assert found == expected
+    assert 0 < sum(found) < 24
+
+
+def test_ties_and_guesses_that_are_not_finite_retrieve_nothing():
+    image, other = noise(2, 1, 8, 8)
+    twins = torch.stack([image, image, other])
+    own = torch.tensor([0])
+    assert retrieved(image[None], twins, own) == [0.0]
+    assert retrieved(image[None], twins[1:], own) == [1.0]
+    assert retrieved(torch.full_like(image, torch.nan)[None], twins[1:], own) == [0.0]
+    assert retrieved(torch.full_like(image, torch.inf)[None], twins[1:], own) == [0.0]
+
+
+def test_a_blind_guess_retrieves_one_in_as_many_as_are_lined_up():
+    """Chance, exactly: over all places of the truth one of K guesses hits, whatever the guess is."""
+    line_up, guess = noise(25, 3, 8, 8), noise(1, 3, 8, 8, seed=3).expand(25, -1, -1, -1)
+    for blind in (guess, line_up.mean(0).expand_as(line_up), torch.full_like(line_up, 0.5)):
+        assert sum(retrieved(blind, line_up, torch.arange(25))) == 1
+
+
+def test_attacks_import_without_heavy_libraries():
+    code = "import sys, attacks; print([m for m in ('scipy', 'skimage', 'flwr', 'ray', 'opacus') if m in sys.modules])"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    )
