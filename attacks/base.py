@@ -1,6 +1,6 @@
 """What an attack is: it sees observations of the wire and returns guesses; it never sees the truth.
 
-Scoring is a separate step (``attacks.scoring``), done by whoever holds the truth; nothing else in this package takes a private image.
+Scoring is a separate step (``attacks.scoring``), done by whoever holds the truth. Nothing else here takes private images.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ from torch.nn import functional as F
 from attacks.base import ClientUpdate
 from attacks.gradient.inversion import GradientInversion
 from attacks.scoring.metrics import psnr
-from clients.data import load_dataset, to_float
-from clients.models import build_model
+from clients.data.datasets import load_dataset, to_float
+from clients.models.classifiers import build_model
 
 CASES: dict[str, tuple[str, int, int, int, float | None]] = {
     "lenet": ("lenet", 0, 16, 200, 4.0),

@@ -42,8 +42,8 @@ from attacks.refinement.shredder import Shredder
 from attacks.refinement.unshuffle import WindowMean
 from attacks.scoring.metrics import optimal_assignment, psnr, ssim
 from attacks.scoring.roc import auc, auc_interval, tpr_at_fpr
-from clients.data import load_dataset, to_float
-from clients.models import build_model
+from clients.data.datasets import load_dataset, to_float
+from clients.models.classifiers import build_model
 from defenses import ATS, InstaHide, VisualMixer
 from defenses.base import Batch, InputDefense
 from defenses.pipeline import Pipeline

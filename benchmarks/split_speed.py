@@ -24,9 +24,9 @@ import torch
 from torch.nn import functional as F
 
 from attacks.normalisation import normalise
-from clients.data_card import DataCard
+from clients.data.card import DataCard
 from clients.local_data import local_batch
-from clients.optimizer_state import build_optimizer
+from clients.split.optimizer_state import build_optimizer
 from clients.task import Task
 from defenses.pipeline import Pipeline
 from simulations.experiment import Experiment

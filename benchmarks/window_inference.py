@@ -26,8 +26,8 @@ from attacks.gradient.presets import InvertingGradients
 from attacks.refinement.shredder import Jigsaw, Shredder
 from attacks.refinement.unshuffle import Unshuffle, WindowMean, Windows, grid
 from attacks.scoring.metrics import psnr
-from clients.data import load_dataset, to_float
-from clients.models import build_model
+from clients.data.datasets import load_dataset, to_float
+from clients.models.classifiers import build_model
 from defenses import VisualMixer
 from defenses.base import Batch
 from defenses.pipeline import Pipeline

@@ -1,6 +1,6 @@
 """The Flower ClientApp: reads messages, calls ``clients.training`` and ``clients.audit``, writes replies. Nothing else.
 
-The messages of split learning are in ``clients.split_messages``.
+The messages of split learning are in ``clients.split.messages``.
 
 Messages, all carrying a ``config`` record with the task as JSON and a watchdog's ``timeout`` in seconds:
 
@@ -46,8 +46,8 @@ from clients.node import (
 )
 from clients.questions import allowed_pipelines, refusal
 from clients.records import metrics, tensors_of, to_record, values_of, withheld
-from clients.split_messages import EVALUATE, TRAIN, judge
-from clients.split_training import SplitClient
+from clients.split.messages import EVALUATE, TRAIN, judge
+from clients.split.training import SplitClient
 from clients.training import Ledger, LocalClient, LocalResult
 
 app = ClientApp()

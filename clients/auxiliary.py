@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from clients.data import load_dataset, to_float
-from clients.image_data import DataError, ImageData, Labels, stratified_prefix, with_channels
+from clients.data.datasets import load_dataset, to_float
+from clients.data.images import DataError, ImageData, Labels, stratified_prefix, with_channels
 from clients.task import FLOAT_BYTES, Task
 from defenses.base import Batch
 

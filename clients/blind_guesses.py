@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attacks.base import Reconstruction
 from attacks.scoring.metrics import blurred, null_baselines
-from clients.augmentation import mean_view
+from clients.data.augmentation import mean_view
 from clients.line_up import shows_views
 from clients.local_data import CHUNK, LocalData, Probed, chunks
 from defenses.base import Batch

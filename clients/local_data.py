@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from clients.augmentation import random_crop_and_flip
-from clients.data import ImageData, to_float
+from clients.data.augmentation import random_crop_and_flip
+from clients.data.datasets import ImageData, to_float
 from clients.draws import Draws, digest_of
 from clients.task import FLOAT_BYTES, Task
 from defenses.base import Batch, Key, generator_for

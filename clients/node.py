@@ -21,7 +21,7 @@ from clients.local_data import Client, LocalData
 from clients.questions import UNLIMITED, Answers, RefusedError, refusal, require_pipeline
 from clients.records import REFUSED, values_of
 from clients.secret_file import SecretError, default_folder, kept_secret
-from clients.split_training import SplitClient
+from clients.split.training import SplitClient
 from clients.task import Task
 from clients.training import LocalClient
 from defenses.spec import parse

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from attacks.local_model import shared_tensors
-from clients.data import ImageDataset, load_dataset
-from clients.data_card import DataCard
-from clients.image_data import IMAGE_MEMORY
-from clients.models import build_model
-from clients.split_models import EdgeHalf, ServerHalf, SplitShape, build_split_model, default_width
+from clients.data.card import DataCard
+from clients.data.datasets import ImageDataset, load_dataset
+from clients.data.images import IMAGE_MEMORY
+from clients.models.classifiers import build_model
+from clients.models.halves import EdgeHalf, ServerHalf, SplitShape, build_split_model, default_width
 from defenses.base import DefenseError
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
@@ -32,9 +32,9 @@ class Task:
     """A client's orders for one round of one pipeline; ranges are checked where the experiment is read.
 
     Attributes:
-        dataset: Name of the data set (see ``clients.data``), with ``data_dir``, ``download``, ``image_size``, limits and
+        dataset: Name of the data set (see ``clients.data.datasets``), with ``data_dir``, ``download``, ``image_size``, limits and
             ``image_memory``.
-        model: Name of the model (see ``clients.models``), with ``width`` and ``norm``.
+        model: Name of the model (see ``clients.models.classifiers``), with ``width`` and ``norm``.
         pipeline: The defences' text; "" for none.
         seed: Of the whole experiment.
         round: The server round, from 1; ``rounds`` + 1 when the final model is attacked, and no training follows.
@@ -63,7 +63,7 @@ class Task:
         heads: Attention heads of a block.
         edge_blocks: Blocks of the client half, unless a defence asks for another number.
         train_edge: The client half is trained and averaged (SplitFed); else it stays as it was initialised.
-        pretrained: Path of a file of weights to start from (see ``clients.pretrained``), at every client; "": random weights.
+        pretrained: Path of a file of weights to start from (see ``clients.models.pretrained``) everywhere; "": random weights.
         optimizer: "sgd" or "adamw", of both halves.
         edge_learning_rate: Of the client half in this round.
         owns_data: Everything in the client's data directory is its own; else the server names its examples.

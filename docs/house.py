@@ -4,7 +4,7 @@
     python docs/house.py --check  # says whether it is up to date, and whether any rule of the house is broken
 
 The rules: packages import to the left only (``defenses <- attacks <- clients <- strategies <- simulations``), no modules import
-each other in a circle (imports for types count), and in ``attacks`` nothing but ``scoring`` is about the truth: no attack imports it.
+each other in a circle (imports for types count), and in ``attacks`` nothing but ``scoring`` knows the truth: no attack imports it.
 """
 
 from __future__ import annotations

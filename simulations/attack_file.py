@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from attacks import Attack, AttackError, ClientUpdate, Knowledge, Labels, Reconstruction
 from attacks.gradient.memory import fitting_trials
-from clients.data import load_dataset, to_float
-from clients.models import build_model
+from clients.data.datasets import load_dataset, to_float
+from clients.models.classifiers import build_model
 from defenses.base import Batch, generator_for
 from simulations.attack_request import (
     DEFAULT_ATTACKS,

@@ -29,7 +29,7 @@ class Request:
 
     Attributes:
         update: File of name -> (local - global), or of local weights with ``local``.
-        model: Name of the model (see ``clients.models``), with ``num_classes``, ``width`` and ``norm``.
+        model: Name of the model (see ``clients.models.classifiers``), with ``num_classes``, ``width`` and ``norm``.
         input_shape: "C,H,W".
         learning_rate: Of the client's SGD.
         weights: File of the global weights; None: the model's initial ones, from ``seed``.

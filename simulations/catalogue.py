@@ -14,9 +14,9 @@ from rich.table import Table
 import attacks
 import defenses
 from attacks.base import Attack
-from clients.data import dataset_names
-from clients.models import model_names
-from clients.split_models import split_model_names
+from clients.data.datasets import dataset_names
+from clients.models.classifiers import model_names
+from clients.models.halves import split_model_names
 from defenses.base import Defense, EdgeTrainingDefense, InputDefense, SmashedDefense, TrainingDefense, UpdateDefense
 from defenses.spec import registry_of
 from simulations.experiment import Experiment, key_of

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from clients.data_card import DataCard
+from clients.data.card import DataCard
 from simulations.attack_request import DEFAULT_ATTACKS, Request
 from simulations.dry_run import check_memory, describe, shares, workers_of
 from simulations.errors import ConfigError

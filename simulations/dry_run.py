@@ -15,10 +15,10 @@ from attacks.gradient.inversion import GradientInversion
 from attacks.local_model import shared_tensors
 from attacks.smashed.base import smash
 from clients.auxiliary import Auxiliary
-from clients.data_card import DataCard
-from clients.edge_cost import EdgeCost, measure_edge
-from clients.image_data import ImageData, ImageDataset, StoredImages
-from clients.split_passes import SplitPasses
+from clients.data.card import DataCard
+from clients.data.images import ImageData, ImageDataset, StoredImages
+from clients.split.edge_cost import EdgeCost, measure_edge
+from clients.split.passes import SplitPasses
 from clients.task import FLOAT_BYTES, Task
 from defenses.pipeline import Pipeline
 from simulations.errors import ConfigError

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from clients.data import dataset_names
-from clients.models import model_names
-from clients.partition import parse_partition
-from clients.split_models import split_model_names
+from clients.data.datasets import dataset_names
+from clients.data.partitions import parse_partition
+from clients.models.classifiers import model_names
+from clients.models.halves import split_model_names
 from clients.task import Task
 from defenses.base import DefenseError
 from defenses.pipeline import Pipeline

@@ -13,8 +13,8 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from clients.auxiliary import Auxiliary
-from clients.data_card import DataCard
-from clients.partition import partition_indices
+from clients.data.card import DataCard
+from clients.data.partitions import partition_indices
 from clients.records import reason_of, to_record, to_tensors, values_of
 from clients.task import Task
 from defenses.pipeline import Pipeline

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clients.auxiliary import OWN_AUXILIARY
-from clients.data import dataset_names
-from clients.data_card import DataCard
-from clients.library_models import ModelError
+from clients.data.card import DataCard
+from clients.data.datasets import dataset_names
+from clients.models.library import ModelError
 from defenses.base import (
     DefenseError,
     EdgeTrainingDefense,

@@ -16,7 +16,7 @@ import attacks
 from attacks.base import Attack, AttackError, Chain, ClientUpdate
 from attacks.local_model import shared_tensors
 from attacks.smashed.base import EdgeStep, Sender, SmashedAttack, SmashedData
-from clients.split_models import EdgeHalf, ServerHalf
+from clients.models.halves import EdgeHalf, ServerHalf
 from clients.task import Task, load_weights
 from clients.training import device
 from defenses.base import Update

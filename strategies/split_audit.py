@@ -19,7 +19,7 @@ from torch import Tensor
 from attacks.smashed.base import SmashedAttack
 from clients.audit import paper_scale
 from clients.records import tensors_of, to_record
-from clients.split_passes import SplitPasses
+from clients.split.passes import SplitPasses
 from clients.task import Task
 from strategies.attack_job import AttackJob, Observed, Seen, parse_smashed_attacks
 from strategies.auditor import Auditor

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from attacks.smashed.base import smash
-from clients.edge_cost import EdgeCost, measure_edge
-from clients.split_models import RawPatches
+from clients.models.halves import RawPatches
+from clients.split.edge_cost import EdgeCost, measure_edge
 from clients.task import Task
 from defenses.base import generator_for
 from defenses.feature_noise import FeatureDP

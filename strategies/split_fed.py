@@ -23,9 +23,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attacks.local_model import shared_tensors
-from clients.optimizer_state import build_optimizer, flat_state, load_flat_state
 from clients.records import tensors_of, to_record
-from clients.split_passes import SplitPasses
+from clients.split.optimizer_state import build_optimizer, flat_state, load_flat_state
+from clients.split.passes import SplitPasses
 from clients.task import Task, load_weights
 from clients.training import device
 from strategies.attack_job import EDGE, SERVER

@@ -21,7 +21,7 @@ BEYOND_RUN = "more transmissions than the run makes"
 
 
 class EdgeHalf(Protocol):
-    """The client half of a split transformer (``clients.split_models.EdgeHalf``)."""
+    """The client half of a split transformer (``clients.models.halves.EdgeHalf``)."""
 
     @property
     def grid(self) -> tuple[int, int]:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from attacks.base import Knowledge, Reconstruction
 from attacks.scoring.metrics import mse
 from attacks.smashed.base import Sender, SmashedData
-from clients.data import load_dataset
-from clients.split_models import SplitShape, build_split_model
+from clients.data.datasets import load_dataset
+from clients.models.halves import SplitShape, build_split_model
 from defenses.base import Batch, Defense
 from defenses.pipeline import Pipeline
 

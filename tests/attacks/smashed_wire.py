@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attacks.base import Knowledge
 from attacks.smashed.base import Sender, SmashedData, smash
-from clients.split_models import EdgeHalf, ServerHalf, SplitShape, build_split_model
+from clients.models.halves import EdgeHalf, ServerHalf, SplitShape, build_split_model
 from defenses.base import Batch, Defense
 from defenses.pipeline import Pipeline
 from tests.attacks.wire import MEAN, STD, pictures

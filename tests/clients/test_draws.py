@@ -21,7 +21,7 @@ from clients.draws import MOST_NOTES, Draws, ForgottenError, Notebook
 from clients.local_data import LocalData
 from clients.node import answers_of, draws_from_seed, draws_of
 from clients.records import REFUSED, tensors_of, to_record, values_of
-from clients.split_training import SplitClient
+from clients.split.training import SplitClient
 from clients.task import Task, load_weights
 from clients.training import LocalClient
 from defenses.base import generator_for

@@ -10,7 +10,8 @@ CODE = """
 import sys
 for name in ("flwr", "ray", "opacus", "flwr_datasets"):
     sys.modules[name] = None
-import attacks, defenses, clients.training, clients.audit, clients.models, clients.data, clients.partition
+import attacks, defenses, clients.training, clients.audit
+import clients.models.classifiers, clients.data.datasets, clients.data.partitions
 print("imported")
 """
 

@@ -12,7 +12,7 @@ from torchvision.transforms import functional as TF  # type: ignore[import-untyp
 
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
-from clients.augmentation import random_crop_and_flip
+from clients.data.augmentation import random_crop_and_flip
 from clients.local_data import LocalData
 from clients.lone_training import train_alone
 from clients.task import Task, load_weights

@@ -16,7 +16,7 @@ from clients.draws import Draws, Notebook
 from clients.local_data import LocalData
 from clients.questions import Answers, allowed_pipelines
 from clients.records import REFUSED, tensors_of, to_record
-from clients.split_training import SplitClient
+from clients.split.training import SplitClient
 from clients.training import LocalClient
 from defenses.pipeline import Pipeline
 from defenses.spec import parse

@@ -12,11 +12,11 @@ from attacks.local_model import shared_tensors
 from clients.audit import audit_baselines
 from clients.auxiliary import Auxiliary
 from clients.blind_guesses import means_of
-from clients.data import DataError
-from clients.image_data import StoredImages
+from clients.data.datasets import DataError
+from clients.data.images import StoredImages
 from clients.local_data import LocalData, chunks
 from clients.lone_training import train_alone
-from clients.split_training import SplitClient
+from clients.split.training import SplitClient
 from clients.task import Task
 from clients.training import LocalClient
 

@@ -15,8 +15,8 @@ from typer.testing import CliRunner, Result
 
 from attacks import ClientUpdate, Reconstruction
 from attacks.base import AttackError
-from clients.data import load_dataset, to_float
-from clients.models import build_model
+from clients.data.datasets import load_dataset, to_float
+from clients.models.classifiers import build_model
 from simulations.attack_file import attack_update, prepare
 from simulations.attack_request import Request
 from simulations.cli import app

@@ -13,8 +13,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from attacks.gradient.inversion import GradientInversion
-from clients.data_card import DataCard
-from clients.image_data import StoredImages
+from clients.data.card import DataCard
+from clients.data.images import StoredImages
 from defenses.pipeline import Pipeline
 from simulations.cli import app
 from simulations.dry_run import count_messages, describe, measure, shares

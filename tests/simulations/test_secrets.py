@@ -23,9 +23,10 @@ from flwr.common.serde import message_from_proto, message_to_proto
 import defenses
 import defenses.base
 import defenses.pipeline
-from clients import split_training, training
+from clients import local_data
 from clients.app import app as client_app
 from clients.records import values_of
+from clients.split import training as split_training
 from defenses.base import Defense, generator_for
 from defenses.spec import parse
 from simulations import server_app
@@ -123,7 +124,7 @@ class Wiretap(LocalGrid):
 
 def forget() -> None:
     """What a process protected once it keeps; the next player is another process."""
-    training._protect_once.cache_clear()
+    local_data._protect_once.cache_clear()
 
 
 def pipeline_of(message: Message) -> str:

@@ -13,7 +13,7 @@ import torch
 
 from attacks.smashed.feature_averaging import FeatureAveraging
 from clients.records import tensors_of
-from clients.split_passes import SplitPasses
+from clients.split.passes import SplitPasses
 from clients.task import Task
 from defenses.feature_noise import FeatureDP
 from defenses.pipeline import Pipeline

@@ -18,7 +18,7 @@ import attacks
 from attacks.base import Labels
 from attacks.smashed.base import SmashedAttack, SmashedData
 from clients.records import tensors_of
-from clients.split_batches import SplitBatches
+from clients.split.batches import SplitBatches
 from simulations.run_directory import read_lines
 from simulations.server_app import run_experiment
 from strategies.guard import TooFewReplies

@@ -37,7 +37,7 @@ def test_a_client_that_hangs_in_the_middle_of_a_round_costs_that_steps_share(fol
         "            __import__('time').sleep(10_000)\n"
     )
     marker = "        examples = self._examples(number)\n"
-    app = broken_app(tmp_path, "clients/split_training.py", marker, line)
+    app = broken_app(tmp_path, "clients/split/training.py", marker, line)
     with LocalRuntime(tmp_path / "log.txt") as runtime:
         status = run_in(runtime, values, 4, app)
     assert status == "finished:completed", (tmp_path / "log.txt").read_text()[-3000:]

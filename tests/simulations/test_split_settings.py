@@ -10,7 +10,7 @@ import pytest
 import torch
 from timm.models.vision_transformer import VisionTransformer
 
-from clients.data_card import DataCard
+from clients.data.card import DataCard
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
 from simulations.nodes import Clients

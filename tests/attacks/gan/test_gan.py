@@ -16,7 +16,7 @@ from attacks.local_model import local_model
 from attacks.networks.generator import ImageGenerator, random_shift
 from attacks.scoring.oracle import train_oracle
 from attacks.scoring.representatives import score_representatives
-from clients.data import load_dataset, to_float
+from clients.data.datasets import load_dataset, to_float
 from defenses.base import Batch
 from defenses.pipeline import Pipeline
 from tests.attacks.wire import classes, generators, observe, pictures, sigmoid_net

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from attacks.base import AttackError
 from attacks.gradient.batch_statistics import batch_norms, call_with_statistics, sent_statistics, statistics_distance
 from attacks.gradient.matching import attackable
-from clients.models import build_model
+from clients.models.classifiers import build_model
 from tests.attacks.wire import CLASSES, MEAN, STD, classes, linear_net, observe, pictures
 
 

@@ -16,7 +16,7 @@ from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.kinks import RecordKinks, ReplayKinks
 from attacks.gradient.matching import COSTS, GradientMatching, attackable
 from attacks.gradient.trial_layers import TrialNetwork, expanded
-from clients.models import build_model
+from clients.models.classifiers import build_model
 from tests.attacks.test_batch_statistics import sent
 from tests.attacks.wire import pictures
 

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from attacks.base import AttackError
 from attacks.gradient.learning_rate import estimate_learning_rate
-from clients.models import build_model
+from clients.models.classifiers import build_model
 from tests.attacks.wire import CLASSES, SIDE, classes, linear_net, observe, pictures, sigmoid_net
 
 

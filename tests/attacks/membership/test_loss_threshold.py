@@ -18,7 +18,7 @@ from attacks.base import AttackError, ClientUpdate, Knowledge
 from attacks.membership.loss_threshold import LossThreshold, Membership, confidence_of, loss_of
 from attacks.membership.shadow_models import ShadowModels
 from attacks.scoring.roc import auc
-from clients.data import load_dataset
+from clients.data.datasets import load_dataset
 from defenses.base import Batch, InputDefense
 from defenses.pipeline import Pipeline
 

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from attacks.base import AttackError, Knowledge, Reconstruction
 from attacks.refinement.encodings import EncodingInversion
 from attacks.scoring.metrics import psnr
-from clients.data import load_dataset
+from clients.data.datasets import load_dataset
 from defenses import InstaHide
 from defenses.base import Batch, generator_for
 from defenses.pipeline import Pipeline

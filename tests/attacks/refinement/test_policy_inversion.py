@@ -9,7 +9,7 @@ from attacks.base import AttackError, Knowledge, Reconstruction
 from attacks.refinement.policy_inversion import PolicyInversion, fit_gaussian, possible_draws
 from attacks.refinement.transform_inverses import changes_nothing, invert_transform
 from attacks.scoring.metrics import psnr
-from clients.data import load_dataset
+from clients.data.datasets import load_dataset
 from defenses import ATS
 from defenses.ats import parse_policies
 from defenses.base import Batch, generator_for

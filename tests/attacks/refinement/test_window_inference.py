@@ -18,7 +18,7 @@ from attacks.refinement.window_inference import (
     learn_windows,
     region_features,
 )
-from clients.data import load_dataset, to_float
+from clients.data.datasets import load_dataset, to_float
 from defenses import VisualMixer
 from defenses.vfe import window_sum
 from defenses.visual_mixer import shuffle_windows

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from attacks.base import AttackError, Representatives
 from attacks.scoring.oracle import train_oracle
 from attacks.scoring.representatives import score_representatives
-from clients.data import load_dataset, to_float
+from clients.data.datasets import load_dataset, to_float
 from defenses.base import Batch
 
 

@@ -11,7 +11,7 @@ from attacks.scoring.metrics import mse, psnr
 from attacks.smashed.hermitian_pairing import HermitianPairing, pair_slots, pairing_costs, place_pairs
 from attacks.smashed.patch_embedding import images_of_patches, patch_embedding, patches_of_tokens
 from attacks.smashed.token_positions import place
-from clients.split_models import EdgeHalf
+from clients.models.halves import EdgeHalf
 from defenses.patch_shuffle import PatchShuffle
 from defenses.pipeline import Pipeline
 from defenses.spectral_shuffle import SpectralShuffle, from_spectrum, patch_side, spectrum, to_planes, to_tokens

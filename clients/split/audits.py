@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from clients.local_data import Probed
-from clients.split_batches import SplitBatches, smashed
-from clients.split_models import EdgeHalf
+from clients.models.halves import EdgeHalf
+from clients.split.batches import SplitBatches, smashed
 from clients.training import device
 from defenses.base import Batch, Key, Update, generator_for
 

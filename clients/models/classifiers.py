@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from clients.library_models import (
+from clients.models.library import (
     LIBRARIES,
     ModelError,
     build_library_model,

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.image_data import DataError, Labels, Part, Source, resize
+from clients.data.images import DataError, Labels, Part, Source, resize
 
 TEST_SHARE = 0.2
 HALF = (0.5,)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.image_data import DataError, Labels
+from clients.data.images import DataError, Labels
 from defenses.base import call_text
 from defenses.checks import is_number, is_whole, require
 from defenses.spec import parse_statements

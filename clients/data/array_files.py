@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.image_data import DataError
+from clients.data.images import DataError
 
 _GZIP = b"\x1f\x8b"
 

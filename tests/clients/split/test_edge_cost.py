@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from attacks.smashed.base import Sender, smash
-from clients.edge_cost import EdgeCost, measure_edge
-from clients.split_models import EdgeHalf, SplitShape, build_split_model
+from clients.models.halves import EdgeHalf, SplitShape, build_split_model
+from clients.split.edge_cost import EdgeCost, measure_edge
 from defenses.patch_shuffle import PatchShuffle
 from defenses.pipeline import Pipeline
 from defenses.spectral_shuffle import SpectralShuffle

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.image_data import DataError, Source, array_part, ranks_in_class
+from clients.data.images import DataError, Source, array_part, ranks_in_class
 
 DIGITS_TRAIN_PER_CLASS = 400
 TILE = 32

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from clients.library_models import ModelError
+from clients.models.library import ModelError
 
 PATCHES = "patch_embed.proj.weight"
 DROPPED = ("pos_embed", "head.", "fc_norm.", "pre_logits.")

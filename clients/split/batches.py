@@ -13,8 +13,8 @@ from torch import Tensor
 
 from attacks.smashed.base import smash
 from clients.local_data import LocalData
-from clients.split_models import EdgeHalf
-from clients.split_passes import SplitPasses
+from clients.models.halves import EdgeHalf
+from clients.split.passes import SplitPasses
 from clients.training import device
 from defenses.base import Batch, Key, generator_for
 

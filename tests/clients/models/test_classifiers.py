@@ -14,8 +14,8 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from clients.library_models import group_norm
-from clients.models import ModelError, build_model, model_names, replace_batch_norm
+from clients.models.classifiers import ModelError, build_model, model_names, replace_batch_norm
+from clients.models.library import group_norm
 
 Shape = tuple[int, int, int]
 SHAPES: list[Shape] = [(1, 28, 28), (3, 32, 32), (3, 31, 45)]

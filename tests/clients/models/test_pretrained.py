@@ -17,9 +17,9 @@ from timm.models import adapt_input_conv
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from clients.data_card import DataCard
-from clients.library_models import ModelError
-from clients.split_models import EdgeHalf, RawPatches, ServerHalf, SplitShape, build_split_model
+from clients.data.card import DataCard
+from clients.models.halves import EdgeHalf, RawPatches, ServerHalf, SplitShape, build_split_model
+from clients.models.library import ModelError
 from clients.task import Task
 
 SHAPE = SplitShape(patch_size=4, width=16, depth=3, heads=2, edge_blocks=1)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from clients.data import ImageDataset
+from clients.data.datasets import ImageDataset
 
 
 @dataclass(frozen=True)

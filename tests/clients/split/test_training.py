@@ -16,10 +16,10 @@ from torch.nn import functional as F
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
 from clients.local_data import LocalData
-from clients.optimizer_state import build_optimizer, flat_state, load_flat_state
-from clients.split_models import EdgeHalf, RawPatches
-from clients.split_passes import SplitPasses
-from clients.split_training import (
+from clients.models.halves import EdgeHalf, RawPatches
+from clients.split.optimizer_state import build_optimizer, flat_state, load_flat_state
+from clients.split.passes import SplitPasses
+from clients.split.training import (
     NETWORK,
     EdgeState,
     SplitClient,

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
-from clients import packaged_data, picture_files
-from clients.array_files import read_cifar, read_idx, read_pickle
-from clients.image_data import (
+from clients.data import packaged, picture_files
+from clients.data.array_files import read_cifar, read_idx, read_pickle
+from clients.data.images import (
     IMAGE_MEMORY,
     DataError,
     ImageData,
@@ -258,8 +258,8 @@ def _folder(place: Place) -> Source:
 
 
 _LOADERS: dict[str, Callable[[Place], Source]] = {
-    "mnist-5k": lambda _: packaged_data.mnist_5k(),
-    "photos": lambda _: packaged_data.photos(),
+    "mnist-5k": lambda _: packaged.mnist_5k(),
+    "photos": lambda _: packaged.photos(),
     "mnist": lambda place: _idx(place, "MNIST", ",".join("0123456789"), 0.1307, 0.3081),
     "fashion-mnist": lambda place: _idx(place, "FashionMNIST", FASHION_CLASSES, 0.2860, 0.3530),
     "cifar10": _cifar10,

@@ -35,7 +35,7 @@ from torch import Tensor
 from clients.node import answers_of, book, client_as, reply_to
 from clients.questions import Answers, refusal
 from clients.records import metrics, tensors_of, to_record, to_tensors, values_of, withheld
-from clients.split_training import EdgeState, SplitClient
+from clients.split.training import EdgeState, SplitClient
 
 
 def step(message: Message, context: Context) -> Message:

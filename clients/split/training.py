@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from attacks.local_model import shared_tensors
 from clients.local_data import Client, LocalData, Probed, chunks
-from clients.optimizer_state import build_optimizer, flat_state, load_flat_state
-from clients.split_audits import AuditBatches
-from clients.split_batches import SplitBatches, smashed
-from clients.split_models import EdgeHalf, RawPatches
+from clients.models.halves import EdgeHalf, RawPatches
+from clients.split.audits import AuditBatches
+from clients.split.batches import SplitBatches, smashed
+from clients.split.optimizer_state import build_optimizer, flat_state, load_flat_state
 from clients.task import Task, load_weights
 from clients.training import TrainingError, device, protect_gradient
 from defenses.base import Update, generator_for

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.smashed.base import EdgeHalf as EdgeProtocol
-from clients.library_models import ModelError
-from clients.split_models import (
+from clients.models.halves import (
     EdgeHalf,
     RawPatches,
     ServerHalf,
@@ -26,7 +25,8 @@ from clients.split_models import (
     default_width,
     split_model_names,
 )
-from clients.t2t import PerformerAttention, SoftmaxAttention, TokensToToken, soft_split, soft_split_strides
+from clients.models.library import ModelError
+from clients.models.t2t import PerformerAttention, SoftmaxAttention, TokensToToken, soft_split, soft_split_strides
 
 NAMES = ["vit", "t2t", "t2t-performer"]
 SMALL = SplitShape(patch_size=4, width=16, depth=3, heads=2, edge_blocks=1)

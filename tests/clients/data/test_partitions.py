@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from clients.data import DataError
-from clients.partition import Dirichlet, Iid, Partition, Shards, parse_partition, partition_indices
+from clients.data.datasets import DataError
+from clients.data.partitions import Dirichlet, Iid, Partition, Shards, parse_partition, partition_indices
 from defenses.spec import SpecError
 
 SORTED = np.repeat(np.arange(10), 100)

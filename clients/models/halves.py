@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from clients.library_models import ModelError
-from clients.pretrained import load_pretrained
-from clients.t2t import PerformerAttention, SoftmaxAttention, TokensToToken
+from clients.models.library import ModelError
+from clients.models.pretrained import load_pretrained
+from clients.models.t2t import PerformerAttention, SoftmaxAttention, TokensToToken
 
 if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer

@@ -1,0 +1,1 @@
+"""Data sets, how they are read, and how they are dealt out."""
