@@ -17,11 +17,11 @@ import typer
 from rich.console import Console
 
 from clients.data.card import DataCard
-from simulations.attack_request import DEFAULT_ATTACKS, Request
 from simulations.dry_run import check_memory, describe, shares, workers_of
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment, key_of
 from simulations.progress import follow, read_progress
+from simulations.recorded.request import DEFAULT_ATTACKS, Request
 from simulations.run_config import check_same
 from simulations.scenario_checks import check_halves, too_few_images
 
@@ -129,8 +129,8 @@ def attack(
     """
     from rich.markup import escape
 
-    from simulations.attack_file import prepare
-    from simulations.attack_file import run as run_attacks
+    from simulations.recorded.attack_file import prepare
+    from simulations.recorded.attack_file import run as run_attacks
 
     folder = (out or Path("runs") / datetime.now().strftime("attack-%Y%m%d-%H%M%S")).resolve()
     try:

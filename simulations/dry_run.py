@@ -24,7 +24,7 @@ from defenses.pipeline import Pipeline
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
 from simulations.scenario_checks import idle_defenses
-from strategies.attack_job import parse_attacks, stages_of
+from strategies.audit.jobs import parse_attacks, stages_of
 
 GIB = 2**30
 PROCESSES_BESIDE = 1

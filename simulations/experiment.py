@@ -18,8 +18,8 @@ from defenses.pipeline import Pipeline
 from defenses.spec import SpecError, parse_pipelines
 from simulations.errors import ConfigError, require_known
 from simulations.scenario_checks import DEFAULT_MILESTONES, LABELS, check_defenses, check_recipe, check_scenario
-from strategies.adaptive import adaptive_attacks
-from strategies.attack_job import parse_attacks, parse_smashed_attacks, parse_update_attacks
+from strategies.audit.adaptive import adaptive_attacks
+from strategies.audit.jobs import parse_attacks, parse_smashed_attacks, parse_update_attacks
 
 Value = bool | int | float | str
 

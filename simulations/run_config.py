@@ -9,7 +9,7 @@ from typing import Any
 
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
-from strategies.adaptive import adaptive_names
+from strategies.audit.adaptive import adaptive_names
 
 PACKAGES = ("fedveil", "flwr", "ray", "torch", "torchvision", "opacus", "numpy")
 FREE_ON_RESUME = {"resume", "output-dir", "attack-workers", "attack-gpus", "client-timeout", "min-usable"}

@@ -32,12 +32,12 @@ from simulations.errors import ConfigError
 from simulations.experiment import Experiment
 from simulations.report import Row, validate
 from simulations.run_config import about_run, check_same
-from strategies.attack_job import AttackJob, Observed
+from strategies.audit.jobs import AttackJob, Observed
 
 
 @dataclass
 class RunDirectory:
-    """Rows, pictures, checkpoints and open jobs of one run (the ``Recorder`` of ``strategies.auditor``).
+    """Rows, pictures, checkpoints and open jobs of one run (the ``Recorder`` of ``strategies.audit.auditor``).
 
     Attributes:
         path: The folder.

@@ -17,8 +17,8 @@ from simulations.report.failures import failed_attacks
 from simulations.run_directory import RunDirectory
 from simulations.scenario_checks import idle_defenses, too_few_images
 from simulations.trainings import TRAININGS, check_split
-from strategies.attack_pool import AttackPool
-from strategies.auditor import Auditor
+from strategies.audit.auditor import Auditor
+from strategies.audit.pool import AttackPool
 from strategies.exchange import Exchange
 
 log = logging.getLogger("flwr")

@@ -19,10 +19,10 @@ from simulations.experiment import Experiment
 from simulations.nodes import Clients
 from simulations.run_directory import RunDirectory
 from simulations.scenario_checks import check_halves
-from strategies.auditor import Auditor
+from strategies.audit.auditor import Auditor
 from strategies.curious import CuriousFedAvg
-from strategies.split_costs import record_costs
-from strategies.split_fed import Holder, Schedule, SplitFed
+from strategies.split.costs import record_costs
+from strategies.split.split_fed import Holder, Schedule, SplitFed
 
 MIN_EXAMPLES = 2
 """Training and test examples that a client of a split run needs: a batch of one has nothing to be shuffled with."""

@@ -16,10 +16,10 @@ from torch import Tensor
 from clients.records import reason_of, tensors_of, to_record, to_tensors, values_of
 from clients.task import Task
 from defenses.base import generator_for
-from strategies.auditor import Auditor
+from strategies.audit.auditor import Auditor
+from strategies.audit.score_rows import mean_and_interval
+from strategies.audit.updates import UpdateAudit
 from strategies.guard import fault, usable_replies
-from strategies.score_rows import mean_and_interval
-from strategies.update_audit import UpdateAudit
 
 
 class CuriousFedAvg(FedAvg):

@@ -20,7 +20,7 @@ from clients.task import Task
 from clients.training import LocalClient
 from simulations.report import Row
 from simulations.report.control import picked_out
-from strategies.score_rows import score_rows
+from strategies.audit.score_rows import score_rows
 
 TASK = Task(
     dataset="mnist-5k", data_dir="", download=False, image_size=0, train_limit=400, test_limit=80, model="lenet", width=0,

@@ -18,7 +18,7 @@ from clients.lone_training import train_alone
 from clients.task import Task, load_weights
 from clients.training import LocalClient, set_eval
 from defenses.base import Batch
-from strategies.attack_job import AttackJob, Observed, Seen
+from strategies.audit.jobs import AttackJob, Observed, Seen
 
 TASK = Task(
     dataset="mnist-5k", data_dir="", download=False, image_size=0, train_limit=200, test_limit=50, model="lenet", width=0,

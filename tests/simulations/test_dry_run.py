@@ -20,7 +20,7 @@ from simulations.cli import app
 from simulations.dry_run import count_messages, describe, measure, shares
 from simulations.experiment import Experiment
 from simulations.scenario_checks import idle_defenses
-from strategies.attack_job import parse_attacks, stages_of
+from strategies.audit.jobs import parse_attacks, stages_of
 from tests.clients.data_files import write_celeba, write_cifar10, write_cifar100, write_mnist
 
 CONFIGS = sorted((Path(__file__).resolve().parents[2] / "simulations" / "configs").glob("*.toml"))

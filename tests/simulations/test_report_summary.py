@@ -15,7 +15,7 @@ from simulations.report import Row, validate
 from simulations.report.score import interval, merge, wilson
 from simulations.report.study import Study, split
 from simulations.report.summary import UNTESTED, Line, sentence, summarise
-from strategies.cards import defense_strength
+from strategies.audit.cards import defense_strength
 
 PROBE = {"observation": "probe"}
 NULLS = {"baseline:grey": 8.0, "baseline:mean": 12.0}

@@ -11,7 +11,7 @@ from flwr.app import Message
 from simulations.errors import ConfigError
 from simulations.run_directory import RunDirectory, read_lines
 from simulations.server_app import run_experiment
-from strategies.attack_pool import AttackPool
+from strategies.audit.pool import AttackPool
 from tests.local_grid import LocalGrid
 from tests.simulations.test_federation import experiment, untimed
 

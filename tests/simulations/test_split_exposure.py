@@ -18,7 +18,7 @@ from clients.task import Task
 from defenses.feature_noise import FeatureDP
 from defenses.pipeline import Pipeline
 from simulations.experiment import Experiment
-from strategies.split_audit import as_sent, most_transmissions, window
+from strategies.split.audit import as_sent, most_transmissions, window
 from tests.clients.test_split_training import client
 from tests.simulations.test_split_run import Wire, split_experiment, split_rows
 

@@ -13,7 +13,7 @@ import pytest
 from simulations.experiment import Experiment
 from simulations.run_directory import read_lines
 from simulations.server_app import run_experiment
-from strategies.attack_pool import AttackPool
+from strategies.audit.pool import AttackPool
 from tests.local_grid import LocalGrid
 from tests.simulations.test_resume import Killed, killed_at
 from tests.simulations.test_split_run import split_experiment, split_rows, untimed

@@ -19,7 +19,7 @@ from clients.training import LocalClient
 from simulations.experiment import Experiment
 from simulations.report import Row, validate
 from simulations.report.control import controls
-from strategies.score_rows import score_rows
+from strategies.audit.score_rows import score_rows
 
 CLIENTS, TARGETS = 4, 4
 CARD = {"observation": "one-step probe", "images": 1, "local_steps": 1}

@@ -15,7 +15,7 @@ from simulations.report.rows import read_rows
 from simulations.report.study import split
 from simulations.report.summary import summarise
 from simulations.server_app import run_experiment
-from strategies.update_audit import _statistics
+from strategies.audit.updates import _statistics
 from tests.local_grid import LocalGrid
 
 Arrays = dict[str, NDArray[np.float64]]

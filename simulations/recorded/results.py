@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attacks import Attack, Labels, Reconstruction, null_baselines, score
 from attacks.scoring.metrics import blurred
-from strategies.attack_job import stages_of
+from strategies.audit.jobs import stages_of
 
 
 def file_names(attacks: Sequence[Attack[Any, Any]]) -> list[str]:

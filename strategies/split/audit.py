@@ -21,14 +21,14 @@ from clients.audit import paper_scale
 from clients.records import tensors_of, to_record
 from clients.split.passes import SplitPasses
 from clients.task import Task
-from strategies.attack_job import AttackJob, Observed, Seen, parse_smashed_attacks
-from strategies.auditor import Auditor
-from strategies.cards import defense_strength
+from strategies.audit.auditor import Auditor
+from strategies.audit.cards import defense_strength
+from strategies.audit.jobs import AttackJob, Observed, Seen, parse_smashed_attacks
 from strategies.guard import fault
-from strategies.split_exchange import like
+from strategies.split.exchange import like
 
 if TYPE_CHECKING:
-    from strategies.split_fed import Holder, SplitFed
+    from strategies.split.split_fed import Holder, SplitFed
 
 
 class SplitAudit:

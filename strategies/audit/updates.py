@@ -11,9 +11,9 @@ from torch import Tensor
 from attacks.refinement.unshuffle import Unshuffle
 from clients.records import tensors_of, values_of
 from clients.task import Task
-from strategies.attack_job import AttackJob, Observed, Seen, parse_attacks, stages_of
-from strategies.auditor import Auditor
-from strategies.cards import defense_strength
+from strategies.audit.auditor import Auditor
+from strategies.audit.cards import defense_strength
+from strategies.audit.jobs import AttackJob, Observed, Seen, parse_attacks, stages_of
 
 
 class UpdateAudit:

@@ -17,7 +17,7 @@ from attacks import Attack, AttackError, Membership
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
 from simulations.errors import ConfigError
-from strategies.attack_job import parse_update_attacks
+from strategies.audit.jobs import parse_update_attacks
 
 DEFAULT_ATTACKS = "InvertingGradients(); LabelInference()"
 MAX_EXAMPLES = 1_000_000

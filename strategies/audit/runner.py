@@ -34,7 +34,7 @@ from clients.lone_training import train_alone
 from clients.task import Task
 from defenses.base import Batch, generator_for
 from defenses.spec import parse_statements, registry_of
-from strategies.attack_job import EDGE, AttackJob, AttackResult, Observed, Outcome, parse_attacks, stages_of
+from strategies.audit.jobs import EDGE, AttackJob, AttackResult, Observed, Outcome, parse_attacks, stages_of
 
 MOST_LEARNED = 8
 """Fitted attacks that a process keeps."""

@@ -16,10 +16,10 @@ from clients.auxiliary import Auxiliary
 from clients.local_data import LocalData
 from clients.task import Task
 from clients.training import LocalClient
-from strategies.attack_job import AttackJob, Observed, Seen
-from strategies.attack_pool import AttackPool
-from strategies.attack_runner import run_job
-from strategies.score_rows import mean_and_interval
+from strategies.audit.jobs import AttackJob, Observed, Seen
+from strategies.audit.pool import AttackPool
+from strategies.audit.runner import run_job
+from strategies.audit.score_rows import mean_and_interval
 from tests.clients.test_training import TASK, weights
 
 

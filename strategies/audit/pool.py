@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from attacks.gradient.memory import keep_freed_memory
-from strategies.attack_job import AttackJob, AttackResult, Outcome
-from strategies.attack_runner import run_job
+from strategies.audit.jobs import AttackJob, AttackResult, Outcome
+from strategies.audit.runner import run_job
 
 
 class AttackPool:

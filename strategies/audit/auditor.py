@@ -19,11 +19,11 @@ from clients.audit import COUNTS
 from clients.guesses import GUESSES, guess_tensors
 from clients.records import reason_of, tensors_of, to_record, values_of
 from clients.task import Task
-from strategies.attack_job import AttackJob, Observed, Outcome, parse_attacks
-from strategies.attack_pool import AttackPool
+from strategies.audit.jobs import AttackJob, Observed, Outcome, parse_attacks
+from strategies.audit.pool import AttackPool
+from strategies.audit.score_rows import score_rows
 from strategies.exchange import Exchange
 from strategies.guard import refusal_rows
-from strategies.score_rows import score_rows
 
 Scores = dict[str, list[float]]
 

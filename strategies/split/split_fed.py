@@ -28,15 +28,15 @@ from clients.split.optimizer_state import build_optimizer, flat_state, load_flat
 from clients.split.passes import SplitPasses
 from clients.task import Task, load_weights
 from clients.training import device
-from strategies.attack_job import EDGE, SERVER
-from strategies.auditor import Auditor
+from strategies.audit.auditor import Auditor
+from strategies.audit.jobs import EDGE, SERVER
+from strategies.audit.score_rows import mean_and_interval
 from strategies.exchange import Posted
 from strategies.guard import failure, fault, require_enough
-from strategies.score_rows import mean_and_interval
-from strategies.split_audit import SplitAudit
-from strategies.split_costs import record_privacy
-from strategies.split_evaluation import evaluate
-from strategies.split_exchange import SplitExchange, Tally, numbered
+from strategies.split.audit import SplitAudit
+from strategies.split.costs import record_privacy
+from strategies.split.evaluation import evaluate
+from strategies.split.exchange import SplitExchange, Tally, numbered
 
 OPTIMIZER = "optimizer/"
 """Prefix of the server's optimizer state in a checkpoint."""

@@ -9,8 +9,8 @@ import defenses
 from attacks.base import Attack, AttackError
 from defenses.base import Defense
 from defenses.spec import parse_pipelines, registry_of
-from strategies.adaptive import adaptive_attacks, adaptive_names
-from strategies.attack_job import parse_attacks
+from strategies.audit.adaptive import adaptive_attacks, adaptive_names
+from strategies.audit.jobs import parse_attacks
 
 CHOSEN = parse_attacks("DLG(); InvertingGradients(); LabelInference()")
 

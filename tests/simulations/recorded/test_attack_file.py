@@ -17,9 +17,9 @@ from attacks import ClientUpdate, Reconstruction
 from attacks.base import AttackError
 from clients.data.datasets import load_dataset, to_float
 from clients.models.classifiers import build_model
-from simulations.attack_file import attack_update, prepare
-from simulations.attack_request import Request
 from simulations.cli import app
+from simulations.recorded.attack_file import attack_update, prepare
+from simulations.recorded.request import Request
 
 RATE, DIGIT = 0.1, 17
 MEAN, STD = 0.1307, 0.3081
@@ -188,12 +188,14 @@ def test_the_default_attacks_are_the_same_everywhere(
 ) -> None:
     """Of the command, of a request and of the Python call."""
     seen: list[str] = []
-    monkeypatch.setattr("simulations.attack_file.parse_update_attacks", lambda text: seen.append(text) or [])
+    monkeypatch.setattr("simulations.recorded.attack_file.parse_update_attacks", lambda text: seen.append(text) or [])
     assert attack_update(cast("ClientUpdate", None)) == []
     monkeypatch.setattr(
-        "simulations.attack_file.prepare", lambda request: seen.append(request.attacks) or prepare(request)
+        "simulations.recorded.attack_file.prepare", lambda request: seen.append(request.attacks) or prepare(request)
     )
-    monkeypatch.setattr("simulations.attack_file.run", lambda prepared, _: seen.append(prepared.request.attacks) or [])
+    monkeypatch.setattr(
+        "simulations.recorded.attack_file.run", lambda prepared, _: seen.append(prepared.request.attacks) or []
+    )
     invoke(files / "update", "--out", tmp_path / "o")
     seen.append(Request(files / "update", "lenet", 10, "1,28,28", RATE).attacks)
     assert len(seen) == 4

@@ -15,10 +15,10 @@ from clients.records import tensors_of, to_record, values_of
 from clients.task import Task
 from clients.training import device
 from strategies.guard import failure, fault
-from strategies.split_exchange import like
+from strategies.split.exchange import like
 
 if TYPE_CHECKING:
-    from strategies.split_fed import SplitFed
+    from strategies.split.split_fed import SplitFed
 
 COUNTS = ("true-positives", "false-positives", "false-negatives")
 

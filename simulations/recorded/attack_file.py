@@ -17,7 +17,8 @@ from attacks.gradient.memory import fitting_trials
 from clients.data.datasets import load_dataset, to_float
 from clients.models.classifiers import build_model
 from defenses.base import Batch, generator_for
-from simulations.attack_request import (
+from simulations.errors import ConfigError
+from simulations.recorded.request import (
     DEFAULT_ATTACKS,
     Parsed,
     Request,
@@ -26,7 +27,7 @@ from simulations.attack_request import (
     parse_request,
     require_usable,
 )
-from simulations.attack_results import (
+from simulations.recorded.results import (
     file_names,
     guess_tensors,
     null_scores,
@@ -35,9 +36,8 @@ from simulations.attack_results import (
     write_pictures,
     write_results,
 )
-from simulations.errors import ConfigError
-from simulations.update_files import few, load_global_weights, read_truth, read_update, resembles_weights
-from strategies.attack_job import parse_update_attacks, stages_of
+from simulations.recorded.update_files import few, load_global_weights, read_truth, read_update, resembles_weights
+from strategies.audit.jobs import parse_update_attacks, stages_of
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,11 @@ from defenses.spec import parse
 from simulations.experiment import Experiment
 from simulations.nodes import Clients, set_up
 from simulations.trainings import schedule_of
-from strategies.attack_job import EDGE, SERVER
-from strategies.attack_pool import AttackPool
-from strategies.auditor import Auditor
+from strategies.audit.auditor import Auditor
+from strategies.audit.jobs import EDGE, SERVER
+from strategies.audit.pool import AttackPool
 from strategies.exchange import Exchange
-from strategies.split_fed import OPTIMIZER, Holder, Schedule, SplitFed
+from strategies.split.split_fed import OPTIMIZER, Holder, Schedule, SplitFed
 from tests.local_grid import LocalGrid
 from tests.simulations.test_split_run import Wire, split_experiment
 

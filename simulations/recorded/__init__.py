@@ -1,0 +1,1 @@
+"""Attacks on updates that somebody recorded, without a simulation."""

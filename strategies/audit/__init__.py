@@ -1,0 +1,1 @@
+"""Running attacks beside the training, and having them scored by the clients."""
