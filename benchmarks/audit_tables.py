@@ -16,10 +16,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from simulations.report.control import validate
-from simulations.report.rows import read_rows
-from simulations.report.study import Cell, Study, split
-from simulations.report.summary import Line, summarise
+from simulations.report.analysis.control import validate
+from simulations.report.analysis.rows import read_rows
+from simulations.report.analysis.study import Cell, Study, split
+from simulations.report.analysis.summary import Line, summarise
 
 SPENT = ("epsilon", "epsilon_with_probes")
 MARKS = {"not-validated": "*", "under-powered": "+", "failed": " (failed)"}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from simulations.report.rows import Row, null_name, read_rows
+from simulations.report.analysis.rows import Row, null_name, read_rows
 
 SCORES = (
     ("psnr", "original", "PSNR", 1),

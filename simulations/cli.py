@@ -315,7 +315,7 @@ def _run(experiment: Experiment, resources: Any) -> int:
 
 def tell_failures(out: Path) -> int:
     """Lists the attacks of a finished run that gave no score; the exit code."""
-    from simulations.report.failures import failed_attacks
+    from simulations.report.analysis.failures import failed_attacks
 
     failed = failed_attacks(out)
     if not failed:

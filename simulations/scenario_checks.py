@@ -20,7 +20,7 @@ from defenses.base import (
 )
 from defenses.feature_noise import FeatureDP
 from simulations.errors import ConfigError, require_known
-from simulations.report.control import LEAST_IMAGES
+from simulations.report.analysis.control import LEAST_IMAGES
 
 if TYPE_CHECKING:
     from simulations.experiment import Experiment

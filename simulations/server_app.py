@@ -13,7 +13,7 @@ from defenses.pipeline import Pipeline
 from simulations.experiment import Experiment
 from simulations.nodes import Clients, find_nodes, set_up
 from simulations.report import write_report
-from simulations.report.failures import failed_attacks
+from simulations.report.analysis.failures import failed_attacks
 from simulations.run_directory import RunDirectory
 from simulations.scenario_checks import idle_defenses, too_few_images
 from simulations.trainings import TRAININGS, check_split

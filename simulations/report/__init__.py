@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from simulations.report.control import validate
-from simulations.report.rows import Row, read_rows, to_csv
+from simulations.report.analysis.control import validate
+from simulations.report.analysis.rows import Row, read_rows, to_csv
 
 __all__ = ["Row", "read_rows", "validate", "write_report"]
 
@@ -23,7 +23,7 @@ def write_report(directory: Path) -> Path:
     Returns:
         Path of ``report.html``.
     """
-    from simulations.report.page import build
+    from simulations.report.page.page import build
 
     page, rows = build(directory)
     _replace(directory / "rows.csv", to_csv(rows))

@@ -19,7 +19,7 @@ from clients.local_data import LocalData
 from clients.task import Task
 from clients.training import LocalClient
 from simulations.report import Row
-from simulations.report.control import picked_out
+from simulations.report.analysis.control import picked_out
 from strategies.audit.score_rows import score_rows
 
 TASK = Task(

@@ -26,7 +26,7 @@ from clients.task import Task, load_weights
 from clients.training import LocalClient
 from defenses.base import generator_for
 from strategies.exchange import Exchange
-from tests.clients.test_split_training import TASK as SPLIT_TASK
+from tests.clients.split.test_training import TASK as SPLIT_TASK
 from tests.local_grid import LocalGrid
 
 TASK = Task(

@@ -17,7 +17,7 @@ from clients.local_data import LocalData, Probed
 from clients.split.training import SplitClient
 from clients.task import Task
 from defenses.base import Batch
-from tests.clients.test_split_training import TASK
+from tests.clients.split.test_training import TASK
 
 FACES = DataCard(2, (3, 32, 32), (0.5,) * 3, (0.5,) * 3)
 

@@ -21,8 +21,8 @@ from clients.training import LocalClient
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
 from strategies.exchange import Exchange
+from tests.clients.split.test_training import TASK as SPLIT_TASK
 from tests.clients.test_draws import SECRET, TASK, Node, weights_of
-from tests.clients.test_split_training import TASK as SPLIT_TASK
 from tests.local_grid import LocalGrid
 
 NOISE = "ImageNoise(std=0.5, clamp=False)"

@@ -16,7 +16,7 @@ from simulations.experiment import Experiment
 from simulations.run_directory import read_lines
 from simulations.server_app import run_experiment
 from tests.local_grid import LocalGrid
-from tests.simulations.report_run import demo_rows, row, write_run
+from tests.simulations.report.report_run import demo_rows, row, write_run
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -34,8 +34,8 @@ from simulations.experiment import Experiment
 from simulations.run_directory import read_lines
 from simulations.server_app import run_experiment
 from tests.local_grid import LocalGrid
+from tests.simulations.split.test_run import split_experiment
 from tests.simulations.test_federation import experiment
-from tests.simulations.test_split_run import split_experiment
 
 FEDERATED = {
     "ATS": "ATS()", "Blur": "Blur(std=1.0)", "BlockShuffle": "BlockShuffle()", "Clip": "Clip(max_norm=1.0)",

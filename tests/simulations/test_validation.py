@@ -18,7 +18,7 @@ from clients.local_data import LocalData
 from clients.training import LocalClient
 from simulations.experiment import Experiment
 from simulations.report import Row, validate
-from simulations.report.control import controls
+from simulations.report.analysis.control import controls
 from strategies.audit.score_rows import score_rows
 
 CLIENTS, TARGETS = 4, 4

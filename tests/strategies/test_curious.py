@@ -11,9 +11,9 @@ from flwr.app import Message
 from numpy.typing import NDArray
 
 from simulations.experiment import Experiment
-from simulations.report.rows import read_rows
-from simulations.report.study import split
-from simulations.report.summary import summarise
+from simulations.report.analysis.rows import read_rows
+from simulations.report.analysis.study import split
+from simulations.report.analysis.summary import summarise
 from simulations.server_app import run_experiment
 from strategies.audit.updates import _statistics
 from tests.local_grid import LocalGrid

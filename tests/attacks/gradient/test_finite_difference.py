@@ -17,7 +17,7 @@ from attacks.gradient.kinks import RecordKinks, ReplayKinks
 from attacks.gradient.matching import COSTS, GradientMatching, attackable
 from attacks.gradient.trial_layers import TrialNetwork, expanded
 from clients.models.classifiers import build_model
-from tests.attacks.test_batch_statistics import sent
+from tests.attacks.gradient.test_batch_statistics import sent
 from tests.attacks.wire import pictures
 
 TRIALS, CLASSES = 3, 4

@@ -15,7 +15,7 @@ from attacks.gradient.batch_statistics import sent_statistics, statistics_distan
 from attacks.gradient.inversion import GradientInversion, _agreement
 from attacks.gradient.presets import DLG, InvertingGradients
 from attacks.scoring.metrics import blurred, null_baselines, psnr, score
-from tests.attacks.test_batch_statistics import direct_statistics, sent
+from tests.attacks.gradient.test_batch_statistics import direct_statistics, sent
 from tests.attacks.wire import CLASSES, MEAN, SIDE, STD, classes, generators, linear_net, observe, pictures, sigmoid_net
 
 QUASI_NEWTON: dict[str, Any] = {

@@ -26,7 +26,7 @@ from strategies.audit.pool import AttackPool
 from strategies.exchange import Exchange
 from strategies.split.split_fed import OPTIMIZER, Holder, Schedule, SplitFed
 from tests.local_grid import LocalGrid
-from tests.simulations.test_split_run import Wire, split_experiment
+from tests.simulations.split.test_run import Wire, split_experiment
 
 ROUNDS = 3
 FLOOR = 0.2

@@ -1,0 +1,1 @@
+"""What the rows of a run mean: studies, controls, verdicts."""

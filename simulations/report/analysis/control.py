@@ -1,0 +1,291 @@
+"""The positive control: an attack counts only where it breaks the undefended run, and only on enough images."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from simulations.report.analysis.metrics import SMASHED_METRICS
+from simulations.report.analysis.rows import Row, null_name
+from simulations.report.analysis.score import exact
+
+IMAGE_METRICS = frozenset({"psnr", "ssim", "mse", "retrieval"})
+MEMBERSHIP_METRICS = frozenset({"membership-auc", "membership-tpr"})
+"""Area under the ROC curve, and true positive rate at 1 % false positive rate."""
+CLASS_METRICS = frozenset({"class-mean-psnr", "class-mean-ssim"})
+"""Of class representatives (GAN attacks), against the mean image of a class; never a score of one person's image."""
+LEAST_IMAGES = 16
+"""Attacked images below which there is no verdict. With 16, Student's factor is 2.1 (with 4 it is 3.2, with 2 it is 12.7, and an
+interval may run from -33 to 96 dB), and the exact interval of 16 of 16 reaches down to 79 % (of 2 of 2 to 16 %)."""
+FAR_MORE = 10
+"""Multiple of chance that the whole 95 % interval of retrieval must lie above: of 100 candidates above 10 %, where 5 of 16 images
+suffice. A guess that is as near to every candidate reaches that by the binomial law once in 2.5 million runs (P = 4.0e-7 at 1 %).
+This is not the rate of whoever knows the class: the mean of its other images was nearest to 11 of 96 true digits and to 3 of 96
+true photographs, which reaches 5 of 16 in 2.9 % of runs at the first rate, in 0.01 % at the second. The rows ``scale:class-mean``
+tell its rate in a run. Of fewer images nearly all must be found (2 of 2, 3 of 4), one is never
+enough, and with ten candidates or fewer nothing is."""
+LEAST_OTHERS = 100
+"""Non-members from which a false positive rate of 1 % can be reached at all without being 0."""
+CHAIN = " | "
+"""Stands between the stages of an attack: an inversion and what refines its guess."""
+
+Audit = tuple[Any, ...]
+"""(experiment, scenario, dataset, model, seed, round, observation): what a score and its null baselines share."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Control:
+    """Whether one attack broke the undefended run in one round.
+
+    Attributes:
+        row: The undefended row that decides: PSNR against the original, label accuracy or membership AUC.
+        null: The best null baseline as (name, mean), or None where there is none.
+        passed: The lower end of the row's interval is above the null baseline's mean; of images also of retrieval far above chance.
+        reason: Why the control failed, or "".
+        picked: Of images, the row that says how many were picked out among others.
+        too_few: There are too few images for a verdict, whatever the others say.
+    """
+
+    row: Row
+    null: tuple[str, float] | None
+    passed: bool
+    reason: str = ""
+    picked: Row | None = None
+    too_few: bool = False
+
+
+def family(row: Row, drawn: Collection[str] = ()) -> str:
+    """The kind of score that a row belongs to; one control decides for all of a kind. "" needs no control.
+
+    Args:
+        row: The row.
+        drawn: Attacks that draw class representatives (``class_attacks``); their recognition is a kind of its own.
+    """
+    metric = row.metric
+    if metric in CLASS_METRICS or (metric == "recognition" and row.attack in drawn):
+        return "representatives"
+    if metric in IMAGE_METRICS or metric in SMASHED_METRICS or metric == "recognition":
+        return "images"
+    if metric == "label-accuracy":
+        return "labels"
+    return "membership" if metric in MEMBERSHIP_METRICS else ""
+
+
+def decides(row: Row, drawn: Collection[str] = ()) -> bool:
+    """Whether the row is the one by which its kind of score is judged; ``drawn`` as in ``family``."""
+    if row.metric == "recognition":
+        return row.attack in drawn
+    return (row.metric, row.reference) in {("psnr", "original"), ("label-accuracy", ""), ("membership-auc", "")}
+
+
+def class_attacks(rows: Iterable[Row]) -> frozenset[str]:
+    """Texts of attacks that draw what classes look like, not what one person's image looks like."""
+    return frozenset(row.attack for row in rows if row.metric in CLASS_METRICS)
+
+
+def images_behind(row: Row) -> int:
+    """How many images a score is of: of labels, whose n counts batches, all images of those batches."""
+    images = row.setting.get("images")
+    return row.n * images if row.metric == "label-accuracy" and isinstance(images, int) else row.n
+
+
+def too_few(row: Row, drawn: Collection[str] = ()) -> bool:
+    """Whether a score of images, labels or class representatives is of too few for a verdict; ``drawn`` as in ``family``."""
+    judged = family(row, drawn) in {"images", "labels", "representatives"}
+    return judged and row.value is not None and images_behind(row) < LEAST_IMAGES
+
+
+def picked_out(row: Row) -> bool:
+    """Whether true images were picked out among others far more often than chance: see ``FAR_MORE``."""
+    found, chance = exact([row]), chance_of_retrieval(row)
+    return row.status != "failed" and found is not None and chance is not None and found[1] > FAR_MORE * chance
+
+
+def chance_of_retrieval(row: Row) -> float | None:
+    """How often a blind guess is nearest to its image among the candidates, as the row says; None where it does not."""
+    chance = row.setting.get("chance")
+    return float(chance) if isinstance(chance, int | float) and 0 < chance <= 1 else None
+
+
+def chance_of_recognition(setting: Mapping[str, Any]) -> float | None:
+    """1 / ``num_classes`` of a threat card; None where the card does not say how many classes there are."""
+    count = setting.get("num_classes")
+    return 1 / count if isinstance(count, int) and count >= 1 else None
+
+
+def audit_of(row: Row) -> Audit:
+    """The audited round and observation of a row."""
+    return (*row.study, row.seed, row.round, str(row.setting.get("observation")))
+
+
+def closest(row: Row, candidates: Sequence[T], row_of: Callable[[T], Row]) -> list[T]:
+    """Candidates with the same number of images and local steps, or all when none has."""
+    wanted = _size(row)
+    return [one for one in candidates if _size(row_of(one)) == wanted] or list(candidates)
+
+
+def _size(row: Row) -> tuple[Any, Any]:
+    return row.setting.get("images"), row.setting.get("local_steps")
+
+
+class Nulls:
+    """Looks up the null baselines (or the scales) of a row: same round and observation, same defence if it has its own."""
+
+    def __init__(self, rows: Iterable[Row], *, scales: bool = False) -> None:
+        self._found: dict[Audit, list[Row]] = defaultdict(list)
+        for row in rows:
+            if (row.is_scale if scales else row.is_null) and row.value is not None:
+                self._found[audit_of(row)].append(row)
+
+    def of(self, row: Row) -> dict[str, float]:
+        """Name -> mean of every null baseline with the row's metric and reference."""
+        same = [r for r in self._found[audit_of(row)] if (r.metric, r.reference) == (row.metric, row.reference)]
+        # Clients hold the same images whatever the defence, so the undefended run's baselines serve for all.
+        own = [r for r in same if r.defense == row.defense] or [r for r in same if r.defense == ""]
+        return {r.attack: r.value for r in closest(row, own, lambda r: r) if r.value is not None}
+
+    def best(self, row: Row) -> tuple[str, float] | None:
+        """The highest of ``of(row)``.
+
+        Without a baseline, a membership score is compared with chance, 0.5, and recognition with one over the number of classes.
+        """
+        found = self.of(row)
+        if not found and row.metric == "recognition":
+            chance = chance_of_recognition(row.setting)
+            return None if chance is None else ("chance", chance)
+        if not found and row.metric == "membership-auc":
+            return "chance", 0.5
+        return max(found.items(), key=lambda item: item[1]) if found else None
+
+
+def leaks(row: Row, null: tuple[str, float] | None) -> bool:
+    """Whether a score counts as recovered: its whole interval lies above the null baseline.
+
+    Without an interval (n = 1) the score itself decides: what was recovered is not to be hidden by a small sample.
+    """
+    if null is None or row.status == "failed" or row.value is None:
+        return False
+    return (row.value if row.ci_low is None else row.ci_low) > null[1]
+
+
+def controls(rows: Sequence[Row]) -> list[Control]:
+    """The verdict on every attack on the undefended run.
+
+    A label attack without a chance baseline gets no verdict, nor a GAN attack whose threat card does not give the number of
+    classes; an image attack without a null baseline fails.
+    """
+    nulls, drawn = Nulls(rows), class_attacks(rows)
+    plain = [row for row in rows if row.is_attack and row.defense == ""]
+    looked_for: dict[tuple[Audit, str], list[Row]] = defaultdict(list)
+    for row in plain:
+        if row.metric == "retrieval":
+            looked_for[audit_of(row), row.attack].append(row)
+    found = []
+    for row in plain:
+        if decides(row, drawn):
+            null = nulls.best(row)
+            if null is not None or row.metric == "psnr":
+                same = closest(row, looked_for[audit_of(row), row.attack], lambda one: one)
+                picked = same[0] if same and row.metric == "psnr" else None
+                reason = _reason(row, null) or (_missed(picked) if row.metric == "psnr" else "")
+                found.append(Control(row, null, not reason, reason, picked, too_few(row, drawn)))
+    return found
+
+
+def _missed(picked: Row | None) -> str:
+    """Why the true images do not count as picked out, or ""."""
+    if picked is None or picked.value is None:
+        return "nobody looked for the true images among others"
+    chance = chance_of_retrieval(picked)
+    if chance is None:
+        return "the chance of picking out a true image is not known"
+    if picked_out(picked):
+        return ""
+    hits = f"{round(picked.value * picked.n)} of {picked.n}"
+    if FAR_MORE * chance >= 1:
+        return f"only {1 / chance:.3g} candidates: too few to tell a hit from chance"
+    return f"{hits} true images are picked out, not far more than chance (1 in {1 / chance:.3g})"
+
+
+def _reason(row: Row, null: tuple[str, float] | None) -> str:
+    if row.status == "failed" or row.value is None:
+        return "the attack failed on the undefended run"
+    if null is None:
+        return "there is no null baseline to compare with"
+    if row.value <= null[1]:
+        return f"the undefended run scores no better than {null_name(null[0])}"
+    if row.ci_low is None:
+        return f"n = {row.n} gives no interval; attack more images"
+    return "" if leaks(row, null) else f"the interval of the undefended run reaches down to {null_name(null[0])}"
+
+
+def under_powered(row: Row, deciding: Iterable[Control]) -> bool:
+    """Whether a score of membership rests on too few records to tell a leak from none.
+
+    An AUC under a defence does if its interval holds both chance and the score of every undefended run in ``deciding``: the
+    defence may have stopped all of the leak, or nothing of it. A true positive rate at 1 % false positives does with fewer than
+    ``LEAST_OTHERS`` non-members, where the threshold lies above all of them (Carlini et al. 2022).
+    """
+    if row.metric == "membership-tpr":
+        others = row.setting.get("others")
+        return isinstance(others, int) and others < LEAST_OTHERS
+    if row.metric != "membership-auc" or row.defense == "" or row.ci_low is None or row.ci_high is None:
+        return False
+    ends = [end for one in deciding for end in (one.null and one.null[1], one.row.value) if end is not None]
+    return bool(ends) and row.ci_low <= min(ends) and max(ends) <= row.ci_high
+
+
+def validate(rows: Sequence[Row]) -> list[Row]:
+    """Marks scores of attacks that did not break the undefended run as "not-validated".
+
+    An attack that cannot recover undefended images says nothing about a defence. It counts, for a round and an
+    observation, if without a defence (i) the 95 % interval of its mean PSNR against the original lies above the mean of
+    the best null baseline (grey or mean image, what anyone can guess) and (ii) it picks the true images out of others of their kind
+    far more often than chance (``picked_out``). If not, or if there is no undefended run, its "ok" image rows of that round and
+    observation get the status "not-validated" under every defence. Label accuracy is judged in the same way against
+    ``baseline:uniform`` where there is one, membership against ``baseline:*`` or an AUC of 0.5, and the class representatives of
+    GAN attacks by their recognition against one over ``num_classes`` where the threat card gives it.
+
+    A chain such as ``InvertingGradients() | LearnedRestorer()`` undoes a defence, and so has nothing to do on the undefended
+    run: where it has no undefended row of its own, the control of its first stage in the same round and observation is its
+    control. This says that the inversion is strong enough to hand something on; it says nothing about the refinement.
+
+    Where there are fewer than ``LEAST_IMAGES`` images, on the undefended run or under the defence, there is no verdict: the status
+    is "under-powered" whatever the scores are. Scores of membership that pass get the same status where they rest on too few
+    records: see ``under_powered``.
+
+    Args:
+        rows: All rows of one or more runs; left unchanged.
+
+    Returns:
+        The same rows in the same order, with new statuses. Failed rows stay failed.
+    """
+    drawn = class_attacks(rows)
+    verdicts: dict[tuple[Audit, str, str], list[Control]] = defaultdict(list)
+    for control in controls(rows):
+        verdicts[audit_of(control.row), control.row.attack, family(control.row, drawn)].append(control)
+    has_chance = {audit_of(row) for row in rows if row.is_null and row.metric == "label-accuracy"}
+
+    def judged(row: Row) -> Row:
+        kind = family(row, drawn)
+        if not kind or not row.is_attack or row.status != "ok":
+            return row
+        if kind == "labels" and audit_of(row) not in has_chance:
+            return row
+        if kind == "representatives" and chance_of_recognition(row.setting) is None:
+            return row
+        at, first = audit_of(row), row.attack.split(CHAIN)[0]
+        own = verdicts.get((at, row.attack, kind)) or verdicts.get((at, first, kind), [])
+        deciding = closest(row, own, lambda control: control.row)
+        if any(one.too_few for one in deciding) or (deciding and too_few(row, drawn)):
+            return replace(row, status="under-powered")
+        passed = bool(deciding) and all(control.passed for control in deciding)
+        if passed and not under_powered(row, deciding):
+            return row
+        return replace(row, status="under-powered" if passed else "not-validated")
+
+    return [judged(row) for row in rows]

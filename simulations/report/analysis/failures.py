@@ -1,0 +1,67 @@
+"""What failed in a run, and why: for the report, and for the end of the command."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simulations.report.analysis.control import MEMBERSHIP_METRICS
+from simulations.report.analysis.rows import Row, read_rows
+from simulations.report.text import listing, round_mark, setting
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Something that failed for one reason, with all rounds and metrics that it cost."""
+
+    defense: str
+    what: str
+    rounds: tuple[str, ...]
+    trials: int
+    seed: int
+    metrics: tuple[str, ...]
+    message: str
+
+    def __str__(self) -> str:
+        rounds = f"{'round' if len(self.rounds) == 1 else 'rounds'} {', '.join(self.rounds)}"
+        return f"{self.what} on {self.defense or 'no defence'}, {rounds}: {self.message or 'no reason given'}"
+
+
+def failures(rows: Sequence[Row]) -> list[Failure]:
+    """Failed and refused rows, and rows with failed trials; rows that differ only by round or metric are one failure."""
+    groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        if row.status in ("failed", "refused") or row.failures:
+            client = "" if row.client is None else f"client {row.client}"
+            told = row.setting.get("attack_failures")
+            message = row.message or (setting(told) if isinstance(told, str) else listing(told) if told else "")
+            groups[row.defense, row.attack or client, row.seed, message].append(row)
+    return [
+        Failure(defense, what, *_rounds_and_trials(of), seed, tuple(dict.fromkeys(r.metric for r in of)), message)
+        for (defense, what, seed, message), of in groups.items()
+    ]
+
+
+def _rounds_and_trials(rows: Sequence[Row]) -> tuple[tuple[str, ...], int]:
+    """Rounds, and the failed trials of all of them; metrics of one round share their trials."""
+    trials: dict[tuple[int, bool], int] = defaultdict(int)
+    for row in rows:
+        at = row.round, row.final
+        trials[at] = max(row.failures, trials[at])
+    return tuple(round_mark(*at) for at in sorted(trials)), sum(trials.values())
+
+
+def failed_attacks(directory: Path) -> list[Failure]:
+    """Attacks of a run that gave no score: those that ended with an error, and those that failed on all of their images."""
+    rows, _ = read_rows(directory / "rows.jsonl")
+    return failures([row for row in rows if row.is_attack and _gave_nothing(row)])
+
+
+def _gave_nothing(row: Row) -> bool:
+    # The n of a score of membership counts records, its failures count tests.
+    if row.metric == "attack" or row.metric in MEMBERSHIP_METRICS:
+        return row.status == "failed"
+    return 0 < row.n <= row.failures

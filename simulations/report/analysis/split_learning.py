@@ -1,0 +1,119 @@
+"""What the report shows of split learning: the client's costs under each defence, and the attacks on what it sends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from simulations.report.analysis.metrics import SMASHED_METRICS, SPLIT_METRICS
+from simulations.report.analysis.score import Score
+from simulations.report.analysis.study import Cell, Study
+from simulations.report.analysis.summary import Line
+from simulations.report.page.tables import cards
+
+OBSERVATION = "smashed data"
+FACTS = ("transmissions_used", "auxiliary_data", "client_half_update")
+"""Settings of a threat card by which attacks on smashed data differ; what an upper bound was given stands beside the attack."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What split learning costs a client under one defence, and what a shuffle hides.
+
+    Attributes:
+        line: The defence's line of the summary: its accuracy as deployed and the round of the scores.
+        mcc_micro: Matthews' correlation in that round, of the same test images as the accuracy.
+        mcc_macro: The same as the mean over classes.
+        parameters: Of the client half.
+        macs: Multiply-accumulates of one image through the client half.
+        training_macs: The same with the backward pass, where the half is trained.
+        peak_bytes: Most memory at once, with the parameters.
+        images: Images that ``peak_bytes`` holds.
+        bytes_per_sample: Bytes of the tokens of one image.
+        samples_per_second: Images trained on per second of wall-clock time, mean over rounds.
+        lost: Batches that never arrived, all rounds and seeds; None where nobody counted.
+        expected: Batches that should have.
+        orders: For each shuffle, log10 of the orders that it leaves open and of the share that contains the target.
+    """
+
+    line: Line
+    mcc_micro: Score | None
+    mcc_macro: Score | None
+    parameters: float | None
+    macs: float | None
+    training_macs: float | None
+    peak_bytes: float | None
+    images: int
+    bytes_per_sample: float | None
+    samples_per_second: float | None
+    lost: float | None
+    expected: int
+    orders: tuple[tuple[float | None, float | None], ...]
+
+
+@dataclass(frozen=True)
+class SplitLearning:
+    """The section on split learning.
+
+    Attributes:
+        costs: One per defence.
+        cells: Attacks that reconstruct images from smashed data.
+        facts: Settings in which the cells' threat cards differ.
+        scales: Of images in the scores of the paper's convention.
+    """
+
+    costs: tuple[Cost, ...]
+    cells: tuple[Cell, ...]
+    facts: tuple[str, ...]
+    scales: tuple[str, ...]
+
+
+def split_learning(study: Study, lines: Sequence[Line]) -> SplitLearning | None:
+    """The section, or None for a study without any number about split learning."""
+    cells = tuple(cell for cell in study.cells if _on_smashed_data(cell))
+    if not cells and not any(row.metric in SPLIT_METRICS and not row.attack for row in study.rows):
+        return None
+    differing = cards(cells).differing
+    scales = dict.fromkeys(filter(None, (cell.fact("paper_convention") for cell in cells)))
+    facts = tuple(key for key in FACTS if key in differing)
+    return SplitLearning(tuple(_cost(study, line) for line in lines), cells, facts, tuple(scales))
+
+
+def _on_smashed_data(cell: Cell) -> bool:
+    """Attacks that guess labels alone have no score of this section; one that failed belongs here like those that did not."""
+    if any(metric in SMASHED_METRICS for metric, _ in cell.scores):
+        return True
+    return cell.observation == OBSERVATION and ("label-accuracy", "") not in cell.scores
+
+
+def _cost(study: Study, line: Line) -> Cost:
+    reference = "transformed" if line.protected else "original"
+
+    def mcc(kind: str) -> Score | None:
+        return None if line.round is None else study.series(line.defense, f"mcc-{kind}", reference).get(line.round)
+
+    def mean(metric: str) -> float | None:
+        return study.over_rounds(line.defense, metric)
+
+    own = [row for row in study.rows if row.defense == line.defense and not row.attack]
+    arrivals = [row for row in own if row.metric == "batches-lost" and row.value is not None]
+    orders, shares = (
+        [row.value for row in own if row.metric == name] for name in ("log10-orders", "log10-target-share")
+    )
+    return Cost(
+        line=line,
+        mcc_micro=mcc("micro"),
+        mcc_macro=mcc("macro"),
+        parameters=mean("edge-parameters"),
+        macs=mean("edge-macs"),
+        training_macs=mean("edge-training-macs"),
+        peak_bytes=mean("edge-peak-bytes"),
+        images=max((row.n for row in own if row.metric == "edge-peak-bytes"), default=1),
+        bytes_per_sample=mean("bytes-per-sample"),
+        samples_per_second=mean("samples-per-second"),
+        lost=sum(row.value for row in arrivals if row.value is not None) if arrivals else None,
+        expected=sum(row.n for row in arrivals),
+        # Shuffles in a row have one pair each, which must not be averaged; seeds repeat the same pair.
+        orders=tuple(dict.fromkeys(zip_longest(orders, shares))),
+    )

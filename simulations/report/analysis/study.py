@@ -1,0 +1,331 @@
+"""Rows grouped into what the report shows: studies, and cells (one attack on one defence in one round)."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from simulations.report.analysis.control import (
+    CLASS_METRICS,
+    Control,
+    Nulls,
+    chance_of_recognition,
+    chance_of_retrieval,
+    class_attacks,
+    controls,
+    decides,
+    leaks,
+    picked_out,
+    too_few,
+)
+from simulations.report.analysis.metrics import COST_METRICS
+from simulations.report.analysis.rows import Row
+from simulations.report.analysis.score import PARTLY_FAILED, Score, merge
+from simulations.report.text import setting
+
+UPPER_BOUND = "upper_bound"
+"""The setting of a threat card that says what an attack was given which no server of the run has; absent for real attacks."""
+RESULTS = (("psnr", "original"), ("label-accuracy", ""), ("membership-auc", ""), ("recognition", ""))
+"""Scores in the order in which they say how an attack did."""
+LEADING = (*RESULTS, ("attack", ""))
+PICKED = ("retrieval", "original")
+"""Share of true images that are nearest to their guess among candidates."""
+PER_ROUND = ("round", "model_accuracy", "attack_failures", "members", "others", "chance")
+"""Settings of a row that are results, or counts of one metric, rather than part of the threat card.
+
+With ``members`` and ``others``, which only the scores of membership name, or ``chance``, which only retrieval does, an attack's
+time would land on a card of its own."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One attack on one defence in one round under one threat card.
+
+    Attributes:
+        defense: Pipeline text.
+        attack: Attack text.
+        round: Attacked round.
+        final: Whether that is the model after the last round.
+        card: The threat card as JSON, without what changes from round to round.
+        scores: (metric, reference) -> score.
+        null_scores: (metric, reference) -> null baseline -> mean, for the same images.
+        leaking: Scores that lie above the best null baseline with their whole interval, in at least one seed; and ``PICKED`` where
+            true images are picked out far more often than chance.
+        model_accuracy: Test accuracy of the attacked model, mean over seeds.
+        members: Members among the records of a test of membership, over all seeds; None where the rows do not say.
+        scales: Scale -> PSNR against the original, in dB: what a blurred copy of the images scores, and the mean of their class.
+        picked_scales: Scale -> share of the true images that it picks out among others.
+        chance_of_retrieval: How often a blind guess is nearest to its image among the candidates; None where nobody looked.
+        too_few: No seed has enough images for a verdict.
+    """
+
+    defense: str
+    attack: str
+    round: int
+    card: str
+    scores: dict[tuple[str, str], Score]
+    null_scores: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
+    leaking: frozenset[tuple[str, str]] = frozenset()
+    model_accuracy: float | None = None
+    members: int | None = None
+    final: bool = False
+    scales: dict[str, float] = field(default_factory=dict)
+    picked_scales: dict[str, float] = field(default_factory=dict)
+    chance_of_retrieval: float | None = None
+    too_few: bool = False
+
+    @property
+    def picked(self) -> tuple[int, int] | None:
+        """(k, n): k of n true images were picked out among the candidates; None where nobody looked."""
+        score = self.scores.get(PICKED)
+        return (round(score.mean * score.n), score.n) if score and score.mean is not None else None
+
+    @property
+    def psnr(self) -> Score | None:
+        """PSNR against the original images, in dB."""
+        return self.scores.get(("psnr", "original"))
+
+    @property
+    def nulls(self) -> dict[str, float]:
+        """Null baseline -> PSNR against the original, in dB."""
+        return self.null_scores.get(("psnr", "original"), {})
+
+    @property
+    def leaks(self) -> bool:
+        """Whether the attack's PSNR lies above the best null baseline."""
+        return ("psnr", "original") in self.leaking
+
+    @property
+    def picks(self) -> bool:
+        """Whether it picks the true images out far more often than chance."""
+        return PICKED in self.leaking
+
+    @property
+    def cost(self) -> float | None:
+        """The attack's own loss at the end."""
+        return next((self.mean(name) for name in COST_METRICS if (name, "") in self.scores), None)
+
+    @property
+    def observation(self) -> str:
+        """What the attacker saw."""
+        return self.fact("observation")
+
+    @property
+    def is_upper_bound(self) -> bool:
+        """Whether it was given what no server has: it shows what finding that out could give, and is no attack."""
+        return bool(self.fact(UPPER_BOUND))
+
+    def fact(self, key: str) -> str:
+        """One setting of the threat card; "" where the card does not name it."""
+        return setting(json.loads(self.card).get(key) or "")
+
+    @property
+    def chance(self) -> float | None:
+        """Recognition of a blind guess, where the threat card gives the number of classes."""
+        return chance_of_recognition(json.loads(self.card))
+
+    @property
+    def chance_of_identification(self) -> float | None:
+        """Identification of a blind guess: one in as many true images as the threat card says were attacked together."""
+        count = json.loads(self.card).get("images")
+        return 1 / count if isinstance(count, int) and count >= 1 else None
+
+    @property
+    def has_result(self) -> bool:
+        """Whether the attack ran and was scored; its time and its own loss alone are no result."""
+        return self.status != "failed" and any(self.mean(*key) is not None for key in RESULTS)
+
+    @property
+    def draws_classes(self) -> bool:
+        """Whether the attack drew class representatives, which are no guess of one person's image."""
+        return any((metric, "") in self.scores for metric in CLASS_METRICS)
+
+    @property
+    def leading(self) -> Score:
+        """The score that the attack is about: of images, of labels, of members or of classes."""
+        return next((self.scores[key] for key in LEADING if key in self.scores), next(iter(self.scores.values())))
+
+    @property
+    def status(self) -> str:
+        """Status of the leading score; "partly failed" if the attack gave no score at all for other seeds."""
+        broken = self.scores.get(("attack", ""))
+        if broken and broken.status == "failed" and self.leading.mean is not None:
+            return PARTLY_FAILED
+        return self.leading.status
+
+    def mean(self, metric: str, reference: str = "") -> float | None:
+        """Mean of one score; None where there is none."""
+        score = self.scores.get((metric, reference))
+        return score.mean if score else None
+
+    @property
+    def best_null(self) -> tuple[str, float] | None:
+        """(name, PSNR) of the highest null baseline."""
+        return max(self.nulls.items(), key=lambda item: item[1]) if self.nulls else None
+
+    @property
+    def gap(self) -> float | None:
+        """PSNR over the best null baseline, in dB."""
+        score, null = self.psnr, self.best_null
+        return score.mean - null[1] if score and score.mean is not None and null else None
+
+
+@dataclass(frozen=True)
+class Study:
+    """All rows that share experiment, scenario, data set and model; they differ by seed, defence, attack and round.
+
+    Attributes:
+        name: (experiment, scenario, dataset, model).
+        rows: Validated rows.
+        pipelines: Pipeline texts in the order of the configuration, "" first.
+    """
+
+    name: tuple[str, str, str, str]
+    rows: tuple[Row, ...]
+    pipelines: tuple[str, ...]
+
+    @cached_property
+    def seeds(self) -> tuple[int, ...]:
+        """All seeds, sorted."""
+        return tuple(sorted({row.seed for row in self.rows}))
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """All cells: pipelines in order, then rounds, then attacks in order of appearance."""
+        return self._cells([row for row in self.rows if row.is_attack], Nulls(self.rows), Nulls(self.rows, scales=True))
+
+    @cached_property
+    def null_cells(self) -> tuple[Cell, ...]:
+        """The null baselines and the scales, as cells."""
+        return self._cells([row for row in self.rows if row.is_null or row.is_scale], Nulls(()), Nulls(()))
+
+    def _cells(self, rows: Sequence[Row], nulls: Nulls, scales: Nulls) -> tuple[Cell, ...]:
+        groups: dict[tuple[str, str, int, str], list[Row]] = defaultdict(list)
+        for row in rows:
+            groups[row.defense, row.attack, row.round, card_of(row)].append(row)
+        cells = [_cell(*key, of, nulls, scales) for key, of in groups.items()]
+        attacks = list(dict.fromkeys(row.attack for row in rows))
+        return tuple(sorted(cells, key=lambda c: (self.pipelines.index(c.defense), c.round, attacks.index(c.attack))))
+
+    @cached_property
+    def attacks(self) -> tuple[str, ...]:
+        """Attack texts in order of appearance, without null baselines."""
+        return tuple(dict.fromkeys(row.attack for row in self.rows if row.is_attack))
+
+    @cached_property
+    def upper_bounds(self) -> dict[str, str]:
+        """What is listed with the attacks but was given what no server has: text -> what that was."""
+        return {cell.attack: cell.fact(UPPER_BOUND) for cell in self.cells if cell.is_upper_bound}
+
+    @cached_property
+    def controls(self) -> tuple[Control, ...]:
+        """Verdicts of the positive control."""
+        return tuple(controls(self.rows))
+
+    @cached_property
+    def class_attacks(self) -> frozenset[str]:
+        """Attacks that draw class representatives."""
+        return class_attacks(self.rows)
+
+    def cells_of(self, defense: str) -> list[Cell]:
+        """Cells under one defence."""
+        return [cell for cell in self.cells if cell.defense == defense]
+
+    def series(self, defense: str, metric: str, reference: str = "") -> dict[int, Score]:
+        """Round -> score of a number about training."""
+        rounds: dict[int, list[Row]] = defaultdict(list)
+        for row in self._utility.get((defense, metric, reference), ()):
+            rounds[row.round].append(row)
+        return {at: merge(rounds[at]) for at in sorted(rounds)}
+
+    def over_rounds(self, defense: str, metric: str) -> float | None:
+        """A number about training, mean over rounds; None where no round has it."""
+        values = [score.mean for score in self.series(defense, metric).values() if score.mean is not None]
+        return sum(values) / len(values) if values else None
+
+    @cached_property
+    def final_rounds(self) -> frozenset[int]:
+        """The number that rows about the final model carry."""
+        return frozenset(row.round for row in self.rows if row.final)
+
+    def complete_round(self, defense: str) -> int | None:
+        """The last round that every seed of this defence has a test accuracy for."""
+        last: dict[int, int] = {}
+        for reference in ("original", "transformed"):
+            for row in self._utility.get((defense, "test-accuracy", reference), ()):
+                if row.value is not None:
+                    last[row.seed] = max(row.round, last.get(row.seed, row.round))
+        return min(last.values()) if last else None
+
+    @cached_property
+    def _utility(self) -> dict[tuple[str, str, str], list[Row]]:
+        found: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
+        for row in self.rows:
+            if not row.attack:
+                found[row.defense, row.metric, row.reference].append(row)
+        return found
+
+
+def card_of(row: Row) -> str:
+    """The threat card as JSON text, without what changes from round to round and is shown beside each score."""
+    kept = {key: value for key, value in row.setting.items() if key not in PER_ROUND}
+    return json.dumps(kept, sort_keys=True, default=str)
+
+
+def _cell(defense: str, attack: str, at: int, card: str, rows: list[Row], nulls: Nulls, scales: Nulls) -> Cell:
+    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row.metric, row.reference].append(row)
+    accuracies = {row.seed: row.setting.get("model_accuracy") for row in rows}
+    known = [value for value in accuracies.values() if isinstance(value, int | float)]
+    tested = {row.seed: row.setting.get("members") for row in rows if row.metric == "membership-auc"}
+    members = [count for count in tested.values() if isinstance(count, int)]
+    chances = [chance for row in groups.get(PICKED, ()) if (chance := chance_of_retrieval(row)) is not None]
+    images = [row for row in groups.get(("psnr", "original"), ()) if row.value is not None]
+    return Cell(
+        defense,
+        attack,
+        at,
+        card,
+        {key: merge(of) for key, of in groups.items()},
+        null_scores={key: mean_each(nulls.of(row) for row in of) for key, of in groups.items()},
+        leaking=frozenset(key for key, of in groups.items() if any(_leaks(row, nulls) for row in of)),
+        model_accuracy=sum(known) / len(known) if known else None,
+        members=sum(members) if members else None,
+        final=any(row.final for row in rows),
+        scales=mean_each(scales.of(row) for row in groups.get(("psnr", "original"), ())),
+        picked_scales=mean_each(scales.of(row) for row in groups.get(PICKED, ())),
+        chance_of_retrieval=max(chances, default=None),
+        too_few=bool(images) and all(map(too_few, images)),
+    )
+
+
+def _leaks(row: Row, nulls: Nulls) -> bool:
+    return picked_out(row) if row.metric == "retrieval" else decides(row) and leaks(row, nulls.best(row))
+
+
+def mean_each(found: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each name's values."""
+    values: dict[str, list[float]] = defaultdict(list)
+    for one in found:
+        for name, value in one.items():
+            values[name].append(value)
+    return {name: math.fsum(of) / len(of) for name, of in values.items()}
+
+
+def split(rows: Iterable[Row], order: Sequence[str]) -> list[Study]:
+    """Studies in order of appearance; ``order`` gives the pipelines of the configuration."""
+    groups: dict[tuple[str, str, str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row.study].append(row)
+    studies = []
+    for name, of in groups.items():
+        present = dict.fromkeys(row.defense for row in of)
+        known = [text for text in order if text in present]
+        pipelines = sorted(dict.fromkeys([*known, *present]), key=lambda text: text != "")
+        studies.append(Study(name, tuple(of), tuple(pipelines)))
+    return studies

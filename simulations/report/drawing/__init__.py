@@ -1,0 +1,1 @@
+"""Charts and picture grids, as inline SVG and data URLs."""

@@ -1,0 +1,54 @@
+"""One colour and one marker per defence, used everywhere on the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from simulations.report.drawing.charts import MARKERS
+from simulations.report.text import short_names
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one defence looks wherever it appears.
+
+    Attributes:
+        name: Short name for charts.
+        color: CSS colour.
+        shape: Marker, one of ``charts.MARKERS``; tells defences apart without colour.
+    """
+
+    name: str
+    color: str
+    shape: str
+
+
+COLORS = 5
+"""Hues for defences besides "no defence" and DP-SGD, see ``style.py``."""
+SHADES = 2
+"""Shades of the DP-SGD hue."""
+
+
+def is_dp_sgd(defense: str) -> bool:
+    """Whether the pipeline is DP-SGD alone, one point of the baseline curve."""
+    return defense.startswith("DPSGD(") and "|" not in defense
+
+
+def looks(pipelines: Sequence[str]) -> dict[str, Look]:
+    """One look per pipeline, by its place: DP-SGD in shades of one hue, others in different hues."""
+    names = short_names(pipelines)
+    found, hue, shade = {}, 0, 0
+    for text_ in pipelines:
+        if text_ == "":
+            found[text_] = Look(names[text_], "var(--none)", "circle")
+        elif is_dp_sgd(text_):
+            found[text_] = Look(names[text_], f"var(--dp{shade % SHADES})", MARKERS[1 + shade // SHADES % 5])
+            shade += 1
+        else:
+            # The second time round the hues come back with another marker.
+            found[text_] = Look(
+                names[text_], f"var(--d{hue % COLORS})", MARKERS[(1 + hue % COLORS + hue // COLORS) % 6]
+            )
+            hue += 1
+    return found

@@ -1,0 +1,255 @@
+"""Picture grids: original, protected and every attack's reconstruction of each target, worst case first."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simulations.report.analysis.rows import read_lines
+from simulations.report.text import count, round_name, short_names
+
+TARGETS_FIRST, TARGETS_LATER = 24, 6
+"""Targets kept per defence in the first attacked round and in each later one; the rest stays in ``pictures/``."""
+SHOWN_DRAWINGS = 10
+"""Class representatives shown of each attack on each client; classes come in order, so these differ."""
+LONG = 60
+"""Characters of an attack's name below a picture, where it may break: the last stage of a chain tells it from others."""
+MOST_BYTES = 24_000_000
+"""Size of all embedded pictures; a page much larger than this is slow to open."""
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One line of ``pictures/index.jsonl``.
+
+    Attributes:
+        defense: Pipeline text.
+        attack: Attack text, "" for the original and the protected image.
+        round: Attacked round.
+        final: Whether that is the model after the last round.
+        target: (experiment, seed, client, target, image), as far as they are given: which example it is.
+        kind: "original", "protected" or "reconstruction".
+        file: PNG, relative to ``pictures/``.
+        psnr: PSNR against the original, in dB.
+        observation: What it was reconstructed from, such as "one-step probe".
+        rounds: Rounds in which that was observed; 0 where the index does not say.
+    """
+
+    defense: str
+    attack: str
+    round: int
+    target: tuple[Any, ...]
+    kind: str
+    file: str
+    psnr: float | None
+    final: bool = False
+    observation: str = ""
+    rounds: int = 0
+
+    @property
+    def source(self) -> str:
+        """What it was made from, in words, such as "training update of 2 rounds"."""
+        return self.observation + (f" of {count(self.rounds, 'round')}" if self.observation and self.rounds else "")
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One picture of a strip: a short name, what made it, its data URI (None: not there), its PSNR, its kind."""
+
+    name: str
+    source: str
+    uri: str | None
+    psnr: float | None
+    kind: str
+
+
+@dataclass(frozen=True)
+class Strip:
+    """All pictures of one target, and what it is called."""
+
+    target: str
+    tiles: tuple[Tile, ...]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Targets of one defence in one round, worst case (highest PSNR) first; ``hidden`` more are left out."""
+
+    defense: str
+    round: int
+    strips: tuple[Strip, ...]
+    hidden: int
+    final: bool = False
+    source: str = ""
+
+
+def read_index(directory: Path) -> tuple[list[Picture], list[str]]:
+    """Pictures of ``directory/pictures/index.jsonl`` and notes on lines that could not be read.
+
+    A run that does not share images has no index.
+    """
+    path = directory / "pictures" / "index.jsonl"
+    if not path.is_file():
+        return [], []
+    lines, notes = read_lines(path)
+    found = []
+    for number, data in lines:
+        if isinstance(data, dict) and isinstance(data.get("file"), str) and isinstance(data.get("kind"), str):
+            found.append(_picture(data))
+        else:
+            notes.append(f"pictures/{path.name}: line {number} names no file and kind")
+    return found, notes
+
+
+def _picture(data: Mapping[str, Any]) -> Picture:
+    psnr, at, rounds = data.get("psnr"), data.get("round"), data.get("rounds_observed")
+    number = float(psnr) if isinstance(psnr, int | float) and not isinstance(psnr, bool) else None
+    return Picture(
+        defense=str(data.get("defense") or ""),
+        attack=str(data.get("attack") or ""),
+        round=at if isinstance(at, int) else 0,
+        target=tuple(str(data.get(key, "")) for key in ("experiment", "seed", "client", "target", "image")),
+        kind=data["kind"],
+        file=data["file"],
+        psnr=None if number is None or math.isnan(number) else number,
+        final=data.get("final") is True,
+        observation=str(data.get("observation") or ""),
+        rounds=rounds if isinstance(rounds, int) else 0,
+    )
+
+
+class Embedder:
+    """Turns files of ``pictures/`` into data URIs until ``MOST_BYTES`` are used; remembers what it could not embed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.resolve()
+        self._used = 0
+        self._seen: dict[str, str | None] = {}
+        self.missing: list[str] = []
+        self.too_many: list[str] = []
+
+    def __call__(self, file: str) -> str | None:
+        """The data URI of one file; None when it is no PNG inside the folder, or too much for one page."""
+        if file not in self._seen:
+            self._seen[file] = self._read(file)
+        return self._seen[file]
+
+    def _read(self, file: str) -> str | None:
+        try:
+            path = (self._folder / file).resolve()
+            # A report may be built from someone else's directory: its index must not reach outside.
+            data = path.read_bytes() if path.is_relative_to(self._folder) else b""
+        except (OSError, ValueError):
+            data = b""
+        if not data.startswith(SIGNATURE):
+            self.missing.append(file)
+            return None
+        if self._used + len(data) > MOST_BYTES:
+            self.too_many.append(file)
+            return None
+        self._used += len(data)
+        return "data:image/png;base64," + base64.b64encode(data).decode("ascii")
+
+    def notes(self) -> list[str]:
+        """What the reader must know about pictures that are not on the page."""
+        found = []
+        if self.missing:
+            found.append(f"{len(self.missing)} pictures are missing or no PNG, such as {self.missing[0]}")
+        if self.too_many:
+            found.append(f"{len(self.too_many)} pictures did not fit on this page; see the pictures folder")
+        return found
+
+
+def grids(
+    pictures: Sequence[Picture], pipelines: Sequence[str], embed: Embedder, upper_bounds: Collection[str] = ()
+) -> dict[str, list[Grid]]:
+    """Defence -> its grids, first attacked round first; defences in the order of ``pipelines``, unknown ones last.
+
+    ``upper_bounds`` are texts of what knows more than any server: shown as such, and no worst case.
+    """
+    groups: dict[tuple[str, int], list[Picture]] = defaultdict(list)
+    for picture in pictures:
+        groups[picture.defense, picture.round].append(picture)
+    order = list(dict.fromkeys([*pipelines, *(defense for defense, _ in groups)]))
+    short = short_names(list(dict.fromkeys(picture.attack for picture in pictures if picture.attack)), LONG)
+    names = {attack: f"{name} (upper bound)" if attack in upper_bounds else name for attack, name in short.items()}
+    found: dict[str, list[Grid]] = {}
+    for defense in order:
+        for at in sorted(at for name, at in groups if name == defense):
+            most = TARGETS_LATER if defense in found else TARGETS_FIRST
+            found.setdefault(defense, []).append(
+                _grid(defense, at, groups[defense, at], most, names, embed, upper_bounds)
+            )
+    return found
+
+
+def _grid(
+    defense: str,
+    at: int,
+    pictures: Sequence[Picture],
+    most: int,
+    names: Mapping[str, str],
+    embed: Embedder,
+    upper_bounds: Collection[str],
+) -> Grid:
+    targets: dict[tuple[Any, ...], list[Picture]] = defaultdict(list)
+    for picture in pictures:
+        targets[picture.target].append(picture)
+    attacks = list(dict.fromkeys(picture.attack for picture in pictures if picture.kind == "reconstruction"))
+    attacked = {target: [one for one in of if one.attack not in upper_bounds] for target, of in targets.items()}
+    worst = sorted(targets, key=lambda target: -_highest(attacked[target]))
+    strips = tuple(Strip(_named(target), _tiles(targets[target], attacks, names, embed)) for target in worst[:most])
+    sources = ", ".join(dict.fromkeys(picture.source for picture in pictures if picture.source))
+    return Grid(defense, at, strips, len(worst) - len(strips), any(one.final for one in pictures), sources)
+
+
+def _highest(pictures: Sequence[Picture]) -> float:
+    return max((p.psnr for p in pictures if p.kind == "reconstruction" and p.psnr is not None), default=-math.inf)
+
+
+def _named(target: tuple[Any, ...]) -> str:
+    names = zip(("", "seed", "client", "target", "image"), target, strict=True)
+    return ", ".join(f"{name} {value}".strip() for name, value in names if value != "")
+
+
+def _tiles(
+    pictures: Sequence[Picture], attacks: Sequence[str], names: Mapping[str, str], embed: Embedder
+) -> tuple[Tile, ...]:
+    by_place = {(picture.kind, picture.attack): picture for picture in pictures}
+    wanted = [("original", ""), ("protected", ""), *(("reconstruction", attack) for attack in attacks)]
+    others = [place for place in by_place if place not in wanted]
+    tiles = []
+    for kind, attack in [*wanted, *others]:
+        found = by_place.get((kind, attack))
+        uri, psnr = (embed(found.file), found.psnr) if found else (None, None)
+        tiles.append(Tile(names.get(attack, kind), attack or kind, uri, psnr, kind))
+    return tuple(tiles)
+
+
+def _count(name: str) -> tuple[float, str]:
+    """A sort key that puts "2" before "10", and texts last."""
+    return (int(name) if name.isdecimal() else math.inf), name
+
+
+def drawn(pictures: Sequence[Picture], embed: Embedder) -> dict[str, list[Strip]]:
+    """Defence -> ``SHOWN_DRAWINGS`` evenly spaced class representatives per attack and client, of the last round."""
+    groups: dict[tuple[str, str, str, tuple[Any, ...]], list[Picture]] = defaultdict(list)
+    for picture in pictures:
+        groups[picture.defense, picture.attack, picture.observation, picture.target[:3]].append(picture)
+    found: dict[str, list[Strip]] = defaultdict(list)
+    for (defense, attack, _, whose), of in groups.items():
+        latest = max(picture.round for picture in of)
+        last = sorted((one for one in of if one.round == latest), key=lambda one: _count(one.target[-1]))
+        step = max(len(last) / SHOWN_DRAWINGS, 1)
+        chosen = [last[int(i * step)] for i in range(min(len(last), SHOWN_DRAWINGS))]
+        tiles = tuple(Tile(f"no. {one.target[-1]}", attack, embed(one.file), None, one.kind) for one in chosen)
+        made = f", {last[0].source}" if last[0].source else ""
+        at = round_name(last[0].round, last[0].final)
+        found[defense].append(Strip(f"{attack}, {at}{made}, {_named((*whose, '', ''))}", tiles))
+    return dict(found)

@@ -1,0 +1,143 @@
+"""From a study to its charts: which numbers each chart shows."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+
+from markupsafe import Markup
+
+from simulations.report import text
+from simulations.report.analysis.score import Score
+from simulations.report.analysis.study import Cell, Study, mean_each
+from simulations.report.analysis.summary import Line
+from simulations.report.drawing.charts import bounds
+from simulations.report.drawing.figures import Point, curves, plane, strip
+from simulations.report.drawing.looks import Look, is_dp_sgd
+
+BROAD, NARROW = 1120.0, 350.0
+"""Drawing widths for large and small screens: text keeps its size, so small screens need their own drawing."""
+
+Series = dict[str, list[Point]]
+"""Defence -> points in order of rounds."""
+
+
+def strips(lines: Sequence[Line], faces: Mapping[str, Look]) -> dict[str, Markup]:
+    """Defence -> the strip beside its headline; all share one axis."""
+    cells = {line.defense: line.strongest for line in lines if line.strongest}
+    ends: list[float | None] = []
+    for cell in cells.values():
+        if cell.psnr:
+            ends += [cell.psnr.mean, cell.psnr.low, cell.psnr.high, cell.psnr.worst, *cell.nulls.values()]
+    domain = bounds(ends, 0.05, 4.0)
+    drawn = {}
+    for defense, cell in cells.items():
+        if cell.psnr and cell.psnr.mean is not None:
+            point = _point(0, cell.psnr, "")
+            drawn[defense] = strip(point, cell.psnr.worst, list(cell.nulls.values()), domain, faces[defense])
+    return drawn
+
+
+def planes(lines: Sequence[Line], faces: Mapping[str, Look]) -> list[tuple[str, Markup]]:
+    """The privacy/accuracy plane for large and small screens; empty while no defence has both numbers."""
+    points, spent = {}, {}
+    for line in lines:
+        accuracy, cell = line.deployed, line.strongest
+        if accuracy and accuracy.mean is not None and cell and cell.psnr and cell.psnr.mean is not None:
+            found = f"{text.percent(accuracy.mean)}, {text.decibel(cell.psnr.mean)} dB by {cell.attack}"
+            tip = f"{faces[line.defense].name}: {found}"
+            points[line.defense] = _point(accuracy.mean, cell.psnr, tip, (accuracy.low, accuracy.high))
+            if is_dp_sgd(line.defense) and line.epsilon is not None and math.isfinite(line.epsilon):
+                spent[line.defense] = line.epsilon
+    if not points:
+        return []
+    # Of the images behind the points: another round or kind of observation has other images and other baselines.
+    nulls = mean_each(line.strongest.nulls for line in lines if line.strongest and line.defense in points)
+    return [(name, plane(points, spent, nulls, faces, width)) for name, width in (("broad", BROAD), ("narrow", NARROW))]
+
+
+def accuracy(study: Study, faces: Mapping[str, Look]) -> list[tuple[str, Markup]]:
+    """Test accuracy as deployed over rounds, for large and small screens."""
+    series: Series = {}
+    for defense in study.pipelines:
+        found = study.series(defense, "test-accuracy", "transformed")
+        found = found or study.series(defense, "test-accuracy", "original")
+        name = faces[defense].name
+        points = [
+            _point(at, score, f"{name}, round {at}: {text.percent(score.mean)}")
+            for at, score in found.items()
+            if score.mean is not None
+        ]
+        if points:
+            series[defense] = points
+    if not series:
+        return []
+    low, high = bounds([end for of in series.values() for p in of for end in (p.y, p.low, p.high)], least=0.04)
+    domain = (max(low, 0.0), min(high, 1.0))
+    title = "Test accuracy as deployed"
+    return [
+        (name, curves(series, faces, width, title, text.whole_percent, (), domain, study.final_rounds))
+        for name, width in (("broad", BROAD), ("narrow", NARROW))
+    ]
+
+
+def panels(study: Study, faces: Mapping[str, Look]) -> list[tuple[str, Markup]]:
+    """One chart per attack and observation: PSNR over attacked rounds, or label accuracy where there is no PSNR."""
+    groups: dict[tuple[str, str], list[Cell]] = defaultdict(list)
+    for cell in study.cells:
+        groups[cell.attack, cell.observation].append(cell)
+    observations: dict[str, int] = defaultdict(int)
+    for attack, _ in groups:
+        observations[attack] += 1
+    images: dict[str, tuple[Series, list[Point]]] = {}
+    labels: dict[str, tuple[Series, list[Point]]] = {}
+    for (attack, observation), cells in groups.items():
+        caption = f"{attack}, {observation}" if observations[attack] > 1 else attack
+        caption += ", upper bound" if attack in study.upper_bounds else ""
+        series, null = _rounds(cells, ("psnr", "original"), faces, lambda value: f"{text.decibel(value)} dB")
+        if series:
+            images[caption] = series, null
+            continue
+        series, null = _rounds(cells, ("label-accuracy", ""), faces, text.percent)
+        if series:
+            labels[caption] = series, null
+    every = [p for series, null in images.values() for of in (*series.values(), null) for p in of]
+    domain = bounds([end for p in every for end in (p.y, p.low, p.high)], least=4.0)
+    drawn = [
+        (name, curves(of, faces, NARROW, "PSNR, dB", text.plain, null, domain, study.final_rounds))
+        for name, (of, null) in images.items()
+    ]
+    return drawn + [
+        (name, curves(of, faces, NARROW, "Label accuracy", text.whole_percent, null, (0.0, 1.0), study.final_rounds))
+        for name, (of, null) in labels.items()
+    ]
+
+
+def _rounds(
+    cells: Sequence[Cell],
+    metric: tuple[str, str],
+    faces: Mapping[str, Look],
+    show: Callable[[float | None], str],
+) -> tuple[Series, list[Point]]:
+    """Points per defence, and the best null baseline per round; of several cells in a round the worst case counts."""
+    series: dict[str, dict[int, Point]] = defaultdict(dict)
+    null: dict[int, float] = {}
+    for cell in cells:
+        score = cell.scores.get(metric)
+        if score is None or score.mean is None:
+            continue
+        doubt = "" if score.status == "ok" else f" ({score.status})"
+        when = text.round_name(cell.round, cell.final)
+        point = _point(cell.round, score, f"{faces[cell.defense].name}, {when}: {show(score.mean)}{doubt}")
+        kept = series[cell.defense].get(cell.round)
+        series[cell.defense][cell.round] = point if kept is None or point.y > kept.y else kept
+        if baselines := cell.null_scores.get(metric):
+            null.setdefault(cell.round, max(baselines.values()))
+    lines = {defense: [points[at] for at in sorted(points)] for defense, points in series.items()}
+    return lines, [Point(at, null[at]) for at in sorted(null)]
+
+
+def _point(x: float, score: Score, tip: str, across: tuple[float | None, float | None] = (None, None)) -> Point:
+    assert score.mean is not None
+    return Point(x, score.mean, score.low, score.high, *across, hollow=score.status != "ok", tip=tip)

@@ -1,0 +1,85 @@
+"""ROC curves of membership attacks: one chart per attack, one line per defence."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from markupsafe import Markup
+
+from simulations.report.analysis.study import Cell, Study, card_of
+from simulations.report.drawing.charts import Scale, line, marker, path, svg, text, ticks
+from simulations.report.drawing.figures import Frame
+from simulations.report.drawing.looks import Look
+from simulations.report.text import dagger, plain, two, within
+
+Curve = list[tuple[float, float]]
+"""(false positive rate, true positive rate), both rising from 0 to 1."""
+
+AUC = ("membership-auc", "")
+WIDTH, HEIGHT, ENTRY = 350.0, 320.0, 17.0
+"""Of a drawing in user units without its legend, and of one entry of the legend."""
+
+
+def read_curve(value: object) -> Curve:
+    """The points of a row's ``roc`` field, sorted; none when it is no list of pairs of rates."""
+    try:
+        points = sorted((float(x), float(y)) for x, y in value)  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        return []
+    return points if all(0 <= rate <= 1 for point in points for rate in point) else []
+
+
+def rate_at(curve: Curve, fpr: float) -> float:
+    """True positive rate at a false positive rate, linear between the points."""
+    at = bisect_right(curve, (fpr, float("inf")))
+    if at == 0 or at == len(curve):
+        return 0.0 if at == 0 else curve[-1][1]
+    (x0, y0), (x1, y1) = curve[at - 1], curve[at]
+    return y0 + (y1 - y0) * (fpr - x0) / (x1 - x0)
+
+
+def mean_curve(curves: Sequence[Curve]) -> Curve:
+    """One curve as it is; of several seeds the mean true positive rate at every false positive rate (vertical averaging)."""
+    if len(curves) == 1:
+        return curves[0]
+    return [(i / 100, sum(rate_at(curve, i / 100) for curve in curves) / len(curves)) for i in range(101)]
+
+
+def roc_charts(study: Study, faces: Mapping[str, Look]) -> list[tuple[str, Markup]]:
+    """(attack, chart) for every membership attack; each defence in the last round in which it was attacked."""
+    latest: dict[tuple[str, str], dict[str, Cell]] = defaultdict(dict)
+    for cell in study.cells:
+        if cell.mean(*AUC) is not None:
+            latest[cell.attack, cell.observation][cell.defense] = cell  # cells come in order of rounds
+    drawn = []
+    for (attack, _), cells in latest.items():
+        curves = {defense: _curve(study, cell) for defense, cell in cells.items()}
+        known = {defense: curve for defense, curve in curves.items() if curve}
+        if known:
+            drawn.append((attack, _chart(known, cells, faces)))
+    return drawn
+
+
+def _curve(study: Study, cell: Cell) -> Curve:
+    place = (cell.defense, cell.attack, cell.round, AUC[0])
+    rows = [r for r in study.rows if (r.defense, r.attack, r.round, r.metric) == place and card_of(r) == cell.card]
+    curves = [curve for row in rows if (curve := read_curve(row.extra.get("roc")))]
+    return mean_curve(curves) if curves else []
+
+
+def _chart(curves: Mapping[str, Curve], cells: Mapping[str, Cell], faces: Mapping[str, Look]) -> Markup:
+    unit = ticks(0.0, 1.0)
+    frame = Frame(WIDTH, HEIGHT, Scale(0, 1, 46, WIDTH - 12), Scale(0, 1, HEIGHT - 42, 28), plain, plain, unit)
+    drawn = frame.axes("False positive rate", "True positive rate")
+    drawn.append(line(frame.x(0), frame.y(0), frame.x(1), frame.y(1), "nullline"))
+    for place, (defense, curve) in enumerate(curves.items()):
+        look, score, at = faces[defense], cells[defense].scores[AUC], HEIGHT + 20 + ENTRY * place
+        drawn.append(path([(frame.x(x), frame.y(y)) for x, y in curve], "series", style=f"--c:{look.color}"))
+        ends = within(score.low, score.high, two)
+        drawn.append(marker(52, at - 4, look.shape, look.color, "", score.status != "ok", 4.0))
+        shown = f"{look.name}: AUC {two(score.mean)}" + (f" ({ends})" if ends else "") + dagger(score.status)
+        drawn.append(text(64, at, shown, "name", style=f"--c:{look.color}"))
+    title = "True positive rate against false positive rate of a membership attack, one line per defence"
+    return svg(WIDTH, HEIGHT + ENTRY * len(curves) + 12, title, drawn)

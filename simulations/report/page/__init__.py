@@ -1,0 +1,1 @@
+"""The page: texts, tables and templates."""

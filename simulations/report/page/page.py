@@ -1,0 +1,177 @@
+"""From rows, pictures and configuration to one HTML page."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from functools import cache
+from inspect import isfunction
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from simulations.report import text
+from simulations.report.analysis.control import FAR_MORE, LEAST_IMAGES, validate
+from simulations.report.analysis.failures import failures
+from simulations.report.analysis.rows import Row, null_name, read_rows
+from simulations.report.analysis.split_learning import split_learning
+from simulations.report.analysis.study import Study, mean_each, split
+from simulations.report.analysis.summary import Line, is_adaptive, picked, sentence, summarise
+from simulations.report.drawing import plots
+from simulations.report.drawing.charts import marker, svg
+from simulations.report.drawing.looks import Look, looks
+from simulations.report.drawing.pictures import LONG, Embedder, Picture, drawn, grids, read_index
+from simulations.report.drawing.roc import roc_charts
+from simulations.report.page.style import CSS
+from simulations.report.page.tables import cards, control_table, others
+from simulations.report.page.template import PAGE
+
+CONFIG_KEYS = ("config", "pipelines", "defenses", "versions", "progress", "command")
+"""What ``config.json`` may hold; anything else is shown as it is."""
+
+
+def read_config(path: Path) -> tuple[dict[str, Any], list[str]]:
+    """The configuration, and a note when it is missing or cannot be read."""
+    if not path.is_file():
+        return {}, [f"{path.name} is missing"]
+    try:
+        data = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+    except (ValueError, RecursionError):
+        return {}, [f"{path.name} is not JSON"]
+    return (data, []) if isinstance(data, dict) else ({}, [f"{path.name} is not an object"])
+
+
+def build(directory: Path) -> tuple[str, list[Row]]:
+    """The page and the validated rows of a run directory, as far as its parts exist."""
+    rows, row_notes = read_rows(directory / "rows.jsonl")
+    config, config_notes = read_config(directory / "config.json")
+    pictures, picture_notes = read_index(directory)
+    rows = validate(rows)
+    order = config.get("pipelines")
+    order = [str(one) for one in order] if isinstance(order, list) else []
+    # One look per pipeline for the whole page, including pipelines that have not started.
+    every = dict.fromkeys([*order, *(row.defense for row in rows), *(picture.defense for picture in pictures)])
+    faces = looks(sorted(every, key=lambda one: one != ""))
+    embed = Embedder(directory / "pictures")
+    studies = split(rows, order)
+    alone = len(studies) == 1
+    views = [_view(study, config, _own(study, pictures, alone), faces, embed) for study in studies]
+    claimed = {id(picture) for study in studies for picture in _own(study, pictures, alone)}
+    loose = [picture for picture in pictures if id(picture) not in claimed]
+    upper_bounds = {attack: why for study in studies for attack, why in study.upper_bounds.items()}
+    context = {
+        "css": Markup(CSS),
+        "faces": faces,
+        "attack_names": text.short_names(list(dict.fromkeys(row.attack for row in rows if row.attack)), LONG),
+        "upper_bounds": upper_bounds,
+        "alone": alone,
+        "studies": views,
+        "loose": grids(loose, order, embed, upper_bounds),
+        "progress": progress(config.get("progress")),
+        "config": config,
+        "unknown": {key: value for key, value in config.items() if key not in CONFIG_KEYS},
+        "command": f"fedveil report {shlex.quote(directory.resolve().name)}",
+        # Last: embedding pictures adds notes.
+        "notes": [*row_notes, *config_notes, *picture_notes, *embed.notes()],
+    }
+    return _template().render(context).lstrip(), rows
+
+
+def progress(state: Any) -> str:
+    """What an unfinished run has done, or "" for a finished one."""
+    if not isinstance(state, Mapping) or state.get("finished"):
+        return ""
+    at, last, pipeline, pipelines = (state.get(key, "?") for key in ("round", "rounds", "pipeline", "of"))
+    where = f"round {at} of {last} of pipeline {pipeline} of {pipelines}"
+    if state.get("failed"):
+        return f"run stopped after {where}: {text.setting(state['failed'])}"
+    return f"run in progress: {where}"
+
+
+def _own(study: Study, pictures: Sequence[Picture], alone: bool) -> list[Picture]:
+    """Pictures of one study: all when there is only one, else those that name its experiment."""
+    return [one for one in pictures if alone or (one.target[0] and one.target[0] == study.name[0])]
+
+
+@cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    named: dict[str, Any] = {"null_name": null_name, "sentence": sentence, "picked": picked}
+    named |= {name: value for name, value in vars(text).items() if isfunction(value) and not name.startswith("_")}
+    environment.filters.update(named | {"swatch": _swatch})
+    limits = {"least_images": LEAST_IMAGES, "far_more": FAR_MORE}
+    environment.globals.update(named | limits | {"nothing": text.NOTHING})
+    return environment.from_string(PAGE)
+
+
+def _swatch(look: Look) -> Markup:
+    return svg(14, 14, "", [marker(7, 7, look.shape, look.color, size=5.0)], "swatch")
+
+
+def _view(
+    study: Study, config: Mapping[str, Any], pictures: Sequence[Picture], faces: Mapping[str, Look], embed: Embedder
+) -> dict[str, Any]:
+    """Everything that the sections of one study show."""
+    defenses = config.get("defenses")
+    defenses = defenses if isinstance(defenses, Mapping) else {}
+    lines = summarise(study, defenses)
+    columns, control = control_table(study)
+    controlled = [row for row in control if row.metric == "psnr"]
+    # Where every attack is told something, as the labels, the run is still worth nothing if none of them works.
+    able = [row for row in controlled if row.attack not in study.upper_bounds] or controlled
+    images = [verdict for row in able for verdict in row.verdicts if verdict]
+    judged = [verdict for verdict in images if not verdict.too_few]
+    reconstructed = [one for one in pictures if one.attack not in study.class_attacks]
+    nulls = mean_each(cell.nulls for cell in study.cells)
+    # GAN attacks and scored attacks on membership have tables of their own.
+    attacked = [c for c in study.cells if not c.draws_classes and c.mean("membership-auc") is None]
+    return {
+        "study": study,
+        "lines": lines,
+        "has": _columns(lines),
+        "strips": plots.strips(lines, faces),
+        "planes": plots.planes(lines, faces),
+        "accuracy": plots.accuracy(study, faces),
+        "panels": plots.panels(study, faces),
+        "grids": grids(reconstructed, study.pipelines, embed, study.upper_bounds),
+        "split": split_learning(study, lines),
+        "drawn": drawn([one for one in pictures if one.attack in study.class_attacks], embed),
+        "membership": [cell for cell in study.cells if cell.mean("membership-auc") is not None],
+        "roc": roc_charts(study, faces),
+        "representatives": [cell for cell in study.cells if cell.draws_classes],
+        "attacked": attacked,
+        "adaptive": {(c.defense, c.attack) for c in study.cells if is_adaptive(c, defenses.get(c.defense))},
+        "has_recognition": any(cell.mean("recognition") is not None for cell in attacked),
+        "control_columns": columns,
+        "control": control,
+        "unbroken": bool(judged) and not any(verdict.passed for verdict in judged),
+        "too_few": max(verdict.n for verdict in images) if images and not judged else 0,
+        "null_names": sorted(nulls, key=lambda name: nulls[name]),
+        "scale_db": mean_each(line.strongest.scales for line in lines if line.strongest),
+        "scale_picked": mean_each(line.strongest.picked_scales for line in lines if line.strongest),
+        "scale_names": sorted({name for cell in study.cells for name in cell.scales}),
+        "cards": cards(study.cells),
+        "failures": failures(study.rows),
+        "others": others(study),
+        "rounds": sorted({row.round for row in study.rows} - study.final_rounds),
+    }
+
+
+def _columns(lines: Sequence[Line]) -> dict[str, bool]:
+    """Which optional columns of the summary have anything to show."""
+    return {
+        "protected": any(line.protected for line in lines),
+        "picked": any(line.strongest and line.strongest.picked for line in lines),
+        "labels": any(line.labels for line in lines),
+        "membership": any(line.membership for line in lines),
+        "epsilon": any(line.epsilon is not None for line in lines),
+        "probes": any(line.epsilon_with_probes is not None for line in lines),
+        "seconds": any(line.seconds is not None for line in lines),
+        "bytes": any(line.bytes is not None for line in lines),
+        "failed": any(line.failed_clients for line in lines),
+    }

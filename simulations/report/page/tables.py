@@ -1,0 +1,180 @@
+"""What the long tables of the report hold: the positive control, threat cards, failures and numbers without a place."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from simulations.report.analysis.control import IMAGE_METRICS, Control, chance_of_retrieval, images_behind
+from simulations.report.analysis.metrics import ATTACK_METRICS, MCC_METRICS, UTILITY_METRICS, WINDOWS
+from simulations.report.analysis.rows import Row, null_name
+from simulations.report.analysis.score import Score, exact, merge
+from simulations.report.analysis.study import Cell, Study
+from simulations.report.text import round_mark, setting
+
+CARD_ORDER = (
+    "observation",
+    "images",
+    "batch",
+    "attacked",
+    "tokens",
+    "transmissions_used",
+    "transmissions",
+    "client_half",
+    "client_half_update",
+    "local_steps",
+    "labels",
+    "labels_held_by",
+    "learning_rate",
+    "mode",
+    "augmentation",
+    "momentum",
+    "defense_strength",
+    "batch_norm_statistics",
+    "auxiliary_data",
+    "randomness",
+    "upper_bound",
+)
+"""Settings of a threat card in the order in which a reader asks for them; unknown ones follow."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The positive control of one attack in one round: how many seeds passed, the scores, and why it failed.
+
+    Attributes:
+        passed: Seeds that passed.
+        seeds: Seeds that have a verdict, or too few images for one.
+        value: The score, mean over seeds.
+        null: Names and mean of the best null baselines.
+        reasons: Why seeds failed.
+        n: Images (or records) behind the score.
+        picked: (k, n, candidates): k of n true images were picked out; None where nobody looked.
+        too_few: Some seed has too few images, so there is no verdict.
+    """
+
+    passed: int
+    seeds: int
+    value: float | None
+    null: tuple[str, float] | None
+    reasons: tuple[str, ...]
+    n: int = 0
+    picked: tuple[int, int, float] | None = None
+    too_few: bool = False
+
+
+@dataclass(frozen=True)
+class ControlRow:
+    """One attack's verdicts: (round, final, observation) -> verdict, None where it did not run."""
+
+    attack: str
+    metric: str
+    verdicts: tuple[Verdict | None, ...]
+
+
+def control_table(study: Study) -> tuple[list[tuple[int, bool, str]], list[ControlRow]]:
+    """Columns (round, whether it is the final model, observation), and one row per attack and kind of score."""
+    found: dict[tuple[str, str], dict[tuple[int, bool, str], list[Control]]] = defaultdict(lambda: defaultdict(list))
+    for control in study.controls:
+        row = control.row
+        place = (row.round, row.final, setting(row.setting.get("observation") or ""))
+        found[row.attack, row.metric][place].append(control)
+    columns = sorted({place for places in found.values() for place in places})
+    rows = [
+        ControlRow(attack, metric, tuple(_verdict(places[at]) if at in places else None for at in columns))
+        for (attack, metric), places in sorted(found.items(), key=lambda item: item[0][1] != "psnr")
+    ]
+    return columns, rows
+
+
+def _verdict(of: Sequence[Control]) -> Verdict:
+    nulls = [control.null for control in of if control.null]
+    names = "/".join(dict.fromkeys(null_name(name) for name, _ in nulls))
+    null = (names, sum(value for _, value in nulls) / len(nulls)) if nulls else None
+    reasons = tuple(dict.fromkeys(control.reason for control in of if control.reason))
+    score = merge([control.row for control in of])
+    return Verdict(
+        passed=sum(control.passed for control in of),
+        seeds=len(of),
+        value=score.mean,
+        null=null,
+        reasons=reasons,
+        n=sum(images_behind(control.row) for control in of if control.row.value is not None),
+        picked=_picked([control.picked for control in of if control.picked]),
+        too_few=any(control.too_few for control in of),
+    )
+
+
+def _picked(rows: Sequence[Row]) -> tuple[int, int, float] | None:
+    chances = [chance for row in rows if (chance := chance_of_retrieval(row)) is not None]
+    found = exact(rows)
+    count = sum(row.n for row in rows)
+    return (round(found[0] * count), count, 1 / max(chances)) if found and chances else None
+
+
+@dataclass(frozen=True)
+class Cards:
+    """Threat cards: what every attack shares, and a table of what differs.
+
+    Attributes:
+        shared: Setting -> text, the same on all cards.
+        differing: Settings that differ.
+        rows: (number, attacks, texts in the order of ``differing``).
+        numbers: Card as JSON -> its number.
+    """
+
+    shared: dict[str, str]
+    differing: tuple[str, ...]
+    rows: tuple[tuple[int, tuple[str, ...], tuple[str, ...]], ...]
+    numbers: dict[str, int]
+
+
+def cards(cells: Sequence[Cell]) -> Cards:
+    """Numbers the threat cards in order of appearance."""
+    attacks: dict[str, list[str]] = defaultdict(list)
+    for cell in cells:
+        if cell.attack not in attacks[cell.card]:
+            attacks[cell.card].append(cell.attack)
+    found = {card: {key: setting(value) for key, value in json.loads(card).items()} for card in attacks}
+    order = {key: place for place, key in enumerate(CARD_ORDER)}
+    keys = sorted({key for card in found.values() for key in card}, key=lambda key: (order.get(key, len(order)), key))
+    differ = [key for key in keys if len({card.get(key) for card in found.values()}) > 1]
+    first: Mapping[str, str] = next(iter(found.values()), {})
+    rows = (
+        (number, tuple(attacks[card]), tuple(values.get(key, "") for key in differ))
+        for number, (card, values) in enumerate(found.items(), 1)
+    )
+    shared = {key: first[key] for key in keys if key not in differ}
+    return Cards(shared, tuple(differ), tuple(rows), {card: number for number, card in enumerate(found, 1)})
+
+
+@dataclass(frozen=True)
+class Other:
+    """A number that has no place in the other tables."""
+
+    defense: str
+    attack: str
+    round: str
+    metric: str
+    reference: str
+    score: Score
+
+
+def others(study: Study) -> list[Other]:
+    """Scores of metrics that this version does not know, in order of appearance."""
+    groups: dict[tuple[str, str, str, str, str], list[Row]] = defaultdict(list)
+    for row in study.rows:
+        known = ATTACK_METRICS if row.attack else UTILITY_METRICS
+        if (row.metric not in known and not row.metric.startswith(WINDOWS)) or _unusual(row):
+            at = round_mark(row.round, row.final)
+            groups[row.defense, row.attack, at, row.metric, row.reference].append(row)
+    return [Other(*key, merge(of)) for key, of in groups.items()]
+
+
+def _unusual(row: Row) -> bool:
+    """Whether a known metric comes with a reference that has no column."""
+    if row.metric in {*IMAGE_METRICS, *MCC_METRICS, "test-accuracy"}:
+        return row.reference not in {"original", "transformed"}
+    return row.reference != "" and row.metric != "test-loss"

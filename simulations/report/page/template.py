@@ -1,0 +1,204 @@
+"""The report's page as Jinja text; a Python string, because a Flower app bundle leaves other files out."""
+
+from __future__ import annotations
+
+from simulations.report.page.template_details import CONFIGURATION, DETAILS
+from simulations.report.page.template_results import RESULTS
+
+MACROS = """
+{% macro label(defense) -%}
+  {% if defense %}<code>{{ defense | breakable }}</code>{% else %}No defence{% endif %}
+{%- endmacro %}
+
+{% macro who(defense) -%}
+  {{ faces[defense] | swatch }}{{ label(defense) }}
+{%- endmacro %}
+
+{# Stands beside every attack that was given what no server of the run has. #}
+{% macro bound(attack) -%}
+  {% if attack in upper_bounds %}<small>upper bound: {{ upper_bounds[attack] }}</small>{% endif %}
+{%- endmacro %}
+
+{# An attack, and whether it was made against the defence that it faces. #}
+{% macro named(cell, adaptive) -%}
+  <code>{{ cell.attack | null_name | breakable }}</code>
+  {{- bound(cell.attack) }}
+  {%- if (cell.defense, cell.attack) in adaptive %}<small>adaptive to this defence</small>{% endif %}
+{%- endmacro %}
+
+{# Column headings; those that start with # stand over numbers. #}
+{% macro head(names) %}
+<thead><tr>
+{% for name in names %}
+  <th scope="col"{% if name.startswith('#') %} class="num"{% endif %}>{{ name.removeprefix('#') }}</th>
+{% endfor %}
+</tr></thead>
+{% endmacro %}
+
+{% macro number(shown, below='', edge=false) %}
+<td class="num{{ ' edge' if edge }}">{{ shown }}{% if below %}<small>{{ below }}</small>{% endif %}</td>
+{% endmacro %}
+
+{# A mean over its interval. #}
+{% macro score(value, show, edge=false) %}
+{{ number(show(value.mean if value else none), within(value.low, value.high, show) if value else '', edge) }}
+{% endmacro %}
+
+{# The same with the mark of a score that says nothing: an AUC and a rate of membership differ in the records they need. #}
+{% macro marked(value, show, show_ends) %}
+{% set shown = show(value.mean if value else none) %}
+{{ number(shown ~ (value.status | dagger if value else ''), within(value.low, value.high, show_ends) if value else '') }}
+{% endmacro %}
+
+{# How many true images were picked out, with the exact interval of the share and the chance of a blind guess. #}
+{% macro picked_out(cell, edge=false) %}
+{% set found = cell.scores.get(('retrieval', 'original')) %}
+<td class="num{{ ' edge' if edge }}">{{ cell | picked or nothing }}
+  {% if cell.picked %}
+  <small>{{ within(found.low, found.high, percentage) }} %</small>
+  {% if cell.chance_of_retrieval %}<small>chance {{ cell.chance_of_retrieval | percent }}</small>{% endif %}
+  {% endif %}</td>
+{% endmacro %}
+
+{% macro status(name) %}
+<td class="status {{ {'ok': 'good', 'failed': 'bad'}.get(name, '') }}">
+  {{- {'ok': '✓ ok', 'failed': '✗ failed', 'not-validated': '† not validated',
+    'under-powered': '† under-powered'}.get(name, name) -}}
+</td>
+{% endmacro %}
+
+{% macro pairs(found) %}
+<div class="scroll"><table class="pairs"><tbody>
+{% for key, value in found.items() %}
+<tr><th scope="row"><code>{{ key }}</code></th><td class="text"><code>{{ value | setting }}</code></td></tr>
+{% endfor %}
+</tbody></table></div>
+{% endmacro %}
+
+{% macro chart(drawings) %}
+{% for kind, drawing in drawings %}<div class="{{ kind }}">{{ drawing }}</div>{% endfor %}
+{% endmacro %}
+
+{% macro tiles(strips) %}
+<div class="strips" style="--strip: {{ 24 + 114 * [strips[0].tiles | length, 9] | min }}px">
+{% for strip in strips %}
+  <figure class="target">
+    <figcaption>{{ strip.target or 'target' }}</figcaption>
+    <div class="tiles">
+    {% for tile in strip.tiles %}
+      <figure class="tile">
+        {% if tile.uri %}<img src="{{ tile.uri }}" alt="{{ tile.name }}, {{ strip.target }}" title="{{ tile.source }}">
+        {% else %}<div class="empty">no picture</div>{% endif %}
+        <figcaption><b>{{ tile.name | breakable }}</b>
+        {%- if tile.psnr is not none %}{{ tile.psnr | decibel }} dB{% endif %}</figcaption>
+      </figure>
+    {% endfor %}
+    </div>
+  </figure>
+{% endfor %}
+</div>
+{% endmacro %}
+
+{% macro grid(one) %}
+<h3>{{ who(one.defense) }}
+<span class="soft">{{ round_name(one.round, one.final) }}{{ ', ' ~ one.source if one.source }}</span></h3>
+{{ tiles(one.strips[:6]) }}
+{% if one.strips | length > 6 %}
+<details><summary>{{ count(one.strips[6:] | length, 'more target') }}</summary>{{ tiles(one.strips[6:]) }}</details>
+{% endif %}
+{% if one.hidden %}
+<p class="soft small after">{{ count(one.hidden, 'target') }} with lower PSNR only in the pictures folder.</p>
+{% endif %}
+{% endmacro %}
+
+{% macro gallery(found) %}
+{% for of in found.values() %}
+{{ grid(of[0]) }}
+{% if of | length > 1 %}
+<details><summary>Other rounds:
+{% for one in of[1:] %}{{ round_mark(one.round, one.final) }}{{ ', ' if not loop.last }}{% endfor %}</summary>
+{% for one in of[1:] %}{{ grid(one) }}{% endfor %}
+</details>
+{% endif %}
+{% endfor %}
+{% endmacro %}
+"""
+
+FRONT = """
+<p class="kicker">fedveil privacy audit</p>
+<h1>What the server could see</h1>
+{% for view in studies %}{% set study = view.study %}
+<p class="facts">
+  {% if study.name[0] %}<b>{{ study.name[0] }}</b> ·{% endif %}
+  {{ study.name[1:] | select | join(' · ') }} ·
+  {{ 'seed' if study.seeds | length == 1 else 'seeds' }} {{ study.seeds | join(', ') }} ·
+  {{ count(study.pipelines | length, 'pipeline') }} · {{ count(study.attacks | length, 'attack') }} ·
+  {{ 'round' if view.rounds | length == 1 else 'rounds' }}
+  {{ [view.rounds[0], view.rounds[-1]] | unique | join(' to ') }}{{ ' and the final model' if study.final_rounds }}
+</p>
+{% else %}
+<p class="facts">There are no results yet.</p>
+{% endfor %}
+{% if progress %}<p class="banner">{{ progress }}</p>{% endif %}
+{% for view in studies if view.too_few %}
+<p class="banner"><b>Too few images for a verdict.</b> At most {{ count(view.too_few, 'image') }} of the undefended run
+{%- if not alone %} of {{ view.study.name | select | join(' · ') }}{% endif %} {{ 'was' if view.too_few == 1 else 'were' }} attacked
+in a round, and a verdict needs {{ least_images }} or more: nothing here says that an attack works, or that a defence does.
+Raise <code>probe-targets</code>, <code>probe-images</code> or the number of clients.</p>
+{% endfor %}
+{% for view in studies if view.unbroken %}
+<p class="banner alarm"><b>Positive control failed.</b> No attack recovered the images of the undefended run
+{%- if not alone %} of {{ view.study.name | select | join(' · ') }}{% endif %}:
+nothing here is evidence for any defence.</p>
+{% endfor %}
+{% if notes %}
+<div class="banner alarm"><b>Notes on the data</b>
+<ul>{% for note in notes %}<li>{{ note }}</li>{% endfor %}</ul></div>
+{% endif %}
+<nav aria-label="Contents">
+{% if alone %}
+  <a href="#headline">Headline</a><a href="#summary">Summary</a>
+  {% if studies[0].planes %}<a href="#plane">Privacy against accuracy</a>{% endif %}
+  {% if studies[0].grids %}<a href="#pictures">Pictures</a>{% endif %}
+  {% if studies[0].membership %}<a href="#membership">Membership</a>{% endif %}
+  {% if studies[0].split %}<a href="#split">Split learning</a>{% endif %}
+  {% if studies[0].representatives %}<a href="#representatives">Class representatives</a>{% endif %}
+  <a href="#curves">Over the rounds</a><a href="#control">Positive control</a><a href="#attacks">All attacks</a>
+  <a href="#failures">Failures</a><a href="#cards">Threat cards</a>
+{% else %}
+  {% for view in studies %}
+  <a href="#headline{{ loop.index }}">{{ view.study.name | select | join(' · ') or 'unnamed study' }}</a>
+  {% endfor %}
+{% endif %}
+<a href="#configuration">Configuration</a>
+</nav>
+"""
+
+PAGE = f"""{MACROS}<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<title>{{{{ [studies[0].study.name[0] if studies else '', 'fedveil report'] | select | join(': ') }}}}</title>
+<style>{{{{ css }}}}</style>
+</head>
+<body>
+<main>
+{FRONT}
+{{% for view in studies %}}
+{{% set study = view.study %}}{{% set s = '' if alone else loop.index %}}
+{{% if not alone %}}<h2 class="study">{{{{ study.name | select | join(' · ') or 'unnamed study' }}}}</h2>{{% endif %}}
+{RESULTS}{DETAILS}
+{{% endfor %}}
+{{% if loose %}}
+<section id="pictures">
+<header><h2>Pictures</h2><p>These pictures do not say which experiment they belong to.</p></header>
+{{{{ gallery(loose) }}}}
+</section>
+{{% endif %}}
+{CONFIGURATION}
+</main>
+</body>
+</html>
+"""

@@ -1,0 +1,253 @@
+"""Sections of one study that most readers want: headline, summary, plane, pictures and curves, as Jinja text."""
+
+from __future__ import annotations
+
+from simulations.report.page.template_leaks import LEAKS
+from simulations.report.page.template_split import SPLIT
+
+HEADLINE = """
+<section id="headline{{ s }}">
+<header><h2>Headline</h2><p>The strongest attack on each defence, scored against the original images. PSNR in dB: higher
+means that more was recovered. Mark and bar: mean and its 95&nbsp;% interval; ring: the worst image; grey band: null
+baselines (grey and mean image), which need no attack. Images are recovered when the whole interval lies above the mean image and
+true images are picked out of others of their kind far more often than chance. An attack that fails shows only that this attack
+fails.
+{%- if 'scale:blurred' in view.scale_db %} To read PSNR by: a blurred copy of the truth scores
+{{ view.scale_db['scale:blurred'] | decibel }} dB on these images; that is a scale, not a bar.{% endif %}
+{%- if 'scale:class-mean' in view.scale_db %} What who knows only the class could guess, the mean of its other images, scores
+{{ view.scale_db['scale:class-mean'] | decibel }} dB
+{%- if 'scale:class-mean' in view.scale_picked %} and picks out
+{{ view.scale_picked['scale:class-mean'] | percent }} of the true images{% endif %}.{% endif %}</p></header>
+<ul class="lines">
+{% for line in view.lines %}{% set best = line.strongest %}
+<li>
+  <div>
+    <p><span class="who">{{ who(line.defense) }}</span>:
+    {{ sentence(line, best.psnr.by_seed | length if best else 1) | replace('n = ', 'n&nbsp;=&nbsp;' | safe) }}</p>
+    <p class="meta">
+    {% if best %}
+    <span>{{ best.attack | breakable }}, {{ round_name(best.round, best.final) }}
+      {{- ', ' if best.observation }}{{ best.observation }}</span>
+    {% if (line.defense, best.attack) in view.adaptive %}<span>adaptive to this defence</span>{% endif %}
+    {% endif %}
+    {% if line.deployed %}
+    <span>test accuracy {{ line.deployed.mean | percent }}
+      {%- if line.drop is not none %} ({{ -line.drop | points }} points){% endif %}</span>
+    {% endif %}
+    {% if line.epsilon is not none %}
+    <span>ε = {{ line.epsilon | two }}{% if line.delta is not none %} at δ = {{ line.delta | plain }}{% endif %}</span>
+    {% endif %}
+    </p>
+    {% if line.windows %}<p class="meta">{{ line.windows.text }}</p>{% endif %}
+    {% for caveat in line.caveats %}
+    <p class="caveat{{ ' alarm' if not caveat.startswith('adaptive') }}">{{ caveat }}</p>
+    {% endfor %}
+  </div>
+  <div>{{ view.strips.get(line.defense, '') }}</div>
+  <div class="figure"><b>{{ (best.psnr.mean if best else none) | decibel }}</b>{{ ' dB' if best }}
+    {% if best and best.gap is not none %}
+    <small>{{ best.gap | signed }} over {{ best.best_null[0] | null_name }}</small>
+    {% endif %}
+  </div>
+</li>
+{% endfor %}
+</ul>
+</section>
+"""
+
+SUMMARY_HEAD = """
+<thead>
+{% set more = has.labels + 2 * has.membership + has.epsilon + has.seconds + has.bytes %}
+<tr class="group"><th></th>
+<th class="edge" colspan="{{ 2 + has.protected }}">Test accuracy, %</th>
+<th class="edge" colspan="{{ 6 + has.picked }}">Strongest attack, PSNR in dB</th>
+{% if more %}<th class="edge" colspan="{{ more }}"></th>{% endif %}</tr>
+<tr><th scope="col">Defence</th>
+<th scope="col" class="num edge">clean</th>
+{% if has.protected %}<th scope="col" class="num">protected</th>{% endif %}
+<th scope="col" class="num">drop</th>
+<th scope="col" class="edge">attack</th>
+<th scope="col" class="num">original</th>
+<th scope="col" class="num">worst</th>
+<th scope="col" class="num">over null</th>
+<th scope="col" class="num">transf.</th>
+<th scope="col" class="num">SSIM</th>
+{% if has.picked %}<th scope="col" class="num">picked out</th>{% endif %}
+{% if has.labels %}<th scope="col" class="num edge">labels found</th>{% endif %}
+{% if has.membership %}
+<th scope="col" class="num">member AUC</th>
+<th scope="col" class="num">TPR at 1&nbsp;% FPR</th>
+{% endif %}
+{% if has.epsilon %}<th scope="col" class="num">ε (δ)</th>{% endif %}
+{% if has.seconds %}<th scope="col" class="num">time</th>{% endif %}
+{% if has.bytes %}<th scope="col" class="num">bytes</th>{% endif %}</tr>
+</thead>
+"""
+
+SUMMARY_ROW = """
+<tr><th scope="row">{{ who(line.defense) }}
+  {% if line.round is not none %}<small>after round {{ line.round }}</small>{% endif %}
+  {% if line.failed_clients %}<small>{{ count(line.failed_clients, 'client failure') }}</small>{% endif %}</th>
+{{ score(line.clean, percentage, true) }}
+{% if has.protected %}{{ score(line.protected, percentage) }}{% endif %}
+{{ number(line.drop | points) }}
+{% if best %}
+<td class="edge wide">{{ attack_names[best.attack] | breakable }}{{ best.status | dagger }}
+  <small>{{ round_name(best.round, best.final) }}, n = {{ best.psnr.n }}
+  {%- if best.psnr.failures %}, {{ count(best.psnr.failures, 'failure') }}{% endif %}</small></td>
+{{ score(best.psnr, decibel) }}
+{{ number(best.psnr.worst | decibel) }}
+{% set null = best.best_null %}
+{{ number(best.gap | signed, (null[0] | null_name) ~ ' ' ~ (null[1] | decibel) if null else '') }}
+{{ number(best.mean('psnr', 'transformed') | decibel) }}
+{{ number(best.mean('ssim', 'original') | two) }}
+{% if has.picked %}{{ picked_out(best) }}{% endif %}
+{% else %}
+<td class="edge wide soft">no score yet</td>{% for _ in range(5 + has.picked) %}{{ number(nothing) }}{% endfor %}
+{% endif %}
+{% if has.labels %}{{ labels_found(line) }}{% endif %}
+{% if has.membership %}
+{{ marked(line.membership.scores.get(('membership-auc', '')) if line.membership else none, two, two) }}
+{{ marked(line.membership.scores.get(('membership-tpr', '')) if line.membership else none, percent, percentage) }}
+{% endif %}
+{% if has.epsilon %}
+<td class="num">{{ line.epsilon | two }}
+  {% if line.epsilon is not none and line.delta is not none %}<small>δ = {{ line.delta | plain }}</small>{% endif %}
+  {% if line.epsilon_with_probes is not none %}
+  <small>probes: {{ line.epsilon_with_probes | two }}</small>
+  {% endif %}
+</td>
+{% endif %}
+{% if has.seconds %}{{ cost(line.seconds_ratio, line.seconds | seconds) }}{% endif %}
+{% if has.bytes %}{{ cost(line.bytes_ratio, line.bytes | size) }}{% endif %}
+</tr>
+"""
+
+SUMMARY_MACROS = """
+{% macro cost(ratio, absolute) %}
+{{ number(ratio | times, absolute) if ratio is not none else number(absolute) }}
+{% endmacro %}
+
+{% macro labels_found(line) %}
+{% if line.labels %}
+<td class="num edge" title="{{ line.labels.attack }}">{{ line.label_score.mean | percent }}
+  {{- line.label_score.status | dagger }}
+  {% for value in line.labels.null_scores.get(('label-accuracy', ''), {}).values() %}
+  <small>chance {{ value | whole_percent }}</small>
+  {% endfor %}
+  <small>{{ round_name(line.labels.round, line.labels.final) }}</small></td>
+{% else %}{{ number(nothing, '', true) }}{% endif %}
+{% endmacro %}
+{% set has = view.has %}
+"""
+
+SUMMARY_TEXT = """
+<header><h2>Summary</h2><p>One row per defence. The drop, in percentage points, is against no defence in the same round,
+as deployed: on protected test images{{ ' or tokens' if view.split }} where the defence protects them. <i>Original</i>
+compares the guess with the person's image, <i>transf.</i> with what the model saw. Small print is the
+95&nbsp;% interval of the mean
+{%- if study.seeds | length > 1 %} over {{ study.seeds | length }} seeds
+{%- else %}, for an accuracy without one Wilson's over the test images{% endif %}.
+† marks an attack that did not break the undefended run, too few images for a verdict (fewer than {{ least_images }})
+{{- ', or a test of membership on too few records' if has.membership }}.</p>
+</header>
+"""
+
+SUMMARY_NOTES = """
+<p class="soft small after">
+{% if has.epsilon %}
+ε is the budget that the training messages have spent so far, at the given δ
+{%- if has.probes %}; with the probe messages that only the audit asks for, it is the number after “probes”{% endif %}.
+ε is proven, the PSNR beside it is measured.
+{% endif %}
+{% if has.seconds %}Time is what a client computes in a round. {% endif %}
+{% if has.bytes %}Bytes are what a client sends in a round. {% endif %}
+{% if has.seconds or has.bytes %}&times; is relative to no defence. {% endif %}
+{% if has.picked %}
+Picked out are true images that are nearest to their guess among others of their client's images; a blind guess hits the share
+that is printed as chance.
+{% endif %}
+{% if has.labels %}
+Labels found is the attack furthest above chance, of those that were not told the labels.
+{% endif %}
+</p>
+"""
+
+BY_SEED = """
+{% if study.seeds | length > 1 %}
+<details><summary>By seed: test accuracy as deployed, and PSNR of the strongest attack</summary>
+<div class="scroll"><table>
+<thead><tr><th scope="col">Defence</th>
+{% for seed in study.seeds %}<th scope="col" class="num">seed {{ seed }}</th>{% endfor %}</tr></thead>
+<tbody>
+{% for line in view.lines %}
+<tr><th scope="row">{{ who(line.defense) }}</th>
+{% for seed in study.seeds %}
+{{ number((line.deployed.by_seed.get(seed) if line.deployed else none) | percent,
+  ((line.strongest.psnr.by_seed.get(seed) if line.strongest else none) | decibel) ~ ' dB') }}
+{% endfor %}</tr>
+{% endfor %}
+</tbody></table></div>
+</details>
+{% endif %}
+"""
+
+SUMMARY = f"""
+{SUMMARY_MACROS}
+<section id="summary{{{{ s }}}}">
+{SUMMARY_TEXT}
+<div class="scroll"><table>
+{SUMMARY_HEAD}
+<tbody>
+{{% for line in view.lines %}}{{% set best = line.strongest %}}
+{SUMMARY_ROW}
+{{% endfor %}}
+</tbody></table></div>
+{SUMMARY_NOTES}
+{BY_SEED}
+</section>
+"""
+
+PLANE = """
+{% if view.planes %}
+<section id="plane{{ s }}">
+<header><h2>Privacy against accuracy</h2><p>A better defence lies further right (more accurate) and lower (less
+recovered). The grey band spans the null baselines of the points' own images: a point in or below it recovered no more than a
+guess that needs no attack.
+{% if 'DPSGD(' in study.pipelines | join %}DP-SGD, the baseline with a proof, is joined by a dashed line in order of
+ε. {% endif %}Bars are 95&nbsp;% intervals;
+hollow points are not validated, or of too few images.</p></header>
+<figure class="panel">{{ chart(view.planes) }}</figure>
+</section>
+{% endif %}
+"""
+
+PICTURES = """
+{% if view.grids %}
+<section id="pictures{{ s }}">
+<header><h2>Pictures</h2><p>What the attacker reconstructed beside the truth, worst case first: the target with the
+highest PSNR leads. <i>Protected</i> is
+{%- if view.split %} what entered the client half; what a defence does to its tokens does not show in it.
+{%- else %} what the model was trained on.{% endif %} Judge with your eyes: PSNR agrees only roughly
+with what people recognise.</p></header>
+{{ gallery(view.grids) }}
+</section>
+{% endif %}
+"""
+
+CURVES = """
+<section id="curves{{ s }}">
+<header><h2>Over the rounds</h2><p>First what each defence costs, then what each attack recovers when it is run early
+and late. The dotted line is the best null baseline; charts in dB share one axis. Bars are 95&nbsp;% intervals, hollow
+points are not validated, or of too few images.</p></header>
+{% if view.accuracy %}<figure class="panel">{{ chart(view.accuracy) }}</figure>{% endif %}
+<div class="panels">
+{% for caption, drawing in view.panels %}
+<figure class="panel"><figcaption>{{ caption | breakable }}</figcaption>{{ drawing }}</figure>
+{% endfor %}
+</div>
+{% if not view.accuracy and not view.panels %}<p class="soft">Nothing was measured yet.</p>{% endif %}
+</section>
+"""
+
+RESULTS = HEADLINE + SUMMARY + PLANE + PICTURES + LEAKS + SPLIT + CURVES

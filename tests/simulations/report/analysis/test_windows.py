@@ -1,0 +1,55 @@
+"""The report says how many windows of each size VisualMixer used, and warns where one size does all the work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulations.report import write_report
+from simulations.report.analysis.rows import Row
+from simulations.report.analysis.study import split
+from simulations.report.analysis.windows import WindowCounts, window_counts
+from tests.simulations.report.report_run import PIPELINES, Page, demo_rows, row, write_run
+
+MIXER = PIPELINES[1]
+
+
+def counted(windows: dict[int, int], images: int = 240, **given: Any) -> list[dict[str, Any]]:
+    numbers = {"counted-images": images} | {f"windows-of-{size}": number for size, number in windows.items()}
+    return [row(defense=MIXER, metric=name, value=number, n=4, **given) for name, number in numbers.items()]
+
+
+def page(directory: Path, windows: dict[int, int]) -> Page:
+    run = write_run(directory, rows=[*demo_rows(), *counted(windows)])
+    return Page(write_report(run).read_text(encoding="utf-8"))
+
+
+def test_counts_and_shares_of_the_area_are_shown(tmp_path: Path) -> None:
+    text = " ".join(page(tmp_path, {8: 10, 4: 20, 2: 80}).text.split())
+    assert (
+        "in 240 training images: 10 of 8 (50% of the area), 20 of 4 (25% of the area), 80 of 2 (25% of the area)"
+        in text
+    )
+    assert "one window size" not in text
+    assert "windows-of-8" not in text  # not among the numbers without a place
+
+
+@pytest.mark.parametrize("windows", [{4: 100}, {4: 0, 2: 77}, {4: 3, 2: 500}])
+def test_one_size_is_warned_of(tmp_path: Path, windows: dict[int, int]) -> None:
+    assert "one window size" in " ".join(page(tmp_path, windows).text.split())
+
+
+def test_nothing_moves_in_flat_images() -> None:
+    flat = WindowCounts(3, {4: 0, 2: 0})
+    assert flat.shares == {}
+    assert flat.caveat == ""
+    assert flat.text.endswith("none")
+
+
+def test_one_seed_is_shown_and_pipelines_without_counts_have_none() -> None:
+    rows = [*counted({4: 1}, seed=1), *counted({8: 7, 2: 9}, seed=0, round=3)]
+    (study,) = split([Row.from_json(one) for one in [*rows, *demo_rows()]], PIPELINES)
+    assert window_counts(study, MIXER) == WindowCounts(240, {8: 7, 2: 9})
+    assert window_counts(study, "") is None

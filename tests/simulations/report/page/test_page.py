@@ -1,0 +1,542 @@
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulations import report
+from simulations.report import page as page_module
+from simulations.report import write_report
+from tests.simulations.report.report_run import (
+    ATTACKED,
+    CONFIG,
+    INVERSION,
+    LABELS,
+    NULLS,
+    PIPELINES,
+    ROUNDS,
+    Page,
+    demo_rows,
+    png,
+    row,
+    setting,
+    write_run,
+)
+
+RUNS = ["#headline", "#summary", "#curves", "#control", "#attacks", "#failures", "#cards", "#configuration"]
+
+
+def build(directory: Path, **parts: Any) -> Page:
+    return Page(write_report(write_run(directory, **parts)).read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Page:
+    return build(tmp_path_factory.mktemp("demo"))
+
+
+def number(text: str) -> float:
+    """What a reader reads: a real minus sign, a unit, a ratio."""
+    found = re.search(r"[+\-]?\d+(\.\d+)?(e-?\d+)?", text.replace("\N{MINUS SIGN}", "-"))
+    assert found, text
+    return float(found.group())
+
+
+def values(rows: list[dict[str, Any]], **wanted: Any) -> list[float]:
+    return [one["value"] for one in rows if all(one[key] == value for key, value in wanted.items())]
+
+
+# Structure ------------------------------------------------------------------------------------------------------------
+
+
+def test_elements_are_nested_and_ids_are_unique(demo: Page) -> None:
+    assert demo.open == []
+    ids = [known["id"] for _, known in demo.tags if "id" in known]
+    assert len(ids) == len(set(ids))
+    targets = [str(known["href"]) for tag, known in demo.tags if tag == "a"]
+    assert set(RUNS) <= set(targets)
+    assert {target.removeprefix("#") for target in targets} <= set(ids)
+
+
+def test_nothing_is_loaded_from_anywhere(tmp_path: Path) -> None:
+    write_report(write_run(tmp_path, pictures=PICTURES))
+    source = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert not re.search(r"https?:|//[a-z]|@import|url\(|<script|<link|<iframe", source)
+    links = [known[key] for _, known in Page(source).tags for key in ("src", "href", "xlink:href") if key in known]
+    assert links
+    assert all(str(link).startswith(("#", "data:image/png;base64,")) for link in links)
+
+
+def test_both_colour_schemes_define_the_same_variables() -> None:
+    light, dark = report_css().split("@media (prefers-color-scheme: dark)")
+    dark = dark[: dark.index("* {")]
+    names = [set(re.findall(r"--(none|d\d|dp\d|page|card|ink)\b:", half)) for half in (light, dark)]
+    assert names[0] == names[1] >= {"none", "d0", "dp0", "page", "ink"}
+
+
+def report_css() -> str:
+    from simulations.report.page.style import CSS
+
+    return CSS
+
+
+def test_every_wide_part_scrolls_in_its_own_container(demo: Page) -> None:
+    parents = [known.get("class", "") for tag, known in demo.tags if tag in {"div", "table"}]
+    kinds = [tag for tag, _ in demo.tags if tag in {"div", "table"}]
+    before = [parents[at - 1] for at, kind in enumerate(kinds) if kind == "table"]
+    assert before
+    assert all(str(one).startswith("scroll") for one in before)
+
+
+# Numbers --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", range(len(PIPELINES)))
+def test_every_number_in_the_summary_follows_from_the_rows(demo: Page, place: int) -> None:
+    rows, defense = demo_rows(), PIPELINES[place]
+    shown = demo.table("summary")[place]
+    mine = {"defense": defense, "attack": ""}
+    clean = values(rows, metric="test-accuracy", reference="original", round=ROUNDS, **mine)[0]
+    assert number(shown["clean"][0]) == pytest.approx(100 * clean, abs=0.051)
+    deployed = clean
+    if "Mixer" in defense:
+        deployed = values(rows, metric="test-accuracy", reference="transformed", round=ROUNDS, **mine)[0]
+        assert number(shown["protected"][0]) == pytest.approx(100 * deployed, abs=0.051)
+    plain = values(rows, metric="test-accuracy", reference="original", round=ROUNDS, defense="", attack="")[0]
+    if defense:
+        assert number(shown["drop"][0]) == pytest.approx(100 * (plain - deployed), abs=0.051)
+    known = {"defense": defense, "attack": INVERSION}
+    scores = [one for one in rows if one["metric"] == "psnr" and one["reference"] == "original"]
+    mine_scores = [one for one in scores if one["defense"] == defense and one["attack"] == INVERSION]
+    best = max(mine_scores, key=lambda one: (one["ci_low"] > max(NULLS.values()), one["value"]))
+    at = best["round"]
+    assert shown["attack"] == ["InvertingGradients", f"round {at}, n = 16"]
+    assert number(shown["original"][0]) == pytest.approx(best["value"], abs=0.051)
+    ends = [number(end) for end in shown["original"][1].split(" to ")]
+    assert ends == pytest.approx([best["ci_low"], best["ci_high"]], abs=0.051)
+    assert number(shown["worst"][0]) == pytest.approx(best["worst"], abs=0.051)
+    assert number(shown["over null"][0]) == pytest.approx(best["value"] - max(NULLS.values()), abs=0.051)
+    assert shown["over null"][1] == "mean 12.2"
+    transformed = values(rows, metric="psnr", reference="transformed", round=at, **known)[0]
+    assert number(shown["transf."][0]) == pytest.approx(transformed, abs=0.051)
+    assert number(shown["SSIM"][0]) == pytest.approx(values(rows, metric="ssim", round=at, **known)[0], abs=0.0051)
+    found = max(values(rows, metric="label-accuracy", defense=defense, attack=LABELS))
+    assert number(shown["labels found"][0]) == pytest.approx(100 * found, abs=0.051)
+    for metric, column in (("train-seconds", "time"), ("update-bytes", "bytes")):
+        own, base = (np.mean(values(rows, metric=metric, defense=one)) for one in (defense, ""))
+        if defense:
+            assert number(shown[column][0]) == pytest.approx(own / base, abs=0.0051)
+    if "DPSGD" in defense:
+        spent = shown["ε (δ)"]
+        assert number(spent[0]) == pytest.approx(max(values(rows, metric="epsilon", defense=defense)), abs=0.0051)
+        assert number(spent[1]) == pytest.approx(1e-5)
+        probes = max(values(rows, metric="epsilon-with-probes", defense=defense))
+        assert number(spent[2]) == pytest.approx(probes, abs=0.0051)
+    else:
+        assert shown["ε (δ)"] == ["\N{EN DASH}"]
+
+
+def test_the_headline_has_one_careful_sentence_per_defence(demo: Page) -> None:
+    text = " ".join(demo.sections["headline"].split())
+    recovered = "No defence: the strongest attack recovered the images at 31.2 dB (n = 16, worst 40.1)"
+    assert f"{recovered}, 16 of 16 true images picked out of 100 candidates." in text
+    assert "Mixer(window=4): the strongest attack scored 9.4 dB" in text
+    # As deployed, Mixer sees protected test images: 0.6 + 0.3 against 0.95.
+    assert "round 3, probe test accuracy 90.0 % (\N{MINUS SIGN}5.0 points)" in text
+    assert "no better than the mean image (12.2 dB)" in text
+    assert (
+        "DPSGD(target_epsilon=2.0): the strongest attack scored 7.0 dB (n = 16, worst 8.0), no better than a grey"
+        in text
+    )
+    assert "untested against an adaptive attacker: LearnedRestorer did not run" in text
+    assert text.count("untested against an adaptive attacker") == 2
+    assert "private" not in text.lower()
+
+
+def test_the_long_table_shows_every_attack_with_its_baselines_and_status(demo: Page) -> None:
+    table = demo.table("attacks")
+    assert len(table) == len(PIPELINES) * len(ATTACKED) * 2
+    for line in table:
+        if line["Attack"][0] == INVERSION:
+            assert [line[name][0] for name in ("grey", "mean", "blurred")] == ["8.0", "12.2", "30.0"]
+            assert line["Status"] == ["✓ ok"]
+            assert line["n"] == ["16"]
+            assert number(line["model acc."][0]) == pytest.approx(10 * number(line["Round"][0]))
+
+
+def test_an_attack_that_fails_its_control_is_printed_as_not_validated(tmp_path: Path) -> None:
+    rows = demo_rows()
+    for one in rows:
+        if one["defense"] == "" and one["attack"] == INVERSION and one["round"] == 3 and one["metric"] == "psnr":
+            one |= {"value": 9.0, "ci_low": 8.5, "ci_high": 9.5}
+    found = build(tmp_path, rows=rows)
+    marked = [one for one in found.table("attacks") if "not validated" in one["Status"][0]]
+    assert len(marked) == len(PIPELINES)
+    assert {(one["Attack"][0], one["Round"][0]) for one in marked} == {(INVERSION, "3")}
+    verdicts = found.table("control")[0]
+    assert verdicts["round 1, probe"][0].startswith("✓ 31.2 against mean 12.2")
+    assert verdicts["round 3, probe"] == [
+        "✗ 9.0 against mean 12.2",
+        "16 of 16 picked out of 100",
+        "the undefended run scores no better than mean",
+    ]
+    assert "not-validated" in (tmp_path / "rows.csv").read_text(encoding="utf-8")
+    assert "Positive control failed" not in found.text
+
+
+def test_a_run_whose_attacks_all_fail_their_control_says_so_at_the_top(tmp_path: Path) -> None:
+    rows = [one for one in demo_rows() if one["attack"] not in NULLS]
+    assert "nothing here is evidence for any defence" in build(tmp_path, rows=rows).text
+
+
+def test_membership_has_columns_only_when_it_was_measured(demo: Page, tmp_path: Path) -> None:
+    assert "member AUC" not in demo.table("summary")[0]
+    card = setting(1)
+    more = [
+        row(attack="Threshold()", setting=card, metric=metric, value=value, ci_low=value - 0.1, ci_high=value + 0.1)
+        for metric, value in (("membership-auc", 0.73), ("membership-tpr", 0.125))
+    ]
+    shown = build(tmp_path, rows=demo_rows() + more).table("summary")[0]
+    assert shown["member AUC"] == ["0.73", "0.63 to 0.83"]
+    assert shown["TPR at 1\N{NO-BREAK SPACE}% FPR".replace("\N{NO-BREAK SPACE}", " ")][0] == "12.5 %"
+
+
+def test_what_is_unknown_is_shown_and_not_lost(tmp_path: Path) -> None:
+    more = [
+        row(metric="gpu-watts", value=312.5),
+        row(attack="Mystery(x=1)", setting=setting(1), metric="aura", reference="halo", value=0.625, worst=0.75),
+        row(
+            defense="Later()", attack="Mystery(x=1)", setting=setting(1), metric="psnr", reference="original", value=9.0
+        ),
+    ]
+    found = build(tmp_path, rows=demo_rows() + more)
+    others = found.table("attacks", 2)
+    assert [(one["Metric"][0], one["Value"][0]) for one in others] == [("gpu-watts", "312.5"), ("aura (halo)", "0.625")]
+    assert others[1]["Attack"] == ["Mystery(x=1)"]
+    assert "Later()" in found.sections["headline"]
+
+
+def test_failures_are_listed_with_their_reasons(tmp_path: Path) -> None:
+    more = [
+        row(metric="client", status="failed", client=3, round=2, message="RuntimeError: empty batch"),
+        row(metric="attack", attack="Broken()", setting=setting(1), status="failed", failures=8, message="NaN update"),
+    ]
+    told = {"attack_failures": ["diverged", "no memory"]}
+    for at in ATTACKED:
+        for metric in ("psnr", "ssim"):
+            known = {"metric": metric, "reference": "original", "value": 8.0, "failures": 2, "round": at}
+            more.append(row(attack="Shaky()", setting=setting(at, **told), **known))
+    found = build(tmp_path, rows=demo_rows() + more)
+    shown = [(one["What failed"][0], one["Trials"][0], one["Message"][0]) for one in found.table("failures")]
+    assert shown == [
+        ("client 3", "\N{EN DASH}", "RuntimeError: empty batch"),
+        ("Broken()", "8", "NaN update"),
+        ("Shaky()", "4", "diverged; no memory"),
+    ]
+    assert [one["Rounds"][0] for one in found.table("failures")] == ["2", "1", "1, 3"]
+    assert "1 client failure" in " ".join(found.table("summary")[0]["Defence"])
+    broken = next(one for one in found.table("attacks") if one["Attack"][0] == "Broken()")
+    assert broken["Status"] == ["✗ failed"]
+
+
+def test_threat_cards_separate_what_differs(demo: Page) -> None:
+    text = " ".join(demo.sections["cards"].split())
+    assert "observation probe" in text
+    assert [one["iterations"][0] for one in demo.table("cards")] == ["600", "\N{EN DASH}"]
+    assert INVERSION in demo.table("cards")[0]["Attacks"][0]
+
+
+# Pictures -------------------------------------------------------------------------------------------------------------
+
+PICTURES = [
+    {
+        "defense": defense,
+        "attack": INVERSION if kind == "reconstruction" else "",
+        "round": at,
+        "client": client,
+        "target": 0,
+        "image": 0,
+        "kind": kind,
+        "file": f"{PIPELINES.index(defense)}-{at}-{client}-{kind}.png",
+        "psnr": {0: 10.0, 1: 30.5, 2: None}[client] if kind == "reconstruction" else None,
+    }
+    for defense in PIPELINES[:2]
+    for at in (3, 1)
+    for client in (0, 1, 2)
+    for kind in ("original", "protected", "reconstruction")
+]
+
+
+def test_pictures_come_worst_case_first_in_the_first_attacked_round(tmp_path: Path) -> None:
+    found = build(tmp_path, pictures=PICTURES)
+    images = [known for tag, known in found.tags if tag == "img"]
+    assert len(images) == len(PICTURES)
+    alts = [str(known["alt"]) for known in images[:9]]
+    assert alts == [f"{name}, client {c}, target 0, image 0" for c in (1, 0, 2) for name in ALT_NAMES]
+    text = " ".join(found.sections["pictures"].split())
+    assert (
+        text.index("No defence round 1") < text.index("30.5 dB") < text.index("10.0 dB") < text.index("Other rounds: 3")
+    )
+
+
+ALT_NAMES = ("original", "protected", "InvertingGradients")
+
+
+def test_pictures_are_the_files_byte_for_byte(tmp_path: Path) -> None:
+    import base64
+
+    found = build(tmp_path, pictures=PICTURES)
+    embedded = {str(known["src"]).partition(",")[2] for tag, known in found.tags if tag == "img"}
+    files = {base64.b64encode(path.read_bytes()).decode() for path in (tmp_path / "pictures").glob("*.png")}
+    assert embedded == files
+
+
+def test_pictures_from_outside_and_files_that_are_no_png_are_not_embedded(tmp_path: Path) -> None:
+    (tmp_path / "secret.png").write_bytes(png(7))
+    bad = [PICTURES[0] | {"file": name} for name in ("../../secret.png", str(tmp_path / "secret.png"), "gone.png")]
+    directory = write_run(tmp_path / "run", pictures=[*bad, PICTURES[1] | {"file": "text.png"}])
+    (directory / "pictures" / "text.png").write_text("<svg onload=alert(1)>")
+    (directory / "pictures" / "gone.png").unlink()
+    found = Page(write_report(directory).read_text(encoding="utf-8"))
+    assert not [tag for tag, _ in found.tags if tag == "img"]
+    assert "pictures are missing or no PNG" in found.text
+
+
+def test_a_page_does_not_grow_without_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simulations.report.drawing.pictures.MOST_BYTES", 5 * len(png(0)))
+    found = build(tmp_path, pictures=PICTURES)
+    assert len([tag for tag, _ in found.tags if tag == "img"]) <= 5
+    assert "did not fit on this page" in found.text
+
+
+# Robustness -----------------------------------------------------------------------------------------------------------
+
+
+def test_texts_are_escaped_everywhere(tmp_path: Path) -> None:
+    evil = "<script>alert('x')</script>\"&"
+    card = setting(1, selection=evil)
+    rows = [
+        row(experiment=evil, dataset=evil, model=evil, scenario=evil, defense=defense, attack=attack, **known)
+        for defense in ("", evil)
+        for attack, known in (
+            ("", {"metric": "test-accuracy", "reference": "original", "value": 0.5}),
+            ("", {"metric": evil, "reference": evil, "value": 0.5}),
+            ("", {"metric": "client", "status": "failed", "message": evil}),
+            (evil, {"metric": "psnr", "reference": "original", "value": 9.0, "setting": card}),
+            (f"baseline:{evil}", {"metric": "psnr", "reference": "original", "value": 8.0, "setting": card}),
+        )
+    ]
+    config = {
+        "config": {evil: evil},
+        "defenses": {evil: {"sources": [evil], "adaptive_attacks": [evil]}},
+        "command": evil,
+    }
+    config |= {"versions": {evil: evil}, "progress": {"round": evil, "failed": evil}, evil: evil}
+    pictures = [PICTURES[2] | {"defense": evil, "attack": evil, "client": evil, "kind": evil}]
+    found = build(tmp_path, rows=rows, config=config, pictures=pictures)
+    assert not [tag for tag, _ in found.tags if tag == "script"]
+    assert not [key for _, known in found.tags for key in known if key.startswith("on")]
+    assert evil in found.text
+    assert found.open == []
+
+
+@pytest.mark.parametrize(
+    "missing", [("config.json",), ("rows.jsonl",), ("pictures",), ("config.json", "rows.jsonl", "pictures")]
+)
+def test_a_missing_part_costs_only_itself(tmp_path: Path, missing: tuple[str, ...]) -> None:
+    directory = write_run(tmp_path, pictures=PICTURES)
+    for name in missing:
+        path = directory / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    found = Page(write_report(directory).read_text(encoding="utf-8"))
+    assert "configuration" in found.sections
+    assert ("summary" in found.sections) == ("rows.jsonl" not in missing)
+    for name in missing:
+        assert (f"{name} is missing" in found.text) == (name != "pictures")
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "3", '{"pipelines": 3, "config": 4, "defenses": [1], "progress": []}']
+)
+def test_a_damaged_configuration_costs_only_itself(tmp_path: Path, content: str) -> None:
+    directory = write_run(tmp_path)
+    (directory / "config.json").write_text(content)
+    found = Page(write_report(directory).read_text(encoding="utf-8"))
+    assert len(found.table("summary")) == len(PIPELINES)
+
+
+def test_a_row_cut_off_by_a_killed_writer_is_noted(tmp_path: Path) -> None:
+    directory = write_run(tmp_path)
+    with (directory / "rows.jsonl").open("a") as file:
+        file.write('{"experiment": "demo", "metr')
+    found = Page(write_report(directory).read_text(encoding="utf-8"))
+    assert "the last line is cut off and was left out" in found.text
+    assert len(found.table("summary")) == len(PIPELINES)
+
+
+WHERE = {"pipeline": 3, "of": 6, "round": 2, "rounds": 8, "finished": False}
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (WHERE, "run in progress: round 2 of 8 of pipeline 3 of 6"),
+        (WHERE | {"failed": "no nodes"}, "run stopped after round 2 of 8 of pipeline 3 of 6: no nodes"),
+        (WHERE | {"finished": True}, ""),
+        (None, ""),
+    ],
+)
+def test_an_unfinished_run_says_how_far_it_came(tmp_path: Path, state: Any, expected: str) -> None:
+    text = build(tmp_path, config=CONFIG | {"progress": state}).text
+    assert expected in text
+    assert ("run in progress" in text) == expected.startswith("run in progress")
+
+
+def test_a_report_can_be_written_after_the_first_round(tmp_path: Path) -> None:
+    rows = [one for one in demo_rows() if one["defense"] == "" and one["round"] == 1]
+    assert len(build(tmp_path, rows=rows).table("summary")) == 1
+    assert "not attacked yet" in build(tmp_path, rows=[one for one in rows if not one["attack"]]).text
+
+
+def test_null_and_infinite_values_have_signs_of_their_own(tmp_path: Path) -> None:
+    card = setting(1)
+    rows = [
+        row(metric="test-accuracy", reference="original", value=None),
+        row(metric="epsilon", value=math.inf),
+        row(metric="psnr", reference="original", attack="A()", setting=card, value=math.inf, worst=math.inf),
+        row(metric="psnr", reference="original", attack="baseline:grey", setting=card, value=8.0),
+    ]
+    shown = build(tmp_path, rows=rows).table("summary")[0]
+    assert shown["original"] == ["∞"]
+    assert shown["ε (δ)"] == ["∞"]
+    assert shown["clean"] == ["\N{EN DASH}"]
+
+
+def test_several_seeds_are_averaged_and_named(tmp_path: Path) -> None:
+    rows = demo_rows(seeds=(0, 1, 2))
+    found = build(tmp_path, rows=rows)
+    assert "seeds 0, 1, 2" in " ".join(found.text.split())
+    shown = found.table("summary")[0]
+    psnr = values(rows, metric="psnr", reference="original", attack=INVERSION, defense="", round=1)
+    assert len(psnr) == 3
+    assert number(shown["original"][0]) == pytest.approx(np.mean(psnr), abs=0.051)
+    accuracy = values(rows, metric="test-accuracy", reference="original", defense="", round=ROUNDS)
+    assert number(shown["clean"][0]) == pytest.approx(100 * np.mean(accuracy), abs=0.051)
+    assert "(n = 48 over 3 seeds, worst 40.1)" in " ".join(found.sections["headline"].split())
+    by_seed = found.table("summary", 1)[0]
+    assert [by_seed[f"seed {seed}"][0] for seed in range(3)] == [f"{100 * value:.1f} %" for value in accuracy]
+    assert [number(by_seed[f"seed {seed}"][1]) for seed in range(3)] == pytest.approx(psnr, abs=0.051)
+
+
+def test_several_experiments_stay_apart(tmp_path: Path) -> None:
+    second = [one | {"experiment": "second", "dataset": "cifar10", "value": one["value"]} for one in demo_rows()]
+    named = [picture | {"experiment": "second"} for picture in PICTURES[:3]]
+    found = build(tmp_path, rows=demo_rows() + second, pictures=named + PICTURES[9:12])
+    assert {"summary1", "summary2", "attacks1", "attacks2", "pictures2", "pictures"} <= set(found.sections)
+    assert "pictures1" not in found.sections
+    assert found.table("summary1") == found.table("summary2") == found.table("summary1")
+    ids = [known["id"] for _, known in found.tags if "id" in known]
+    assert len(ids) == len(set(ids))
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers(-(10**20), 10**20) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+odd_rows = st.fixed_dictionaries(
+    {
+        "metric": st.sampled_from(
+            [
+                *("psnr", "ssim", "label-accuracy", "test-accuracy", "epsilon", "clients-failed", "odd"),
+                *("edge-macs", "log10-orders", "batches-lost", "mcc-micro", "identification", "mse-paper"),
+            ]
+        )
+    },
+    optional={
+        "attack": st.sampled_from(["", "A()", "baseline:grey"]) | json_values,
+        "defense": st.sampled_from(["", "D()", "DPSGD(target_epsilon=1.0)"]) | json_values,
+        "reference": st.sampled_from(["", "original", "transformed"]),
+        "round": st.integers(0, 3) | json_values,
+        "seed": st.integers(0, 1),
+        **dict.fromkeys(("value", "ci_low", "ci_high", "worst"), st.floats() | json_values),
+        **dict.fromkeys(("setting", "n", "status", "client", "failures", "message", "colour"), json_values),
+    },
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(odd_rows, max_size=10), json_values, st.dictionaries(st.sampled_from([*CONFIG, "odd"]), json_values))
+def test_nothing_in_the_data_stops_the_report(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], picture: Any, config: dict[str, Any]
+) -> None:
+    directory = tmp_path_factory.mktemp("odd")
+    write_run(directory, rows=rows, config=config)
+    (directory / "pictures").mkdir()
+    lines = [picture, {"file": "x", "kind": "original", "psnr": picture, "round": picture, "defense": picture}]
+    (directory / "pictures" / "index.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = Page(write_report(directory).read_text(encoding="utf-8"))
+    assert found.open == []
+    shutil.rmtree(directory)
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+
+def names(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()}
+
+
+def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
+    directory = write_run(tmp_path, pictures=PICTURES)
+    first = [(write_report(directory)).read_bytes(), (directory / "rows.csv").read_bytes()]
+    assert [write_report(directory).read_bytes(), (directory / "rows.csv").read_bytes()] == first
+
+
+def test_it_returns_the_page_and_leaves_nothing_else_behind(tmp_path: Path) -> None:
+    directory = write_run(tmp_path)
+    before = names(directory)
+    assert write_report(directory) == directory / "report.html"
+    assert names(directory) == before | {"report.html", "rows.csv"}
+
+
+def test_a_report_that_cannot_be_written_leaves_the_old_one_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = write_run(tmp_path)
+    old = write_report(directory).read_bytes()
+
+    def full(self: Path, text: str, **_: Any) -> int:
+        with self.open("w") as file:
+            file.write(text[:100])
+        raise OSError(28, "No space left on device")
+
+    (directory / "rows.jsonl").write_text("")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        with pytest.raises(OSError, match="No space"):
+            write_report(directory)
+    assert (directory / "report.html").read_bytes() == old
+    assert not [name for name in names(directory) if name.endswith(".tmp")]
+
+
+def test_the_rows_themselves_are_not_touched(tmp_path: Path) -> None:
+    directory = write_run(tmp_path)
+    before = (directory / "rows.jsonl").read_bytes()
+    write_report(directory)
+    assert (directory / "rows.jsonl").read_bytes() == before
+
+
+def test_the_package_is_python_only_because_a_flower_bundle_drops_the_rest() -> None:
+    folder = Path(report.__file__).parent
+    assert {path.suffix for path in folder.iterdir() if path.is_file()} == {".py"}
+    assert not [path for path in folder.iterdir() if path.stem.startswith("test_") or path.stem.endswith("_test")]
+    assert page_module.PAGE.count("<!doctype html>") == 1

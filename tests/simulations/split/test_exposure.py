@@ -1,0 +1,230 @@
+"""What an attack on smashed data sees is what the run has sent by then, image by image; budgets count the same transmissions."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from attacks.smashed.feature_averaging import FeatureAveraging
+from clients.records import tensors_of
+from clients.split.passes import SplitPasses
+from clients.task import Task
+from defenses.feature_noise import FeatureDP
+from defenses.pipeline import Pipeline
+from simulations.experiment import Experiment
+from strategies.split.audit import as_sent, most_transmissions, window
+from tests.clients.split.test_training import client
+from tests.simulations.split.test_run import Wire, split_experiment, split_rows
+
+CHEAP = FeatureAveraging(iterations=3, width=16, depth=1, heads=2, num_images=8)
+AVERAGING, BEYOND = repr(CHEAP), repr(replace(CHEAP, transmissions=5, beyond_run=True))
+PRIVATE = FeatureDP(clip=1.0, noise_multiplier=1.0)
+
+
+def task_of(settings: Experiment, **changes: Any) -> Task:
+    return replace(settings.task(Pipeline()), **changes)
+
+
+def cards(rows: list[dict[str, Any]], attack: str) -> dict[int, dict[str, Any]]:
+    """Round -> threat card of an attack on the undefended run."""
+    return {
+        r["round"]: r["setting"]
+        for r in rows
+        if (r["attack"], r["metric"], r["reference"]) == (attack, "psnr", "original")
+    }
+
+
+def sent_by(wire: Wire, until: int, partition: int, pipeline: str = "") -> Counter[int]:
+    """Example -> how often it crossed the wire in training, as anyone can count who reads all messages of the rounds."""
+    found: Counter[int] = Counter()
+    for at, request, reply in wire.of("train.step"):
+        task = json.loads(request.content["config"]["task"])
+        if at == partition and task["pipeline"] == pipeline and task["round"] <= until:
+            for rows in tensors_of(reply, "examples").values():
+                found.update(rows.tolist())
+    return found
+
+
+def images_sent_by(wire: Wire, until: int, partition: int, pipeline: str) -> Counter[int]:
+    """Test example -> how often it crossed the wire."""
+    found: Counter[int] = Counter()
+    for at, request, reply in wire.of("evaluate.smash"):
+        config = request.content["config"]
+        task = json.loads(config["task"])
+        if at == partition and task["pipeline"] == pipeline and task["round"] <= until:
+            found.update(range(config["first"], config["first"] + len(tensors_of(reply, "features")["0"])))
+    return found
+
+
+def test_an_attack_sees_an_image_as_often_as_the_run_has_sent_it(tmp_path: Path) -> None:
+    wire = Wire()
+    settings = split_experiment(
+        tmp_path / "run", local_epochs=2, attack_rounds="first,last", smashed_attacks=f"{AVERAGING}; {BEYOND}"
+    )
+    rows = split_rows(settings, wire)
+    assert not [row for row in rows if row["status"] == "failed"]
+    # It asks for 60: after one round of two passes an image was sent twice, after two rounds four times.
+    assert {at: card["transmissions_used"] for at, card in cards(rows, AVERAGING).items()} == {1: 2, 2: 4}
+    assert {at: card["transmissions"] for at, card in cards(rows, AVERAGING).items()} == {1: 2, 2: 4}
+    assert set(sent_by(wire, 1, 0).values()) == {2}
+    assert not any("upper_bound" in card for card in cards(rows, AVERAGING).values())
+    # More is possible, and is an upper bound by the one flag that reports read.
+    assert {at: card["transmissions_used"] for at, card in cards(rows, BEYOND).items()} == {1: 5, 2: 5}
+    assert {at: card["transmissions"] for at, card in cards(rows, BEYOND).items()} == {1: 2, 2: 4}
+    assert all("more transmissions" in card["upper_bound"] for card in cards(rows, BEYOND).values())
+
+
+def test_without_an_upper_bound_no_client_is_asked_for_more(tmp_path: Path) -> None:
+    wire = Wire()
+    split_rows(split_experiment(tmp_path / "run", attack_rounds="all", smashed_attacks=AVERAGING), wire)
+    asked = {
+        json.loads(q.content["config"]["task"])["round"]: q.content["config"]["transmissions"]
+        for _, q, _ in wire.of("train.smash")
+    }
+    # Nothing is trained between the last round and the final model.
+    assert asked == {1: 1, 2: 2, 3: 2}
+
+
+def test_with_few_local_steps_images_differ_in_how_often_they_were_sent(tmp_path: Path) -> None:
+    """Five steps of three a pass: who comes late in an order was sent once, who comes early twice."""
+    wire = Wire()
+    settings = split_experiment(
+        tmp_path / "run", rounds=5, local_steps=1, attack_rounds="last", smashed_attacks=AVERAGING, probe_images=8
+    )
+    rows = split_rows(settings, wire)
+    task = task_of(settings, round=5)
+    told, spread = [], set[int]()
+    for partition, request, reply in wire.of("train.smash"):
+        counts = tensors_of(reply, "exposure")["target-0"].tolist()
+        told += counts
+        sent = sent_by(wire, 5, partition)
+        spread |= set(sent.values())
+        # The images are those of the audit's own draw; as many times as the wire shows, over all of a client's examples.
+        assert set(counts) <= {0, *sent.values()}
+        assert request.content["config"]["transmissions"] == 2
+    assert spread == {1, 2}
+    (card,) = cards(rows, AVERAGING).values()
+    assert card["transmissions_used"] == max(1, max(told))
+    assert card["transmissions"] == f"{min(told)} to {max(told)}"
+    assert most_transmissions(task, 48) == 2
+
+
+@pytest.mark.parametrize(("steps", "epochs"), [(0, 2), (1, 1), (4, 1), (7, 1)])
+def test_the_client_counts_what_its_messages_hold(steps: int, epochs: int) -> None:
+    """45 examples in batches of 8: six batches a pass; 41 leave one over, who waits for another pass."""
+    for num_train in (45, 41):
+        changes = {"local_steps": steps, "local_epochs": epochs, "rounds": 4}
+        rounds = []
+        for at in range(1, 5):
+            one = client(num_train=num_train, round=at, **changes)
+            sent = torch.cat([one.batches._examples(number) for number in range(len(one.batches))])
+            rounds.append(torch.bincount(sent, minlength=num_train))
+        for first in range(1, 5):
+            for last in range(first, 5):
+                counted = client(num_train=num_train, round=4, **changes).batches.transmissions(first, last)
+                assert torch.equal(counted, sum(rounds[first - 1 : last], torch.zeros_like(counted)))
+                most = SplitPasses(client(num_train=num_train, **changes).task, num_train).transmissions(last, first)
+                assert int(counted.max()) <= most <= int(counted.max()) + 1
+        nothing = client(num_train=num_train, round=4, **changes).batches.transmissions(5, 4)
+        assert not nothing.any()
+
+
+def test_an_image_that_was_sent_less_often_shows_its_own_transmissions_again() -> None:
+    values = torch.arange(4 * 3).view(4, 3)
+    kept = as_sent(values, 3, torch.tensor([3, 2]))
+    assert kept[:, 0].tolist() == [0, 3, 6]
+    assert kept[:, 1].tolist() == [1, 4, 1]
+    # What came along is as it was sent.
+    assert kept[:, 2].tolist() == [2, 5, 8]
+    assert as_sent(values, 2, torch.tensor([0]))[:, 0].tolist() == [0, 0]
+    kept[:] = -1
+    assert values.min() == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        # Training images in rounds 1 to 3 of 4, and in the model after the last.
+        ({"round": 3}, (1, 3)),
+        ({"round": 5}, (1, 4)),
+        # A trained client half has these weights in this round alone; those after the last send nothing.
+        ({"round": 3, "train_edge": True}, (3, 3)),
+        ({"round": 5, "train_edge": True}, (5, 4)),
+        # Test images are sent in the evaluations behind rounds 0, 1, ...
+        ({"round": 3, "auxiliary_data": "private"}, (0, 3)),
+        ({"round": 5, "auxiliary_data": "private"}, (0, 4)),
+        ({"round": 3, "auxiliary_data": "private", "train_edge": True}, (2, 2)),
+        ({"round": 5, "auxiliary_data": "private", "train_edge": True}, (4, 4)),
+    ],
+)
+def test_the_rounds_whose_transmissions_belong_to_the_attacked_client_half(
+    tmp_path: Path, changes: dict[str, Any], expected: tuple[int, int]
+) -> None:
+    task = task_of(split_experiment(tmp_path, rounds=4, local_epochs=2), **changes)
+    assert window(task) == expected
+    passes = 1 if "auxiliary_data" in changes else 2
+    assert most_transmissions(task, 48) == max(1, passes * (expected[1] - expected[0] + 1))
+
+
+# Budgets -----------------------------------------------------------------------------------------------------------------
+
+
+def budget(rows: list[dict[str, Any]], metric: str) -> dict[int, float]:
+    return {row["round"]: row["value"] for row in rows if row["metric"] == metric and row["defense"] == repr(PRIVATE)}
+
+
+@pytest.mark.parametrize("labels", ["server", "client"])
+def test_epsilon_counts_what_was_sent_of_whoever_was_sent_most(tmp_path: Path, labels: str) -> None:
+    """Five rounds of one step of three, counted on the wire."""
+    wire, rounds = Wire(), 5
+    settings = split_experiment(
+        tmp_path / "run", rounds=rounds, local_steps=1, defenses=repr(PRIVATE), smashed_attacks="", labels="server"
+    )
+    spent = budget(split_rows(settings, wire), "epsilon")
+    most = [max(max(sent_by(wire, at, p, repr(PRIVATE)).values()) for p in (0, 1)) for at in range(1, rounds + 1)]
+    assert most == [1, 1, 1, 2, 2]
+    if labels == "client":  # the server cannot count then, and the budget is the same
+        spent = budget(split_rows(replace(settings, labels=labels, output_dir=str(tmp_path / "own"))), "epsilon")
+    # Test images are people too, and here they are sent more often: once behind every round, round 0 included.
+    tested = [
+        max(max(images_sent_by(wire, at, p, repr(PRIVATE)).values()) for p in (0, 1)) for at in range(1, rounds + 1)
+    ]
+    assert tested == [2, 3, 4, 5, 6]
+    assert list(spent.values()) == pytest.approx([PRIVATE.epsilon(max(c)) for c in zip(most, tested, strict=True)])
+
+
+def test_epsilon_counts_training_images_where_they_are_sent_more_often(tmp_path: Path) -> None:
+    settings = split_experiment(tmp_path / "run", local_epochs=3, defenses=repr(PRIVATE), smashed_attacks="")
+    assert budget(split_rows(settings), "epsilon") == pytest.approx({1: PRIVATE.epsilon(3), 2: PRIVATE.epsilon(6)})
+
+
+def test_what_an_audit_sends_is_stated_apart(tmp_path: Path) -> None:
+    settings = split_experiment(
+        tmp_path / "run", defenses=repr(PRIVATE), smashed_attacks=AVERAGING, attack_rounds="last", probe_targets=2
+    )
+    rows = split_rows(settings)
+    assert budget(rows, "epsilon") == pytest.approx({1: PRIVATE.epsilon(2), 2: PRIVATE.epsilon(3)})
+    # Two audit batches of two transmissions each, in the second round; an example may be in both.
+    assert budget(rows, "epsilon-with-probes") == pytest.approx({2: PRIVATE.epsilon(2 + 4)})
+
+
+def test_an_audit_of_test_images_spends_their_budget(tmp_path: Path) -> None:
+    settings = split_experiment(
+        tmp_path / "run",
+        defenses=repr(PRIVATE),
+        smashed_attacks=AVERAGING,
+        attack_rounds="last",
+        auxiliary_data="private",
+    )
+    rows = split_rows(settings)
+    assert budget(rows, "epsilon") == pytest.approx({1: PRIVATE.epsilon(2), 2: PRIVATE.epsilon(3)})
+    # An audit batch of three transmissions; test images go on top of the test images' own count.
+    assert budget(rows, "epsilon-with-probes") == pytest.approx({2: PRIVATE.epsilon(3 + 3)})
+    # Test images went over the wire in the evaluations behind rounds 0, 1 and 2.
+    assert {card["transmissions_used"] for card in cards(rows, AVERAGING).values()} == {3}

@@ -1,0 +1,454 @@
+"""Clients of a split federation that fail: what it costs, what is said, and that the run goes on."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, Message, MetricRecord
+
+import attacks
+from attacks.base import Labels
+from attacks.smashed.base import SmashedAttack, SmashedData
+from clients.records import tensors_of
+from clients.split.batches import SplitBatches
+from simulations.run_directory import read_lines
+from simulations.server_app import run_experiment
+from strategies.guard import TooFewReplies
+from tests.local_grid import LocalGrid
+from tests.simulations.split.test_run import Wire, split_experiment, split_rows
+from tests.strategies.split.test_split_fed import Federation, federation, settings_for
+
+Break = Callable[[Message], Message | None]
+"""Spoils a reply; None loses it."""
+
+
+def at_step(request: Message, first: int, server_round: int = 1) -> bool:
+    """Whether a message is that training step of a round."""
+    if request.metadata.message_type != "train.step":
+        return False
+    config: Any = request.content["config"]
+    return (config["first"], json.loads(config["task"])["round"]) == (first, server_round)
+
+
+def spoiling(spoil: Break, first: int = 1, partition: int = 1) -> Callable[[int, Message, Message], Message | None]:
+    """A tamper function: one client's reply to one step of round 1."""
+
+    def tamper(at: int, request: Message, reply: Message) -> Message | None:
+        return spoil(reply) if at == partition and at_step(request, first) else reply
+
+    return tamper
+
+
+class Deaf(LocalGrid):
+    """Some messages never reach their client, which is told to have raised."""
+
+    def __init__(self, clients: int, deaf: Callable[[int, Message], bool], tamper: Any = None) -> None:
+        super().__init__(clients, tamper)
+        self.deaf = deaf
+
+    def _answer(self, message: Message) -> Message | None:
+        if not self.deaf(message.metadata.dst_node_id - 100, message):
+            return super()._answer(message)
+        kept, self.tamper = self.tamper, raising
+        try:
+            # With another type, nothing of the client's state is touched.
+            message.metadata.message_type = "query.partition"
+            return super()._answer(message)
+        finally:
+            self.tamper = kept
+
+
+def raising(*_: Any) -> Message:
+    raise RuntimeError("disk full")
+
+
+def edit(record: str, change: Callable[[dict[str, np.ndarray]], None]) -> Break:
+    """Changes the arrays of a record."""
+
+    def spoil(reply: Message) -> Message:
+        arrays = {name: array.numpy().copy() for name, array in reply.content[record].items()}
+        change(arrays)
+        reply.content[record] = ArrayRecord({name: Array(values) for name, values in arrays.items()})
+        return reply
+
+    return spoil
+
+
+def setting(record: str, make: Callable[[np.ndarray], np.ndarray]) -> Break:
+    """Replaces the first batch of a record."""
+    return edit(record, lambda arrays: arrays.update({"0": make(arrays["0"])}))
+
+
+def at(place: int, value: float) -> Callable[[np.ndarray], np.ndarray]:
+    """Sets one entry."""
+
+    def make(values: np.ndarray) -> np.ndarray:
+        values.flat[place] = value
+        return values
+
+    return make
+
+
+def without(record: str) -> Break:
+    def spoil(reply: Message) -> Message:
+        del reply.content[record]
+        return reply
+
+    return spoil
+
+
+def counting(value: Any) -> Break:
+    def spoil(reply: Message) -> Message:
+        numbers: Any = reply.content["metrics"]
+        numbers["num-examples"] = value
+        return reply
+
+    return spoil
+
+
+BROKEN: dict[str, tuple[str, Break, str]] = {
+    "raises": ("server", raising, "disk full"),
+    "silent": ("server", lambda reply: None, "no reply within 300 s"),
+    "nan": ("server", setting("features", at(7, np.nan)), "features: '0' holds NaN or infinite"),
+    "infinite": ("server", setting("features", at(7, np.inf)), "features: '0' holds NaN or infinite"),
+    "shape": ("server", setting("features", lambda v: v[:, :-1]), "expected float32(16, 16, 16)"),
+    "class token": ("server", setting("features", lambda v: np.concatenate([v, v[:, :1]], 1)), "float32(16, 17, 16)"),
+    "dtype": ("server", setting("features", lambda v: v.astype(np.float64)), "features: '0' is float64"),
+    "names": ("server", edit("features", lambda arrays: arrays.update({"5": arrays.pop("0")})), "names differ"),
+    "more batches": ("server", edit("features", lambda arrays: arrays.update({"1": arrays["0"]})), "names differ"),
+    "no features": ("server", without("features"), "the reply has no 'features'"),
+    "no examples": ("server", without("examples"), "the reply has no 'examples'"),
+    "unknown example": ("server", setting("examples", at(3, 48)), "to 48, the client holds 48"),
+    "negative example": ("server", setting("examples", at(3, -1)), "examples: -1 to"),
+    "fewer examples": ("server", setting("examples", lambda v: v[1:]), "expected int64(16,)"),
+    "half examples": ("server", setting("examples", lambda v: v.astype(np.float32)), "examples: '0' is float32"),
+    "count": ("server", counting(-5), "num-examples is -5"),
+    "no targets": ("client", without("targets"), "the reply has no 'targets'"),
+    "classes": ("client", setting("targets", lambda v: v[:, :9]), "expected float32(16, 10)"),
+    "nan targets": ("client", setting("targets", at(0, np.nan)), "targets: '0' holds NaN"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_bad_reply_costs_its_own_batch_and_a_row(tmp_path: Path, kind: str) -> None:
+    labels, spoil, reason = BROKEN[kind]
+    settings = split_experiment(tmp_path / "run", labels=labels, batches_per_message=1, rounds=1, test_limit=4)
+    grid = LocalGrid(2, spoiling(spoil))
+    run_experiment(grid, settings)
+    rows = read_lines(tmp_path / "run" / "rows.jsonl")
+    failed = [row for row in rows if row["status"] == "failed"]
+    assert [(row["client"], row["round"], row["metric"]) for row in failed] == [(1, 1, "client")]
+    assert failed[0]["message"].startswith("train.step: ")
+    assert reason in failed[0]["message"]
+    counted = {row["metric"]: (row["value"], row["n"]) for row in rows if row["round"] == 1 and not row["reference"]}
+    assert counted["batches-lost"] == (1, 6)
+    assert counted["clients-failed"] == (1, 2)
+    # The other's batch, and its own before and after.
+    assert counted["train-loss"][1] == 5 * 16
+    assert grid.sent.count(("train.step", 1)) == 3
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["progress"]["finished"]
+
+
+def test_a_client_that_failed_comes_back_in_the_next_round(tmp_path: Path) -> None:
+    rows = split_rows(split_experiment(tmp_path / "run", test_limit=4), spoiling(raising, first=2))
+    lost = [(row["round"], row["value"], row["n"]) for row in rows if row["metric"] == "batches-lost"]
+    # Batches of two a message: the second holds one.
+    assert lost == [(1, 1, 6), (2, 0, 6)]
+
+
+@pytest.mark.parametrize("train_edge", [False, True], ids=["frozen", "trained"])
+def test_when_all_clients_fail_the_run_stops_and_says_why(tmp_path: Path, train_edge: bool) -> None:
+    def tamper(partition: int, request: Message, reply: Message) -> Message:
+        return raising() if at_step(request, 2) else reply
+
+    settings = split_experiment(tmp_path / "run", train_edge=train_edge, test_limit=4)
+    with pytest.raises(TooFewReplies, match=r"round 1, no defence: 0 of 2 train\.step replies are usable"):
+        split_rows(settings, tamper)
+    failed = [row for row in read_lines(tmp_path / "run" / "rows.jsonl") if row["status"] == "failed"]
+    assert [row["client"] for row in failed] == [0, 1]
+    assert all("disk full" in row["message"] for row in failed)
+    assert "min-usable" in json.loads((tmp_path / "run" / "config.json").read_text())["progress"]["failed"]
+
+
+def test_min_usable_counts_both_waves_of_a_step(tmp_path: Path) -> None:
+    settings = split_experiment(tmp_path / "run", min_usable=0.9, test_limit=4)
+    with pytest.raises(TooFewReplies, match=r"1 of 2 train\.step replies are usable, min-usable = 0\.9"):
+        split_rows(settings, spoiling(raising, first=0))
+
+
+class Hurried(LocalGrid):
+    """Client 1 gets half a second for its second step, and all the time it needs for everything else."""
+
+    def _answer(self, message: Message) -> Message | None:
+        if message.metadata.dst_node_id == 101 and at_step(message, 1):
+            config: Any = message.content["config"]
+            config["timeout"] = 0.5
+        return super()._answer(message)
+
+
+def test_a_client_that_hangs_is_stopped_by_its_watchdog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = SplitBatches.smash
+
+    def hang(self: SplitBatches, edge: Any, number: int) -> Any:
+        if self.data.partition == 1 and number == 1:
+            time.sleep(600)
+        return honest(self, edge, number)
+
+    monkeypatch.setattr(SplitBatches, "smash", hang)
+    run_experiment(Hurried(2), split_experiment(tmp_path / "run", batches_per_message=1, rounds=1, test_limit=4))
+    rows = read_lines(tmp_path / "run" / "rows.jsonl")
+    (failed,) = [row for row in rows if row["status"] == "failed"]
+    assert failed["client"] == 1
+    assert "client ran longer than client-timeout = 0.5 s" in failed["message"]
+    assert [(row["value"], row["n"]) for row in rows if row["metric"] == "batches-lost"] == [(1, 6)]
+
+
+# A trained client half ---------------------------------------------------------------------------------------------------
+
+
+def trained(tmp_path: Path, deaf: Callable[[int, Message], bool], monkeypatch: pytest.MonkeyPatch) -> Federation:
+    """One round of two clients with a trained half and one batch a message, some of which do not arrive."""
+    settings = settings_for(tmp_path, train_edge=True, batches_per_message=1)
+    monkeypatch.setattr("tests.strategies.split.test_split_fed.LocalGrid", lambda n, tamper: Deaf(n, deaf, tamper))
+    run = federation(settings, 2)
+    run.server.train_round(1)
+    return run
+
+
+def ignoring(message_type: str, first: int | None = None) -> Callable[[int, Message], bool]:
+    """Client 1 does not get the messages of a type, or one step."""
+
+    def deaf(partition: int, message: Message) -> bool:
+        config: Any = message.content["config"]
+        wanted = message.metadata.message_type == message_type and (first is None or config["first"] == first)
+        return partition == 1 and wanted
+
+    return deaf
+
+
+def local_steps(run: Federation) -> dict[int, int]:
+    """Partition -> optimizer steps behind its update."""
+    return {p: reply.content["metrics"]["local-steps"] for p, _, reply in run.wire.of("train.collect")}
+
+
+def failures(run: Federation) -> list[tuple[int, str]]:
+    """Client and type of message."""
+    rows = [row for row in run.rows.found if row.get("status") == "failed"]
+    return [(row["client"], row["message"].partition(":")[0]) for row in rows]
+
+
+def assert_averaged(run: Federation) -> None:
+    """The client half moved by the mean of the updates that came, weighted by examples."""
+    before, _ = run.task.build_halves()
+    updates = {p: tensors_of(reply, "arrays") for p, _, reply in run.wire.of("train.collect")}
+    total = sum(run.clients.sizes[p][0] for p in updates)
+    for name, weight in before.named_parameters():
+        mean = sum(run.clients.sizes[p][0] / total * update[name] for p, update in updates.items())
+        torch.testing.assert_close(run.server.edge[name], weight.detach() + mean, rtol=0, atol=1e-6)
+
+
+def test_who_misses_the_first_step_gets_the_weights_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = trained(tmp_path, ignoring("train.step", first=0), monkeypatch)
+    with_weights = [(p, request.content["config"]["first"]) for p, request, _ in run.wire.of("train.step")
+                    if "edge" in request.content]  # fmt: skip
+    assert with_weights == [(0, 0), (1, 1)]
+    assert failures(run) == [(1, "train.step")]
+    assert run.rows.of("batches-lost") == [1]
+    assert local_steps(run) == {0: 3, 1: 2}
+    assert_averaged(run)
+
+
+def test_who_misses_a_later_step_loses_the_gradients_that_came_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = trained(tmp_path, ignoring("train.step", first=1), monkeypatch)
+    assert run.rows.of("batches-lost") == [1]
+    assert run.rows.of("clients-failed") == [1]
+    assert local_steps(run) == {0: 3, 1: 1}
+    third = [
+        request for p, request, _ in run.wire.of("train.step") if (p, request.content["config"]["first"]) == (1, 2)
+    ]
+    assert "gradients" not in third[0].content
+    assert_averaged(run)
+
+
+def test_who_misses_the_last_gradients_is_averaged_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = trained(tmp_path, ignoring("train.backward"), monkeypatch)
+    assert failures(run) == [(1, "train.backward")]
+    assert run.rows.of("batches-lost") == [0]
+    assert local_steps(run) == {0: 3, 1: 2}
+    assert_averaged(run)
+
+
+def test_who_sends_no_update_is_left_out_of_the_average(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = trained(tmp_path, ignoring("train.collect"), monkeypatch)
+    assert failures(run) == [(1, "train.collect")]
+    assert local_steps(run) == {0: 3}
+    assert run.rows.of("batches-lost") == [0]
+    assert_averaged(run)
+
+
+def test_who_was_away_for_the_whole_round_has_no_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = trained(tmp_path, ignoring("train.step"), monkeypatch)
+    assert failures(run) == [(1, "train.step")] * 3 + [(1, "train.collect")]
+    said = [row["message"] for row in run.rows.found if row.get("status") == "failed"]
+    assert "does not hold the client half of round 1; it missed its beginning" in said[-1]
+    assert local_steps(run) == {0: 3}
+    assert_averaged(run)
+
+
+def test_a_client_that_raises_in_a_step_keeps_its_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real path of an error: what the client had before the step is what it goes on with."""
+    honest = SplitBatches.smash
+
+    def broken(self: SplitBatches, edge: Any, number: int) -> Any:
+        # Only where a batch is sent: going back through it, autograd is on.
+        if self.data.partition == 1 and number == 1 and not edge.embedding.proj.weight.requires_grad:
+            raise RuntimeError("disk full")
+        return honest(self, edge, number)
+
+    monkeypatch.setattr(SplitBatches, "smash", broken)
+    run = federation(settings_for(tmp_path, train_edge=True, batches_per_message=1), 2)
+    run.server.train_round(1)
+    (failed,) = [row for row in run.rows.found if row.get("status") == "failed"]
+    assert failed["message"].startswith("train.step: ")
+    assert "disk full" in failed["message"]
+    assert run.rows.of("batches-lost") == [1]
+    assert set(local_steps(run)) == {0, 1}
+    assert_averaged(run)
+
+
+@pytest.mark.parametrize("kind", ["nan", "shape", "names"])
+def test_an_update_that_cannot_be_used_is_not_averaged(tmp_path: Path, kind: str) -> None:
+    first = "class_token"
+    spoil = {
+        "nan": edit("arrays", lambda arrays: arrays[first].fill(np.nan)),
+        "shape": edit("arrays", lambda arrays: arrays.update({first: arrays[first][..., :-1]})),
+        "names": edit("arrays", lambda arrays: arrays.pop(first)),
+    }[kind]
+
+    def tamper(partition: int, request: Message, reply: Message) -> Message | None:
+        wanted = partition == 1 and request.metadata.message_type == "train.collect"
+        return spoil(reply) if wanted else reply
+
+    rows = split_rows(split_experiment(tmp_path / "run", train_edge=True, rounds=1, test_limit=4), tamper)
+    (failed,) = [row for row in rows if row["status"] == "failed"]
+    assert failed["client"] == 1
+    assert failed["message"].startswith("train.collect: ")
+
+
+# Evaluation and audit ----------------------------------------------------------------------------------------------------
+
+
+def on(message_type: str, spoil: Break, **config: Any) -> Callable[[int, Message, Message], Message | None]:
+    """A tamper function: client 1's replies of a type, with such a ``config``."""
+
+    def tamper(partition: int, request: Message, reply: Message) -> Message | None:
+        asked: Any = request.content["config"]
+        wanted = partition == 1 and request.metadata.message_type == message_type
+        return spoil(reply) if wanted and all(asked[key] == value for key, value in config.items()) else reply
+
+    return tamper
+
+
+def metric(name: str, value: Any) -> Break:
+    def spoil(reply: Message) -> Message:
+        numbers: Any = reply.content["metrics"]
+        reply.content["metrics"] = MetricRecord({**numbers, name: value})
+        return reply
+
+    return spoil
+
+
+JUDGED = {
+    "raises": ("evaluate", {}, raising, "disk full"),
+    "silent": ("evaluate", {}, lambda reply: None, "no reply"),
+    "second part": ("evaluate.smash", {"first": 16}, raising, "disk full"),
+    "nan": ("evaluate.smash", {"first": 0}, setting("features", at(0, np.nan)), "NaN"),
+    "fewer": ("evaluate.smash", {"first": 16}, setting("features", lambda v: v[1:]), "expected float32(4, 16, 16)"),
+    "counts": ("evaluate", {}, metric("true-positives", [1.0]), "true-positives is [1.0]"),
+    "loss": ("evaluate", {}, metric("loss", [float("nan")]), "loss is [nan]"),
+    "other examples": ("evaluate", {}, metric("examples", [1000]), "examples is [1000]"),
+    "counts of more": ("evaluate", {}, metric("true-positives", [20] * 10), "are not those of 20 examples"),
+    "negative counts": ("evaluate", {}, metric("false-positives", [-1] * 10), "false-positives is [-1, -1"),
+}
+
+
+@pytest.mark.parametrize("kind", JUDGED)
+def test_a_client_whose_test_images_cannot_be_judged_is_left_out(tmp_path: Path, kind: str) -> None:
+    message_type, config, spoil, reason = JUDGED[kind]
+    settings = split_experiment(tmp_path / "run", rounds=1, batches_per_message=1, test_limit=40, local_steps=1)
+    wire = Wire()
+    tamper = on(message_type, spoil, **config)
+
+    def both(partition: int, request: Message, reply: Message) -> Message | None:
+        spoiled = tamper(partition, request, reply)
+        return spoiled if spoiled is None else wire(partition, request, spoiled)
+
+    rows = split_rows(settings, both)
+    failed = [(row["client"], row["message"]) for row in rows if row["status"] == "failed"]
+    assert len(failed) == 2, "of the initial and of the trained model"
+    assert all(
+        client == 1 and message.startswith(f"{message_type}: ") and reason in message for client, message in failed
+    )
+    assert {row["n"] for row in rows if row["metric"] in ("test-accuracy", "test-loss")} == {20}
+    if message_type == "evaluate.smash":
+        # Logits of some of its images are of no use to it.
+        assert {partition for partition, _, _ in wire.of("evaluate")} == {0}
+
+
+@pytest.mark.parametrize("extra", [[1.0, 2.0, 3.0], 5])
+def test_numbers_that_nobody_asked_for_do_not_end_the_run(tmp_path: Path, extra: Any) -> None:
+    def tamper(partition: int, request: Message, reply: Message) -> Message:
+        if request.metadata.message_type in ("evaluate", "train.step"):
+            spoiled = extra[: partition + 2] if isinstance(extra, list) else extra
+            return metric("train-seconds", spoiled)(metric("mood", spoiled)(reply))  # type: ignore[return-value]
+        return reply
+
+    rows = split_rows(split_experiment(tmp_path / "run", rounds=1, test_limit=4), tamper)
+    assert {row["n"] for row in rows if row["metric"] == "test-accuracy"} == {4}
+
+
+@dataclass(frozen=True, repr=False)
+class WantsStep(SmashedAttack[Labels]):
+    """Fails where it is not shown the client half's own step."""
+
+    @property
+    def needs_step(self) -> bool:
+        return True
+
+    def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Labels:
+        if observation.step is None:
+            return self.failed(observation, "no step")
+        return Labels(torch.zeros(observation.num_targets, dtype=torch.int64))
+
+    def failed(self, observation: SmashedData, reason: str) -> Labels:
+        return Labels(torch.full((observation.num_targets,), -1), failure=reason)
+
+
+@pytest.mark.parametrize(("message_type", "n", "missing"), [("train.smash", 2, 0), ("train.audit_step", 4, 2)])
+def test_an_audit_goes_on_with_those_who_answered(
+    tmp_path: Path, message_type: str, n: int, missing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attacks, "WantsStep", WantsStep, raising=False)
+    monkeypatch.setattr(attacks, "__all__", [*attacks.__all__, "WantsStep"])
+    settings = split_experiment(
+        tmp_path / "run", rounds=1, attack_rounds="last", train_edge=True, test_limit=4, smashed_attacks="WantsStep()"
+    )
+    rows = split_rows(settings, on(message_type, raising))
+    (failed,) = [row for row in rows if row["status"] == "failed"]
+    assert (failed["client"], failed["message"]) == (1, f"{message_type}: RuntimeError: disk full")
+    (scored,) = [row for row in rows if row["metric"] == "label-accuracy" and row["attack"] == "WantsStep()"]
+    assert (scored["n"], scored["failures"]) == (n, missing)

@@ -1,0 +1,417 @@
+"""The split federation in this process: real clients, real server half, real attacks; only the transport is local."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import ArrayRecord, Message
+from torch import Tensor
+
+import attacks
+from attacks.base import Labels
+from attacks.normalisation import normalise
+from attacks.smashed.base import SmashedAttack, SmashedData
+from clients.auxiliary import Auxiliary
+from clients.records import tensors_of
+from defenses.pipeline import Pipeline
+from simulations.experiment import Experiment
+from simulations.run_directory import read_lines
+from simulations.server_app import run_experiment
+from strategies.audit import runner as attack_runner
+from tests.local_grid import LocalGrid, Tamper
+
+DECODER = "TokenDecoder(iterations=3, width=16, depth=1, heads=2)"
+SHUFFLES = ("", "PatchShuffle()", "BatchShuffle(k=0.4)")
+
+
+def split_experiment(out: Path, **changes: Any) -> Experiment:
+    """Two clients with three batches of 16 digits each: 120 examples less a fifth for the server. 16 tokens of length 16."""
+    small = Experiment(
+        scenario="split", model="vit", output_dir=str(out), dataset="mnist-5k", train_limit=120, test_limit=30, num_clients=2,
+        rounds=2, local_epochs=1, batch_size=16, patch_size=7, width=16, depth=2, heads=2, learning_rate=0.3, momentum=0.5,
+        batches_per_message=2, defenses="", smashed_attacks=f"{DECODER}; ServerPrediction()", attack_rounds="",
+        probe_targets=1, probe_images=2, attack_workers=0, adaptive=False, share_images=False,
+    )  # fmt: skip
+    return replace(small, **changes)
+
+
+def split_rows(settings: Experiment, tamper: Tamper | None = None) -> list[dict[str, Any]]:
+    """The rows of a run."""
+    run_experiment(LocalGrid(settings.num_clients, tamper), settings)
+    return read_lines(Path(settings.output_dir) / "rows.jsonl")
+
+
+def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows without what measures time."""
+    kept = [row for row in rows if "second" not in row["metric"]]
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in kept]
+
+
+def values(rows: list[dict[str, Any]], metric: str, defense: str | None = None) -> list[float]:
+    """A metric's values in the order of pipelines and rounds, of protected images where there are both."""
+    return [
+        row["value"]
+        for row in rows
+        if row["metric"] == metric and row["reference"] != "original" and defense in (None, row["defense"])
+    ]
+
+
+@dataclass
+class Wire:
+    """Everything that crossed the wire: (partition, type, request, reply)."""
+
+    messages: list[tuple[int, str, Message, Message]] = field(default_factory=list)
+
+    def __call__(self, partition: int, request: Message, reply: Message) -> Message:
+        self.messages.append((partition, request.metadata.message_type, request, copy.deepcopy(reply)))
+        return reply
+
+    def of(self, message_type: str) -> list[tuple[int, Message, Message]]:
+        """The messages of one type, in the order sent."""
+        return [(at, request, reply) for at, kind, request, reply in self.messages if kind == message_type]
+
+
+def arrays_in(message: Message) -> dict[str, dict[str, Tensor]]:
+    """Record -> name -> tensor."""
+    return {
+        name: tensors_of(message, name) for name, record in message.content.items() if isinstance(record, ArrayRecord)
+    }
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["frozen", "trained"])
+def shuffled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The rows of a run with both shuffles, with a frozen and a trained client half."""
+    settings = split_experiment(
+        tmp_path_factory.mktemp("shuffled") / "run", defenses="; ".join(SHUFFLES[1:]), attack_rounds="last",
+        share_images=True, train_edge=request.param,
+    )  # fmt: skip
+    return split_rows(settings)
+
+
+# Rows --------------------------------------------------------------------------------------------------------------------
+
+
+def test_every_pipeline_has_rows_of_every_kind(shuffled: list[dict[str, Any]]) -> None:
+    assert {row["scenario"] for row in shuffled} == {"split"}
+    assert {row["defense"] for row in shuffled} == set(SHUFFLES)
+    assert not [row for row in shuffled if row["status"] == "failed"]
+    for defense in SHUFFLES:
+        mine = [row for row in shuffled if row["defense"] == defense]
+        by_round = {at: {row["metric"] for row in mine if row["round"] == at and not row["attack"]} for at in range(3)}
+        evaluated = {"test-accuracy", "test-loss", "mcc-micro", "mcc-macro"}
+        cost = {"edge-parameters", "edge-macs", "edge-training-macs", "edge-peak-bytes"}
+        counts = {"log10-orders", "log10-target-share"} if defense else set()
+        trained = {"train-loss", "clients-failed", "batches-lost", "train-seconds", "update-bytes", "bytes-per-sample"}
+        assert by_round[0] == evaluated | cost | counts
+        assert evaluated | trained <= by_round[1]
+        assert by_round[1] == by_round[2]
+        attacked = {row["attack"] for row in mine if row["round"] == 2}
+        baselines = {*(f"baseline:{name}" for name in ("grey", "mean", "uniform")), "scale:blurred", "scale:class-mean"}
+        assert attacked == {"", DECODER, "ServerPrediction()"} | baselines
+        found = {row["metric"] for row in mine if row["attack"] == DECODER}
+        assert {"psnr", "ssim", "mse", "psnr-paper", "ssim-paper", "mse-paper", "recognition", "holdout_psnr"} <= found
+        # Two clients with one audit batch of two images each.
+        scored = [row for row in mine if row["attack"] == DECODER and row["metric"] == "psnr"]
+        assert {(row["reference"], row["n"]) for row in scored} == {("original", 4), ("transformed", 4)}
+
+
+def test_the_final_model_is_attacked_as_the_last_round_left_it(tmp_path: Path) -> None:
+    """Nothing is trained for it: a run that only adds the final attack has the same other rows."""
+    runs, wire = [], Wire()
+    for attacked in ("last", "last,final"):
+        settings = split_experiment(
+            tmp_path / attacked, defenses="", rounds=2, attack_rounds=attacked, train_edge=True,
+            smashed_attacks="ServerPrediction()",
+        )  # fmt: skip
+        wire = Wire()
+        runs.append(untimed(split_rows(settings, wire)))
+    halves: dict[str, dict[int, Any]] = {}
+    for kind in ("train.smash", "evaluate.smash"):
+        halves[kind] = {
+            json.loads(request.content["config"]["task"])["round"]: tensors_of(request, "edge")
+            for _, request, _ in wire.of(kind)
+        }
+    asked, evaluated = halves["train.smash"], halves["evaluate.smash"]
+    assert set(asked) == {2, 3}
+    assert all(torch.equal(weight, evaluated[2][name]) for name, weight in asked[3].items())
+    assert any(not torch.equal(weight, asked[2][name]) for name, weight in asked[3].items())
+    final = [row for row in runs[1] if row["final"]]
+    assert [row for row in runs[1] if not row["final"]] == runs[0]
+    assert {row["round"] for row in final} == {3}
+    assert any(row["attack"] == "ServerPrediction()" for row in final)
+    accuracy = {row["round"]: row["value"] for row in runs[1] if row["metric"] == "test-accuracy"}
+    assert {row["setting"]["model_accuracy"] for row in final} == {round(accuracy[2], 4)}
+
+
+def test_utility_counts_every_example_once(shuffled: list[dict[str, Any]]) -> None:
+    assert {row["n"] for row in shuffled if row["metric"] == "train-loss"} == {96}
+    assert {row["n"] for row in shuffled if row["metric"] == "test-accuracy"} == {30}
+    lost = [(row["value"], row["n"]) for row in shuffled if row["metric"] == "batches-lost"]
+    assert lost == [(0, 6)] * 6
+    # Without a defence at inference the same number stands for clean images; under a shuffle clean images were never shown.
+    references = defaultdict(set)
+    for row in shuffled:
+        if row["metric"] == "test-accuracy":
+            references[row["defense"]].add(row["reference"])
+    assert references == {"": {"original", "transformed"}, **{name: {"transformed"} for name in SHUFFLES[1:]}}
+
+
+def test_a_transformer_without_positions_does_not_notice_a_shuffle_within_images(
+    shuffled: list[dict[str, Any]],
+) -> None:
+    for metric, rounds in (("train-loss", 2), ("test-loss", 3)):
+        plain, patch, batch = (values(shuffled, metric, defense) for defense in SHUFFLES)
+        assert len(plain) == rounds
+        assert patch == pytest.approx(plain, abs=1e-5)
+        # Foreign tokens it does notice; the initial model (round 0) sees them too.
+        assert all(abs(a - b) > 1e-4 for a, b in zip(plain, batch, strict=True))
+
+
+def test_same_seed_same_rows_other_seed_others(tmp_path: Path) -> None:
+    runs = {}
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        # What a process has learned before must not be what makes two runs equal.
+        attack_runner._learned.clear()
+        settings = split_experiment(
+            tmp_path / name, defenses="BatchShuffle(k=0.4)", attack_rounds="last", rounds=1, train_edge=True, seed=seed
+        )
+        runs[name] = untimed(split_rows(settings))
+    assert runs["a"] == runs["b"]
+    for metric in ("psnr", "train-loss", "test-loss"):
+        assert values(runs["a"], metric) != values(runs["c"], metric)
+
+
+# Batches in a message ----------------------------------------------------------------------------------------------------
+
+
+def by_batches(tmp_path: Path, counts: tuple[int, ...], **changes: Any) -> list[list[dict[str, Any]]]:
+    """Rows of runs that differ in the number of batches in a message."""
+    return [
+        split_rows(split_experiment(tmp_path / str(count), batches_per_message=count, **changes)) for count in counts
+    ]
+
+
+def test_batches_in_a_message_change_no_number_that_a_client_sends(tmp_path: Path) -> None:
+    """Tokens, examples and what a shuffle mixes, in training and at inference, which has 40 images a client here.
+
+    They do change the server's training: the clients take turns by messages.
+    """
+    sent, found = [], []
+    for count in (1, 4):
+        wire = Wire()
+        settings = split_experiment(
+            tmp_path / str(count), batches_per_message=count, defenses="BatchShuffle(k=0.4)", test_limit=80, rounds=1
+        )
+        found.append(split_rows(settings, wire))
+        features = defaultdict(list)
+        for partition, request, reply in wire.of("train.step"):
+            pipeline = json.loads(request.content["config"]["task"])["pipeline"]
+            features[pipeline, partition] += tensors_of(reply, "features").values()
+        sent.append({place: torch.cat(batches) for place, batches in features.items()})
+    assert len(sent[0]) == 4
+    assert all(torch.equal(sent[1][place], tokens) for place, tokens in sent[0].items())
+    for metric in ("test-loss", "test-accuracy", "mcc-macro"):
+        # Of the initial model, before training takes another turn.
+        one, four = ([row["value"] for row in rows if row["metric"] == metric and not row["round"]] for rows in found)
+        assert one == pytest.approx(four, abs=1e-5)
+    assert values(found[0], "train-loss") != values(found[1], "train-loss")
+
+
+def test_a_trained_client_half_falls_behind_with_more_batches_in_a_message(tmp_path: Path) -> None:
+    one, three, four = by_batches(tmp_path, (1, 3, 4), train_edge=True, rounds=1)
+    (exact,), (late,) = values(one, "train-loss"), values(three, "train-loss")
+    assert abs(exact - late) > 1e-5
+    # A round has three batches: a message that could hold more carries those.
+    assert values(four, "train-loss") == [late]
+
+
+# The wire ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, repr=False)
+class ToldOrder(SmashedAttack[Labels]):
+    """Upper bound that asks for the order, and checks that it belongs to what was sent."""
+
+    @property
+    def reveals_order(self) -> bool:
+        return True
+
+    def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Labels:
+        assert observation.orders is not None
+        assert observation.orders.shape == observation.features.shape[:3]
+        assert torch.equal(observation.orders.flatten(1).sort().values[0], torch.arange(observation.orders[0].numel()))
+        return Labels(torch.zeros(observation.num_targets, dtype=torch.int64))
+
+
+@pytest.fixture
+def told_order(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The text of an attack that asks for the order, known for one test."""
+    monkeypatch.setattr(attacks, "ToldOrder", ToldOrder, raising=False)
+    monkeypatch.setattr(attacks, "__all__", [*attacks.__all__, "ToldOrder"])
+    return "ToldOrder()"
+
+
+REQUESTS = {
+    "query.partition": {"config"},
+    "query.setup": {"config", "indices"},
+    "query.audit": {"config", "guesses", "oracle"},
+    "train.step": {"config", "edge", "gradients"},
+    "train.backward": {"config", "gradients"},
+    "train.collect": {"config", "edge"},
+    "train.smash": {"config", "edge"},
+    "train.audit_step": {"config", "edge", "gradients"},
+    "evaluate.smash": {"config", "edge"},
+    "evaluate": {"config", "logits"},
+}
+"""Type -> the records that a message to a client may hold."""
+
+
+@pytest.mark.parametrize("train_edge", [False, True], ids=["frozen", "trained"])
+@pytest.mark.parametrize("labels", ["server", "client"])
+def test_a_training_step_carries_tokens_and_who_they_are_for(tmp_path: Path, labels: str, train_edge: bool) -> None:
+    wire = Wire()
+    settings = split_experiment(
+        tmp_path / "run", labels=labels, defenses="PatchShuffle()", rounds=1, train_edge=train_edge
+    )
+    split_rows(settings, wire)
+    steps = wire.of("train.step")
+    # Two pipelines, two clients, three batches in messages of two.
+    assert len(steps) == 8
+    for _, request, reply in steps:
+        sizes = [16, 16] if request.content["config"]["first"] == 0 else [16]
+        other, shape, kind = {
+            "server": ("examples", (), torch.int64),
+            "client": ("targets", (10,), torch.float32),
+        }[labels]
+        assert set(reply.content) == {"features", other, "metrics"}
+        found = arrays_in(reply)
+        # 28 / 7 squared tokens: the class token stays.
+        assert [tuple(t.shape) for t in found["features"].values()] == [(size, 16, 16) for size in sizes]
+        assert [(tuple(t.shape), t.dtype) for t in found[other].values()] == [((size, *shape), kind) for size in sizes]
+        assert set(reply.content["metrics"]) == {"num-examples", "train-seconds"}
+        assert ("edge" in request.content) == (train_edge and request.content["config"]["first"] == 0)
+        assert ("gradients" in request.content) == (train_edge and request.content["config"]["first"] > 0)
+    sent = {kind for _, kind, _, _ in wire.messages}
+    assert ("train.collect" in sent) == ("train.backward" in sent) == train_edge
+
+
+@pytest.mark.parametrize("train_edge", [False, True], ids=["frozen", "trained"])
+def test_no_message_holds_an_order_and_none_sent_down_holds_images_or_labels(tmp_path: Path, train_edge: bool) -> None:
+    wire = Wire()
+    settings = split_experiment(
+        tmp_path / "run", defenses="BatchShuffle(k=0.4)", rounds=1, attack_rounds="last", train_edge=train_edge
+    )
+    split_rows(settings, wire)
+    data = settings.task(Pipeline()).load_data()
+    private = {image.flatten().numpy().tobytes() for part in (data.train, data.test) for image in part.images.float()}
+    for _, message_type, request, reply in wire.messages:
+        assert set(request.content) <= REQUESTS[message_type]
+        assert "orders" not in reply.content
+        whole = [(name, tensor) for name, record in arrays_in(reply).items() for tensor in record.values()]
+        # Whole numbers could be an order: those that are sent say which examples the tokens are of, and how often they were sent.
+        numbers = [(name, tuple(tensor.shape)) for name, tensor in whole if not tensor.is_floating_point()]
+        allowed = {("train.step", "examples", 1), ("train.smash", "exposure", 1)}
+        assert {(message_type, name, len(shape)) for name, shape in numbers} <= allowed
+        for record, tensors in arrays_in(request).items():
+            if record in ("indices", "guesses", "oracle"):
+                continue
+            assert all(tensor.is_floating_point() for tensor in tensors.values())
+            assert all(tuple(tensor.shape[-2:]) != (28, 28) for tensor in tensors.values())
+        for guess in arrays_in(request).get("guesses", {}).values():
+            pixels = (255 * guess).round().flatten(1) if guess.dim() == 4 else torch.zeros(0)
+            assert not private & {image.numpy().tobytes() for image in pixels}
+    assert ("edge" in {name for _, _, request, _ in wire.messages for name in request.content}) == train_edge
+
+
+def test_orders_are_sent_only_to_an_attack_that_asks(tmp_path: Path, told_order: str) -> None:
+    wire = Wire()
+    settings = split_experiment(
+        tmp_path / "run", defenses="BatchShuffle(k=0.4)", edge_blocks=0, rounds=1, attack_rounds="last",
+        smashed_attacks=f"ServerPrediction(); {told_order}",
+    )  # fmt: skip
+    rows = split_rows(settings, wire)
+    assert not [row for row in rows if row["status"] == "failed"]
+    holding = {kind for _, kind, _, reply in wire.messages if "orders" in reply.content}
+    assert holding == {"train.smash"}
+    settings_of = {row["attack"]: row["setting"] for row in rows if row["metric"] == "label-accuracy"}
+    assert settings_of[told_order]["upper_bound"] == "told the order"
+    assert "upper_bound" not in settings_of["ServerPrediction()"]
+    # What is told leads from the tokens of the undefended run, which was sent the same images, to those of the shuffled one.
+    plain, mixed = (
+        [
+            (tensors_of(reply, "target-0")["features"][0], tensors_of(reply, "orders")["target-0"][0])
+            for _, request, reply in wire.of("train.smash")
+            if json.loads(request.content["config"]["task"])["pipeline"] == pipeline
+        ]
+        for pipeline in ("", "BatchShuffle(k=0.4)")
+    )
+    assert len(plain) == 2
+    for (clean, in_order), (features, order) in zip(plain, mixed, strict=True):
+        assert torch.equal(in_order.flatten(), torch.arange(order.numel()))
+        assert torch.equal(features, clean.flatten(0, 1)[order])
+        assert not torch.equal(features, clean)
+
+
+# The server's own examples -----------------------------------------------------------------------------------------------
+
+
+def attacked_tokens(wire: Wire, settings: Experiment, part: str) -> list[bool]:
+    """Whether each attacked image of the undefended run is one of the client's own examples in a part of the data."""
+    task = settings.task(Pipeline())
+    data, (edge, _) = task.load_data(), task.build_halves()
+    shares = {at: tensors_of(request, "indices") for at, request, _ in wire.of("query.setup")}
+    found = []
+    for partition, _, reply in wire.of("train.smash"):
+        images = getattr(data, part).images[shares[partition][part]].float() / 255
+        with torch.no_grad():
+            known = edge(normalise(images, data)).flatten(1)
+        seen = tensors_of(reply, "target-0")["features"][0, : settings.probe_images].flatten(1)
+        # Not cdist: by way of products, it is off by more than neighbours are apart.
+        found += [bool((known - one).norm(dim=1).min() < 1e-4) for one in seen]
+    return found
+
+
+@pytest.mark.parametrize(("auxiliary", "attacked"), [("held-out", "train"), ("private", "test"), ("photos", "train")])
+def test_where_the_servers_examples_come_from(tmp_path: Path, auxiliary: str, attacked: str) -> None:
+    wire = Wire()
+    settings = split_experiment(
+        tmp_path / "run", rounds=1, attack_rounds="last", auxiliary_data=auxiliary, share_images=True
+    )
+    rows = split_rows(settings, wire)
+    assert not [row for row in rows if row["status"] == "failed"]
+    assert all(attacked_tokens(wire, settings, attacked))
+    assert not any(attacked_tokens(wire, settings, {"train": "test", "test": "train"}[attacked]))
+    task, shares = settings.task(Pipeline()), [request for _, request, _ in wire.of("query.setup")]
+    clients = torch.cat([tensors_of(request, "indices")["train"] for request in shares])
+    assert len(clients.unique()) == len(clients) == {"held-out": 96, "private": 120, "photos": 120}[auxiliary]
+    ours = Auxiliary(task).examples()
+    assert ours.images.shape[1:] == (1, 28, 28)
+    own = set(Auxiliary(task).indices(task.load_data().train.labels.numpy()).tolist()) & set(clients.tolist())
+    # Indices of another data set are no examples of this one.
+    assert (auxiliary == "photos") or len(own) == {"held-out": 0, "private": 120}[auxiliary]
+    cards = [row["setting"] for row in rows if row["attack"] == DECODER and row["metric"] == "psnr"]
+    said = {
+        "held-out": ("training images", "known", "disjoint from all clients"),
+        "private": ("test images", "unknown", "the clients' training images (worst case); attacked are test images"),
+        "photos": ("training images", "known", "data set photos"),
+    }[auxiliary]
+    assert cards
+    assert all((card["attacked"], card["labels"], card["auxiliary_data"]) == said for card in cards)
+    # An oracle of other classes recognises nothing.
+    judged = {row["metric"] for row in rows} & {"recognition", "oracle-accuracy", "identification"}
+    assert judged == (set() if auxiliary == "photos" else {"recognition", "oracle-accuracy", "identification"})
+
+
+def test_without_examples_an_attack_that_learns_says_so(tmp_path: Path) -> None:
+    settings = split_experiment(tmp_path / "run", rounds=1, attack_rounds="last", auxiliary_fraction=0.0)
+    (row,) = [row for row in split_rows(settings) if row["attack"] == DECODER]
+    assert row["status"] == "failed"
+    assert "auxiliary-fraction is 0" in row["message"]
+    assert row["failures"] == row["n"] == 2

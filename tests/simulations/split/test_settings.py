@@ -1,0 +1,141 @@
+"""Settings of a split run that cannot work are refused by name before anything is trained."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from timm.models.vision_transformer import VisionTransformer
+
+from clients.data.card import DataCard
+from simulations.errors import ConfigError
+from simulations.experiment import Experiment
+from simulations.nodes import Clients
+from simulations.server_app import run_experiment
+from simulations.trainings import check_split
+from tests.local_grid import LocalGrid
+from tests.simulations.split.test_run import split_experiment
+
+BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+    ({"patch-size": 5}, ("patch-size is 5", "allowed: 1, 2, 4, 7, 14", "28 x 28")),
+    ({"patch-size": 28}, ("patch-size is 28", "allowed: 1, 2, 4, 7, 14")),
+    ({"patch-size": 0}, ("patch-size is 0", "allowed: at least 1")),
+    ({"heads": 3}, ("heads is 3", "allowed: 1, 2, 4, 8, 16", "width = 16")),
+    ({"edge-blocks": 2}, ("edge-blocks is 2", "allowed: 0 to 1, below depth")),
+    ({"depth": 0}, ("depth is 0", "allowed: at least 1")),
+    ({"model": "vitt"}, ("unknown split model 'vitt'", "did you mean 'vit'?", "t2t-performer")),
+    ({"model": "lenet"}, ("unknown split model 'lenet'", "known: t2t, t2t-performer, vit")),
+    ({"scenario": "splits"}, ("scenario is 'splits'", "'federated' or 'split'")),
+    ({"batches-per-message": 0}, ("batches-per-message is 0", "allowed: at least 1")),
+    ({"batches-per-message": 100_000}, ("batches-per-message is 100000", "1.5 GiB", "1 GiB is allowed")),
+    ({"optimizer": "adam"}, ("optimizer is 'adam'", "'sgd' or 'adamw'")),
+    ({"learning-rate-floor": 0.0}, ("learning-rate-floor is 0.0", "above 0, at most 1")),
+    ({"fraction-train": 0.5}, ("fraction-train is 0.5", "scenario = 'split'")),
+    # Pretrained weights.
+    ({"pretrained": "/no/such.pth"}, ("cannot read /no/such.pth", "the server and every client need the file")),
+    ({"pretrained": "weights.pth"}, ("pretrained is 'weights.pth'", "expected an absolute path")),
+    ({"pretrained": "/no/such.pth", "model": "t2t"}, ("allowed with model = 'vit' only, not 't2t'", "performer")),
+    (
+        {"pretrained": "/no/such.pth", "scenario": "federated", "model": "lenet"},
+        ("pretrained is '/no/such.pth'", "allowed with scenario = 'federated': ''"),
+    ),
+    # Labels and the server's own examples.
+    ({"labels": "known"}, ("labels is 'known'", "scenario = 'split'", "'server' or 'client'")),
+    ({"scenario": "federated", "model": "lenet", "labels": "server"}, ("labels is 'server'", "'unknown' or 'known'")),
+    ({"partition": "node"}, ("labels is 'server'", "partition = 'node'", "set labels = 'client'")),
+    ({"auxiliary-data": "photo"}, ("unknown auxiliary-data 'photo'", "did you mean 'photos'?", "held-out", "private")),
+    (
+        {"scenario": "federated", "model": "lenet", "auxiliary-data": "private"},
+        ("auxiliary-data is 'private'", "scenario = 'federated'", "'held-out'"),
+    ),
+    # Defences.
+    ({"defenses": "BatchShuffle(k=0.4)", "batch-size": 1}, ("BatchShuffle(k=0.4)", "a batch of 1")),
+    ({"defenses": "BatchShuffle(k=0.05)"}, ("would keep none of 16 tokens", "at least 1/16")),
+    ({"defenses": "BatchShuffle(k=1.5)"}, ("k is 1.5", "from 0 to 1")),
+    ({"defenses": "PatchShuffle() | SpectralShuffle()"}, ("cannot follow each other",)),
+    ({"defenses": "DPSGD()"}, ("DPSGD", "training of whole models", "scenario = 'split'")),
+    (
+        {"defenses": "FeatureDP(clip=1.0, noise_multiplier=1.0)", "train-edge": True},
+        ("FeatureDP", "also sends updates", "epsilon does not cover", "unset train-edge"),
+    ),
+    (
+        {"defenses": "AdversarialTraining() | FeatureDP(clip=1.0, noise_multiplier=1.0)"},
+        ("FeatureDP", "also sends updates", "take away the defence that trains it"),
+    ),
+    ({"defenses": "GaussianNoise(std=0.1)"}, ("GaussianNoise(std=0.1", "set train-edge")),
+    ({"defenses": "InstaHide()"}, ("InstaHide(num_mixed=4) mixes labels", "set labels = 'client'")),
+    (
+        {"scenario": "federated", "model": "lenet", "defenses": "PatchShuffle()"},
+        ("PatchShuffle() protects smashed data", "scenario = 'split'"),
+    ),
+    # The second pipeline is checked before the first is trained.
+    ({"defenses": "PatchShuffle(); BatchShuffle(k=0.01)"}, ("BatchShuffle(k=0.01)", "would keep none")),
+    # Attacks.
+    ({"smashed-attacks": "DLG()"}, ("smashed-attacks: ", "DLG() does not attack smashed data", "TokenDecoder")),
+    ({"smashed-attacks": "TokenDecodr()"}, ("unknown attack 'TokenDecodr'", "did you mean 'TokenDecoder'?")),
+    ({"smashed-attacks": "TokenDecoder(iterations=0)"}, ("smashed-attacks: ", "iterations is 0", ">= 1")),
+]
+
+
+@pytest.mark.parametrize(("changes", "said"), BAD, ids=lambda value: str(value)[:60])
+def test_what_cannot_work_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], said: tuple[str, ...]) -> None:
+    good, grid = split_experiment(tmp_path / "run").to_mapping(), LocalGrid(2)
+    with pytest.raises(ConfigError) as caught:
+        run_experiment(grid, Experiment.from_mapping({**good, **changes}))
+    for part in said:
+        assert part in str(caught.value)
+    assert not [kind for kind, _ in grid.sent if kind.startswith(("train", "evaluate"))]
+
+
+def test_the_settings_that_the_others_differ_from_are_good(tmp_path: Path) -> None:
+    check_split(split_experiment(tmp_path / "run"), clients_with((1, 28, 28)))
+
+
+def clients_with(shape: tuple[int, int, int], sizes: tuple[int, int] = (48, 15)) -> Clients:
+    channels = (0.5,) * shape[0]
+    return Clients(DataCard(10, shape, channels, channels), {0: sizes, 1: (48, 15)}, {})
+
+
+def test_spectral_shuffling_wants_a_square_of_tokens(tmp_path: Path) -> None:
+    settings, oblong = split_experiment(tmp_path / "run", defenses="SpectralShuffle()"), clients_with((1, 28, 14))
+    with pytest.raises(ConfigError, match="needs a square grid of tokens, and images give 4 x 2"):
+        check_split(settings, oblong)
+    check_split(split_experiment(tmp_path / "run", defenses="PatchShuffle()"), oblong)
+
+
+@pytest.mark.parametrize("sizes", [(1, 15), (48, 1)])
+def test_a_client_with_a_single_image_has_nothing_to_shuffle_it_with(tmp_path: Path, sizes: tuple[int, int]) -> None:
+    with pytest.raises(ConfigError, match=f"client 0 holds {sizes[0]} training and {sizes[1]} test examples"):
+        check_split(split_experiment(tmp_path / "run"), clients_with((1, 28, 28), sizes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"defenses": "GaussianNoise(std=0.001)", "train_edge": True},
+        {"defenses": "InstaHide()", "labels": "client"},
+        {"defenses": "BatchShuffle(k=0.4)", "labels": "client"},
+        {"partition": "node", "labels": "client"},
+        {"auxiliary_data": "photos"},
+        {"defenses": "SpectralShuffle(fft_stage='pixel')"},
+    ],
+    ids=str,
+)
+def test_what_the_messages_advise_is_accepted(tmp_path: Path, changes: dict[str, Any]) -> None:
+    check_split(split_experiment(tmp_path / "run", **changes), clients_with((1, 28, 28)))
+
+
+def test_pretrained_weights_reach_both_halves_before_anything_is_trained(tmp_path: Path) -> None:
+    file = tmp_path / "vit.pth"
+    whole = VisionTransformer(img_size=28, patch_size=7, in_chans=1, embed_dim=16, depth=2, num_heads=2)
+    torch.save(whole.state_dict(), file)
+    settings, clients = split_experiment(tmp_path / "run", pretrained=str(file)), clients_with((1, 28, 28))
+    check_split(settings, clients)
+    edge, server = replace(settings.task(settings.pipelines()[0]), card=clients.card).build_halves()
+    assert torch.equal(edge.embedding.state_dict()["proj.weight"], whole.patch_embed.proj.weight)
+    assert torch.equal(server.blocks.state_dict()["0.attn.qkv.weight"], whole.blocks[1].attn.qkv.weight)
+    with pytest.raises(ConfigError, match=r"blocks\.2\.norm1\.weight is missing, .*; set depth = 2, as in the file"):
+        check_split(replace(settings, depth=3), clients)
