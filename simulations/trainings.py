@@ -22,7 +22,8 @@ from simulations.scenario_checks import check_halves
 from strategies.audit.auditor import Auditor
 from strategies.curious import CuriousFedAvg
 from strategies.split.costs import record_costs
-from strategies.split.split_fed import Holder, Schedule, SplitFed
+from strategies.split.server import Holder
+from strategies.split.split_fed import Schedule, SplitFed
 
 MIN_EXAMPLES = 2
 """Training and test examples that a client of a split run needs: a batch of one has nothing to be shuffled with."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,9 +26,7 @@ from strategies.audit.cards import defense_strength
 from strategies.audit.jobs import AttackJob, Observed, Seen, parse_smashed_attacks
 from strategies.guard import fault
 from strategies.split.exchange import like
-
-if TYPE_CHECKING:
-    from strategies.split.split_fed import Holder, SplitFed
+from strategies.split.server import Holder, SplitServer
 
 
 class SplitAudit:
@@ -72,7 +70,7 @@ class SplitAudit:
             if at <= until
         )
 
-    def observe(self, task: Task, server: SplitFed) -> None:
+    def observe(self, task: Task, server: SplitServer) -> None:
         """One round's observations; each attack sees what it asks for, as far as the run itself has sent it by then.
 
         Raises:
@@ -113,7 +111,7 @@ class SplitAudit:
             name = f"{self.label}-r{task.round:04d}-smashed-{at:02d}"
             self.auditor.submit(AttackJob(name, (text,), "smashed", observed, card))
 
-    def _ask(self, task: Task, server: SplitFed, transmissions: int, *, reveal: bool) -> dict[int, Message]:
+    def _ask(self, task: Task, server: SplitServer, transmissions: int, *, reveal: bool) -> dict[int, Message]:
         since, until = window(task)
         config = {"transmissions": transmissions, "reveal-order": reveal, "since": since, "until": until}
         content = RecordDict({"config": server.exchange.config(task, **config)})
@@ -134,13 +132,13 @@ class SplitAudit:
 
         return server.exchange.ask(task, "train.smash", dict.fromkeys(server.holders, content), fault_in)
 
-    def _seen(self, task: Task, server: SplitFed, partition: int, reply: Message, target: int) -> Seen:
+    def _seen(self, task: Task, server: SplitServer, partition: int, reply: Message, target: int) -> Seen:
         attacked, _ = audit_sizes(task, server.holders[partition])
         features = tensors_of(reply, f"target-{target}")["features"]
         orders = tensors_of(reply, "orders").get(f"target-{target}")
         return Seen(partition, target, {}, attacked, 0, features=features, orders=orders)
 
-    def _with_steps(self, task: Task, server: SplitFed, good: dict[int, Message], seen: list[Seen]) -> list[Seen]:
+    def _with_steps(self, task: Task, server: SplitServer, good: dict[int, Message], seen: list[Seen]) -> list[Seen]:
         """Adds each client half's one-step update on the first sending, and the gradient that the server returned for it."""
         gradients: dict[int, dict[str, Tensor]] = {partition: {} for partition in good}
         for one in seen:
@@ -169,7 +167,7 @@ class SplitAudit:
             for one in seen
         ]  # fmt: skip
 
-    def _setting(self, task: Task, server: SplitFed, seen: list[Seen]) -> dict[str, Any]:
+    def _setting(self, task: Task, server: SplitServer, seen: list[Seen]) -> dict[str, Any]:
         """The threat card: what the server saw and knew."""
         private = task.auxiliary_data == "private"
         travelling = any(holder.labels is None for holder in server.holders.values())

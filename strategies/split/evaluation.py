@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,14 +16,12 @@ from clients.task import Task
 from clients.training import device
 from strategies.guard import failure, fault
 from strategies.split.exchange import like
-
-if TYPE_CHECKING:
-    from strategies.split.split_fed import SplitFed
+from strategies.split.server import SplitServer
 
 COUNTS = ("true-positives", "false-positives", "false-negatives")
 
 
-def evaluate(task: Task, server: SplitFed) -> float:
+def evaluate(task: Task, server: SplitServer) -> float:
     """Writes rows of the test accuracy, the loss and Matthews' correlation, and returns the accuracy.
 
     The counts of all clients are pooled before anything is divided. Test images are protected as in use; without a defence the
@@ -60,7 +58,7 @@ def evaluate(task: Task, server: SplitFed) -> float:
     return found["test-accuracy"]
 
 
-def _logits(task: Task, server: SplitFed) -> dict[int, list[Tensor]]:
+def _logits(task: Task, server: SplitServer) -> dict[int, list[Tensor]]:
     """Partition -> the server half's logits of its test images, in parts; only of clients that sent all of them."""
     half = server.server.eval()
     found: dict[int, list[Tensor]] = defaultdict(list)

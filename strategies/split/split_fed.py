@@ -22,7 +22,6 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 from torch.nn import functional as F
 
-from attacks.local_model import shared_tensors
 from clients.records import tensors_of, to_record
 from clients.split.optimizer_state import build_optimizer, flat_state, load_flat_state
 from clients.split.passes import SplitPasses
@@ -36,25 +35,11 @@ from strategies.guard import failure, fault, require_enough
 from strategies.split.audit import SplitAudit
 from strategies.split.costs import record_privacy
 from strategies.split.evaluation import evaluate
-from strategies.split.exchange import SplitExchange, Tally, numbered
+from strategies.split.exchange import Tally, numbered
+from strategies.split.server import Holder, SplitServer
 
 OPTIMIZER = "optimizer/"
 """Prefix of the server's optimizer state in a checkpoint."""
-
-
-@dataclass(frozen=True)
-class Holder:
-    """What the server knows of one client's data.
-
-    Attributes:
-        num_train: Training examples.
-        num_test: Test examples.
-        labels: (num_train,) int64 where the labels sit at the server; None where they travel with the tokens.
-    """
-
-    num_train: int
-    num_test: int
-    labels: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -90,8 +75,8 @@ class _Progress:
     loss: float = 0.0
 
 
-class SplitFed:
-    """The server half, its training, and the exchange of smashed data.
+class SplitFed(SplitServer):
+    """Trains the server half on what clients send, and averages their halves.
 
     Args:
         task: Orders for the clients; round and learning rate are filled in here.
@@ -118,19 +103,9 @@ class SplitFed:
         min_usable: float = 0.5,
         label: str = "p00",
     ) -> None:
-        self.task = task
-        self.auditor = auditor
-        self.holders = dict(sorted(holders.items()))
+        super().__init__(task, auditor, holders, batches_per_message, min_usable)
         self.schedule = schedule
-        self.batches_per_message = batches_per_message
         self.attack_rounds = frozenset(attack_rounds)
-        self.exchange = SplitExchange(auditor.exchange, auditor.recorder, min_usable)
-        self.accuracy: float | None = None
-        """Of the current model on test images, protected as in use."""
-        edge, server = task.build_halves()
-        self.server = server.to(device())
-        self.token_shape = (edge.num_tokens, edge.dim * task.defenses().widening)
-        self.edge = {name: tensor.detach().clone() for name, tensor in shared_tensors(edge).items()}
         fast = self.server.fast_parameters()
         slow = [p for p in self.server.parameters() if all(p is not other for other in fast)]
         self.optimizer = build_optimizer(task, [{"params": fast}, {"params": slow}])
@@ -142,11 +117,6 @@ class SplitFed:
         """Both halves and the optimizer's state under flat names, on the CPU: what a checkpoint keeps."""
         optimizer = {OPTIMIZER + name: tensor for name, tensor in flat_state([self.optimizer]).items()}
         return self.weights() | optimizer
-
-    def weights(self) -> dict[str, Tensor]:
-        """Both halves under "edge/" and "server/", on the CPU."""
-        server = {SERVER + name: t.detach().cpu().clone() for name, t in shared_tensors(self.server).items()}
-        return {EDGE + name: tensor for name, tensor in self.edge.items()} | server
 
     def restore(self, tensors: Mapping[str, Tensor], accuracy: float | None) -> None:
         """Takes up what ``tensors`` returned."""
@@ -288,12 +258,6 @@ class SplitFed:
             named = tensors_of(reply, "examples")
             targets = {at: F.one_hot(labels[rows], classes).float() for at, rows in named.items()}
         return [(at, features[at], targets[at]) for at in sorted(features, key=int)]
-
-    def gradient(self, features: Tensor, targets: Tensor) -> Tensor:
-        """What the server would return for one batch: the gradient (B, N, D) of its mean loss."""
-        received = features.to(device()).requires_grad_()
-        loss = F.cross_entropy(self.server(received), targets.to(device()))
-        return torch.autograd.grad(loss, received)[0].cpu()
 
     def _send_last(self, task: Task, gradients: Mapping[int, RecordDict]) -> None:
         contents = {}

@@ -24,7 +24,8 @@ from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import EDGE, SERVER
 from strategies.audit.pool import AttackPool
 from strategies.exchange import Exchange
-from strategies.split.split_fed import OPTIMIZER, Holder, Schedule, SplitFed
+from strategies.split.server import Holder
+from strategies.split.split_fed import OPTIMIZER, Schedule, SplitFed
 from tests.local_grid import LocalGrid
 from tests.simulations.split.test_run import Wire, split_experiment
 

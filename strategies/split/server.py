@@ -1,0 +1,70 @@
+"""What the server of a split run holds, and whom it talks to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attacks.local_model import shared_tensors
+from clients.task import Task
+from clients.training import device
+from strategies.audit.auditor import Auditor
+from strategies.audit.jobs import EDGE, SERVER
+from strategies.split.exchange import SplitExchange
+
+
+@dataclass(frozen=True)
+class Holder:
+    """What the server knows of one client's data.
+
+    Attributes:
+        num_train: Training examples.
+        num_test: Test examples.
+        labels: (num_train,) int64 where the labels sit at the server; None where they travel with the tokens.
+    """
+
+    num_train: int
+    num_test: int
+    labels: Tensor | None = None
+
+
+class SplitServer:
+    """The server half, the client half as last averaged, and the exchange with the clients.
+
+    Args:
+        task: Orders for the clients, but for round and learning rate.
+        auditor: Queues attacks and has them scored.
+        holders: Partition -> what the server knows of its data.
+        batches_per_message: K.
+        min_usable: Share of the asked clients that must send something usable.
+    """
+
+    def __init__(
+        self, task: Task, auditor: Auditor, holders: Mapping[int, Holder], batches_per_message: int, min_usable: float
+    ) -> None:
+        self.task = task
+        self.auditor = auditor
+        self.holders = dict(sorted(holders.items()))
+        self.batches_per_message = batches_per_message
+        self.exchange = SplitExchange(auditor.exchange, auditor.recorder, min_usable)
+        self.accuracy: float | None = None
+        """Of the current model on test images, protected as in use."""
+        edge, server = task.build_halves()
+        self.server = server.to(device())
+        self.token_shape = (edge.num_tokens, edge.dim * task.defenses().widening)
+        self.edge = {name: tensor.detach().clone() for name, tensor in shared_tensors(edge).items()}
+
+    def weights(self) -> dict[str, Tensor]:
+        """Both halves under "edge/" and "server/", on the CPU."""
+        server = {SERVER + name: t.detach().cpu().clone() for name, t in shared_tensors(self.server).items()}
+        return {EDGE + name: tensor for name, tensor in self.edge.items()} | server
+
+    def gradient(self, features: Tensor, targets: Tensor) -> Tensor:
+        """What the server would return for one batch: the gradient (B, N, D) of its mean loss."""
+        received = features.to(device()).requires_grad_()
+        loss = F.cross_entropy(self.server(received), targets.to(device()))
+        return torch.autograd.grad(loss, received)[0].cpu()
