@@ -35,6 +35,7 @@ from attacks.refinement.policy_inversion import PolicyInversion
 from attacks.refinement.restoration import LearnedRestorer
 from attacks.refinement.shredder import Jigsaw, Shredder
 from attacks.refinement.unshuffle import WindowMean
+from attacks.registry import ATTACKS
 from attacks.scoring.metrics import null_baselines, optimal_assignment, score
 from attacks.smashed.adaptive_decoder import AdaptiveDecoder
 from attacks.smashed.edge_update_inversion import EdgeUpdateInversion
@@ -95,3 +96,5 @@ __all__ = [
     "optimal_assignment",
     "score",
 ]
+
+ATTACKS.add(globals())

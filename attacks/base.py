@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from attacks.sender import Sender
 from defenses.base import Batch, Update, call_text
 from defenses.pipeline import Pipeline
-
-if TYPE_CHECKING:
-    from attacks.smashed.base import Sender
 
 
 class AttackError(ValueError):

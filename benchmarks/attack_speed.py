@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from attacks.base import ClientUpdate
 from attacks.gradient.inversion import GradientInversion
-from attacks.scoring.metrics import psnr
+from attacks.image_measures import psnr
 from clients.data.datasets import load_dataset, to_float
 from clients.models.classifiers import build_model
 

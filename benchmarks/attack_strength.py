@@ -33,6 +33,7 @@ from torch.nn import functional as F
 from attacks.base import ClientUpdate, Knowledge, Reconstruction, Refinement
 from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.presets import DLG, InvertingGradients
+from attacks.image_measures import psnr, ssim
 from attacks.membership.loss_threshold import LossThreshold
 from attacks.membership.shadow_models import ShadowModels
 from attacks.refinement.encodings import EncodingInversion
@@ -40,7 +41,7 @@ from attacks.refinement.policy_inversion import PolicyInversion
 from attacks.refinement.restoration import LearnedRestorer
 from attacks.refinement.shredder import Shredder
 from attacks.refinement.unshuffle import WindowMean
-from attacks.scoring.metrics import optimal_assignment, psnr, ssim
+from attacks.scoring.metrics import optimal_assignment
 from attacks.scoring.roc import auc, auc_interval, tpr_at_fpr
 from clients.data.datasets import load_dataset, to_float
 from clients.models.classifiers import build_model

@@ -23,9 +23,9 @@ from torch.nn import functional as F
 
 from attacks.base import ClientUpdate, Knowledge
 from attacks.gradient.presets import InvertingGradients
+from attacks.image_measures import psnr
 from attacks.refinement.shredder import Jigsaw, Shredder
 from attacks.refinement.unshuffle import Unshuffle, WindowMean, Windows, grid
-from attacks.scoring.metrics import psnr
 from clients.data.datasets import load_dataset, to_float
 from clients.models.classifiers import build_model
 from defenses import VisualMixer

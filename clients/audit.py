@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from attacks.base import Labels, Reconstruction, Representatives
+from attacks.image_measures import mse, psnr, ssim
 from attacks.membership.loss_threshold import Membership
 from attacks.normalisation import normalise
-from attacks.scoring.metrics import label_hits, mse, optimal_assignment, psnr, score, score_pairs, ssim
+from attacks.scoring.metrics import label_hits, optimal_assignment, score, score_pairs
 from attacks.scoring.oracle import Oracle
 from attacks.scoring.representatives import score_representatives
 from clients.blind_guesses import BlindGuesses

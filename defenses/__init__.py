@@ -27,6 +27,7 @@ from defenses.noise import GaussianNoise, ImageNoise, LaplaceNoise
 from defenses.patch_shuffle import BatchShuffle, PatchShuffle
 from defenses.pipeline import Pipeline
 from defenses.pruning import Pruning
+from defenses.registry import DEFENSES
 from defenses.spec import SpecError, parse, parse_pipelines
 from defenses.spectral_shuffle import SpectralShuffle
 from defenses.st_adam import STAdam
@@ -66,3 +67,5 @@ __all__ = [
     "parse",
     "parse_pipelines",
 ]
+
+DEFENSES.add(globals())

@@ -12,25 +12,18 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from defenses.base import Defense
 from defenses.pipeline import Pipeline
+from defenses.registry import DEFENSES
 
-Registry = Mapping[str, Callable[..., Any]]
+Names = Mapping[str, Callable[..., Any]]
+"""Allowed names and what they call."""
 
 
 class SpecError(ValueError):
     """Text that names nothing we know, or gives an argument that is not allowed."""
 
 
-def registry_of(package: Any, base: type) -> dict[str, Callable[..., Any]]:
-    """Concrete subclasses of ``base`` among the names in ``package.__all__``."""
-    found = {name: getattr(package, name) for name in package.__all__}
-    return {
-        name: c for name, c in found.items() if inspect.isclass(c) and issubclass(c, base) and "__init__" in vars(c)
-    }
-
-
-def parse_statements(text: str, registry: Registry, what: str) -> list[list[Any]]:
+def parse_statements(text: str, registry: Names, what: str) -> list[list[Any]]:
     """Reads ``A() | B(x=1); C()`` as ``[[A(), B(x=1)], [C()]]``.
 
     Args:
@@ -55,29 +48,23 @@ def parse_statements(text: str, registry: Registry, what: str) -> list[list[Any]
     return statements
 
 
-def parse(text: str, registry: Registry | None = None) -> Pipeline:
+def parse(text: str, registry: Names | None = None) -> Pipeline:
     """Reads one pipeline; the empty text is the empty pipeline.
 
     Raises:
         SpecError: See ``parse_statements``; also when the text holds several pipelines.
         DefenseError: When the chain is refused.
     """
-    statements = parse_statements(text, registry or _defenses(), "defence")
+    statements = parse_statements(text, DEFENSES if registry is None else registry, "defence")
     if len(statements) > 1:
         raise SpecError(f"{text!r} holds {len(statements)} pipelines where one is expected")
     return Pipeline(tuple(statements[0])) if statements else Pipeline()
 
 
-def parse_pipelines(text: str, registry: Registry | None = None) -> list[Pipeline]:
+def parse_pipelines(text: str, registry: Names | None = None) -> list[Pipeline]:
     """Reads pipelines separated by ``;``, the empty one first whether written or not, repeats dropped."""
-    statements = parse_statements(text, registry or _defenses(), "defence")
+    statements = parse_statements(text, DEFENSES if registry is None else registry, "defence")
     return list(dict.fromkeys([Pipeline(), *(Pipeline(tuple(stages)) for stages in statements)]))
-
-
-def _defenses() -> Registry:
-    import defenses
-
-    return registry_of(defenses, Defense)
 
 
 def _flatten(node: ast.expr) -> list[ast.expr]:
@@ -86,7 +73,7 @@ def _flatten(node: ast.expr) -> list[ast.expr]:
     return [node]
 
 
-def _build(node: ast.expr, registry: Registry, what: str) -> Any:
+def _build(node: ast.expr, registry: Names, what: str) -> Any:
     call = node if isinstance(node, ast.Call) else ast.Call(func=node, args=[], keywords=[])
     if not isinstance(call.func, ast.Name):
         raise SpecError(f"{what} {ast.unparse(node)!r}: expected Name(argument=value)")

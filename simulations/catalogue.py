@@ -11,14 +11,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-import attacks
-import defenses
-from attacks.base import Attack
+from attacks.registry import ATTACKS
 from clients.data.datasets import dataset_names
 from clients.models.classifiers import model_names
 from clients.models.halves import split_model_names
-from defenses.base import Defense, EdgeTrainingDefense, InputDefense, SmashedDefense, TrainingDefense, UpdateDefense
-from defenses.spec import registry_of
+from defenses.base import EdgeTrainingDefense, InputDefense, SmashedDefense, TrainingDefense, UpdateDefense
+from defenses.registry import DEFENSES
 from simulations.experiment import Experiment, key_of
 
 SECTIONS = ("defenses", "attacks", "datasets", "models", "settings")
@@ -49,7 +47,7 @@ def print_section(console: Console, section: str) -> None:
 
 
 def _defenses() -> Iterator[tuple[str, ...]]:
-    for name, cls in registry_of(defenses, Defense).items():
+    for name, cls in DEFENSES.items():
         stage = next(label for base, label in _STAGES.items() if issubclass(cls, base))  # type: ignore[arg-type]
         adaptive = ", ".join(cls.adaptive_attacks) or "none yet: untested against an adaptive attacker"  # type: ignore[attr-defined]
         yield (
@@ -62,7 +60,7 @@ def _defenses() -> Iterator[tuple[str, ...]]:
 
 
 def _attacks() -> Iterator[tuple[str, ...]]:
-    for name, cls in registry_of(attacks, Attack).items():
+    for name, cls in ATTACKS.items():
         yield name, _first_line(cls), _signature(name, cls), f"the server knows: {cls.threat}", f"source: {cls.source}"  # type: ignore[attr-defined]
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attacks.gradient.inversion import GradientInversion
 from attacks.local_model import shared_tensors
-from attacks.smashed.base import smash
+from attacks.sender import smash
 from clients.auxiliary import Auxiliary
 from clients.data.card import DataCard
 from clients.data.images import ImageData, ImageDataset, StoredImages

@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from attacks.base import Representatives, UpdateHistory
 from attacks.gan.representative_attack import RepresentativeAttack, Rounds
+from attacks.image_measures import total_variation
 from attacks.networks.generator import ImageGenerator, random_shift
 from attacks.normalisation import normalise
-from attacks.scoring.metrics import total_variation
 from defenses.checks import is_number, is_whole, require
 
 

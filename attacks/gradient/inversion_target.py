@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +16,32 @@ from attacks.gradient.matching import attackable, count_classes
 from attacks.normalisation import channel_statistics
 from defenses.base import Update
 
-if TYPE_CHECKING:
-    from attacks.gradient.inversion import GradientInversion
+
+class Options(Protocol):
+    """What the preparation reads of an attack; see ``GradientInversion`` for what each means."""
+
+    @property
+    def batch_norm_prior(self) -> float: ...  # noqa: D102
+
+    @property
+    def cost(self) -> str: ...  # noqa: D102
+
+    @property
+    def init(self) -> str: ...  # noqa: D102
+
+    @property
+    def labels(self) -> str: ...  # noqa: D102
+
+    @property
+    def max_images(self) -> int: ...  # noqa: D102
+
+    @property
+    def max_unrolled_steps(self) -> int: ...  # noqa: D102
+
+    @property
+    def restarts(self) -> int: ...  # noqa: D102
+
+    def observed_gradient(self, observation: ClientUpdate) -> Update: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -78,7 +102,7 @@ class Target:
 
 
 def prepare(
-    attack: GradientInversion, index: int, observation: ClientUpdate, victim: Victim, generator: torch.Generator
+    attack: Options, index: int, observation: ClientUpdate, victim: Victim, generator: torch.Generator
 ) -> Target:
     """Reads an observation as ``attack`` wants it; draws its restarts' starts.
 
@@ -115,7 +139,7 @@ def prepare(
     )
 
 
-def count_images(attack: GradientInversion, observation: ClientUpdate) -> int:
+def count_images(attack: Options, observation: ClientUpdate) -> int:
     """Dummy images of one trial."""
     return min(observation.num_examples, attack.max_images)
 
@@ -128,11 +152,11 @@ def _require_usable(observation: ClientUpdate) -> None:
         raise AttackError(f"{len(observation.mean)} means and {len(observation.std)} stds for {channels} channels")
 
 
-def _told(attack: GradientInversion, observation: ClientUpdate) -> bool:
+def _told(attack: Options, observation: ClientUpdate) -> bool:
     return attack.labels == "known" or (attack.labels == "auto" and observation.labels is not None)
 
 
-def _unrolls(attack: GradientInversion, observation: ClientUpdate) -> bool:
+def _unrolls(attack: Options, observation: ClientUpdate) -> bool:
     few = 1 < observation.local_steps <= attack.max_unrolled_steps
     return few and observation.num_examples <= attack.max_images and observation.batch_size >= 1
 
@@ -143,7 +167,7 @@ def _share_missing(gradient: Update, update: Update) -> float:
     return zeros / sum(v.numel() for v in gradient.values())
 
 
-def _with_learning_rate(attack: GradientInversion, observation: ClientUpdate) -> tuple[ClientUpdate, float | None]:
+def _with_learning_rate(attack: Options, observation: ClientUpdate) -> tuple[ClientUpdate, float | None]:
     """The observation with a learning rate, and its estimate if there is one."""
     if observation.learning_rate is not None:
         return observation, None
@@ -171,7 +195,7 @@ def _estimate(observation: ClientUpdate) -> float:
     return rate
 
 
-def _statistics(attack: GradientInversion, observation: ClientUpdate) -> Statistics:
+def _statistics(attack: Options, observation: ClientUpdate) -> Statistics:
     """Of the client's batch, where they are wanted and were sent; else empty."""
     try:
         return sent_statistics(observation) if attack.batch_norm_prior else {}
@@ -180,7 +204,7 @@ def _statistics(attack: GradientInversion, observation: ClientUpdate) -> Statist
         return {}
 
 
-def _labels(attack: GradientInversion, observation: ClientUpdate, gradient: Update, num_classes: int) -> Tensor | None:
+def _labels(attack: Options, observation: ClientUpdate, gradient: Update, num_classes: int) -> Tensor | None:
     """One per dummy image, or None where they are unknowns."""
     count, labels = count_images(attack, observation), None
     if _told(attack, observation):
@@ -199,7 +223,7 @@ def _labels(attack: GradientInversion, observation: ClientUpdate, gradient: Upda
     return labels
 
 
-def _dealt(attack: GradientInversion, labels: Tensor, unrolled: bool, generator: torch.Generator) -> Tensor:
+def _dealt(attack: Options, labels: Tensor, unrolled: bool, generator: torch.Generator) -> Tensor:
     """The labels of each restart: in another order where it matters which of them met in a batch."""
     if not unrolled:
         return labels.expand(attack.restarts, -1)
@@ -207,9 +231,7 @@ def _dealt(attack: GradientInversion, labels: Tensor, unrolled: bool, generator:
     return torch.stack([labels, *(labels[deal] for deal in deals)])
 
 
-def _start(
-    attack: GradientInversion, observation: ClientUpdate, num_classes: int, generator: torch.Generator
-) -> Tensor:
+def _start(attack: Options, observation: ClientUpdate, num_classes: int, generator: torch.Generator) -> Tensor:
     """One start: pixels, then label logits if they are unknown; float32, so that it does not depend on the model's type."""
     shape = (count_images(attack, observation), *observation.input_shape)
     if attack.init == "randn":

@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attacks.base import AttackError, ClientUpdate
 from attacks.gradient.local_steps import local_orders, simulated_update
-from attacks.scoring.metrics import total_variation
+from attacks.image_measures import total_variation
 from defenses.base import Update
 
 Client = Callable[[Update, Tensor, Tensor], Update]

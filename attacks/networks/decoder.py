@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.smashed.base import EdgeHalf
+from attacks.sender import EdgeHalf
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from attacks.base import AttackError, ClientUpdate, Knowledge, Reconstruction, Refinement
+from attacks.image_measures import psnr
 from attacks.networks.unet import UNet
-from attacks.scoring.metrics import psnr
 from defenses.base import Batch, InputDefense
 from defenses.checks import is_number, is_whole, require
 from defenses.pipeline import Pipeline

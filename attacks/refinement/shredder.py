@@ -10,9 +10,9 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from attacks.image_measures import total_variation
 from attacks.refinement.jigsaw import place_blocks
 from attacks.refinement.unshuffle import Piece, Unshuffle, Windows
-from attacks.scoring.metrics import total_variation
 from defenses.checks import is_number, is_whole, require
 from defenses.visual_mixer_windows import Level
 

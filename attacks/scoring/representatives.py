@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from attacks.base import Representatives
-from attacks.scoring.metrics import psnr, ssim
+from attacks.image_measures import psnr, ssim
 
 
 def score_representatives(

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attacks.smashed.base import Sender
+from attacks.sender import Sender
 from attacks.smashed.decoder_training import Pool, mean_of_transmissions, tells_slots
 from attacks.smashed.feature_averaging import FeatureAveraging
 from defenses.checks import require

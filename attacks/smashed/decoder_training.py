@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from attacks.base import AttackError, Knowledge, Reconstruction
+from attacks.image_measures import psnr
 from attacks.networks.decoder import DecoderNetwork, Layout
 from attacks.refinement.restoration import HOLDOUT
-from attacks.scoring.metrics import psnr
-from attacks.smashed.base import Sender, SmashedAttack, SmashedData
+from attacks.sender import Sender
+from attacks.smashed.base import SmashedAttack, SmashedData
 from defenses.checks import is_number, is_whole, require
 
 MIN_EXAMPLES = 2 * HOLDOUT

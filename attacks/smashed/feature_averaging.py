@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from attacks.smashed.base import Sender
+from attacks.sender import Sender
 from attacks.smashed.decoder_training import Draw, Pool, from_store, mean_of_transmissions, pooled_transmissions
 from attacks.smashed.token_decoder import TokenDecoder
 from defenses.checks import is_whole, require

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from attacks.base import AttackError, Knowledge, Reconstruction
+from attacks.image_measures import total_variation
 from attacks.normalisation import Normalisation, normalise
-from attacks.scoring.metrics import total_variation
-from attacks.smashed.base import EdgeHalf, Sender, SmashedAttack, SmashedData
+from attacks.sender import EdgeHalf, Sender
+from attacks.smashed.base import SmashedAttack, SmashedData
 from attacks.smashed.token_positions import TokenReader
 from attacks.smashed.token_training import train_reader
 from defenses.base import DefenseError, SmashedDefense

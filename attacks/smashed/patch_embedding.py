@@ -7,7 +7,7 @@ from torch import Tensor
 
 from attacks.base import AttackError
 from attacks.normalisation import Normalisation, channel_statistics
-from attacks.smashed.base import EdgeHalf
+from attacks.sender import EdgeHalf
 from attacks.smashed.token_positions import from_patches
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from attacks.networks.decoder import Layout, Standardise, redraw
 from attacks.networks.unet import UNet
-from attacks.smashed.base import Sender
+from attacks.sender import Sender
 from attacks.smashed.decoder_training import DecoderAttack, Draw
 from defenses.checks import is_number, require
 

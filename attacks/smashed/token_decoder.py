@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from attacks.networks.decoder import Layout
-from attacks.smashed.base import Sender
+from attacks.sender import Sender
 from attacks.smashed.decoder_training import DecoderAttack, Draw, tells_slots, train_decoder
 from defenses.checks import is_whole, require
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attacks.base import AttackError
-from attacks.smashed.base import Sender
+from attacks.sender import Sender
 from attacks.smashed.token_positions import TokenReader, infer_order, to_patches
 
 POOL = 512

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attacks.smashed.base import smash
+from attacks.sender import smash
 from clients.local_data import LocalData
 from clients.models.halves import EdgeHalf
 from clients.split.passes import SplitPasses

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from attacks import Attack, Labels, Reconstruction, null_baselines, score
-from attacks.scoring.metrics import blurred
+from attacks import Attack, Labels, Reconstruction
+from attacks.scoring.metrics import blurred, null_baselines, score
 from strategies.audit.jobs import stages_of
 
 

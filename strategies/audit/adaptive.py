@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import attacks
 from attacks.base import Attack, Refinement
 from attacks.gradient.inversion import GradientInversion
+from attacks.registry import ATTACKS
 from defenses.pipeline import Pipeline
-from defenses.spec import registry_of
 
 
 def adaptive_attacks(
@@ -27,7 +26,7 @@ def adaptive_attacks(
         chosen: The attacks on this kind of observation that the run uses in any case.
         observation: "probe", "update" or "smashed".
     """
-    known = registry_of(attacks, Attack)
+    known = ATTACKS
     names = pipeline.adaptive_attacks
     controls = not pipeline.defenses
     if controls:
@@ -47,5 +46,5 @@ def adaptive_attacks(
 
 def adaptive_names(pipeline: Pipeline, observations: Sequence[str]) -> list[str]:
     """Names of a pipeline's adaptive attacks that can run where the server sees these kinds of observations."""
-    known = registry_of(attacks, Attack)
+    known = ATTACKS
     return [name for name in pipeline.adaptive_attacks if known[name]().observes in observations]

@@ -15,12 +15,14 @@ from torch import Tensor
 import attacks
 from attacks.base import Attack, AttackError, Chain, ClientUpdate
 from attacks.local_model import shared_tensors
-from attacks.smashed.base import EdgeStep, Sender, SmashedAttack, SmashedData
+from attacks.registry import ATTACKS
+from attacks.sender import Sender
+from attacks.smashed.base import EdgeStep, SmashedAttack, SmashedData
 from clients.models.halves import EdgeHalf, ServerHalf
 from clients.task import Task, load_weights
 from clients.training import device
 from defenses.base import Update
-from defenses.spec import parse_statements, registry_of
+from defenses.spec import parse_statements
 
 EDGE, SERVER = "edge/", "server/"
 """Prefixes of the weights of a split model's halves."""
@@ -263,7 +265,7 @@ def parse_attacks(text: str) -> list[Attack[Any, Any]]:
         SpecError: Naming what is unknown or not allowed.
         AttackError: When a chain cannot be one.
     """
-    statements = parse_statements(text, registry_of(attacks, Attack), "attack")
+    statements = parse_statements(text, ATTACKS, "attack")
     lone = [stages[0] for stages in statements if len(stages) == 1 and isinstance(stages[0], attacks.Refinement)]
     if lone:
         raise AttackError(f"{lone[0]} refines what another attack found; write InvertingGradients() | {lone[0]}")
@@ -292,9 +294,7 @@ def parse_smashed_attacks(text: str) -> list[SmashedAttack[Any]]:
     """
     found = parse_attacks(text)
     if wrong := [attack for attack in found if not isinstance(attack, SmashedAttack)]:
-        known = sorted(
-            name for name, c in registry_of(attacks, Attack).items() if getattr(c, "observes", "") == "smashed"
-        )
+        known = sorted(name for name, c in ATTACKS.items() if getattr(c, "observes", "") == "smashed")
         raise AttackError(f"{wrong[0]} does not attack smashed data; these do: {', '.join(known)}")
     return [attack for attack in found if isinstance(attack, SmashedAttack)]
 

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-import attacks
 from attacks.base import (
     Attack,
     AttackError,
@@ -27,13 +26,15 @@ from attacks.base import (
     Representatives,
     UpdateHistory,
 )
+from attacks.registry import ATTACKS
 from attacks.scoring.oracle import Oracle, train_oracle
-from attacks.smashed.base import Sender, SmashedAttack
+from attacks.sender import Sender
+from attacks.smashed.base import SmashedAttack
 from clients.auxiliary import OWN_AUXILIARY, Auxiliary
 from clients.lone_training import train_alone
 from clients.task import Task
 from defenses.base import Batch, generator_for
-from defenses.spec import parse_statements, registry_of
+from defenses.spec import parse_statements
 from strategies.audit.jobs import EDGE, AttackJob, AttackResult, Observed, Outcome, parse_attacks, stages_of
 
 MOST_LEARNED = 8
@@ -165,7 +166,7 @@ def _fitted_stage(text: str, observed: Observed) -> Attack[Any, Any]:
     place = (text, task, _digest(observed.weights) if split and task.trains_edge else "")
     if place not in _learned:
         # Not by ``parse_attacks``, which refuses a refinement that stands alone.
-        attack: Attack[Any, Any] = parse_statements(text, registry_of(attacks, Attack), "attack")[0][0]
+        attack: Attack[Any, Any] = parse_statements(text, ATTACKS, "attack")[0][0]
         knowledge = knowledge_of(task, observed.sender() if split else None)
         _learned[place] = attack.fit(knowledge, generator_for("attack", task.seed, text, "fit"))
         while len(_learned) > MOST_LEARNED:

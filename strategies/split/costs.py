@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from attacks.smashed.base import smash
+from attacks.sender import smash
 from clients.models.halves import RawPatches
 from clients.split.edge_cost import EdgeCost, measure_edge
 from clients.task import Task

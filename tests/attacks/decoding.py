@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from attacks.base import Knowledge, Reconstruction
-from attacks.scoring.metrics import mse
-from attacks.smashed.base import Sender, SmashedData
+from attacks.image_measures import mse
+from attacks.sender import Sender
+from attacks.smashed.base import SmashedData
 from clients.data.datasets import load_dataset
 from clients.models.halves import SplitShape, build_split_model
 from defenses.base import Batch, Defense

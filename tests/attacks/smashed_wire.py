@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from attacks.base import Knowledge
-from attacks.smashed.base import Sender, SmashedData, smash
+from attacks.sender import Sender, smash
+from attacks.smashed.base import SmashedData
 from clients.models.halves import EdgeHalf, ServerHalf, SplitShape, build_split_model
 from defenses.base import Batch, Defense
 from defenses.pipeline import Pipeline

@@ -11,7 +11,7 @@ import torch
 from flwr.app import Message, RecordDict
 from flwr.common.config import parse_config_args
 
-from attacks.scoring.metrics import psnr
+from attacks.image_measures import psnr
 from clients.draws import Draws, Notebook
 from clients.local_data import LocalData
 from clients.questions import Answers, allowed_pipelines

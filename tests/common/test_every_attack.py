@@ -29,11 +29,12 @@ from attacks import (
     null_baselines,
     score,
 )
+from attacks.registry import ATTACKS
 from defenses.base import Batch
-from defenses.spec import parse, parse_statements, registry_of
+from defenses.spec import parse, parse_statements
 from tests.attacks.wire import CLASSES, MEAN, STD, classes, observe, pictures, sigmoid_net
 
-EVERY: dict[str, Callable[..., Any]] = registry_of(attacks, Attack)  # concrete ones: Refinement is not among them
+EVERY: dict[str, Callable[..., Any]] = ATTACKS  # concrete ones: Refinement is not among them
 # Attacks on smashed data meet other observations: see test_every_smashed_attack.py.
 NAMES = {name: cls for name, cls in EVERY.items() if cls.observes != "smashed"}
 

@@ -31,11 +31,12 @@ from defenses import (
     UpdateDefense,
 )
 from defenses.base import Update, generator_for
-from defenses.spec import parse, registry_of
+from defenses.registry import DEFENSES
+from defenses.spec import parse
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook", "ignore:Optimal order is the")
 
-CLASSES: dict[str, Callable[..., Any]] = registry_of(defenses, Defense)
+CLASSES: dict[str, Callable[..., Any]] = DEFENSES
 
 # Settings at which a defence must return exactly what it gets.
 IDENTITIES = [

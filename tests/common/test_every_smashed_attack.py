@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from attacks import AttackError, Labels
-from attacks.scoring.metrics import mse
+from attacks.image_measures import mse
 from attacks.smashed.base import EdgeStep, SmashedData
 from defenses import SpectralShuffle
 from defenses.base import Defense

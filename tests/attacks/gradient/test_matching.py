@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.gradient.matching import GradientMatching, attackable, count_classes
-from attacks.scoring.metrics import total_variation
+from attacks.image_measures import total_variation
 
 TRIALS, BATCH, CLASSES = 3, 2, 4
 SHAPE = (BATCH, 2, 6, 6)

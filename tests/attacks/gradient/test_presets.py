@@ -6,20 +6,19 @@ from dataclasses import asdict
 
 import pytest
 
-import attacks
 from attacks import (
     DLG,
     LBFGSL2,
     AdamCosine,
     AdamL1,
     AdamL2,
-    Attack,
     GradientInversion,
     InvertingGradients,
     LBFGSCosine,
     SGDCosine,
 )
-from defenses.spec import SpecError, parse_statements, registry_of
+from attacks.registry import ATTACKS
+from defenses.spec import SpecError, parse_statements
 
 # cost, optimizer, signed, learning rate, iterations, restarts, total variation, boxed, step decay (Gao et al. 2021, section 6)
 TABLE = {
@@ -76,7 +75,7 @@ def test_presets_change_defaults_only():
 
 
 def test_text_round_trip():
-    registry = registry_of(attacks, Attack)
+    registry = ATTACKS
     text = "DLG(restarts=3) | InvertingGradients(labels='infer'); LabelInference(max_labels=4)"
     statements = parse_statements(text, registry, "attack")
     assert [[repr(attack) for attack in stages] for stages in statements] == [

@@ -3,8 +3,8 @@ import torch
 import torch.nn.functional as F
 
 from attacks.base import AttackError, Knowledge, Reconstruction
+from attacks.image_measures import psnr
 from attacks.refinement.encodings import EncodingInversion
-from attacks.scoring.metrics import psnr
 from clients.data.datasets import load_dataset
 from defenses import InstaHide
 from defenses.base import Batch, generator_for

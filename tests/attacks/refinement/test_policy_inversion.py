@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from scipy.stats import multivariate_normal
 
 from attacks.base import AttackError, Knowledge, Reconstruction
+from attacks.image_measures import psnr
 from attacks.refinement.policy_inversion import PolicyInversion, fit_gaussian, possible_draws
 from attacks.refinement.transform_inverses import changes_nothing, invert_transform
-from attacks.scoring.metrics import psnr
 from clients.data.datasets import load_dataset
 from defenses import ATS
 from defenses.ats import parse_policies

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from attacks.base import AttackError, Knowledge, Reconstruction
+from attacks.image_measures import mse
 from attacks.networks.unet import UNet
 from attacks.refinement.restoration import LearnedRestorer, protect_afresh
 from attacks.refinement.unshuffle import WindowMean
-from attacks.scoring.metrics import mse
 from defenses import ATS, Batch, Blur, Clip, ImageNoise, InstaHide, Pipeline, VisualMixer
 from tests.attacks.wire import MEAN, STD, generators, pictures
 

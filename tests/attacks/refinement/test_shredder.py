@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from attacks.base import AttackError, Knowledge, Reconstruction
+from attacks.image_measures import mse, total_variation
 from attacks.refinement.jigsaw import _Puzzle, place_blocks, seam_costs
 from attacks.refinement.shredder import Jigsaw, Shredder, _Annealer, _swap_groups
 from attacks.refinement.unshuffle import WindowMean, Windows
-from attacks.scoring.metrics import mse, total_variation
 from defenses import Batch, BlockShuffle, Blur, Clip, ImageNoise, Pipeline, VisualMixer
 from defenses.visual_mixer_windows import window_ids, window_sides
 from tests.attacks.wire import MEAN, STD, generators, linear_net, observe, pictures

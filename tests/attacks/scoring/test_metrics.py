@@ -14,17 +14,8 @@ from scipy.ndimage import gaussian_filter
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
 from attacks.base import Labels, Reconstruction
-from attacks.scoring.metrics import (
-    blurred,
-    mse,
-    null_baselines,
-    optimal_assignment,
-    psnr,
-    retrieved,
-    score,
-    ssim,
-    total_variation,
-)
+from attacks.image_measures import mse, psnr, ssim, total_variation
+from attacks.scoring.metrics import blurred, null_baselines, optimal_assignment, retrieved, score
 
 
 def noise(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from attacks.base import AttackError
+from attacks.image_measures import mse, psnr
 from attacks.normalisation import normalise
-from attacks.scoring.metrics import mse, psnr
 from attacks.smashed.base import EdgeStep
 from attacks.smashed.edge_update_inversion import EdgeUpdateInversion
 from attacks.smashed.token_positions import to_patches

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attacks.base import AttackError
-from attacks.scoring.metrics import mse, psnr
+from attacks.image_measures import mse, psnr
 from attacks.smashed.feature_inversion import AssumedSender, FeatureInversion, minimise, without_noise
 from attacks.smashed.token_positions import to_patches
 from defenses.feature_noise import FeatureDP, FeatureNoise

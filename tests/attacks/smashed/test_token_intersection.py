@@ -7,7 +7,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 
 from attacks.base import AttackError
-from attacks.scoring.metrics import mse
+from attacks.image_measures import mse
 from attacks.smashed.token_intersection import (
     TokenIntersection,
     assign_clusters,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attacks.base import AttackError
-from attacks.scoring.metrics import mse, psnr
+from attacks.image_measures import mse, psnr
 from attacks.smashed.token_jigsaw import TokenJigsaw
 from defenses.feature_noise import FeatureNoise
 from defenses.patch_shuffle import BatchShuffle, PatchShuffle

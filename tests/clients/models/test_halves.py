@@ -15,7 +15,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.smashed.base import EdgeHalf as EdgeProtocol
+from attacks.sender import EdgeHalf as EdgeProtocol
 from clients.models.halves import (
     EdgeHalf,
     RawPatches,

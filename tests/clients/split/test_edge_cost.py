@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from attacks.smashed.base import Sender, smash
+from attacks.sender import Sender, smash
 from clients.models.halves import EdgeHalf, SplitShape, build_split_model
 from clients.split.edge_cost import EdgeCost, measure_edge
 from defenses.patch_shuffle import PatchShuffle

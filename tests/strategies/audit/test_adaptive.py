@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-import attacks
-import defenses
-from attacks.base import Attack, AttackError
-from defenses.base import Defense
-from defenses.spec import parse_pipelines, registry_of
+from attacks.base import AttackError
+from attacks.registry import ATTACKS
+from defenses.registry import DEFENSES
+from defenses.spec import parse_pipelines
 from strategies.audit.adaptive import adaptive_attacks, adaptive_names
 from strategies.audit.jobs import parse_attacks
 
@@ -43,10 +42,10 @@ def test_only_attacks_that_can_run_are_expected() -> None:
     assert adaptive_names(blurred, ("smashed",)) == ["TokenDecoder"]
 
 
-@pytest.mark.parametrize("name", registry_of(defenses, Defense))
+@pytest.mark.parametrize("name", DEFENSES)
 def test_every_adaptive_attack_that_a_defence_names_exists(name: str) -> None:
-    known = registry_of(attacks, Attack)
-    assert set(registry_of(defenses, Defense)[name].adaptive_attacks) <= set(known)
+    known = ATTACKS
+    assert set(DEFENSES[name].adaptive_attacks) <= set(known)
 
 
 def test_chains_are_refused_when_they_begin_with_a_refinement_or_refine_nothing() -> None:

@@ -1,0 +1,74 @@
+"""What a client of split learning does to its images before it sends them: its own code, and what a server can run itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from attacks.normalisation import Normalisation, normalise
+from defenses.base import Batch, Key
+from defenses.pipeline import Pipeline
+
+
+class EdgeHalf(Protocol):
+    """The client half of a split transformer (``clients.models.halves.EdgeHalf``)."""
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of tokens."""
+
+    @property
+    def patch_size(self) -> int:
+        """Side in pixels of what one token stands for."""
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Normalised images (B, C, H, W) -> tokens (B, N, D), row by row."""
+
+    def encode(self, tokens: Tensor) -> Tensor:
+        """Tokens (B, N, D) through the client's transformer blocks, none or more: (B, N, D)."""
+
+
+def smash(edge: EdgeHalf, pipeline: Pipeline, images: Tensor, known: Normalisation, key: Key) -> Tensor:
+    """What a client sends of images that its input defences have protected: (B, N, D).
+
+    Args:
+        edge: The client half.
+        pipeline: Its stages on smashed data are applied: those on tokens between embedding and blocks, the others at the end.
+        images: (B, C, H, W) in [0, 1].
+        known: Statistics for the normalisation.
+        key: Names the random stream.
+    """
+    tokens = pipeline.protect_tokens(edge.embed(normalise(images, known)), key)
+    return pipeline.protect_features(edge.encode(tokens), key)
+
+
+@dataclass(frozen=True)
+class Sender:
+    """A client's sending side as the server can run it itself: the algorithm and the weights, never a client's randomness.
+
+    Attributes:
+        edge: The client half with the weights of the attacked round, in eval mode.
+        pipeline: The clients' defences.
+        mean: Per channel, for the normalisation.
+        std: Per channel.
+    """
+
+    edge: EdgeHalf
+    pipeline: Pipeline
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def send(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Smashed data (B, N, D) of clean images (B, C, H, W) in [0, 1], all defences drawn afresh."""
+        return self.send_with_order(images, generator)[0]
+
+    def send_with_order(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """``send``, and where each token came from: (B, N) int64 on the CPU, numbers of tokens 0 to B * N - 1."""
+        key = ("attacker", int(torch.randint(1 << 62, (), generator=generator)))
+        batch = Batch(images, images.new_zeros(len(images), 1))
+        shown = self.pipeline.protect_batch(self.pipeline.protect_once(batch, key), key).images
+        features = smash(self.edge, self.pipeline, shown, self, key)
+        return features, self.pipeline.token_order(len(features), features.shape[1], key)

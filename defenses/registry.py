@@ -1,0 +1,80 @@
+"""Which classes a configuration text may name: those of a package, and those that other packages offer by entry points."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import entry_points
+from typing import Any
+
+from defenses.base import Defense
+
+
+class RegistryError(ValueError):
+    """An entry point that offers nothing usable."""
+
+
+class Registry(Mapping[str, Callable[..., Any]]):
+    """Name -> class. Built-in and foreign classes are found in the same way and may do the same.
+
+    Another package offers a class in its ``pyproject.toml``, under the name that texts use::
+
+        [project.entry-points."fedveil.defenses"]
+        MyDefense = "my_package.my_module:MyDefense"
+
+    Args:
+        base: What every class derives from.
+        group: The group of entry points, such as "fedveil.defenses".
+    """
+
+    def __init__(self, base: type, group: str) -> None:
+        self.base, self.group = base, group
+        self._own: dict[str, Callable[..., Any]] = {}
+
+    def add(self, package: Mapping[str, Any]) -> None:
+        """Takes the concrete classes among what a package exports (its ``globals()``, of which ``__all__`` names the exported)."""
+        found = {name: package[name] for name in package["__all__"]}
+        self._own |= {name: c for name, c in found.items() if self._is_concrete(c)}
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        return self._own[name] if name in self._own else self._foreign[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._own, **self._foreign})
+
+    def __len__(self) -> int:
+        return len({**self._own, **self._foreign})
+
+    @functools.cached_property
+    def _foreign(self) -> dict[str, Callable[..., Any]]:
+        """Read once, when a name is first looked up.
+
+        Raises:
+            RegistryError: Naming the entry point, and what is wrong with it.
+        """
+        found: dict[str, Callable[..., Any]] = {}
+        for point in entry_points(group=self.group):
+            where = f"entry point {point.name} = {point.value!r} ({self.group})"
+            if point.name in self._own or point.name in found:
+                raise RegistryError(f"{where}: there is another {point.name}; rename one of them")
+            try:
+                loaded = point.load()
+            except Exception as error:
+                raise RegistryError(f"{where} cannot be loaded: {type(error).__name__}: {error}") from error
+            if not self._is_concrete(loaded):
+                raise RegistryError(f"{where} is no dataclass that derives from {self.base.__name__}")
+            if loaded.__name__ != point.name:
+                raise RegistryError(
+                    f"{where} must be named as its class, {loaded.__name__}: texts are read and written"
+                )
+            found[point.name] = loaded
+        return found
+
+    def _is_concrete(self, value: Any) -> bool:
+        """Bases have no ``__init__`` of their own; a dataclass has."""
+        return inspect.isclass(value) and issubclass(value, self.base) and "__init__" in vars(value)
+
+
+DEFENSES = Registry(Defense, "fedveil.defenses")
+"""What stands in ``defenses``."""
