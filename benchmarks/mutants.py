@@ -169,15 +169,16 @@ class _Durations:
     """A pytest plugin that adds up how long each file's tests take, and writes that down at the end."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.seconds = path, defaultdict(float)
+        self.path, self.seconds, self.failed = path, defaultdict(float), list[str]()
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Set-up, call and tear-down of every test."""
         self.seconds[report.nodeid.partition("::")[0]] += report.duration
+        self.failed += [report.nodeid] if report.failed else []
 
     def pytest_sessionfinish(self) -> None:
         """The end."""
-        self.path.write_text(json.dumps(self.seconds))
+        self.path.write_text(json.dumps({"seconds": self.seconds, "failed": self.failed}))
 
 
 def durations(files: Sequence[str]) -> dict[str, float]:
@@ -188,9 +189,11 @@ def durations(files: Sequence[str]) -> dict[str, float]:
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "seconds.json"
-        if in_fork(lambda: _tests_pass(files, [_Durations(path)]), 3600.0) != SURVIVED:
-            raise SystemExit(f"tests fail without any mutant, of {' '.join(files)}")
-        return {name: float(seconds) for name, seconds in json.loads(path.read_text()).items()}
+        outcome = in_fork(lambda: _tests_pass(files, [_Durations(path)]), 3600.0)
+        found = json.loads(path.read_text()) if path.is_file() else {"failed": ["none: pytest did not end"]}
+        if outcome != SURVIVED:
+            raise SystemExit(f"tests fail without any mutant: {', '.join(found['failed'])}")
+        return {name: float(seconds) for name, seconds in found["seconds"].items()}
 
 
 def run(mutant: Mutant, seconds: float) -> int:

@@ -20,10 +20,11 @@ from clients.data.card import DataCard
 from simulations.dry_run import check_memory, describe, shares, workers_of
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment, key_of
+from simulations.notices import too_few_images
 from simulations.progress import follow, read_progress
 from simulations.recorded.request import DEFAULT_ATTACKS, Request
 from simulations.run_config import check_same
-from simulations.scenario_checks import check_halves, too_few_images
+from simulations.scenarios.base import scenario
 
 app = typer.Typer(
     help="What a curious federated-learning server can see: train, attack, report.",
@@ -267,14 +268,13 @@ def _preflight(experiment: Experiment) -> None:
             )
         try:
             data = task.load_data()
-            if experiment.scenario == "federated":
-                task.build_model()
+            scenario(experiment.scenario).check_data(experiment, pipeline, DataCard.of(data))
+        except ConfigError:
+            raise
         except (ValueError, OSError) as error:
             raise ConfigError(str(error)) from error
         except (RuntimeError, MemoryError) as error:  # of torch, such as an allocation that cannot be served
             raise ConfigError(f"dataset = {experiment.dataset!r}, model = {experiment.model!r}: {error}") from error
-    if experiment.scenario == "split":
-        check_halves(experiment, DataCard.of(data))
     check_memory(experiment, data)
     share, tested = shares(experiment, data)
     if min(share, tested) < 1:

@@ -9,21 +9,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attacks.gradient.inversion import GradientInversion
 from attacks.local_model import shared_tensors
-from attacks.sender import smash
 from clients.auxiliary import Auxiliary
 from clients.data.card import DataCard
 from clients.data.images import ImageData, ImageDataset, StoredImages
 from clients.split.edge_cost import EdgeCost, measure_edge
-from clients.split.passes import SplitPasses
 from clients.task import FLOAT_BYTES, Task
 from defenses.pipeline import Pipeline
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
-from simulations.scenario_checks import idle_defenses
+from simulations.notices import idle_defenses
+from simulations.scenarios.base import scenario
 from strategies.audit.jobs import parse_attacks, stages_of
 
 GIB = 2**30
@@ -67,21 +66,20 @@ def check_memory(experiment: Experiment, data: ImageDataset) -> None:
             f"crop-padding is {experiment.crop_padding}; allowed: below {min(data.input_shape[1:])}, the images' side, or a "
             "crop may be black"
         )
-    attacked = any(experiment.attacks_on(pipeline, kind) for pipeline in experiment.pipelines() for kind in _KINDS)
+    attacked = any(
+        experiment.attacks_on(pipeline, kind) for pipeline in experiment.pipelines() for kind in experiment.observations
+    )
     if attacked and experiment.attacked_rounds():
         try:
             Auxiliary(task).check()
         except ValueError as error:
             raise ConfigError(str(error)) from error
     size = shares(experiment, data)[0] * math.prod(data.input_shape) * FLOAT_BYTES
-    if experiment.scenario == "federated" and experiment.update_attacks.strip() and size > limit:
+    if (key := scenario(experiment.scenario).needs_whole_share(experiment)) and size > limit:
         raise ConfigError(
-            f"update-attacks: the images behind a training update are {size / GIB:.1f} GiB, and image-memory is "
-            f"{experiment.image_memory:g}; set update-attacks = '', or raise image-memory"
+            f"{key}: all images of a client are {size / GIB:.1f} GiB, and image-memory is {experiment.image_memory:g}; "
+            f"set {key} = '', or raise image-memory"
         )
-
-
-_KINDS = ("probe", "update", "smashed")
 
 
 def shares(experiment: Experiment, data: ImageDataset) -> tuple[int, int]:
@@ -132,7 +130,7 @@ def measure(task: Task) -> Step:
     Args:
         task: Without a defence; its ``card`` is known.
     """
-    modules, forward = _model(task)
+    modules, forward = scenario(task.scenario).whole_model(task)
     generator = torch.Generator().manual_seed(0)
     costs: list[EdgeCost] = []
     for count in (2, 3):  # BatchNorm needs two.
@@ -166,35 +164,17 @@ def _timed(forward: Callable[[Tensor], Tensor], images: Tensor) -> float:
     return min(seconds)
 
 
-def _model(task: Task) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
-    if task.scenario == "federated":
-        model = task.build_model().train()
-        return [model], model
-    edge, server = task.build_halves()
-    edge.requires_grad_(task.trains_edge)
-    key = (task.seed, "dry-run")
-    return [edge, server], lambda images: server(smash(edge, task.defenses(), images, task.data_card(), key))
-
-
 def count_messages(experiment: Experiment, train: int, test: int) -> int:
     """Messages from the server to clients that hold so many examples, about: a client that fails is asked less."""
-    clients, rounds, task = experiment.num_clients, experiment.rounds, experiment.task(Pipeline())
+    clients = experiment.num_clients
     total = 2 * clients  # who are you, and set-up
-    per_message = experiment.batches_per_message
     for pipeline in experiment.pipelines():
         observed = {kind: experiment.attacks_on(pipeline, kind) for kind in experiment.observations}
         audits = sum(1 + len(texts) for texts in observed.values() if texts)
         probes = sum(1 for kind, texts in observed.items() if texts and kind != "update")
         attacked = len(experiment.attacked_rounds())
         total += attacked * clients * (audits + probes)
-        if experiment.scenario == "federated":
-            trained = max(1, round(experiment.fraction_train * clients))
-            total += rounds * trained + (rounds + 1) * clients
-            continue
-        steps = math.ceil(len(SplitPasses(task, train).batches()) / per_message)
-        steps += 1 + replace(task, pipeline=str(pipeline)).trains_edge  # the last gradients, and the half's update
-        evaluation = math.ceil(test / (per_message * experiment.batch_size)) + 1
-        total += clients * (rounds * steps + (rounds + 1) * evaluation)
+        total += scenario(experiment.scenario).count_messages(experiment, experiment.task(pipeline), train, test)
     return total
 
 

@@ -8,20 +8,22 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from clients.auxiliary import OWN_AUXILIARY
 from clients.data.datasets import dataset_names
 from clients.data.partitions import parse_partition
-from clients.models.classifiers import model_names
-from clients.models.halves import split_model_names
 from clients.task import Task
 from defenses.base import DefenseError
 from defenses.pipeline import Pipeline
 from defenses.spec import SpecError, parse_pipelines
 from simulations.errors import ConfigError, require_known
-from simulations.scenario_checks import DEFAULT_MILESTONES, LABELS, check_defenses, check_recipe, check_scenario
+from simulations.scenarios.base import DEFAULT, scenario
 from strategies.audit.adaptive import adaptive_attacks
 from strategies.audit.jobs import parse_attacks, parse_smashed_attacks, parse_update_attacks
 
 Value = bool | int | float | str
+
+DEFAULT_MILESTONES = "5/8,7/8"
+"""Where accuracy has climbed, the rate falls, so that the end of a run is no longer where the last steps happened to throw it."""
 
 
 def _setting(default: Any, about: str, allowed: str = "", check: Callable[[Any], bool] | None = None) -> Any:
@@ -69,9 +71,7 @@ class Experiment:
 
     experiment: str = _setting("default", "name of the experiment, written into every row")
     scenario: str = _setting(
-        "federated",
-        "federated: clients train whole models; split: clients hold the first part of a transformer and send tokens",
-        **_one_of("federated", "split"),
+        DEFAULT, "how clients and server work together; `fedveil list scenarios` says which there are"
     )
     output_dir: str = _setting(
         "", "absolute folder for rows.jsonl, pictures and report.html; empty: a new one in ~/fedveil-runs"
@@ -211,15 +211,17 @@ class Experiment:
             if check and not check(value):
                 raise ConfigError(f"{key} is {value!r}; allowed: {spec.metadata['allowed']}")
         require_known("dataset", self.dataset.partition(":")[0], dataset_names())
-        check_scenario(self)
-        if self.scenario == "split":
-            require_known("split model", self.model, split_model_names())
-        elif ":" not in self.model:
-            require_known(
-                "model",
-                self.model,
-                model_names(),
-                also="or a torchvision or timm classifier, such as torchvision:resnet18",
+        allowed = scenario(self.scenario).labels
+        if self.labels and self.labels not in allowed:
+            raise ConfigError(
+                f"labels is {self.labels!r}; allowed with scenario = {self.scenario!r}: {' or '.join(map(repr, allowed))}"
+            )
+        if self.auxiliary_data not in OWN_AUXILIARY:
+            known = {**dict.fromkeys(OWN_AUXILIARY), **dataset_names()}
+            require_known("auxiliary-data", self.auxiliary_data.partition(":")[0], known)
+        if self.nesterov and not self.momentum:
+            raise ConfigError(
+                "nesterov is True; allowed with momentum = 0: False, as there is nothing to look ahead by"
             )
         if self.output_dir and not Path(self.output_dir).is_absolute():
             raise ConfigError(
@@ -240,13 +242,19 @@ class Experiment:
                 raise ConfigError(f"{key}: {error}") from error
         self.attacked_rounds()
         self.milestones()
-        check_recipe(self)
-        check_defenses(self)
+        scenario(self.scenario).check(self)
+        for pipeline in self.pipelines():
+            if pipeline.protects_once and self.task(pipeline).augments:
+                raise ConfigError(
+                    f"defenses: {pipeline} protects an image once and keeps the result, but crop-padding = {self.crop_padding} "
+                    f"and horizontal-flip = {self.horizontal_flip} show training another view at every use, which would be "
+                    "protected anew each time, and the server could average: leave one of the two out"
+                )
 
     @property
     def who_holds_labels(self) -> str:
         """The value of ``labels``, or the scenario's usual one."""
-        return self.labels or LABELS[self.scenario][0]
+        return self.labels or scenario(self.scenario).labels[0]
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Experiment:
@@ -275,17 +283,20 @@ class Experiment:
             pipeline: The attacked one.
             observation: "probe" or "update"; in the split scenario "smashed".
         """
-        texts = {"probe": self.probe_attacks, "update": self.update_attacks, "smashed": self.smashed_attacks}
         if observation not in self.observations:
             return []
-        chosen = parse_attacks(texts[observation])
+        chosen = parse_attacks(self.texts_on(observation))
         added = adaptive_attacks(pipeline, self.pipelines(), chosen, observation) if self.adaptive and chosen else []
         return list(dict.fromkeys([*map(repr, chosen), *added]))
+
+    def texts_on(self, observation: str) -> str:
+        """The setting that names the attacks on one kind of observation: ``probe-attacks`` and the like."""
+        return str(getattr(self, f"{observation}_attacks"))
 
     @property
     def observations(self) -> tuple[str, ...]:
         """What the scenario lets a server observe."""
-        return ("smashed",) if self.scenario == "split" else ("probe", "update")
+        return scenario(self.scenario).observations
 
     def attacked_rounds(self) -> list[int]:
         """Numbers of the attacked rounds, in order; ``rounds + 1`` is the model after the last one."""
@@ -304,7 +315,7 @@ class Experiment:
 
     def milestones(self) -> tuple[int, ...]:
         """Rounds after which the learning rate falls, ascending."""
-        if self.scenario == "split":  # whose rates fall along a cosine
+        if not scenario(self.scenario).decays_by_milestones:
             return ()
         words = [word.strip() for word in self.learning_rate_milestones.split(",") if word.strip()]
         found = [_milestone(word, self.rounds) for word in words]

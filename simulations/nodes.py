@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.serverapp import Grid
-from torch import Tensor
 
 from clients.auxiliary import Auxiliary
 from clients.data.card import DataCard
@@ -19,6 +17,8 @@ from clients.records import reason_of, to_record, to_tensors, values_of
 from clients.task import Task
 from defenses.pipeline import Pipeline
 from simulations.experiment import Experiment
+from simulations.known_clients import KnownClients
+from simulations.scenarios.base import scenario
 from strategies.exchange import Exchange
 
 NODE_WAIT_SECONDS = 120.0
@@ -62,24 +62,7 @@ def find_nodes(grid: Grid, experiment: Experiment) -> dict[int, int]:
     return nodes
 
 
-@dataclass(frozen=True)
-class Clients:
-    """What the server knows of the clients once they are set up.
-
-    Attributes:
-        card: Shape and normalisation of their images.
-        sizes: Partition -> (training examples, test examples).
-        labels: Partition -> classes of its training examples, in its order; empty where the server does not have them.
-        randomness: Where the nodes' random draws start, as each of them says of itself.
-    """
-
-    card: DataCard
-    sizes: dict[int, tuple[int, int]]
-    labels: dict[int, Tensor]
-    randomness: str = ""
-
-
-def set_up(exchange: Exchange, experiment: Experiment) -> Clients:
+def set_up(exchange: Exchange, experiment: Experiment) -> KnownClients:
     """Gives every node its share of the data and checks that they agree on its shape.
 
     Raises:
@@ -113,10 +96,10 @@ def set_up(exchange: Exchange, experiment: Experiment) -> Clients:
             if mine != others:
                 raise RuntimeError(f"client {partition} has {name} = {mine}, client {first} has {others}")
     labels = {}
-    if shares and experiment.scenario == "split" and experiment.who_holds_labels == "server":
+    if shares and scenario(experiment.scenario).server_has_labels(experiment):
         classes = task.load_data().train.labels
         labels = {p: classes[to_tensors(shares[p]["indices"])["train"]] for p in exchange.nodes}
-    return Clients(cards[first], sizes, labels, _randomness(from_seed, len(exchange.nodes)))
+    return KnownClients(cards[first], sizes, labels, _randomness(from_seed, len(exchange.nodes)))
 
 
 def _randomness(from_seed: list[int], clients: int) -> str:

@@ -11,12 +11,13 @@ from flwr.serverapp import Grid, ServerApp
 
 from defenses.pipeline import Pipeline
 from simulations.experiment import Experiment
-from simulations.nodes import Clients, find_nodes, set_up
+from simulations.known_clients import KnownClients
+from simulations.nodes import find_nodes, set_up
+from simulations.notices import idle_defenses, too_few_images
 from simulations.report import write_report
 from simulations.report.analysis.failures import failed_attacks
 from simulations.run_directory import RunDirectory
-from simulations.scenario_checks import idle_defenses, too_few_images
-from simulations.trainings import TRAININGS, check_split
+from simulations.scenarios.base import scenario
 from strategies.audit.auditor import Auditor
 from strategies.audit.pool import AttackPool
 from strategies.exchange import Exchange
@@ -64,8 +65,7 @@ def _run(grid: Grid, run: RunDirectory) -> Path:
     clients = set_up(exchange, experiment)
     if warning := too_few_images(experiment, len(nodes)):
         log.warning("fedveil: %s", warning)
-    if experiment.scenario == "split":
-        check_split(experiment, clients)
+    scenario(experiment.scenario).check_clients(experiment, clients)
     for why in idle_defenses(experiment, clients.card):
         log.warning("fedveil: %s", why)
     pool = AttackPool(experiment.attack_workers, experiment.attack_gpus)
@@ -95,10 +95,11 @@ def _run(grid: Grid, run: RunDirectory) -> Path:
     return report
 
 
-def run_pipeline(run: RunDirectory, auditor: Auditor, pipeline: Pipeline, at: int, clients: Clients) -> None:
+def run_pipeline(run: RunDirectory, auditor: Auditor, pipeline: Pipeline, at: int, clients: KnownClients) -> None:
     """Trains one pipeline from its last complete round to the end, attacking on the way."""
     experiment = run.experiment
-    training = TRAININGS[experiment.scenario](run, auditor, pipeline, clients)
+    task = replace(experiment.task(pipeline), card=clients.card)
+    training = scenario(experiment.scenario).rounds(experiment, task, auditor, clients, run.label(str(pipeline)))
     if pipeline.needs_group_norm and experiment.norm == "batch":
         log.warning("fedveil: %s needs gradients per example: BatchNorm is replaced by GroupNorm", pipeline)
     done = run.checkpoint(pipeline)

@@ -136,8 +136,10 @@ class Observed:
             for seen in self.seen
         ]
 
-    def sender(self) -> Sender:
-        """The clients' sending side with the weights of this round, as the server can run it."""
+    def sender(self) -> Sender | None:
+        """The clients' sending side with the weights of this round, as the server can run it; None of whole models."""
+        if not any(name.startswith(SERVER) for name in self.weights):
+            return None
         edge, card = self._halves()[0], self.task.data_card()
         return Sender(edge, self.task.defenses(), card.mean, card.std)
 

@@ -161,13 +161,12 @@ _learned: OrderedDict[tuple[str, Task, str], Attack[Any, Any]] = OrderedDict()
 
 def _fitted_stage(text: str, observed: Observed) -> Attack[Any, Any]:
     task = replace(observed.task, round=0, edge_learning_rate=0.0)
-    split = task.scenario == "split"
-    # A frozen client half is the same in every round.
-    place = (text, task, _digest(observed.weights) if split and task.trains_edge else "")
+    # Of a whole model there is no client half; a frozen one is the same in every round.
+    place = (text, task, _digest(observed.weights) if task.trains_edge else "")
     if place not in _learned:
         # Not by ``parse_attacks``, which refuses a refinement that stands alone.
         attack: Attack[Any, Any] = parse_statements(text, ATTACKS, "attack")[0][0]
-        knowledge = knowledge_of(task, observed.sender() if split else None)
+        knowledge = knowledge_of(task, observed.sender())
         _learned[place] = attack.fit(knowledge, generator_for("attack", task.seed, text, "fit"))
         while len(_learned) > MOST_LEARNED:
             _learned.popitem(last=False)

@@ -19,7 +19,7 @@ from defenses.pipeline import Pipeline
 from simulations.cli import app
 from simulations.dry_run import count_messages, describe, measure, shares
 from simulations.experiment import Experiment
-from simulations.scenario_checks import idle_defenses
+from simulations.notices import idle_defenses
 from strategies.audit.jobs import parse_attacks, stages_of
 from tests.clients.data_files import write_celeba, write_cifar10, write_cifar100, write_mnist
 
@@ -137,7 +137,7 @@ def test_the_ats_recipe_is_the_published_one() -> None:
         (["dataset=cifar10", "data-dir=/no/such/folder"], "/no/such/folder"),
         (["crop-padding=28"], "crop-padding is 28; allowed: below 28"),
         (["image-memory=0.0001"], "set auxiliary-limit to at most 34, or raise image-memory"),
-        (["image-memory=0.0001", "auxiliary-limit=30"], "update-attacks: the images behind a training update are"),
+        (["image-memory=0.0001", "auxiliary-limit=30"], "update-attacks: all images of a client are"),
         (["image-memory=0"], "image-memory is 0; allowed: above 0"),
         (["auxiliary-limit=-1"], "auxiliary-limit is -1; allowed: at least 0"),
     ],

@@ -18,9 +18,9 @@ from clients.records import to_tensors
 from clients.task import Task
 from defenses.pipeline import Pipeline
 from simulations.experiment import Experiment
+from simulations.notices import too_few_images
 from simulations.report.analysis.failures import failed_attacks
 from simulations.run_directory import RunDirectory, read_lines
-from simulations.scenario_checks import too_few_images
 from simulations.server_app import run_experiment
 from tests.local_grid import LocalGrid
 

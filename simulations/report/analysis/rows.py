@@ -24,7 +24,7 @@ class Row:
 
     Attributes:
         experiment: Name of the experiment.
-        scenario: How the model is trained, such as "federated".
+        scenario: How clients and server worked together.
         dataset: Name of the data set.
         model: Name of the model.
         seed: Seed of the run.

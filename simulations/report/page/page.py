@@ -17,7 +17,6 @@ from simulations.report import text
 from simulations.report.analysis.control import FAR_MORE, LEAST_IMAGES, validate
 from simulations.report.analysis.failures import failures
 from simulations.report.analysis.rows import Row, null_name, read_rows
-from simulations.report.analysis.split_learning import split_learning
 from simulations.report.analysis.study import Study, mean_each, split
 from simulations.report.analysis.summary import Line, is_adaptive, picked, sentence, summarise
 from simulations.report.drawing import plots
@@ -28,6 +27,7 @@ from simulations.report.drawing.roc import roc_charts
 from simulations.report.page.style import CSS
 from simulations.report.page.tables import cards, control_table, others
 from simulations.report.page.template import PAGE
+from simulations.report.sections.base import sections
 
 CONFIG_KEYS = ("config", "pipelines", "defenses", "versions", "progress", "command")
 """What ``config.json`` may hold; anything else is shown as it is."""
@@ -130,6 +130,8 @@ def _view(
     nulls = mean_each(cell.nulls for cell in study.cells)
     # GAN attacks and scored attacks on membership have tables of their own.
     attacked = [c for c in study.cells if not c.draws_classes and c.mean("membership-auc") is None]
+    shown = {one.name: one.view(study, lines) for one in sections()}
+    own = [one for one in sections() if shown[one.name]]
     return {
         "study": study,
         "lines": lines,
@@ -139,7 +141,10 @@ def _view(
         "accuracy": plots.accuracy(study, faces),
         "panels": plots.panels(study, faces),
         "grids": grids(reconstructed, study.pipelines, embed, study.upper_bounds),
-        "split": split_learning(study, lines),
+        "sections": shown,
+        "titles": [(one.name, one.title) for one in own],
+        "deployed_on": "".join(one.deployed_on for one in own),
+        "pictures_show": "; ".join(one.pictures_show for one in own if one.pictures_show),
         "drawn": drawn([one for one in pictures if one.attack in study.class_attacks], embed),
         "membership": [cell for cell in study.cells if cell.mean("membership-auc") is not None],
         "roc": roc_charts(study, faces),

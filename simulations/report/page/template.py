@@ -161,7 +161,7 @@ nothing here is evidence for any defence.</p>
   {% if studies[0].planes %}<a href="#plane">Privacy against accuracy</a>{% endif %}
   {% if studies[0].grids %}<a href="#pictures">Pictures</a>{% endif %}
   {% if studies[0].membership %}<a href="#membership">Membership</a>{% endif %}
-  {% if studies[0].split %}<a href="#split">Split learning</a>{% endif %}
+  {% for name, title in studies[0].titles %}<a href="#{{ name }}">{{ title }}</a>{% endfor %}
   {% if studies[0].representatives %}<a href="#representatives">Class representatives</a>{% endif %}
   <a href="#curves">Over the rounds</a><a href="#control">Positive control</a><a href="#attacks">All attacks</a>
   <a href="#failures">Failures</a><a href="#cards">Threat cards</a>

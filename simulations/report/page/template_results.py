@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulations.report.page.template_leaks import LEAKS
-from simulations.report.page.template_split import SPLIT
+from simulations.report.sections.base import sections
 
 HEADLINE = """
 <section id="headline{{ s }}">
@@ -143,7 +143,7 @@ SUMMARY_MACROS = """
 
 SUMMARY_TEXT = """
 <header><h2>Summary</h2><p>One row per defence. The drop, in percentage points, is against no defence in the same round,
-as deployed: on protected test images{{ ' or tokens' if view.split }} where the defence protects them. <i>Original</i>
+as deployed: on protected test images{{ view.deployed_on }} where the defence protects them. <i>Original</i>
 compares the guess with the person's image, <i>transf.</i> with what the model saw. Small print is the
 95&nbsp;% interval of the mean
 {%- if study.seeds | length > 1 %} over {{ study.seeds | length }} seeds
@@ -227,8 +227,7 @@ PICTURES = """
 <section id="pictures{{ s }}">
 <header><h2>Pictures</h2><p>What the attacker reconstructed beside the truth, worst case first: the target with the
 highest PSNR leads. <i>Protected</i> is
-{%- if view.split %} what entered the client half; what a defence does to its tokens does not show in it.
-{%- else %} what the model was trained on.{% endif %} Judge with your eyes: PSNR agrees only roughly
+{{ view.pictures_show or 'what the model was trained on' }}. Judge with your eyes: PSNR agrees only roughly
 with what people recognise.</p></header>
 {{ gallery(view.grids) }}
 </section>
@@ -250,4 +249,4 @@ points are not validated, or of too few images.</p></header>
 </section>
 """
 
-RESULTS = HEADLINE + SUMMARY + PLANE + PICTURES + LEAKS + SPLIT + CURVES
+RESULTS = HEADLINE + SUMMARY + PLANE + PICTURES + LEAKS + "".join(one.template for one in sections()) + CURVES

@@ -13,9 +13,9 @@ from timm.models.vision_transformer import VisionTransformer
 from clients.data.card import DataCard
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
-from simulations.nodes import Clients
+from simulations.known_clients import KnownClients
+from simulations.scenarios.base import scenario
 from simulations.server_app import run_experiment
-from simulations.trainings import check_split
 from tests.local_grid import LocalGrid
 from tests.simulations.split.test_run import split_experiment
 
@@ -91,25 +91,29 @@ def test_what_cannot_work_is_refused_by_name(tmp_path: Path, changes: dict[str, 
 
 
 def test_the_settings_that_the_others_differ_from_are_good(tmp_path: Path) -> None:
-    check_split(split_experiment(tmp_path / "run"), clients_with((1, 28, 28)))
+    check(split_experiment(tmp_path / "run"), clients_with((1, 28, 28)))
 
 
-def clients_with(shape: tuple[int, int, int], sizes: tuple[int, int] = (48, 15)) -> Clients:
+def check(settings: Experiment, clients: KnownClients) -> None:
+    scenario("split").check_clients(settings, clients)
+
+
+def clients_with(shape: tuple[int, int, int], sizes: tuple[int, int] = (48, 15)) -> KnownClients:
     channels = (0.5,) * shape[0]
-    return Clients(DataCard(10, shape, channels, channels), {0: sizes, 1: (48, 15)}, {})
+    return KnownClients(DataCard(10, shape, channels, channels), {0: sizes, 1: (48, 15)}, {})
 
 
 def test_spectral_shuffling_wants_a_square_of_tokens(tmp_path: Path) -> None:
     settings, oblong = split_experiment(tmp_path / "run", defenses="SpectralShuffle()"), clients_with((1, 28, 14))
     with pytest.raises(ConfigError, match="needs a square grid of tokens, and images give 4 x 2"):
-        check_split(settings, oblong)
-    check_split(split_experiment(tmp_path / "run", defenses="PatchShuffle()"), oblong)
+        check(settings, oblong)
+    check(split_experiment(tmp_path / "run", defenses="PatchShuffle()"), oblong)
 
 
 @pytest.mark.parametrize("sizes", [(1, 15), (48, 1)])
 def test_a_client_with_a_single_image_has_nothing_to_shuffle_it_with(tmp_path: Path, sizes: tuple[int, int]) -> None:
     with pytest.raises(ConfigError, match=f"client 0 holds {sizes[0]} training and {sizes[1]} test examples"):
-        check_split(split_experiment(tmp_path / "run"), clients_with((1, 28, 28), sizes))
+        check(split_experiment(tmp_path / "run"), clients_with((1, 28, 28), sizes))
 
 
 @pytest.mark.parametrize(
@@ -125,7 +129,7 @@ def test_a_client_with_a_single_image_has_nothing_to_shuffle_it_with(tmp_path: P
     ids=str,
 )
 def test_what_the_messages_advise_is_accepted(tmp_path: Path, changes: dict[str, Any]) -> None:
-    check_split(split_experiment(tmp_path / "run", **changes), clients_with((1, 28, 28)))
+    check(split_experiment(tmp_path / "run", **changes), clients_with((1, 28, 28)))
 
 
 def test_pretrained_weights_reach_both_halves_before_anything_is_trained(tmp_path: Path) -> None:
@@ -133,9 +137,9 @@ def test_pretrained_weights_reach_both_halves_before_anything_is_trained(tmp_pat
     whole = VisionTransformer(img_size=28, patch_size=7, in_chans=1, embed_dim=16, depth=2, num_heads=2)
     torch.save(whole.state_dict(), file)
     settings, clients = split_experiment(tmp_path / "run", pretrained=str(file)), clients_with((1, 28, 28))
-    check_split(settings, clients)
+    check(settings, clients)
     edge, server = replace(settings.task(settings.pipelines()[0]), card=clients.card).build_halves()
     assert torch.equal(edge.embedding.state_dict()["proj.weight"], whole.patch_embed.proj.weight)
     assert torch.equal(server.blocks.state_dict()["0.attn.qkv.weight"], whole.blocks[1].attn.qkv.weight)
     with pytest.raises(ConfigError, match=r"blocks\.2\.norm1\.weight is missing, .*; set depth = 2, as in the file"):
-        check_split(replace(settings, depth=3), clients)
+        check(replace(settings, depth=3), clients)

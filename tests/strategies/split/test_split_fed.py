@@ -18,8 +18,9 @@ from clients.records import tensors_of
 from clients.task import Task
 from defenses.spec import parse
 from simulations.experiment import Experiment
-from simulations.nodes import Clients, set_up
-from simulations.trainings import schedule_of
+from simulations.known_clients import KnownClients
+from simulations.nodes import set_up
+from simulations.scenarios.split import schedule_of
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import EDGE, SERVER
 from strategies.audit.pool import AttackPool
@@ -61,7 +62,7 @@ class Federation:
 
     server: SplitFed
     task: Task
-    clients: Clients
+    clients: KnownClients
     rows: Rows
     wire: Wire
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulations import report
-from simulations.report import page as page_module
 from simulations.report import write_report
+from simulations.report.page import page as page_module
 from tests.simulations.report.report_run import (
     ATTACKED,
     CONFIG,
@@ -537,6 +537,7 @@ def test_the_rows_themselves_are_not_touched(tmp_path: Path) -> None:
 
 def test_the_package_is_python_only_because_a_flower_bundle_drops_the_rest() -> None:
     folder = Path(report.__file__).parent
-    assert {path.suffix for path in folder.iterdir() if path.is_file()} == {".py"}
-    assert not [path for path in folder.iterdir() if path.stem.startswith("test_") or path.stem.endswith("_test")]
+    files = [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert {path.suffix for path in files} == {".py"}
+    assert not [path for path in files if path.stem.startswith("test_") or path.stem.endswith("_test")]
     assert page_module.PAGE.count("<!doctype html>") == 1

@@ -24,7 +24,7 @@ COSTS = """
 <th scope="col" class="num">share with the target</th></tr>
 </thead>
 <tbody>
-{% for one in view.split.costs %}
+{% for one in view.sections.split.costs %}
 <tr><th scope="row">{{ who(one.line.defense) }}
   {% if one.line.round is not none %}<small>after round {{ one.line.round }}</small>{% endif %}</th>
 {{ score(one.line.deployed, percentage, true) }}
@@ -46,10 +46,10 @@ COSTS = """
 <p class="soft small after">MCC is Matthews' correlation of the classes: 0 is guessing, 1 is perfect. MACs
 (multiply-accumulates) and memory (parameters, activations and gradients of one image, or of as many as the small print says)
 are counted, not timed; images per second are wall-clock time, and depend on whatever else this machine did.
-{% if view.split.costs | map(attribute='orders') | select | list %}
+{% if view.sections.split.costs | map(attribute='orders') | select | list %}
 Orders left open count the sequences in which one shuffled batch could have been sent, and the share of them in which an image keeps
 its own tokens in one given order. They count what a shuffle hides, and no more: the multiset of tokens stays visible, so they bound
-no attack{{ '; how far attacks get that solve the puzzle is in the next table' if view.split.cells }}.
+no attack{{ '; how far attacks get that solve the puzzle is in the next table' if view.sections.split.cells }}.
 {% endif %}</p>
 """
 
@@ -61,7 +61,7 @@ SMASHED = """
 <th class="edge" colspan="3">Against the original</th>
 <th class="edge" colspan="3">Paper's convention</th>
 <th class="edge" colspan="3">Oracle</th>
-<th class="edge" colspan="{{ view.split.facts | length + 1 }}">Threat</th></tr>
+<th class="edge" colspan="{{ view.sections.split.facts | length + 1 }}">Threat</th></tr>
 <tr><th scope="col">Defence</th>
 <th scope="col">Attack</th>
 <th scope="col">Status</th>
@@ -74,13 +74,13 @@ SMASHED = """
 <th scope="col" class="num edge">identified</th>
 <th scope="col" class="num">recognised</th>
 <th scope="col" class="num">feature similarity</th>
-{% for key in view.split.facts %}
+{% for key in view.sections.split.facts %}
 <th scope="col"{% if loop.first %} class="edge"{% endif %}>{{ key | replace('_', ' ') }}</th>
 {% endfor %}
-<th scope="col" class="num{{ ' edge' if not view.split.facts }}">card</th></tr>
+<th scope="col" class="num{{ ' edge' if not view.sections.split.facts }}">card</th></tr>
 </thead>
 <tbody>
-{% for cell in view.split.cells %}{% set null = cell.best_null %}
+{% for cell in view.sections.split.cells %}{% set null = cell.best_null %}
 <tr{% if cell.status | dagger %} class="doubt"{% endif %}>
 <td class="tight">{{ who(cell.defense) }}</td>
 <td class="attack">{{ named(cell, view.adaptive) }}<small>{{ round_name(cell.round, cell.final) }}</small></td>
@@ -94,27 +94,27 @@ SMASHED = """
 {{ share(cell.scores.get(('identification', '')), cell.chance_of_identification, none, true) }}
 {{ recognised(cell) }}
 {{ score(cell.scores.get(('feature-similarity', '')), two) }}
-{% for key in view.split.facts %}
+{% for key in view.sections.split.facts %}
 <td{% if loop.first %} class="edge"{% endif %}>{{ cell.fact(key) or nothing }}</td>
 {% endfor %}
-{{ number(view.cards.numbers.get(cell.card, nothing), '', not view.split.facts) }}
+{{ number(view.cards.numbers.get(cell.card, nothing), '', not view.sections.split.facts) }}
 </tr>
 {% endfor %}
 </tbody></table></div>
 <p class="soft small after">The paper's convention (Yao et al., ICDM 2022: images as they enter the network, a peak of 1
-{%- for scale in view.split.scales %}; here {{ scale }}{% endfor %}) is for comparison with its tables only.
+{%- for scale in view.sections.split.scales %}; here {{ scale }}{% endfor %}) is for comparison with its tables only.
  The oracle is a classifier trained on clean data. Identified is the
 share of reconstructions whose nearest true image of those attacked together, to the oracle, is their own; feature similarity
 is the cosine to it there. Attacks that guess labels alone are with <a href="#attacks{{ s }}">all attacks</a>.</p>
 """
 
 SPLIT = f"""
-{{% if view.split %}}
+{{% if view.sections.split %}}
 <section id="split{{{{ s }}}}">
 <header><h2>Split learning</h2><p>Clients hold the first part of the model and send the tokens of every image, the smashed data;
 the server trains the rest on them.</p></header>
 {COSTS}
-{{% if view.split.cells %}}
+{{% if view.sections.split.cells %}}
 {SMASHED}
 {{% endif %}}
 </section>

@@ -1,0 +1,26 @@
+"""What a run should say aloud before it starts, though it may go on."""
+
+from __future__ import annotations
+
+from clients.data.card import DataCard
+from simulations.experiment import Experiment
+from simulations.report.analysis.control import LEAST_IMAGES
+
+
+def too_few_images(experiment: Experiment, num_clients: int) -> str:
+    """A warning where a round attacks too few images for a verdict, or ""."""
+    asked = any(experiment.texts_on(kind).strip() for kind in experiment.observations if kind != "update")
+    count = num_clients * experiment.probe_targets * experiment.probe_images
+    if not asked or not experiment.attacked_rounds() or count >= LEAST_IMAGES:
+        return ""
+    return (
+        f"each attacked round has {count} image{'' if count == 1 else 's'} ({num_clients} clients, probe-targets = "
+        f"{experiment.probe_targets}, probe-images = {experiment.probe_images}), and a verdict needs {LEAST_IMAGES} or more: the "
+        "report will print scores, but not whether an attack works; raise probe-targets"
+    )
+
+
+def idle_defenses(experiment: Experiment, card: DataCard) -> list[str]:
+    """Why defences of the run do nothing to its images, one clause each: the run goes on, and says so."""
+    found = (why for pipeline in experiment.pipelines() for why in pipeline.idle(*card.input_shape[1:]))
+    return list(dict.fromkeys(found))

@@ -1,0 +1,43 @@
+"""What a section of one scenario is, and which there are."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simulations.report.analysis.study import Study
+from simulations.report.analysis.summary import Line
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section that the report has for studies of one scenario.
+
+    Attributes:
+        name: As templates find what ``view`` returned: ``view.sections.NAME``; the section's anchor.
+        title: In the page's list of contents.
+        view: The study and its lines -> what the template shows; None where the study has nothing for it.
+        template: Jinja text, rendered once for every study.
+        deployed_on: What the accuracy as deployed is measured on besides protected test images, as " or tokens".
+        pictures_show: What the pictures of protected images are, where this needs saying.
+    """
+
+    name: str
+    title: str
+    view: Callable[[Study, Sequence[Line]], Any]
+    template: str
+    deployed_on: str = ""
+    pictures_show: str = ""
+
+
+@functools.cache
+def sections() -> tuple[Section, ...]:
+    """Those of the folders beside this module, by name."""
+    here = __package__ or "simulations.report.sections"
+    folders = sorted(info.name for info in pkgutil.iter_modules([str(Path(__file__).parent)]) if info.ispkg)
+    return tuple(importlib.import_module(f"{here}.{folder}").SECTION for folder in folders)

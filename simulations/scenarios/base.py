@@ -1,0 +1,151 @@
+"""What a scenario is, and which there are: the modules beside this one, and what other packages offer by entry points."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from torch import Tensor, nn
+
+from clients.data.card import DataCard
+from clients.task import Task
+from defenses.pipeline import Pipeline
+from simulations.checkpoints import Checkpoint
+from simulations.errors import ConfigError
+from simulations.known_clients import KnownClients
+from strategies.audit.auditor import Auditor
+
+DEFAULT = "federated"
+"""Of experiments that name none."""
+
+E = TypeVar("E")
+"""The experiment; its class imports this module, which therefore cannot name it."""
+
+
+class Rounds(Protocol):
+    """The training of one pipeline, as the loop over rounds sees it: run a round, keep it, take it up again."""
+
+    def restore(self, done: Checkpoint) -> None:
+        """Goes on from a checkpoint."""
+
+    def run_round(self, server_round: int) -> None:
+        """Trains (unless it is round 0, the initial model), then evaluates."""
+
+    def observe_final(self, server_round: int) -> None:
+        """Attacks the model after the last round, as round ``server_round``; nothing is trained."""
+
+    def checkpoint(self, server_round: int) -> Checkpoint:
+        """What must be kept of the round that just ended."""
+
+
+class Scenario(ABC, Generic[E]):
+    """How clients and server work together. An object without state; a module of this folder calls it ``SCENARIO``.
+
+    Attributes:
+        name: Value of the setting ``scenario``.
+        about: One line for `fedveil list`.
+        observations: What the server may observe: "probe", "update", "smashed", ...
+        labels: Values of the setting ``labels``, the usual one first.
+        decays_by_milestones: Reads ``learning-rate-milestones``.
+    """
+
+    name: ClassVar[str]
+    about: ClassVar[str]
+    observations: ClassVar[tuple[str, ...]]
+    labels: ClassVar[tuple[str, ...]]
+    decays_by_milestones: ClassVar[bool] = True
+
+    @abstractmethod
+    def check(self, experiment: E) -> None:
+        """Refuses settings that the scenario does not read, or that contradict each other in it.
+
+        Raises:
+            ConfigError: Naming the setting, what came and what is allowed.
+        """
+
+    @abstractmethod
+    def check_data(self, experiment: E, pipeline: Pipeline, card: DataCard) -> None:
+        """Refuses before any process starts what does not fit the data.
+
+        Args:
+            experiment: The settings.
+            pipeline: One of its pipelines.
+            card: Of the data.
+
+        Raises:
+            ConfigError: Naming what to change.
+            ValueError: Of models and defences that cannot be built.
+        """
+
+    def check_clients(self, experiment: E, clients: KnownClients) -> None:
+        """Refuses clients that the scenario cannot work with, once the server knows them.
+
+        Raises:
+            ConfigError: Naming the client.
+        """
+        return
+
+    def server_has_labels(self, experiment: E) -> bool:
+        """Whether the server holds the classes of the clients' training examples."""
+        return False
+
+    @abstractmethod
+    def rounds(self, experiment: E, task: Task, auditor: Auditor, clients: KnownClients, label: str) -> Rounds:
+        """The training of one pipeline.
+
+        Args:
+            experiment: The settings.
+            task: Orders for the clients of this pipeline.
+            auditor: Queues attacks and has them scored.
+            clients: The clients.
+            label: Short name of the pipeline for file names.
+        """
+
+    @abstractmethod
+    def whole_model(self, task: Task) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
+        """The modules that are trained, and what makes logits of images (B, C, H, W) in [0, 1]: for estimates."""
+
+    @abstractmethod
+    def count_messages(self, experiment: E, task: Task, train: int, test: int) -> int:
+        """Messages of one pipeline's training and evaluation to clients that hold so many examples, about."""
+
+    def needs_whole_share(self, experiment: E) -> str:
+        """The setting because of which all images of a client are needed at once, such as "update-attacks"; "" for none."""
+        return ""
+
+
+@functools.cache
+def scenarios() -> dict[str, Scenario[Any]]:
+    """Name -> scenario.
+
+    Raises:
+        RuntimeError: When two have the same name.
+    """
+    here = __package__ or "simulations.scenarios"
+    modules = sorted(info.name for info in pkgutil.iter_modules([str(Path(__file__).parent)]) if info.name != "base")
+    every: list[Scenario[Any]] = [importlib.import_module(f"{here}.{name}").SCENARIO for name in modules]
+    every += [point.load() for point in entry_points(group="fedveil.scenarios")]
+    found: dict[str, Scenario[Any]] = {}
+    for one in every:
+        if one.name in found:
+            raise RuntimeError(f"two scenarios are named {one.name!r}: {found[one.name]!r} and {one!r}")
+        found[one.name] = one
+    return found
+
+
+def scenario(name: str) -> Scenario[Any]:
+    """The scenario of a name.
+
+    Raises:
+        ConfigError: With the names that there are.
+    """
+    known = scenarios()
+    if name not in known:
+        raise ConfigError(f"scenario is {name!r}; allowed: {' or '.join(map(repr, known))}")
+    return known[name]

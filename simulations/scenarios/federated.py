@@ -1,0 +1,133 @@
+"""Federated learning: clients train whole models, updates cross the wire, the server averages them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import ClassVar
+
+from flwr.app import ArrayRecord
+from torch import Tensor, nn
+
+from attacks.local_model import shared_tensors
+from clients.data.card import DataCard
+from clients.models.classifiers import model_names
+from clients.records import to_record, to_tensors
+from clients.task import Task
+from defenses.base import EdgeTrainingDefense, SmashedDefense
+from defenses.pipeline import Pipeline
+from simulations.checkpoints import Checkpoint
+from simulations.errors import ConfigError, require_known
+from simulations.experiment import Experiment
+from simulations.known_clients import KnownClients
+from simulations.scenarios.base import Rounds, Scenario
+from strategies.audit.auditor import Auditor
+from strategies.curious import CuriousFedAvg
+
+
+class FederatedRounds:
+    """Federated averaging of whole models."""
+
+    def __init__(self, strategy: CuriousFedAvg, task: Task) -> None:
+        self._strategy = strategy
+        self._arrays: ArrayRecord = to_record(shared_tensors(task.build_model()))
+
+    def restore(self, done: Checkpoint) -> None:
+        """Goes on from a checkpoint."""
+        self._arrays = to_record(done.weights)
+        self._strategy.ledgers, self._strategy.accuracy = dict(done.ledgers), done.accuracy
+
+    def run_round(self, server_round: int) -> None:
+        """Trains (unless it is round 0), then evaluates."""
+        strategy, exchange = self._strategy, self._strategy.exchange
+        if server_round > 0:
+            replies = exchange("train", strategy.train_contents(server_round, self._arrays))
+            arrays, _ = strategy.aggregate_train(server_round, replies.values())
+            self._arrays = arrays if arrays is not None else self._arrays
+        replies = exchange("evaluate", strategy.evaluate_contents(server_round, self._arrays))
+        strategy.aggregate_evaluate(server_round, replies.values())
+
+    def observe_final(self, server_round: int) -> None:
+        """Probes the final model."""
+        self._strategy.observe_model(server_round, self._arrays)
+
+    def checkpoint(self, server_round: int) -> Checkpoint:
+        """The global model and the clients' ledgers."""
+        strategy = self._strategy
+        return Checkpoint(server_round, to_tensors(self._arrays), strategy.ledgers, strategy.accuracy)
+
+
+class Federated(Scenario[Experiment]):
+    """Clients train whole models; the server sees their updates, and asks for one-step probes."""
+
+    name: ClassVar[str] = "federated"
+    about: ClassVar[str] = "clients train whole models and send updates"
+    observations: ClassVar[tuple[str, ...]] = ("probe", "update")
+    labels: ClassVar[tuple[str, ...]] = ("unknown", "known")
+
+    def check(self, experiment: Experiment) -> None:
+        """Refuses what belongs to split learning."""
+        if ":" not in experiment.model:
+            also = "or a torchvision or timm classifier, such as torchvision:resnet18"
+            require_known("model", experiment.model, model_names(), also=also)
+        for key, value, allowed in (
+            ("auxiliary-data", experiment.auxiliary_data, "held-out"),
+            ("pretrained", experiment.pretrained, ""),
+            ("optimizer", experiment.optimizer, "sgd"),
+            ("block-learning-rate", experiment.block_learning_rate, 0.0),
+        ):
+            if value != allowed:
+                raise ConfigError(f"{key} is {_shown(value)}; allowed with scenario = {self.name!r}: {_ALLOWED[key]}")
+        for pipeline in experiment.pipelines():
+            for defense in pipeline.defenses:
+                if isinstance(defense, SmashedDefense | EdgeTrainingDefense):
+                    raise ConfigError(f"defenses: {defense} protects smashed data, which needs scenario = 'split'")
+
+    def check_data(self, experiment: Experiment, pipeline: Pipeline, card: DataCard) -> None:
+        """Builds the model."""
+        replace(experiment.task(pipeline), card=card).build_model()
+
+    def rounds(self, experiment: Experiment, task: Task, auditor: Auditor, clients: KnownClients, label: str) -> Rounds:
+        """Federated averaging by a curious server."""
+        pipeline = task.defenses()
+        strategy = CuriousFedAvg(
+            task=task,
+            auditor=auditor,
+            probe_attacks=experiment.attacks_on(pipeline, "probe"),
+            update_attacks=experiment.attacks_on(pipeline, "update"),
+            attack_rounds=experiment.attacked_rounds(),
+            known_labels=experiment.labels == "known",
+            fraction_train=experiment.fraction_train,
+            min_usable=experiment.min_usable,
+            label=label,
+        )
+        return FederatedRounds(strategy, task)
+
+    def whole_model(self, task: Task) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
+        """The model."""
+        model = task.build_model().train()
+        return [model], model
+
+    def count_messages(self, experiment: Experiment, task: Task, train: int, test: int) -> int:
+        """One of training and one of evaluation for each client and round."""
+        clients, rounds = experiment.num_clients, experiment.rounds
+        trained = max(1, round(experiment.fraction_train * clients))
+        return rounds * trained + (rounds + 1) * clients
+
+    def needs_whole_share(self, experiment: Experiment) -> str:
+        """A training update is scored against all images behind it."""
+        return "update-attacks" if experiment.update_attacks.strip() else ""
+
+
+def _shown(value: str | float) -> str:
+    return repr(value) if isinstance(value, str) else f"{value:g}"
+
+
+_ALLOWED = {
+    "auxiliary-data": "'held-out'",
+    "pretrained": "'', random weights",
+    "optimizer": "'sgd', whose updates attacks can read",
+    "block-learning-rate": "0, as all weights have one rate",
+}
+
+SCENARIO = Federated()

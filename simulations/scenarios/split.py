@@ -1,0 +1,211 @@
+"""Split learning: clients hold the first part of a transformer and send smashed data, the server trains the rest."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from attacks.sender import smash
+from clients.data.card import DataCard
+from clients.models.halves import split_model_names
+from clients.models.library import ModelError
+from clients.split.passes import SplitPasses
+from clients.task import Task
+from defenses.base import DefenseError, InputDefense, TrainingDefense, UpdateDefense
+from defenses.feature_noise import FeatureDP
+from defenses.pipeline import Pipeline
+from simulations.checkpoints import Checkpoint
+from simulations.errors import ConfigError, require_known
+from simulations.experiment import DEFAULT_MILESTONES, Experiment
+from simulations.known_clients import KnownClients
+from simulations.scenarios.base import Rounds, Scenario
+from strategies.audit.auditor import Auditor
+from strategies.split.costs import record_costs
+from strategies.split.server import Holder
+from strategies.split.split_fed import Schedule, SplitFed
+
+MIN_EXAMPLES = 2
+"""Training and test examples that a client needs: a batch of one has nothing to be shuffled with."""
+
+LARGEST_MESSAGE = 1 << 30
+"""Bytes of smashed data in one message: Flower keeps several copies of it on the way."""
+
+
+class SplitRounds:
+    """Split-federated training of a transformer in two halves."""
+
+    def __init__(self, strategy: SplitFed, auditor: Auditor, task: Task) -> None:
+        self._strategy, self._auditor, self._task = strategy, auditor, task
+
+    def restore(self, done: Checkpoint) -> None:
+        """Goes on from a checkpoint."""
+        self._strategy.restore(done.weights, done.accuracy)
+
+    def run_round(self, server_round: int) -> None:
+        """Trains (unless it is round 0), then evaluates; before all, counts what the client half costs."""
+        if server_round == 0:
+            record_costs(self._task, self._auditor.recorder)
+        else:
+            self._strategy.train_round(server_round)
+        self._strategy.evaluate_round(server_round)
+
+    def observe_final(self, server_round: int) -> None:
+        """Asks for audit batches of the final model."""
+        self._strategy.observe_model(server_round)
+
+    def checkpoint(self, server_round: int) -> Checkpoint:
+        """Both halves and the optimizer of the server's."""
+        return Checkpoint(server_round, self._strategy.tensors(), {}, self._strategy.accuracy)
+
+
+class Split(Scenario[Experiment]):
+    """Clients send the tokens of every image; the server sees these, and the updates of a trained client half."""
+
+    name: ClassVar[str] = "split"
+    about: ClassVar[str] = "clients hold the first part of a transformer and send tokens"
+    observations: ClassVar[tuple[str, ...]] = ("smashed",)
+    labels: ClassVar[tuple[str, ...]] = ("server", "client")
+    decays_by_milestones: ClassVar[bool] = False  # rates fall along a cosine
+
+    def check(self, experiment: Experiment) -> None:
+        """Refuses what belongs to whole models, and defences of what is never sent."""
+        require_known("split model", experiment.model, split_model_names())
+        if experiment.pretrained:
+            _check_pretrained(experiment)
+        if experiment.partition == "node" and experiment.who_holds_labels == "server":
+            raise ConfigError(
+                "labels is 'server', but with partition = 'node' the server has none; set labels = 'client'"
+            )
+        if experiment.fraction_train < 1:
+            raise ConfigError(
+                f"fraction-train is {experiment.fraction_train:g}; allowed with scenario = {self.name!r}: 1"
+            )
+        if experiment.nesterov and experiment.optimizer != "sgd":
+            raise ConfigError(f"nesterov is True; allowed with optimizer = {experiment.optimizer!r}: False")
+        if experiment.learning_rate_milestones not in ("", DEFAULT_MILESTONES):
+            raise ConfigError(
+                f"learning-rate-milestones is {experiment.learning_rate_milestones!r}; allowed with scenario = {self.name!r}: '', "
+                "as the rates fall along a cosine to learning-rate-floor"
+            )
+        if experiment.probe_mode != "train":
+            raise ConfigError(
+                f"probe-mode is {experiment.probe_mode!r}; allowed with scenario = {self.name!r}: 'train', as no probes are sent"
+            )
+        for pipeline in experiment.pipelines():
+            self._check_pipeline(experiment, pipeline)
+
+    def _check_pipeline(self, experiment: Experiment, pipeline: Pipeline) -> None:
+        trained, at_server = experiment.task(pipeline).trains_edge, experiment.who_holds_labels == "server"
+        for defense in pipeline.defenses:
+            if isinstance(defense, TrainingDefense):
+                raise ConfigError(
+                    f"defenses: {defense} protects the training of whole models, not scenario = {self.name!r}"
+                )
+            if isinstance(defense, FeatureDP) and defense.noise_multiplier and trained:
+                why = "unset train-edge" if experiment.train_edge else "take away the defence that trains it"
+                raise ConfigError(
+                    f"defenses: {defense} bounds what smashed data tell, and a client half that is trained also sends updates, "
+                    f"which its epsilon does not cover: {why}, or use FeatureNoise, which claims none"
+                )
+            if isinstance(defense, UpdateDefense) and not trained:
+                raise ConfigError(
+                    f"defenses: {defense} protects updates; a frozen client half sends none: set train-edge"
+                )
+            if isinstance(defense, InputDefense) and defense.mixes_examples and at_server:
+                raise ConfigError(f"defenses: {defense} mixes labels, which a server cannot do: set labels = 'client'")
+
+    def check_data(self, experiment: Experiment, pipeline: Pipeline, card: DataCard) -> None:
+        """Builds both halves.
+
+        Raises:
+            ConfigError: When sizes do not fit the images, a defence cannot protect such batches, or a message would be too large.
+        """
+        try:
+            edge, _ = replace(experiment.task(pipeline), card=card).build_halves()
+        except (ModelError, DefenseError) as error:
+            raise ConfigError(f"{pipeline or 'no defence'}: {error}".removeprefix(": ")) from error
+        tokens = edge.num_tokens * edge.dim * pipeline.widening
+        size = 4 * experiment.batches_per_message * experiment.batch_size * tokens
+        if size > LARGEST_MESSAGE:
+            raise ConfigError(
+                f"batches-per-message is {experiment.batches_per_message}: with batches of {experiment.batch_size} images of "
+                f"{edge.num_tokens} tokens a message would hold {size / 2**30:.1f} GiB, and 1 GiB is allowed; lower one of them"
+            )
+
+    def check_clients(self, experiment: Experiment, clients: KnownClients) -> None:
+        """As ``check_data``; refuses clients that hold too few examples."""
+        for pipeline in experiment.pipelines():
+            self.check_data(experiment, pipeline, clients.card)
+        for partition, (train, test) in clients.sizes.items():
+            if min(train, test) < MIN_EXAMPLES:
+                raise ConfigError(
+                    f"client {partition} holds {train} training and {test} test examples; a split run needs {MIN_EXAMPLES} of each"
+                )
+
+    def server_has_labels(self, experiment: Experiment) -> bool:
+        """Unless clients send them with their tokens."""
+        return experiment.who_holds_labels == "server"
+
+    def rounds(self, experiment: Experiment, task: Task, auditor: Auditor, clients: KnownClients, label: str) -> Rounds:
+        """SplitFed by a curious server."""
+        # The server half trains beside the attacks. Threads that wait for a core spin, so they must not be more than there are.
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) - experiment.attack_workers))
+        strategy = SplitFed(
+            task=task,
+            auditor=auditor,
+            holders={p: Holder(*sizes, clients.labels.get(p)) for p, sizes in clients.sizes.items()},
+            schedule=schedule_of(experiment),
+            batches_per_message=experiment.batches_per_message,
+            attacks=experiment.attacks_on(task.defenses(), "smashed"),
+            attack_rounds=experiment.attacked_rounds(),
+            min_usable=experiment.min_usable,
+            label=label,
+        )
+        return SplitRounds(strategy, auditor, task)
+
+    def whole_model(self, task: Task) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
+        """Both halves, with what a client does to its tokens between them."""
+        edge, server = task.build_halves()
+        edge.requires_grad_(task.trains_edge)
+        key = (task.seed, "dry-run")
+        return [edge, server], lambda images: server(smash(edge, task.defenses(), images, task.data_card(), key))
+
+    def count_messages(self, experiment: Experiment, task: Task, train: int, test: int) -> int:
+        """Those of the steps, the last gradients, the half's update, and the evaluation behind every round."""
+        per_message, rounds = experiment.batches_per_message, experiment.rounds
+        steps = math.ceil(len(SplitPasses(task, train).batches()) / per_message) + 1 + task.trains_edge
+        evaluation = math.ceil(test / (per_message * experiment.batch_size)) + 1
+        return experiment.num_clients * (rounds * steps + (rounds + 1) * evaluation)
+
+
+def schedule_of(experiment: Experiment) -> Schedule:
+    """The learning rates of a split run."""
+    return Schedule(
+        head=experiment.learning_rate,
+        blocks=experiment.block_learning_rate or experiment.learning_rate,
+        floor=experiment.learning_rate_floor,
+        rounds=experiment.rounds,
+    )
+
+
+def _check_pretrained(experiment: Experiment) -> None:
+    path = experiment.pretrained
+    if experiment.model != "vit":
+        raise ConfigError(
+            f"pretrained is {path!r}; allowed with model = 'vit' only, not {experiment.model!r}: T2T-ViT's published checkpoints "
+            "hold another performer attention than ours"
+        )
+    if not Path(path).expanduser().is_absolute():
+        raise ConfigError(
+            f"pretrained is {path!r}; expected an absolute path, because the folder of server and clients is not yours"
+        )
+
+
+SCENARIO = Split()
