@@ -14,8 +14,8 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 
-import attacks
 from attacks.base import Labels
+from attacks.registry import ATTACKS
 from attacks.smashed.base import SmashedAttack, SmashedData
 from clients.records import tensors_of
 from clients.split.batches import SplitBatches
@@ -442,8 +442,7 @@ class WantsStep(SmashedAttack[Labels]):
 def test_an_audit_goes_on_with_those_who_answered(
     tmp_path: Path, message_type: str, n: int, missing: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attacks, "WantsStep", WantsStep, raising=False)
-    monkeypatch.setattr(attacks, "__all__", [*attacks.__all__, "WantsStep"])
+    monkeypatch.setitem(ATTACKS._own, "WantsStep", WantsStep)
     settings = split_experiment(
         tmp_path / "run", rounds=1, attack_rounds="last", train_edge=True, test_limit=4, smashed_attacks="WantsStep()"
     )

@@ -14,9 +14,9 @@ import torch
 from flwr.app import ArrayRecord, Message
 from torch import Tensor
 
-import attacks
 from attacks.base import Labels
 from attacks.normalisation import normalise
+from attacks.registry import ATTACKS
 from attacks.smashed.base import SmashedAttack, SmashedData
 from clients.auxiliary import Auxiliary
 from clients.records import tensors_of
@@ -253,8 +253,7 @@ class ToldOrder(SmashedAttack[Labels]):
 @pytest.fixture
 def told_order(monkeypatch: pytest.MonkeyPatch) -> str:
     """The text of an attack that asks for the order, known for one test."""
-    monkeypatch.setattr(attacks, "ToldOrder", ToldOrder, raising=False)
-    monkeypatch.setattr(attacks, "__all__", [*attacks.__all__, "ToldOrder"])
+    monkeypatch.setitem(ATTACKS._own, "ToldOrder", ToldOrder)
     return "ToldOrder()"
 
 
