@@ -20,10 +20,9 @@ from clients.draws import Draws, Notebook
 from clients.local_data import Client, LocalData
 from clients.questions import UNLIMITED, Answers, RefusedError, refusal, require_pipeline
 from clients.records import REFUSED, values_of
+from clients.scenarios import client_side
 from clients.secret_file import SecretError, default_folder, kept_secret
-from clients.split.training import SplitClient
 from clients.task import Task
-from clients.training import LocalClient
 from defenses.spec import parse
 
 GRACE_SECONDS = 10.0
@@ -131,12 +130,14 @@ def client_of(message: Message, context: Context) -> Client:
     partition, draws = partition_of(context), draws_of(context, task.seed)
     if task.owns_data:
         data = task.load_data()
-        return _client(LocalData(task, partition, range(len(data.train)), range(len(data.test)), draws))
+        return client_side(task.scenario).client(
+            LocalData(task, partition, range(len(data.train)), range(len(data.test)), draws)
+        )
     if "indices" not in context.state:
         raise RuntimeError("this node was not set up: it joined after the start, or its `query.setup` failed")
     indices: Any = context.state["indices"]
     train, test = (indices[part].numpy().tolist() for part in ("train", "test"))
-    return _client(LocalData(task, partition, train, test, draws))
+    return client_side(task.scenario).client(LocalData(task, partition, train, test, draws))
 
 
 def client_as(kind: type[C], message: Message, context: Context) -> C:
@@ -209,10 +210,3 @@ def check_bundle(app_dir: str) -> None:
 def reply_to(message: Message, records: dict[str, Any]) -> Message:
     """A reply of named records."""
     return Message(RecordDict(records), reply_to=message)
-
-
-def _client(data: LocalData) -> Client:
-    return _KINDS[data.task.scenario](data)
-
-
-_KINDS: dict[str, type[Client]] = {"federated": LocalClient, "split": SplitClient}

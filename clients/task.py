@@ -32,6 +32,7 @@ class Task:
     """A client's orders for one round of one pipeline; ranges are checked where the experiment is read.
 
     Attributes:
+        scenario: How clients and server work together (see ``clients.scenarios``).
         dataset: Name of the data set (see ``clients.data.datasets``), with ``data_dir``, ``download``, ``image_size``, limits and
             ``image_memory``.
         model: Name of the model (see ``clients.models.classifiers``), with ``width`` and ``norm``.
@@ -57,8 +58,7 @@ class Task:
         auxiliary_limit: At most so many of them; 0: no limit.
         auxiliary_data: Where the server's own examples come from: "held-out" (that share), "private" (the clients' own training
             examples: the worst case of the split papers), or the name of another data set.
-        scenario: "federated", or "split": the client holds the first half of a transformer. What follows is for "split".
-        patch_size: Side of a patch in pixels.
+        patch_size: Side of a patch in pixels. This and what follows are for split learning.
         depth: Transformer blocks of both halves together.
         heads: Attention heads of a block.
         edge_blocks: Blocks of the client half, unless a defence asks for another number.
@@ -70,6 +70,7 @@ class Task:
         card: Shape and normalisation that all clients share; None only until the set-up is done.
     """
 
+    scenario: str
     dataset: str
     data_dir: str
     download: bool
@@ -101,7 +102,6 @@ class Task:
     auxiliary_data: str = "held-out"
     auxiliary_limit: int = 0
     image_memory: float = IMAGE_MEMORY
-    scenario: str = "federated"
     patch_size: int = 4
     depth: int = 4
     heads: int = 4

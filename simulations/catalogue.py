@@ -18,8 +18,9 @@ from clients.models.halves import split_model_names
 from defenses.base import EdgeTrainingDefense, InputDefense, SmashedDefense, TrainingDefense, UpdateDefense
 from defenses.registry import DEFENSES
 from simulations.experiment import Experiment, key_of
+from simulations.scenarios.base import scenarios
 
-SECTIONS = ("defenses", "attacks", "datasets", "models", "settings")
+SECTIONS = ("scenarios", "defenses", "attacks", "datasets", "models", "settings")
 _STAGES = {
     InputDefense: "images",
     TrainingDefense: "training",
@@ -31,7 +32,14 @@ _STAGES = {
 
 def print_section(console: Console, section: str) -> None:
     """Prints one of ``SECTIONS``."""
-    rows = {"defenses": _defenses, "attacks": _attacks, "datasets": _datasets, "models": _models, "settings": _settings}
+    rows = {
+        "scenarios": _scenarios,
+        "defenses": _defenses,
+        "attacks": _attacks,
+        "datasets": _datasets,
+        "models": _models,
+        "settings": _settings,
+    }
     console.print(f"\n[bold]{section}[/bold]")
     if not console.is_terminal:
         # Tables are for eyes; a pipe gets every line whole.
@@ -44,6 +52,11 @@ def print_section(console: Console, section: str) -> None:
     for name, *details in rows[section]():
         table.add_row(escape(name), escape("\n".join(details)))
     console.print(table)
+
+
+def _scenarios() -> Iterator[tuple[str, ...]]:
+    for name, one in scenarios().items():
+        yield name, one.about, f"the server observes: {', '.join(one.observations)}"
 
 
 def _defenses() -> Iterator[tuple[str, ...]]:

@@ -26,7 +26,6 @@ answered as the node's configuration allows (``clients.questions``).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message
@@ -35,6 +34,7 @@ from torch import Tensor
 from clients.node import answers_of, book, client_as, reply_to
 from clients.questions import Answers, refusal
 from clients.records import metrics, tensors_of, to_record, to_tensors, values_of, withheld
+from clients.scenarios import ClientSide
 from clients.split.training import EdgeState, SplitClient
 
 
@@ -120,22 +120,13 @@ def smash_test(message: Message, context: Context) -> Message:
     return _answer(message, {"features": to_record({"0": features})}, len(features), start)
 
 
-def judge(client: SplitClient, message: Message) -> Message:
+def judge(message: Message, context: Context) -> Message:
     """Counts how often the server's logits are right."""
+    client = client_as(SplitClient, message, context)
     logits = tensors_of(message, "logits").get("0")
     if logits is None:
         raise RuntimeError("the evaluation of a split model needs the server's logits")
     return reply_to(message, {"metrics": metrics(client.judge(logits))})
-
-
-TRAIN: dict[str, Callable[[Message, Context], Message]] = {
-    "step": step,
-    "backward": backward,
-    "collect": collect,
-    "smash": smash,
-    "audit_step": audit_step,
-}
-EVALUATE: dict[str, Callable[[Message, Context], Message]] = {"smash": smash_test}
 
 
 def _count_transmissions(context: Context, answers: Answers, wanted: int) -> None:
@@ -192,3 +183,18 @@ def _numbered(tensors: list[Tensor]) -> dict[str, Tensor]:
 def _answer(message: Message, records: dict[str, Any], examples: int, start: float, **more: int) -> Message:
     numbers = {"num-examples": examples, "train-seconds": time.perf_counter() - start, **more}
     return reply_to(message, {**records, "metrics": metrics(numbers)})
+
+
+SIDE = ClientSide(
+    "split",
+    SplitClient,
+    {
+        "train.step": step,
+        "train.backward": backward,
+        "train.collect": collect,
+        "train.smash": smash,
+        "train.audit_step": audit_step,
+        "evaluate.smash": smash_test,
+        "evaluate": judge,
+    },
+)

@@ -31,7 +31,7 @@ from attacks.scoring.oracle import Oracle, train_oracle
 from attacks.sender import Sender
 from attacks.smashed.base import SmashedAttack
 from clients.auxiliary import OWN_AUXILIARY, Auxiliary
-from clients.lone_training import train_alone
+from clients.federated.lone_training import train_alone
 from clients.task import Task
 from defenses.base import Batch, generator_for
 from defenses.spec import parse_statements

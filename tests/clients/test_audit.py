@@ -23,6 +23,7 @@ from simulations.report.analysis.control import picked_out
 from strategies.audit.score_rows import score_rows
 
 TASK = Task(
+    scenario="federated",
     dataset="mnist-5k", data_dir="", download=False, image_size=0, train_limit=400, test_limit=80, model="lenet", width=0,
     norm="group", pipeline="", seed=3, round=1, rounds=2, local_epochs=1, batch_size=16, learning_rate=0.1, momentum=0.0,
     weight_decay=0.0, probe_targets=3, probe_images=1,

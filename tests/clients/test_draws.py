@@ -30,6 +30,7 @@ from tests.clients.split.test_training import TASK as SPLIT_TASK
 from tests.local_grid import LocalGrid
 
 TASK = Task(
+    scenario="federated",
     dataset="mnist-5k", data_dir="", download=False, image_size=0, train_limit=200, test_limit=50, model="lenet", width=0,
     norm="group", pipeline="", seed=3, round=1, rounds=3, local_epochs=1, batch_size=8, learning_rate=0.1, momentum=0.0,
     weight_decay=0.0, probe_targets=2, probe_images=3,

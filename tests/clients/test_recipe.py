@@ -13,14 +13,15 @@ from torchvision.transforms import functional as TF  # type: ignore[import-untyp
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
 from clients.data.augmentation import random_crop_and_flip
+from clients.federated.lone_training import train_alone
 from clients.local_data import LocalData
-from clients.lone_training import train_alone
 from clients.task import Task, load_weights
 from clients.training import LocalClient, set_eval
 from defenses.base import Batch
 from strategies.audit.jobs import AttackJob, Observed, Seen
 
 TASK = Task(
+    scenario="federated",
     dataset="mnist-5k", data_dir="", download=False, image_size=0, train_limit=200, test_limit=50, model="lenet", width=0,
     norm="group", pipeline="", seed=3, round=1, rounds=2, local_epochs=1, batch_size=16, learning_rate=0.1, momentum=0.9,
     weight_decay=0.01, probe_targets=2, probe_images=2,

@@ -14,13 +14,14 @@ from clients.auxiliary import Auxiliary
 from clients.blind_guesses import means_of
 from clients.data.datasets import DataError
 from clients.data.images import StoredImages
+from clients.federated.lone_training import train_alone
 from clients.local_data import LocalData, chunks
-from clients.lone_training import train_alone
 from clients.split.training import SplitClient
 from clients.task import Task
 from clients.training import LocalClient
 
 TASK = Task(
+    scenario="federated",
     dataset="photos", data_dir="", download=False, image_size=20, train_limit=120, test_limit=40, model="lenet", width=0,
     norm="group", pipeline="", seed=3, round=1, rounds=2, local_epochs=2, batch_size=16, learning_rate=0.1, momentum=0.9,
     weight_decay=0.01, probe_targets=2, probe_images=2,

@@ -20,8 +20,8 @@ from attacks.membership.loss_threshold import Membership
 from attacks.normalisation import normalise
 from clients.audit import audit_baselines, audit_guesses, defense_counts, recognition
 from clients.auxiliary import Auxiliary
+from clients.federated.lone_training import train_alone
 from clients.local_data import LocalData
-from clients.lone_training import train_alone
 from clients.task import Task, load_weights
 from clients.training import Ledger, LocalClient, TrainingError
 from defenses import VisualMixer
@@ -29,6 +29,7 @@ from defenses.clipping import Clip
 from defenses.dp_sgd import ORDERS
 
 TASK = Task(
+    scenario="federated",
     dataset="mnist-5k", data_dir="", download=False, image_size=0, train_limit=200, test_limit=50, model="lenet", width=0,
     norm="group", pipeline="", seed=3, round=1, rounds=2, local_epochs=1, batch_size=16, learning_rate=0.1, momentum=0.0,
     weight_decay=0.01, probe_targets=2, probe_images=2,

@@ -1,0 +1,87 @@
+"""The messages of federated learning; as all others they carry a ``config`` record with the task and the watchdog's ``timeout``.
+
+=================  ==================================================  ==================================================
+type               content                                             reply
+=================  ==================================================  ==================================================
+``train``          ``arrays``: global weights; ``ledger`` on resume    ``arrays``: update; ``metrics``; ``ledger``
+``train.probe``    ``arrays``: global weights                          ``target-0``, ...: updates; ``metrics``; ``ledger``
+``evaluate``       ``arrays``: global weights                          ``metrics``
+=================  ==================================================  ==================================================
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from flwr.app import ConfigRecord, Context, Message
+
+from clients.node import answers_of, book, client_as, draws_from_seed, reply_to
+from clients.questions import refusal
+from clients.records import metrics, tensors_of, to_record, values_of, withheld
+from clients.scenarios import ClientSide
+from clients.training import Ledger, LocalClient, LocalResult
+
+
+def train(message: Message, context: Context) -> Message:
+    """One local round."""
+    client = client_as(LocalClient, message, context)
+    book(context, client, "an update")
+    result = client.train(tensors_of(message, "arrays"), _ledger(message, context, client.task.pipeline))
+    return reply_to(message, {"arrays": to_record(result.updates[0]), **_account(context, client, result)})
+
+
+def probe(message: Message, context: Context) -> Message:
+    """One-step updates for the attacks of the papers' strongest setting."""
+    answers = answers_of(context)
+    answers.require("probes", "updates of single steps")
+    client, left_out = client_as(LocalClient, message, context), {}
+    result = client.probe(tensors_of(message, "arrays"), _ledger(message, context, client.task.pipeline))
+    records: dict[str, Any] = {f"target-{at}": to_record(update) for at, update in enumerate(result.updates)}
+    if values_of(message, "config").get("publish-labels") and not answers.publish_labels:
+        left_out["publish-labels"] = refusal("publish_labels", "labels of probed images")
+    elif values_of(message, "config").get("publish-labels"):
+        labels = {f"target-{at}": client.probed(at).original.targets.argmax(1) for at in range(len(result.updates))}
+        records["labels"] = to_record(labels)
+    if values_of(message, "config").get("reveal-windows") and not answers.reveal_windows:
+        left_out["reveal-windows"] = refusal("reveal_windows", "the true windows of probed images")
+    elif values_of(message, "config").get("reveal-windows"):
+        sides = {f"target-{at}": client.probed_windows(at) for at in range(len(result.updates))}
+        records["windows"] = to_record({name: found for name, found in sides.items() if found is not None})
+    return reply_to(message, {**records, **_account(context, client, result), **withheld(left_out)})
+
+
+def evaluate(message: Message, context: Context) -> Message:
+    """Accuracy of the global model on this client's share of the test data."""
+    client = client_as(LocalClient, message, context)
+    numbers = client.evaluate(tensors_of(message, "arrays"))
+    return reply_to(message, {"metrics": metrics({**numbers, "num-examples": int(numbers["num-examples"])})})
+
+
+def _ledger(message: Message, context: Context, pipeline: str) -> Ledger:
+    """The node's own ledger, else what the server kept of it when it resumes a run.
+
+    In a deployment only what was spent is taken from the server: more of it can do no harm, while a noise multiplier could.
+    """
+    own: Any = context.state.get("ledger") or {}
+    text = own.get(pipeline) or values_of(message, "ledger").get(pipeline)
+    ledger: Ledger = json.loads(text) if text else {}
+    if pipeline in own or draws_from_seed(context):
+        return ledger
+    spent = {stage: {k: v for k, v in state.items() if k == "accountant"} for stage, state in ledger.items()}
+    return {stage: state for stage, state in spent.items() if state}
+
+
+def _account(context: Context, client: LocalClient, result: LocalResult) -> dict[str, Any]:
+    """Keeps the ledger in the node's state, and gives the records that every training reply carries."""
+    numbers = {**result.metrics, "num-examples": result.num_examples, "local-steps": result.local_steps}
+    records: dict[str, Any] = {"metrics": metrics(numbers)}
+    if result.ledger:
+        kept: Any = context.state.get("ledger") or {}
+        text = json.dumps(result.ledger)
+        context.state["ledger"] = ConfigRecord({**kept, client.task.pipeline: text})
+        records["ledger"] = ConfigRecord({client.task.pipeline: text})
+    return records
+
+
+SIDE = ClientSide("federated", LocalClient, {"train": train, "train.probe": probe, "evaluate": evaluate})

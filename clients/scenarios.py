@@ -1,0 +1,57 @@
+"""The clients' side of each scenario: a folder here whose ``messages`` module holds a ``SIDE``."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+
+from flwr.app import Context, Message
+
+from clients.local_data import Client
+
+Handler = Callable[[Message, Context], Message]
+
+
+@dataclass(frozen=True)
+class ClientSide:
+    """What a scenario adds to the ClientApp.
+
+    Attributes:
+        name: Value of the setting ``scenario``.
+        client: What works on a task of it.
+        handlers: Message type, such as "train" or "train.step", -> what answers it. Other scenarios may have handlers of the same
+            type; a task says whose it is.
+    """
+
+    name: str
+    client: type[Client]
+    handlers: Mapping[str, Handler]
+
+
+@functools.cache
+def client_sides() -> dict[str, ClientSide]:
+    """Scenario -> its clients' side; of this package and of others, by entry points of the group "fedveil.clients"."""
+    here = __package__ or "clients"
+    folders = sorted(info.name for info in pkgutil.iter_modules([str(Path(__file__).parent)]) if info.ispkg)
+    own = [f"{here}.{folder}.messages" for folder in folders if find_spec(f"{here}.{folder}.messages")]
+    sides: list[ClientSide] = [importlib.import_module(module).SIDE for module in own]
+    sides += [point.load() for point in entry_points(group="fedveil.clients")]
+    return {side.name: side for side in sides}
+
+
+def client_side(scenario: str) -> ClientSide:
+    """The clients' side of one scenario.
+
+    Raises:
+        RuntimeError: When this node knows no such scenario.
+    """
+    known = client_sides()
+    if scenario not in known:
+        raise RuntimeError(f"scenario {scenario!r} is not known to this node; known: {', '.join(known)}")
+    return known[scenario]
