@@ -170,7 +170,9 @@ def report(directory: Annotated[Path, typer.Argument(help="Folder of a run.")]) 
 
 @app.command("list")
 def list_(
-    what: Annotated[str, typer.Argument(help="scenarios, defenses, attacks, datasets, models or settings; all without.")] = "",
+    what: Annotated[
+        str, typer.Argument(help="scenarios, defenses, attacks, datasets, models or settings; all without.")
+    ] = "",
 ) -> None:
     """Lists defences, attacks, data sets, models and settings, with parameters, defaults and sources."""
     from simulations.catalogue import SECTIONS, print_section
