@@ -1,4 +1,4 @@
-"""What docs/ says about adding a defence and an attack, done: another package, found by its entry points, obeys the common tests."""
+"""What docs/ says about adding a defence and an attack, done by another package that is found by its entry points."""
 
 from __future__ import annotations
 
