@@ -139,13 +139,26 @@ def _naming(module: str) -> list[Path]:
     package = module.partition(".")[0]
     names = set(re.findall(r"^(?:class|def) ([A-Za-z]\w*)", _source(module), re.MULTILINE))
     chosen = []
+    helpers = _naming_helpers(module)
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         text = path.read_text()
+        if any(re.search(rf"\b{re.escape(helper)}\b", text) for helper in helpers):
+            chosen.append(path)
+            continue
         lines = re.findall(rf"^from {package} import (.+)$", text, re.MULTILINE)
         exported = {name for line in lines for name in line.split(", ")}
         if re.search(rf"\b{re.escape(module)}\b", text) or names & exported:
             chosen.append(path)
     return chosen
+
+
+def _naming_helpers(module: str) -> list[str]:
+    """Modules of the tests that are no tests and import it, such as the grid in which runs meet the ClientApp."""
+    helpers = [path for path in (ROOT / "tests").rglob("*.py") if not path.name.startswith(("test_", "__", "conftest"))]
+    pattern = re.compile(rf"^from {re.escape(module)} import ", re.MULTILINE)
+    return [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in helpers if pattern.search(path.read_text())
+    ]
 
 
 class _Replaced(importlib.abc.MetaPathFinder, importlib.abc.Loader):

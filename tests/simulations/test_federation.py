@@ -196,6 +196,8 @@ def test_two_images_give_scores_and_no_verdict(tmp_path: Path) -> None:
     """The report's banner said of such a run that no attack recovered its images, beside a reconstruction at 31.5 dB."""
     settings = experiment(tmp_path / "run", probe_attacks="DLG(iterations=250, restarts=1)", rounds=1, num_clients=2)
     assert "4 images" in too_few_images(replace(settings, probe_targets=2), 2)
+    assert "has 1 image (1 clients, " in too_few_images(replace(settings, probe_targets=1), 1)
+    assert "has 2 images (2 clients, " in too_few_images(replace(settings, probe_targets=1), 2)
     assert too_few_images(replace(settings, probe_targets=8), 2) == ""
     assert (
         too_few_images(replace(settings, attack_rounds=""), 2)
