@@ -72,8 +72,6 @@ class Unshuffle(Refinement):
         "a guess of the protected images and the defence's algorithm; auxiliary images, from which it learns to tell how large "
         "the windows of VisualMixer are"
     )
-    needs_auxiliary: ClassVar[bool] = True
-
     window: int = 0
     partition: str = "inferred"
     learned: Learned | None = field(default=None, repr=False, compare=False)
@@ -83,6 +81,11 @@ class Unshuffle(Refinement):
         require(self.partition in PARTITIONS, self, "partition", ", ".join(PARTITIONS))
         if self.window and self.told_windows:
             raise ValueError(f"{self}: window is given and the windows are told; allowed: one of the two")
+
+    @property
+    def needs_auxiliary(self) -> bool:  # type: ignore[override]
+        """Whether it learns to find windows: not where they are given or told."""
+        return not (self.window or self.told_windows)
 
     @property
     def told_windows(self) -> bool:
@@ -125,9 +128,11 @@ class Unshuffle(Refinement):
         return replace(self, learned=Learned(shuffle, inference))
 
     def check_fitted(self) -> None:
-        """As ``Refinement``; with ``window`` given there is nothing to learn."""
-        if self.window == 0:
-            super().check_fitted()
+        """As ``Refinement``; with ``window`` given there is nothing to fit."""
+        if self.window == 0 and self.learned is None:
+            raise AttackError(
+                f"{self} takes windows from the pipeline, or learns from auxiliary images to find them: call fit first"
+            )
 
     def refine_begun(self, begun: Sequence[Begun]) -> list[Reconstruction]:
         """Undoes the shuffle in every image.
@@ -198,14 +203,14 @@ class Unshuffle(Refinement):
 class WindowMean(Unshuffle):
     """Replaces every window by its mean, channel by channel: what shuffling never hides.
 
-    A null baseline: it says what a picture of this resolution gives away, and every attack on a shuffle must beat it.
+    It undoes nothing: it says what a picture of this resolution gives away, and an attack on the order inside windows must beat it.
 
     Attributes:
         window: Side of the windows in pixels; 0: from the pipeline.
         partition: "inferred", or "told": an upper bound that is told the true windows.
     """
 
-    source: ClassVar[str] = "null baseline: VisualMixer (NDSS 2024), Algorithm 1, keeps the values of every window"
+    source: ClassVar[str] = "VisualMixer (NDSS 2024), Algorithm 1, keeps the values of every window; ours"
 
     def _solve(self, pieces: Sequence[Piece]) -> list[tuple[Tensor, dict[str, float]]]:
         return [(_means(images, windows), {}) for images, windows, _ in pieces]

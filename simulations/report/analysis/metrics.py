@@ -26,7 +26,7 @@ UTILITY_METRICS = (
     *("train-seconds", "update-bytes", "clients-failed", "client"),
     *SPLIT_METRICS,
 )
-COST_METRICS = ("matching-cost", "objective", "feature_loss")
+COST_METRICS = ("objective", "feature_loss")
 """Names of the loss that an attack minimises."""
 ATTACK_METRICS = (
     *("psnr", "ssim", "mse", "retrieval", "recognition", "oracle-accuracy", "label-accuracy"),

@@ -88,7 +88,7 @@ def attack_rows(defense: str, seed: int = 0) -> list[dict[str, Any]]:
             ("ssim", "original", mean / 50, {}),
             ("mse", "original", 10 ** (-mean / 10), {}),
             ("retrieval", "original", float(mean > 12.25), {"setting": card | {"iterations": 600, "chance": 0.01}}),
-            ("matching-cost", "", 0.01, {}),
+            ("objective", "", 0.01, {}),
             ("attack-seconds", "", 12.0, {}),
         ):
             given = {"metric": metric, "reference": reference, "value": value, "setting": card | {"iterations": 600}}

@@ -74,7 +74,7 @@ def test_the_interval_must_lie_above_the_best_null(
         ({"metric": "ssim"}, "not-validated"),
         ({"metric": "mse"}, "not-validated"),
         ({"reference": "transformed"}, "not-validated"),
-        ({"metric": "matching-cost", "reference": ""}, "ok"),
+        ({"metric": "objective", "reference": ""}, "ok"),
         ({"metric": "attack-seconds", "reference": ""}, "ok"),
         ({"status": "failed", "value": None}, "failed"),
         ({"round": 2}, "ok"),
