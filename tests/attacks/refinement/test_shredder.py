@@ -285,3 +285,19 @@ def test_a_cold_step_keeps_a_swap_exactly_when_it_lowers_the_variation(channels)
 
 def _variation(planes):
     return sum(planes.diff(dim=dim).abs().sum() for dim in (-2, -1))
+
+
+def test_windows_of_one_group_do_not_touch() -> None:
+    """Each of them is changed as if the others stood still."""
+    size, side = 4, 16
+    windows = Windows([(size, torch.ones(1, side // size, side // size, dtype=torch.bool))])
+    groups, counts = _swap_groups([windows], 1, side, side)
+    assert counts == [(side // size) ** 2]
+    for group in groups:
+        cells = [
+            {divmod(int(p), side) for p in row[:count]} for row, count in zip(group.pixels, group.held, strict=True)
+        ]
+        for one, other in itertools.combinations(cells, 2):
+            assert not any(
+                (row + a, column + b) in other for row, column in one for a, b in ((0, 1), (1, 0), (0, -1), (-1, 0))
+            )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -332,3 +333,12 @@ def test_refuses_a_truth_that_is_no_picture(files: Path, tmp_path: Path) -> None
     ]):  # fmt: skip
         save_file({name: value.contiguous() for name, value in truth.items()}, tmp_path / str(at))
         refused(invoke(files / "update", truth=tmp_path / str(at)), told)
+
+
+def test_what_a_request_leaves_out_is_what_an_observation_leaves_out() -> None:
+    """Plain SGD: no decay, no momentum."""
+    own = {field.name: field.default for field in fields(ClientUpdate)}
+    asked = {field.name: field.default for field in fields(Request)}
+    for name in ("weight_decay", "momentum", "nesterov"):
+        assert asked[name] == own[name], name
+    assert asked["eval_mode"] is (not own["train_mode"])

@@ -14,4 +14,5 @@ def test_images_picked_out_are_counted_where_the_chance_is_known() -> None:
 
     assert _picked([found(chance=0.01), found(chance=0.02)]) == (6, 8, pytest.approx(50.0))
     assert _picked([found()]) is None
+    assert _picked([found(chance=0.0)]) is None
     assert _picked([]) is None

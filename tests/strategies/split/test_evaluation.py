@@ -1,0 +1,46 @@
+"""Counts that a client may send of the server's answers, and counts that it may not."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from flwr.app import RecordDict
+
+from clients.records import metrics
+from strategies.split.evaluation import _fault_in
+
+GOOD = {
+    "true-positives": [2, 1],
+    "false-positives": [1, 0],
+    "false-negatives": [0, 1],
+    "examples": [4],
+    "loss": [1.5],
+}
+
+
+def reply(**changes: list[float]) -> Any:
+    counts = {**GOOD, **{name.replace("_", "-"): values for name, values in changes.items()}}
+    content = RecordDict({"metrics": metrics(counts)})  # type: ignore[arg-type]
+    return SimpleNamespace(content=content)
+
+
+def test_counts_of_as_many_examples_are_taken() -> None:
+    assert _fault_in(reply(), 2, 4) == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"loss": [float("nan")]}, "loss is [nan], expected 1 numbers from 0"),
+        ({"loss": [float("inf")]}, "loss is [inf]"),
+        ({"loss": [-1.0]}, "loss is [-1.0]"),
+        ({"loss": [1.0, 2.0]}, "loss is [1.0, 2.0]"),
+        ({"true_positives": [2, 1, 0]}, "expected 2 numbers"),
+        ({"examples": [5]}, "examples is [5], expected [4]"),
+        ({"true_positives": [3, 1]}, "are not those of 4 examples"),
+    ],
+)
+def test_counts_that_cannot_be_are_named(changes: dict[str, list[float]], why: str) -> None:
+    assert why in _fault_in(reply(**changes), 2, 4)
