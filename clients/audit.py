@@ -84,11 +84,11 @@ def audit_guesses(
             found = score_representatives(guess, truth.original.images, classes, seen)
             _add(scores, "", {name: values for name, values in found.items() if values})
         else:
-            paired = observation == "smashed"
+            paired = client.pairs_rows
             _add(scores, "", score_both(guess, truth, paired=paired))
             if isinstance(guess, Reconstruction):
                 others = _others(client, observation, truth, target)
-                _add(scores, "", _retrieval(guess, truth, others, observation))
+                _add(scores, "", _retrieval(guess, truth, others, observation, paired=paired))
             if isinstance(guess, Reconstruction) and paired:
                 _add(scores, "", paper_scores(guess.images, truth.original.images, paper_scale(client.task)))
             if isinstance(guess, Reconstruction) and recognised is not None:
@@ -136,11 +136,11 @@ def audit_baselines(client: Client, observation: str, *, pictures: bool) -> Audi
     scores: dict[str, list[float]] = defaultdict(list)
     shared: dict[str, Tensor] = {}
     for target, truth in enumerate(known):
-        paired = observation == "smashed"
+        paired = client.pairs_rows
         others = _others(client, observation, truth, target)
         for name, guesses in blind.of(truth).items():
             found = _both_references(guesses, truth, paired=paired)
-            found |= _retrieval(guesses[0], truth, others, observation)
+            found |= _retrieval(guesses[0], truth, others, observation, paired=paired)
             _add(scores, f"{name}:", found)
         scores["baseline:uniform:label-accuracy"].extend(uniform_label_accuracy(truth.original, paired=paired))
         if pictures and observation != "update":
@@ -266,8 +266,10 @@ def _others(client: Client, observation: str, truth: Probed, target: int) -> Ten
     return other_images(client.data, truth, target, CANDIDATES - 1 if observation == "update" else None)
 
 
-def _retrieval(guess: Reconstruction, truth: Probed, others: Tensor, observation: str) -> dict[str, list[float]]:
-    images, paired = truth.original.images, observation == "smashed"
+def _retrieval(
+    guess: Reconstruction, truth: Probed, others: Tensor, observation: str, *, paired: bool
+) -> dict[str, list[float]]:
+    images = truth.original.images
     pairs = _pairs(guess.images, images, paired=paired)
     if observation == "update":
         return retrieval_from_round(guess, pairs, images, others)

@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -202,7 +203,10 @@ class Client:
 
     Attributes:
         data: The examples.
+        pairs_rows: What crosses the wire says which row is of which image, so that guess i is compared with image i.
     """
+
+    pairs_rows: ClassVar[bool] = False
 
     def __init__(self, data: LocalData) -> None:
         self.data = data

@@ -10,6 +10,7 @@ import copy
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +53,8 @@ class SplitClient(Client):
         batches: Its training examples in the batches in which they are sent.
         audits: The batches that an audit asks for.
     """
+
+    pairs_rows: ClassVar[bool] = True
 
     def __init__(self, data: LocalData) -> None:
         super().__init__(data)
