@@ -7,15 +7,17 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
 from flwr.app import Context, Message
 
 from clients.local_data import Client
+from defenses.registry import RegistryError, offered
 
 Handler = Callable[[Message, Context], Message]
+COMMON = {"query.setup", "query.partition", "query.audit"}
+"""Messages of all scenarios."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +38,25 @@ class ClientSide:
 
 @functools.cache
 def client_sides() -> dict[str, ClientSide]:
-    """Scenario -> its clients' side; of this package and of others, by entry points of the group "fedveil.clients"."""
+    """Scenario -> its clients' side; of this package and of others, by entry points of the group "fedveil.clients".
+
+    Raises:
+        RegistryError: Naming an entry point that cannot be loaded, or takes a name or a message that is taken.
+    """
     here = __package__ or "clients"
     folders = sorted(info.name for info in pkgutil.iter_modules([str(Path(__file__).parent)]) if info.ispkg)
     own = [f"{here}.{folder}.messages" for folder in folders if find_spec(f"{here}.{folder}.messages")]
     sides: list[ClientSide] = [importlib.import_module(module).SIDE for module in own]
-    sides += [point.load() for point in entry_points(group="fedveil.clients")]
-    return {side.name: side for side in sides}
+    found = {side.name: side for side in sides}
+    for _, where, side in offered("fedveil.clients"):
+        if not isinstance(side, ClientSide):
+            raise RegistryError(f"{where} is no ClientSide but {type(side).__name__}")
+        if side.name in found:  # what protects a client's images is not to be replaced unseen
+            raise RegistryError(f"{where}: there is another scenario {side.name!r}; rename one of them")
+        if taken := COMMON & set(side.handlers):
+            raise RegistryError(f"{where}: {min(taken)} is a message of all scenarios")
+        found[side.name] = side
+    return found
 
 
 def client_side(scenario: str) -> ClientSide:

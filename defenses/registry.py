@@ -15,6 +15,20 @@ class RegistryError(ValueError):
     """An entry point that offers nothing usable."""
 
 
+def offered(group: str) -> Iterator[tuple[str, str, Any]]:
+    """What other packages offer: the name of each entry point, words that tell it, and what it loads.
+
+    Raises:
+        RegistryError: Naming the entry point that cannot be loaded.
+    """
+    for point in entry_points(group=group):
+        where = f"entry point {point.name} = {point.value!r} ({group})"
+        try:
+            yield point.name, where, point.load()
+        except Exception as error:
+            raise RegistryError(f"{where} cannot be loaded: {type(error).__name__}: {error}") from error
+
+
 class Registry(Mapping[str, Callable[..., Any]]):
     """Name -> class. Built-in and foreign classes are found in the same way and may do the same.
 
@@ -54,21 +68,16 @@ class Registry(Mapping[str, Callable[..., Any]]):
             RegistryError: Naming the entry point, and what is wrong with it.
         """
         found: dict[str, Callable[..., Any]] = {}
-        for point in entry_points(group=self.group):
-            where = f"entry point {point.name} = {point.value!r} ({self.group})"
-            if point.name in self._own or point.name in found:
-                raise RegistryError(f"{where}: there is another {point.name}; rename one of them")
-            try:
-                loaded = point.load()
-            except Exception as error:
-                raise RegistryError(f"{where} cannot be loaded: {type(error).__name__}: {error}") from error
+        for name, where, loaded in offered(self.group):
+            if name in self._own or name in found:
+                raise RegistryError(f"{where}: there is another {name}; rename one of them")
             if not self._is_concrete(loaded):
                 raise RegistryError(f"{where} is no dataclass that derives from {self.base.__name__}")
-            if loaded.__name__ != point.name:
+            if loaded.__name__ != name:
                 raise RegistryError(
                     f"{where} must be named as its class, {loaded.__name__}: texts are read and written"
                 )
-            found[point.name] = loaded
+            found[name] = loaded
         return found
 
     def _is_concrete(self, value: Any) -> bool:

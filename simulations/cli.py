@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 
 from clients.data.card import DataCard
+from defenses.registry import RegistryError
 from simulations.dry_run import check_memory, describe, shares, workers_of
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment, key_of
@@ -180,7 +181,10 @@ def list_(
     if what and what not in SECTIONS:
         _fail(f"nothing is called {what!r} here; known: {', '.join(SECTIONS)}")
     for section in [what] if what else SECTIONS:
-        print_section(console, section)
+        try:
+            print_section(console, section)
+        except RegistryError as error:
+            _fail(str(error))
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from attacks.registry import ATTACKS
 from clients.auxiliary import OWN_AUXILIARY
 from clients.data.datasets import dataset_names
 from clients.data.partitions import parse_partition
@@ -244,6 +245,11 @@ class Experiment:
         self.milestones()
         scenario(self.scenario).check(self)
         for pipeline in self.pipelines():
+            if missing := [name for name in pipeline.adaptive_attacks if name not in ATTACKS]:
+                raise ConfigError(
+                    f"defenses: {pipeline} names {missing[0]} as an attack that knows it, and there is none of that name; install "
+                    "the package that offers it, or take the name out of adaptive_attacks"
+                )
             if pipeline.protects_once and self.task(pipeline).augments:
                 raise ConfigError(
                     f"defenses: {pipeline} protects an image once and keeps the result, but crop-padding = {self.crop_padding} "
@@ -281,7 +287,7 @@ class Experiment:
 
         Args:
             pipeline: The attacked one.
-            observation: "probe" or "update"; in the split scenario "smashed".
+            observation: One of ``observations``.
         """
         if observation not in self.observations:
             return []

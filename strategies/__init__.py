@@ -1,1 +1,1 @@
-"""The server side: a curious FedAvg, the pool that attacks beside training, and the auditor that asks clients for scores."""
+"""The server side: a curious FedAvg, and what every server of a scenario shares: the guard and the exchange with the nodes."""

@@ -1,7 +1,7 @@
 """The client's work in split learning: it sends smashed data and trains its half with the gradients that come back; no Flower here.
 
 Data flow: images -> input defences -> normalise -> embedding -> stages on tokens -> client blocks -> stages on smashed data ->
-wire (``split_batches``).
+wire (``clients.split.batches``).
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ import importlib
 import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from clients.data.card import DataCard
 from clients.task import Task
 from defenses.pipeline import Pipeline
+from defenses.registry import RegistryError, offered
 from simulations.checkpoints import Checkpoint
 from simulations.errors import ConfigError
 from simulations.known_clients import KnownClients
@@ -23,6 +23,9 @@ from strategies.audit.auditor import Auditor
 
 DEFAULT = "federated"
 """Of experiments that name none."""
+
+OBSERVATIONS = ("probe", "update", "smashed")
+"""What the server can observe so far: kinds of which there is a setting with attacks, and a form in which they are kept."""
 
 E = TypeVar("E")
 """The experiment; its class imports this module, which therefore cannot name it."""
@@ -125,16 +128,21 @@ def scenarios() -> dict[str, Scenario[Any]]:
     """Name -> scenario.
 
     Raises:
-        RuntimeError: When two have the same name.
+        RegistryError: Of another package: when one cannot be loaded, has a name that is taken, or observes what nothing reads.
     """
     here = __package__ or "simulations.scenarios"
     modules = sorted(info.name for info in pkgutil.iter_modules([str(Path(__file__).parent)]) if info.name != "base")
-    every: list[Scenario[Any]] = [importlib.import_module(f"{here}.{name}").SCENARIO for name in modules]
-    every += [point.load() for point in entry_points(group="fedveil.scenarios")]
-    found: dict[str, Scenario[Any]] = {}
-    for one in every:
+    own: list[Scenario[Any]] = [importlib.import_module(f"{here}.{name}").SCENARIO for name in modules]
+    found = {one.name: one for one in own}
+    for _, where, one in offered("fedveil.scenarios"):
+        if not isinstance(one, Scenario):
+            raise RegistryError(f"{where} is no Scenario but {type(one).__name__}")
         if one.name in found:
-            raise RuntimeError(f"two scenarios are named {one.name!r}: {found[one.name]!r} and {one!r}")
+            raise RegistryError(f"{where}: there is another scenario {one.name!r}; rename one of them")
+        if strange := [kind for kind in one.observations if kind not in OBSERVATIONS]:
+            raise RegistryError(
+                f"{where}: nothing reads the observation {strange[0]!r}; known: {', '.join(OBSERVATIONS)}"
+            )
         found[one.name] = one
     return found
 

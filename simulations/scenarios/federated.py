@@ -73,6 +73,7 @@ class Federated(Scenario[Experiment]):
         for key, value, allowed in (
             ("auxiliary-data", experiment.auxiliary_data, "held-out"),
             ("pretrained", experiment.pretrained, ""),
+            ("train-edge", experiment.train_edge, False),
             ("optimizer", experiment.optimizer, "sgd"),
             ("block-learning-rate", experiment.block_learning_rate, 0.0),
         ):
@@ -119,13 +120,14 @@ class Federated(Scenario[Experiment]):
         return "update-attacks" if experiment.update_attacks.strip() else ""
 
 
-def _shown(value: str | float) -> str:
-    return repr(value) if isinstance(value, str) else f"{value:g}"
+def _shown(value: str | float | bool) -> str:
+    return repr(value) if isinstance(value, str | bool) else f"{value:g}"
 
 
 _ALLOWED = {
     "auxiliary-data": "'held-out'",
     "pretrained": "'', random weights",
+    "train-edge": "False, as clients hold the whole model",
     "optimizer": "'sgd', whose updates attacks can read",
     "block-learning-rate": "0, as all weights have one rate",
 }

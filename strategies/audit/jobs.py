@@ -136,9 +136,14 @@ class Observed:
             for seen in self.seen
         ]
 
+    @property
+    def in_halves(self) -> bool:
+        """Whether the model is one in two halves."""
+        return any(name.startswith(SERVER) for name in self.weights)
+
     def sender(self) -> Sender | None:
         """The clients' sending side with the weights of this round, as the server can run it; None of whole models."""
-        if not any(name.startswith(SERVER) for name in self.weights):
+        if not self.in_halves:
             return None
         edge, card = self._halves()[0], self.task.data_card()
         return Sender(edge, self.task.defenses(), card.mean, card.std)

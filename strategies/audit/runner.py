@@ -162,7 +162,7 @@ _learned: OrderedDict[tuple[str, Task, str], Attack[Any, Any]] = OrderedDict()
 def _fitted_stage(text: str, observed: Observed) -> Attack[Any, Any]:
     task = replace(observed.task, round=0, edge_learning_rate=0.0)
     # Of a whole model there is no client half; a frozen one is the same in every round.
-    place = (text, task, _digest(observed.weights) if task.trains_edge else "")
+    place = (text, task, _digest(observed.weights) if observed.in_halves and task.trains_edge else "")
     if place not in _learned:
         # Not by ``parse_attacks``, which refuses a refinement that stands alone.
         attack: Attack[Any, Any] = parse_statements(text, ATTACKS, "attack")[0][0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 from pathlib import Path
 from types import ModuleType
@@ -35,6 +36,17 @@ def test_only_scores_and_clients_compare_with_the_truth(house: ModuleType) -> No
 
 def test_the_drawing_is_that_of_the_source(house: ModuleType) -> None:
     assert (ROOT / "docs" / "house.md").read_text() == house.page(), "run: python docs/house.py"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from attacks import score", "from attacks.scoring import *", "import attacks\nattacks.null_baselines",
+        "from attacks.scoring.metrics import psnr", "def late():\n    from attacks import optimal_assignment",
+    ],
+)  # fmt: skip
+def test_whoever_reaches_for_a_judge_is_seen(house: ModuleType, source: str) -> None:
+    assert "attacks.scoring.metrics" in set(house._imported(ast.parse(source), house.modules()))
 
 
 def test_the_rules_see_what_breaks_them(house: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

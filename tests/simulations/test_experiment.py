@@ -65,6 +65,7 @@ BAD = [
     ({"learning-rate": 0.0}, "learning-rate is 0.0; allowed: above 0"),
     ({"learning-rate": float("nan")}, "learning-rate is nan; allowed: above 0"),
     ({"momentum": 1.0}, "momentum is 1.0; allowed: from 0, below 1"),
+    ({"train-edge": True}, "train-edge is True; allowed with scenario = 'federated': False"),
     ({"nesterov": True, "momentum": 0.0}, "nesterov is True; allowed with momentum = 0: False"),
     ({"nesterov": True, "scenario": "split", "model": "vit", "defenses": "", "optimizer": "adamw"}, "nesterov is True"),
     (
