@@ -136,8 +136,8 @@ def page() -> str:
     lines = [
         "# The house",
         "",
-        "Drawn by `python docs/house.py` from the imports; a test fails when it is out of date. What is found by name when it is first",
-        "asked for (scenarios, their clients, sections of the report, entry points) is no arrow. Packages import to the left only:",
+        "Drawn by `python docs/house.py` from the imports; a test fails when it is out of date. What is found by name when it is",
+        "first asked for (scenarios, their clients, sections of the report, entry points) is no arrow. Packages import to the left:",
         "",
         "    " + " <- ".join(PACKAGES),
         "",

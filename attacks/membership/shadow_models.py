@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 import torch
-from scipy.stats import mannwhitneyu
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -149,4 +148,6 @@ def _shadow_features(knowledge: Knowledge, members: Tensor, others: Tensor, gene
 
 def _area(members: Tensor, others: Tensor) -> float:
     """Area under the ROC curve: the share of pairs in which the member's score is higher, ties counting half."""
+    from scipy.stats import mannwhitneyu  # slow to import, and of use to this attack alone
+
     return float(mannwhitneyu(members.numpy(), others.numpy()).statistic) / (len(members) * len(others))

@@ -32,12 +32,12 @@ def test_a_client_that_hangs_in_the_middle_of_a_round_costs_that_steps_share(fol
     values = config(folder, **settings | {"attack_rounds": "", "num_clients": 4, "batches_per_message": 1})
     # The watchdog's own timer, hurried for this one message: the others' time limit stays beyond what a busy machine takes.
     line = (
-        "        if self.partition == 1 and number == 2:\n"
+        "        if self.data.partition == 1 and number == 2:\n"
         "            __import__('signal').setitimer(__import__('signal').ITIMER_REAL, 0.5)\n"
         "            __import__('time').sleep(10_000)\n"
     )
     marker = "        examples = self._examples(number)\n"
-    app = broken_app(tmp_path, "clients/split/training.py", marker, line)
+    app = broken_app(tmp_path, "clients/split/batches.py", marker, line)
     with LocalRuntime(tmp_path / "log.txt") as runtime:
         status = run_in(runtime, values, 4, app)
     assert status == "finished:completed", (tmp_path / "log.txt").read_text()[-3000:]
