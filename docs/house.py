@@ -137,7 +137,7 @@ def page() -> str:
         "# The house",
         "",
         "Drawn by `python docs/house.py` from the imports; a test fails when it is out of date. What is found by name when it is",
-        "first asked for (scenarios, their clients, sections of the report, entry points) is no arrow. Packages import to the left:",
+        "first asked for (scenarios, their clients, sections of the report, entry points) is no arrow. Packages import leftwards:",
         "",
         "    " + " <- ".join(PACKAGES),
         "",
