@@ -175,7 +175,7 @@ def list_(
         str, typer.Argument(help="scenarios, defenses, attacks, datasets, models or settings; all without.")
     ] = "",
 ) -> None:
-    """Lists defences, attacks, data sets, models and settings, with parameters, defaults and sources."""
+    """Lists scenarios, defences, attacks, data sets, models and settings, with parameters, defaults and sources."""
     from simulations.catalogue import SECTIONS, print_section
 
     if what and what not in SECTIONS:
