@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from defenses import Blur
 from simulations.cli import EXIT_ATTACKS_FAILED, app, tell_failures
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
@@ -196,3 +197,12 @@ def test_a_run_whose_attacks_failed_says_so_in_its_exit_code(
         assert tell_failures(tmp_path / name) == code
     assert EXIT_ATTACKS_FAILED not in (0, 1, 2, 130)
     assert "Broken() on no defence, round 1: no memory" in capsys.readouterr().err
+
+
+def test_a_defence_that_names_an_attack_which_is_not_there_is_refused_before_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Blur, "adaptive_attacks", ("LearnedRestorer", "Nowhere"))
+    with pytest.raises(ConfigError, match=r"defenses: Blur\(\) names Nowhere as an attack that knows it"):
+        Experiment(defenses="Blur()")
+    assert Experiment(defenses="Clip()").pipelines()
