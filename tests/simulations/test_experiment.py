@@ -203,6 +203,6 @@ def test_a_defence_that_names_an_attack_which_is_not_there_is_refused_before_the
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Blur, "adaptive_attacks", ("LearnedRestorer", "Nowhere"))
-    with pytest.raises(ConfigError, match=r"defenses: Blur\(\) names Nowhere as an attack that knows it"):
+    with pytest.raises(ConfigError, match=r"defenses: Blur\(std=1.0\) names Nowhere as an attack that knows it"):
         Experiment(defenses="Blur()")
     assert Experiment(defenses="Clip()").pipelines()
