@@ -9,7 +9,6 @@ from attacks.base import (
     Knowledge,
     Labels,
     Reconstruction,
-    Refinement,
     Representatives,
     UpdateHistory,
 )
@@ -30,6 +29,7 @@ from attacks.gradient.presets import (
 )
 from attacks.membership.loss_threshold import LossThreshold, Membership
 from attacks.membership.shadow_models import ShadowModels
+from attacks.refinement.base import Refinement
 from attacks.refinement.encodings import EncodingInversion
 from attacks.refinement.policy_inversion import PolicyInversion
 from attacks.refinement.restoration import LearnedRestorer

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from defenses.pipeline import Pipeline
 from defenses.spec import SpecError, parse_pipelines
 from simulations.errors import ConfigError, require_known
 from simulations.scenarios.base import DEFAULT, scenario
+from simulations.settings import SHARE, above, at_least, between, milestone, one_of, setting
 from strategies.audit.adaptive import adaptive_attacks
 from strategies.audit.jobs import parse_attacks, parse_smashed_attacks, parse_update_attacks
 
@@ -26,28 +26,6 @@ Value = bool | int | float | str
 DEFAULT_MILESTONES = "5/8,7/8"
 """Where accuracy has climbed, the rate falls, so that the end of a run is no longer where the last steps happened to throw it."""
 
-
-def _setting(default: Any, about: str, allowed: str = "", check: Callable[[Any], bool] | None = None) -> Any:
-    return field(default=default, metadata={"about": about, "allowed": allowed, "check": check})
-
-
-def _at_least(minimum: float) -> dict[str, Any]:
-    return {"allowed": f"at least {minimum:g}", "check": lambda value: value >= minimum}
-
-
-def _between(minimum: int, maximum: int) -> dict[str, Any]:
-    return {"allowed": f"at least {minimum}, at most {maximum}", "check": lambda value: minimum <= value <= maximum}
-
-
-def _above(minimum: float) -> dict[str, Any]:
-    return {"allowed": f"above {minimum:g}", "check": lambda value: minimum < value < float("inf")}
-
-
-def _one_of(*values: str) -> dict[str, Any]:
-    return {"allowed": " or ".join(map(repr, values)), "check": lambda value: value in values}
-
-
-_SHARE: dict[str, Any] = {"allowed": "above 0, at most 1", "check": lambda value: 0 < value <= 1}
 
 DEFAULT_DEFENSES = "; ".join(
     (
@@ -70,134 +48,134 @@ class Experiment:
         ConfigError: On any value that cannot be run.
     """
 
-    experiment: str = _setting("default", "name of the experiment, written into every row")
-    scenario: str = _setting(
+    experiment: str = setting("default", "name of the experiment, written into every row")
+    scenario: str = setting(
         DEFAULT, "how clients and server work together; `fedveil list scenarios` says which there are"
     )
-    output_dir: str = _setting(
+    output_dir: str = setting(
         "", "absolute folder for rows.jsonl, pictures and report.html; empty: a new one in ~/fedveil-runs"
     )
-    resume: bool = _setting(False, "continue the run in output-dir from its last complete round")
-    seed: int = _setting(0, "every random stream of the run starts from it", **_between(0, 2**63 - 1))
+    resume: bool = setting(False, "continue the run in output-dir from its last complete round")
+    seed: int = setting(0, "every random stream of the run starts from it", **between(0, 2**63 - 1))
 
-    dataset: str = _setting("photos", "data set; `fedveil list` describes them")
-    data_dir: str = _setting("", "folder of data sets that are read from files")
-    download: bool = _setting(False, "let torchvision download a missing data set")
-    image_size: int = _setting(0, "side to resize images to; 0: as they are", **_between(0, 4096))
-    train_limit: int = _setting(0, "use at most so many training examples; 0: all", **_at_least(0))
-    test_limit: int = _setting(0, "use at most so many test examples; 0: all", **_at_least(0))
-    image_memory: float = _setting(
+    dataset: str = setting("photos", "data set; `fedveil list` describes them")
+    data_dir: str = setting("", "folder of data sets that are read from files")
+    download: bool = setting(False, "let torchvision download a missing data set")
+    image_size: int = setting(0, "side to resize images to; 0: as they are", **between(0, 4096))
+    train_limit: int = setting(0, "use at most so many training examples; 0: all", **at_least(0))
+    test_limit: int = setting(0, "use at most so many test examples; 0: all", **at_least(0))
+    image_memory: float = setting(
         1.0,
         "GiB of images that a process may hold: as bytes of a data set's training or test part, as floats of a client's share "
         "after its once-only defences, and of the server's examples. What is more is read, decoded and protected batch by batch, "
         "with the same results; only the server's examples must fit (auxiliary-limit)",
-        **_above(0),
+        **above(0),
     )
-    partition: str = _setting(
+    partition: str = setting(
         "iid", "iid, dirichlet(alpha=0.5), shards(num_shards_per_partition=2), or node: each node's own data"
     )
-    num_clients: int = _setting(0, "clients to wait for; 0: those that are connected, at least two", **_at_least(0))
+    num_clients: int = setting(0, "clients to wait for; 0: those that are connected, at least two", **at_least(0))
 
-    model: str = _setting("cnn", "model; `fedveil list` describes them")
-    width: int = _setting(0, "width of the model; 0: its usual width", **_at_least(0))
-    norm: str = _setting("group", "normalisation layers", **_one_of("group", "batch"))
-    patch_size: int = _setting(4, "split: side of a patch in pixels, which divides the images' sides", **_at_least(1))
-    depth: int = _setting(4, "split: transformer blocks of both halves together", **_at_least(1))
-    heads: int = _setting(4, "split: attention heads of a block", **_at_least(1))
-    edge_blocks: int = _setting(
-        1, "split: blocks at the clients, unless a defence asks for another number", **_at_least(0)
+    model: str = setting("cnn", "model; `fedveil list` describes them")
+    width: int = setting(0, "width of the model; 0: its usual width", **at_least(0))
+    norm: str = setting("group", "normalisation layers", **one_of("group", "batch"))
+    patch_size: int = setting(4, "split: side of a patch in pixels, which divides the images' sides", **at_least(1))
+    depth: int = setting(4, "split: transformer blocks of both halves together", **at_least(1))
+    heads: int = setting(4, "split: attention heads of a block", **at_least(1))
+    edge_blocks: int = setting(
+        1, "split: blocks at the clients, unless a defence asks for another number", **at_least(0)
     )
-    train_edge: bool = _setting(False, "split: the clients' half is trained and averaged; else it stays as initialised")
-    pretrained: str = _setting(
+    train_edge: bool = setting(False, "split: the clients' half is trained and averaged; else it stays as initialised")
+    pretrained: str = setting(
         "",
         "split, vit: absolute path of a file of weights to start from, the same file on every machine: a state dict of timm by "
         "torch.save, or .safetensors; set its model's width, depth, patch-size and heads (which no check can tell); empty: random "
         "weights",
     )
 
-    defenses: str = _setting(
+    defenses: str = setting(
         DEFAULT_DEFENSES, "pipelines: stages joined by |, pipelines separated by ; (no defence always runs first)"
     )
-    rounds: int = _setting(16, "federated rounds of each pipeline", **_between(1, 1_000_000))
-    local_epochs: int = _setting(6, "passes over the local data in a round", **_at_least(1))
-    local_steps: int = _setting(
-        0, "optimizer steps in a round, whatever local-epochs says; 0: as many as local-epochs takes", **_at_least(0)
+    rounds: int = setting(16, "federated rounds of each pipeline", **between(1, 1_000_000))
+    local_epochs: int = setting(6, "passes over the local data in a round", **at_least(1))
+    local_steps: int = setting(
+        0, "optimizer steps in a round, whatever local-epochs says; 0: as many as local-epochs takes", **at_least(0)
     )
-    batch_size: int = _setting(16, "examples of a local step", **_at_least(1))
-    learning_rate: float = _setting(0.01, "of local SGD", **_above(0))
-    learning_rate_milestones: str = _setting(
+    batch_size: int = setting(16, "examples of a local step", **at_least(1))
+    learning_rate: float = setting(0.01, "of local SGD", **above(0))
+    learning_rate_milestones: str = setting(
         DEFAULT_MILESTONES,
         "federated: rounds after each of which learning-rate is multiplied by learning-rate-factor (MultiStepLR, a round for an "
         "epoch), separated by commas: numbers, or shares such as 5/8, which few rounds may lack; empty: the rate is constant",
     )
-    learning_rate_factor: float = _setting(0.1, "federated: see learning-rate-milestones", **_SHARE)
-    block_learning_rate: float = _setting(
+    learning_rate_factor: float = setting(0.1, "federated: see learning-rate-milestones", **SHARE)
+    block_learning_rate: float = setting(
         0.0,
         "split: of the transformer blocks in both halves; 0: learning-rate, which is else that of the head",
-        **_at_least(0),
+        **at_least(0),
     )
-    learning_rate_floor: float = _setting(
+    learning_rate_floor: float = setting(
         0.004,
         "split: the last round's learning rates over the first's; between them they fall along a cosine",
-        **_SHARE,
+        **SHARE,
     )
-    optimizer: str = _setting("sgd", "split: of both halves", **_one_of("sgd", "adamw"))
-    batches_per_message: int = _setting(
-        4, "split: batches in a message (K); with 1 a trained client half is never behind", **_at_least(1)
+    optimizer: str = setting("sgd", "split: of both halves", **one_of("sgd", "adamw"))
+    batches_per_message: int = setting(
+        4, "split: batches in a message (K); with 1 a trained client half is never behind", **at_least(1)
     )
-    momentum: float = _setting(0.9, "of local SGD", allowed="from 0, below 1", check=lambda value: 0 <= value < 1)
-    nesterov: bool = _setting(False, "local SGD looks ahead by its momentum (Nesterov); needs a momentum above 0")
-    weight_decay: float = _setting(0.0, "L2 coefficient of local SGD", **_at_least(0))
-    crop_padding: int = _setting(
+    momentum: float = setting(0.9, "of local SGD", allowed="from 0, below 1", check=lambda value: 0 <= value < 1)
+    nesterov: bool = setting(False, "local SGD looks ahead by its momentum (Nesterov); needs a momentum above 0")
+    weight_decay: float = setting(0.0, "L2 coefficient of local SGD", **at_least(0))
+    crop_padding: int = setting(
         0,
         "local training sees random crops of images padded with so many black pixels on all sides, drawn anew for every batch and "
         "before all input defences, which then protect every view anew; 0: no crops. Probes see them, too",
-        **_at_least(0),
+        **at_least(0),
     )
-    horizontal_flip: bool = _setting(False, "local training also sees mirror images, with probability 1/2, like crops")
-    fraction_train: float = _setting(1.0, "share of the clients that train in a round", **_SHARE)
-    min_usable: float = _setting(0.5, "share of the asked clients that must answer usably, or the run stops", **_SHARE)
-    client_timeout: float = _setting(300.0, "seconds a client may take for one message", **_above(0))
+    horizontal_flip: bool = setting(False, "local training also sees mirror images, with probability 1/2, like crops")
+    fraction_train: float = setting(1.0, "share of the clients that train in a round", **SHARE)
+    min_usable: float = setting(0.5, "share of the asked clients that must answer usably, or the run stops", **SHARE)
+    client_timeout: float = setting(300.0, "seconds a client may take for one message", **above(0))
 
-    attack_rounds: str = _setting(
+    attack_rounds: str = setting(
         "first,final",
         "what is attacked, separated by commas: numbers of rounds, first and last (the model that the round begins with, and "
         "what the round sends), final (the model after the last round; no training follows), or all; empty: nothing",
     )
-    probe_attacks: str = _setting(DEFAULT_ATTACKS, "attacks on one-step probes, separated by ;")
-    smashed_attacks: str = _setting(DEFAULT_SMASHED_ATTACKS, "split: attacks on smashed data, separated by ;")
-    adaptive: bool = _setting(True, "also run the attacks that know the pipeline's defences")
-    auxiliary_fraction: float = _setting(
+    probe_attacks: str = setting(DEFAULT_ATTACKS, "attacks on one-step probes, separated by ;")
+    smashed_attacks: str = setting(DEFAULT_SMASHED_ATTACKS, "split: attacks on smashed data, separated by ;")
+    adaptive: bool = setting(True, "also run the attacks that know the pipeline's defences")
+    auxiliary_fraction: float = setting(
         0.2,
         "share of the training examples that the server holds for attacks that learn; no client gets them",
         allowed="from 0, below 1",
         check=lambda value: 0 <= value < 1,
     )
-    auxiliary_data: str = _setting(
+    auxiliary_data: str = setting(
         "held-out",
         "where the server's examples come from: held-out (auxiliary-fraction of the training examples), private (the clients' "
         "own: the worst case; split only, attacks test images), or the name of another data set (split only)",
     )
-    auxiliary_limit: int = _setting(0, "use at most so many of the server's examples; 0: all", **_at_least(0))
-    update_attacks: str = _setting(DEFAULT_UPDATE_ATTACKS, "attacks on real training updates, separated by ;")
-    probe_targets: int = _setting(4, "one-step updates that each client is probed for", **_at_least(1))
-    probe_images: int = _setting(1, "images in each of them", **_at_least(1))
-    probe_mode: str = _setting(
+    auxiliary_limit: int = setting(0, "use at most so many of the server's examples; 0: all", **at_least(0))
+    update_attacks: str = setting(DEFAULT_UPDATE_ATTACKS, "attacks on real training updates, separated by ;")
+    probe_targets: int = setting(4, "one-step updates that each client is probed for", **at_least(1))
+    probe_images: int = setting(1, "images in each of them", **at_least(1))
+    probe_mode: str = setting(
         "train",
         "federated: mode of the model in probes; in eval mode BatchNorm uses its running statistics and dropout is off, as most "
         "papers on gradient inversion have it, though no training step sends such a gradient",
-        **_one_of("train", "eval"),
+        **one_of("train", "eval"),
     )
-    labels: str = _setting(
+    labels: str = setting(
         "",
         "federated: unknown or known, whether clients publish the classes of probed images; split: server or client, who holds "
         "them (a client sends them with its tokens); empty: the first of these",
     )
-    attack_workers: int = _setting(
-        2, "attacks that run at the same time, beside training; 0: between rounds", **_between(0, 1024)
+    attack_workers: int = setting(
+        2, "attacks that run at the same time, beside training; 0: between rounds", **between(0, 1024)
     )
-    attack_gpus: float = _setting(0.0, "share of a GPU for each of them", **_at_least(0))
-    share_images: bool = _setting(True, "clients send pictures of probed images for the report")
+    attack_gpus: float = setting(0.0, "share of a GPU for each of them", **at_least(0))
+    share_images: bool = setting(True, "clients send pictures of probed images for the report")
 
     def __post_init__(self) -> None:
         for spec in fields(self):
@@ -324,7 +302,7 @@ class Experiment:
         if not scenario(self.scenario).decays_by_milestones:
             return ()
         words = [word.strip() for word in self.learning_rate_milestones.split(",") if word.strip()]
-        found = [_milestone(word, self.rounds) for word in words]
+        found = [milestone(word, self.rounds) for word in words]
         # A share of few rounds may be all of them, or none; two shares may be the same round.
         return tuple(sorted({at for at in found if 0 < at < self.rounds}))
 
@@ -339,19 +317,6 @@ class Experiment:
             owns_data=self.partition == "node",
             milestones=self.milestones(),
         )
-
-
-def _milestone(word: str, rounds: int) -> int:
-    """The round that a word of ``learning-rate-milestones`` names."""
-    part, slash, whole = (piece.strip() for piece in word.partition("/"))
-    if part.isdecimal() and whole.isdecimal() and 0 < int(part) < int(whole):
-        return math.floor(rounds * int(part) / int(whole) + 0.5)
-    if slash or not part.isdecimal() or not 1 <= int(part) < rounds:
-        raise ConfigError(
-            f"learning-rate-milestones: {word!r}; allowed: numbers from 1 to {rounds - 1}, as rounds = {rounds}, "
-            "and shares such as 5/8"
-        )
-    return int(part)
 
 
 def key_of(name: str) -> str:

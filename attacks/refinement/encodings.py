@@ -8,7 +8,8 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from attacks.base import AttackError, ClientUpdate, Knowledge, Reconstruction, Refinement
+from attacks.base import AttackError, ClientUpdate, Knowledge, Reconstruction
+from attacks.refinement.base import Refinement
 from defenses.base import Batch
 from defenses.checks import is_number, is_whole, require
 from defenses.instahide import InstaHide

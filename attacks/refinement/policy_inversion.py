@@ -11,7 +11,8 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from attacks.base import AttackError, ClientUpdate, Knowledge, Reconstruction, Refinement
+from attacks.base import AttackError, ClientUpdate, Knowledge, Reconstruction
+from attacks.refinement.base import Refinement
 from attacks.refinement.transform_inverses import changes_nothing, has_direction, invert_transform
 from defenses.ats import ATS, parse_policies
 from defenses.checks import is_number, is_whole, require

@@ -8,9 +8,10 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from attacks.base import AttackError, ClientUpdate, Knowledge, Reconstruction, Refinement
+from attacks.base import AttackError, ClientUpdate, Knowledge, Reconstruction
 from attacks.image_measures import psnr
 from attacks.networks.unet import UNet
+from attacks.refinement.base import Refinement
 from defenses.base import Batch, InputDefense
 from defenses.checks import is_number, is_whole, require
 from defenses.pipeline import Pipeline

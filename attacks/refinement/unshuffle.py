@@ -10,7 +10,8 @@ from typing import ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from attacks.base import AttackError, Begun, ClientUpdate, Knowledge, Reconstruction, Refinement
+from attacks.base import AttackError, ClientUpdate, Knowledge, Reconstruction
+from attacks.refinement.base import Begun, Refinement
 from attacks.refinement.restoration import protect_afresh
 from attacks.refinement.window_inference import WindowInference, learn_windows
 from defenses.base import Batch

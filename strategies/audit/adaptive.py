@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from attacks.base import Attack, Refinement
+from attacks.base import Attack
 from attacks.gradient.inversion import GradientInversion
+from attacks.refinement.base import Refinement
 from attacks.registry import ATTACKS
 from defenses.pipeline import Pipeline
 

@@ -13,8 +13,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import attacks
-from attacks.base import Attack, AttackError, Chain, ClientUpdate
+from attacks.base import Attack, AttackError, ClientUpdate
 from attacks.local_model import shared_tensors
+from attacks.refinement.base import Chain
 from attacks.registry import ATTACKS
 from attacks.sender import Sender
 from attacks.smashed.base import EdgeStep, SmashedAttack, SmashedData

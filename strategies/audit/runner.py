@@ -16,16 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attacks.base import (
-    Attack,
-    AttackError,
-    Chain,
-    ClientUpdate,
-    Knowledge,
-    Reconstruction,
-    Representatives,
-    UpdateHistory,
-)
+from attacks.base import Attack, AttackError, ClientUpdate, Knowledge, Reconstruction, Representatives, UpdateHistory
+from attacks.refinement.base import Chain
 from attacks.registry import ATTACKS
 from attacks.scoring.oracle import Oracle, train_oracle
 from attacks.sender import Sender

@@ -9,6 +9,7 @@ import pytest
 from flwr.app import Message
 
 from simulations.errors import ConfigError
+from simulations.experiment import Experiment
 from simulations.run_directory import RunDirectory, read_lines
 from simulations.server_app import run_experiment
 from strategies.audit.pool import AttackPool
@@ -62,10 +63,8 @@ def test_resumed_rows_equal_unbroken_rows(
     assert len([sent for sent in grid.sent if sent[0] == "train"]) == trainings_left
 
 
-def test_attacks_that_were_open_are_run_again_without_training(
-    tmp_path: Path, unbroken: list[dict], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = experiment(tmp_path / "run", **SETTINGS)
+def killed_with_open_attacks(monkeypatch: pytest.MonkeyPatch, grid: LocalGrid, settings: Experiment) -> None:
+    """Runs until all training is done and no attack has been; then the run ends as if killed."""
     with monkeypatch.context() as patch:
         patch.setattr(
             AttackPool, "finished", lambda self, wait=False: [] if not wait else (_ for _ in ()).throw(Killed)
@@ -73,7 +72,14 @@ def test_attacks_that_were_open_are_run_again_without_training(
         patch.setattr(AttackPool, "submit", lambda self, job: None)
         patch.setattr(AttackPool, "__len__", lambda self: 1)
         with pytest.raises(Killed):
-            run_experiment(LocalGrid(3), settings)
+            run_experiment(grid, settings)
+
+
+def test_attacks_that_were_open_are_run_again_without_training(
+    tmp_path: Path, unbroken: list[dict], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = experiment(tmp_path / "run", **SETTINGS)
+    killed_with_open_attacks(monkeypatch, LocalGrid(3), settings)
     assert len(list((tmp_path / "run" / "jobs").glob("*.safetensors"))) == 24
     grid = LocalGrid(3)
     run_experiment(grid, replace(settings, resume=True))

@@ -13,10 +13,9 @@ import pytest
 from simulations.experiment import Experiment
 from simulations.run_directory import read_lines
 from simulations.server_app import run_experiment
-from strategies.audit.pool import AttackPool
 from tests.local_grid import LocalGrid
 from tests.simulations.split.test_run import split_experiment, split_rows, untimed
-from tests.simulations.test_resume import Killed, killed_at
+from tests.simulations.test_resume import Killed, killed_at, killed_with_open_attacks
 
 Unbroken = Callable[[str], tuple[Experiment, list[dict[str, Any]]]]
 KINDS: dict[str, dict[str, Any]] = {
@@ -73,14 +72,7 @@ def test_attacks_that_were_open_are_run_again_without_training(
 ) -> None:
     settings, rows = unbroken("trained, sgd")
     settings = replace(settings, output_dir=str(tmp_path / "run"))
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            AttackPool, "finished", lambda self, wait=False: [] if not wait else (_ for _ in ()).throw(Killed)
-        )
-        patch.setattr(AttackPool, "submit", lambda self, job: None)
-        patch.setattr(AttackPool, "__len__", lambda self: 1)
-        with pytest.raises(Killed):
-            run_experiment(LocalGrid(2), settings)
+    killed_with_open_attacks(monkeypatch, LocalGrid(2), settings)
     assert len(list((tmp_path / "run" / "jobs").glob("*.safetensors"))) == 6
     grid = LocalGrid(2)
     run_experiment(grid, replace(settings, resume=True))

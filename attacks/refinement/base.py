@@ -1,0 +1,141 @@
+"""Attacks that start from the guess of another, and chains of an attack and such refinements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from attacks.base import Attack, AttackError, ClientUpdate, Knowledge, Reconstruction
+
+
+class Begun(NamedTuple):
+    """A guess to be refined, the observation that it was made from, and the stream of what is drawn for it."""
+
+    observation: ClientUpdate
+    guess: Reconstruction
+    generator: torch.Generator
+
+
+class Refinement(Attack[ClientUpdate, Reconstruction]):
+    """An attack that starts from the guess of another: it undoes a defence in images that were recovered before it.
+
+    Written behind another attack, as in ``InvertingGradients() | LearnedRestorer()``. A subclass implements ``refine``; one that
+    gains from many guesses at once overrides ``refine_begun``.
+
+    Attributes:
+        learned: What ``fit`` learned; None before. Of no use to attacks that do not learn.
+    """
+
+    learned: Any = None
+
+    def refine(self, observation: ClientUpdate, guess: Reconstruction, generator: torch.Generator) -> Reconstruction:
+        """Improves one guess that did not fail; keeps its diagnostics and adds its own.
+
+        Raises:
+            AttackError: When this guess cannot be refined.
+        """
+        raise NotImplementedError
+
+    def check_fitted(self) -> None:
+        """Whether it may be used yet.
+
+        Raises:
+            AttackError: Before ``fit``, where that is needed.
+        """
+        if self.needs_auxiliary and self.learned is None:
+            raise AttackError(f"{self} needs auxiliary data: call fit first")
+
+    def refine_many(
+        self,
+        observations: Sequence[ClientUpdate],
+        guesses: Sequence[Reconstruction],
+        generators: Sequence[torch.Generator],
+    ) -> list[Reconstruction]:
+        """Improves one guess per observation. A failed guess stays failed; one that cannot be refined becomes grey and failed.
+
+        Raises:
+            AttackError: Before ``fit``, where that is needed.
+        """
+        self.check_fitted()
+        begun = [Begun(*one) for one in zip(observations, guesses, generators, strict=True)]
+        refined = iter(self.refine_begun([one for one in begun if not one.guess.failure]))
+        return [one.guess if one.guess.failure else next(refined) for one in begun]
+
+    def refine_begun(self, begun: Sequence[Begun]) -> list[Reconstruction]:
+        """Improves guesses that did not fail, by default each with ``refine``; one that cannot be refined becomes ``failed``."""
+        return [self._attempt(one) for one in begun]
+
+    def _attempt(self, begun: Begun) -> Reconstruction:
+        try:
+            return self.refine(*begun)
+        except AttackError as error:
+            return begun.guess.failed(error)
+
+    def attack_many(
+        self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        """Refuses: there is nothing to refine yet.
+
+        Raises:
+            AttackError: Always.
+        """
+        raise AttackError(
+            f"{self} refines the guess of another attack; write it behind one: InvertingGradients() | {self}"
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class Chain(Attack[ClientUpdate, Reconstruction]):
+    """An attack and the refinements of its guess, in order; its text is theirs, joined by ``|``.
+
+    Raises:
+        AttackError: When a stage behind the first is no refinement, or the first is one.
+    """
+
+    stages: tuple[Attack[Any, Any], ...]
+
+    def __post_init__(self) -> None:
+        if not self.stages or isinstance(self.stages[0], Refinement):
+            raise AttackError(f"{self}: the first attack must not be a refinement; begin with InvertingGradients()")
+        if wrong := [stage for stage in self.stages[1:] if not isinstance(stage, Refinement)]:
+            raise AttackError(f"{self}: {wrong[0]} refines nothing; separate independent attacks by ;")
+
+    def __repr__(self) -> str:
+        return " | ".join(map(repr, self.stages))
+
+    @property
+    def needs_auxiliary(self) -> bool:  # type: ignore[override]
+        """Whether any stage must be fitted."""
+        return any(stage.needs_auxiliary for stage in self.stages)
+
+    @property
+    def upper_bound(self) -> str:
+        """That of any stage."""
+        return ", ".join(dict.fromkeys(stage.upper_bound for stage in self.stages if stage.upper_bound))
+
+    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Chain:
+        """Fits every stage."""
+        return Chain(tuple(stage.fit(knowledge, generator) for stage in self.stages))
+
+    def attack_many(
+        self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        """Runs the first stage, then refines."""
+        guesses: list[Reconstruction] = self.stages[0].attack_many(observations, generators)
+        return self.refine_many(observations, guesses, generators)
+
+    def refine_many(
+        self,
+        observations: Sequence[ClientUpdate],
+        guesses: Sequence[Reconstruction],
+        generators: Sequence[torch.Generator],
+    ) -> list[Reconstruction]:
+        """Runs the stages behind the first on its guesses, which several chains may share."""
+        refined = list(guesses)
+        for stage in self.stages[1:]:
+            assert isinstance(stage, Refinement)
+            refined = stage.refine_many(observations, refined, generators)
+        return refined
