@@ -27,7 +27,7 @@ from attacks.normalisation import normalise
 from clients.data.card import DataCard
 from clients.local_data import local_batch
 from clients.split.optimizer_state import build_optimizer
-from clients.task import Task
+from clients.split.plan import split_plan
 from defenses.pipeline import Pipeline
 from simulations.experiment import Experiment
 
@@ -86,20 +86,20 @@ def over_flower(experiment: Experiment) -> tuple[float, float]:
 
 def one_process(experiment: Experiment, examples: int) -> float:
     """Samples per second of a plain loop over the same number of examples, after a warm-up of a tenth of them."""
-    task: Task = experiment.task(Pipeline())
-    data = task.load_data()
-    task = replace(task, card=DataCard.of(data), edge_learning_rate=experiment.learning_rate)
-    edge, server = task.build_halves()
-    edge.requires_grad_(task.trains_edge)
-    trained = [*server.parameters(), *(edge.parameters() if task.trains_edge else ())]
-    optimizer = build_optimizer(task, [{"params": trained, "lr": experiment.learning_rate}])
+    plan = split_plan(experiment.plan(Pipeline()))
+    data = plan.load_data()
+    plan = replace(plan, card=DataCard.of(data))
+    edge, server = plan.build_halves()
+    edge.requires_grad_(plan.trains_edge)
+    trained = [*server.parameters(), *(edge.parameters() if plan.trains_edge else ())]
+    optimizer = build_optimizer(plan, [{"params": trained, "lr": experiment.learning_rate}])
 
     def train(count: int) -> None:
         if count > len(data.train):
             raise SystemExit(f"--examples is {count}; allowed: at most the {len(data.train)} of the data set")
-        for rows in torch.randperm(len(data.train))[:count].split(task.batch_size):
+        for rows in torch.randperm(len(data.train))[:count].split(plan.batch_size):
             batch = local_batch(data.train, rows, data.num_classes)
-            loss = F.cross_entropy(server(edge(normalise(batch.images, task.data_card()))), batch.targets)
+            loss = F.cross_entropy(server(edge(normalise(batch.images, plan.data_card()))), batch.targets)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

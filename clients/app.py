@@ -39,7 +39,7 @@ app = ClientApp()
 
 def _of_its_scenario(message: Message, context: Context) -> Message:
     """Answered by the scenario that the task names."""
-    name = json.loads(str(values_of(message, "config")["task"]))["scenario"]
+    name = json.loads(str(values_of(message, "config")["task"]))["plan"]["scenario"]
     handlers, message_type = client_side(name).handlers, message.metadata.message_type
     if message_type not in handlers:
         raise RuntimeError(f"{message_type} is no message of the scenario {name}; known: {', '.join(handlers)}")
@@ -95,7 +95,7 @@ def audit(message: Message, context: Context) -> Message:
         found = audit_baselines(client, observation, pictures=wanted and answers.share_images)
         return _audit_reply(message, found, left_out)
     arrays = tensors_of(message, "guesses")
-    model = client.task.build_model() if kind == "membership" else None
+    model = client.task.plan.build_model() if kind == "membership" else None
     guesses = read_guesses(kind, arrays, int(config["guesses"]), model)
     sent = tensors_of(message, "oracle")
     oracle = Oracle.from_tensors(sent, client.data.card.input_shape) if sent else None

@@ -132,7 +132,7 @@ def audit_baselines(client: Client, observation: str, *, pictures: bool) -> Audi
     """
     known = client.truths(observation)
     # Of a whole local round an attack reconstructs a few images, so the baselines answer with a few as well.
-    blind = BlindGuesses(client.data, known.views, slice(max(client.task.probe_images, BASELINE_IMAGES)))
+    blind = BlindGuesses(client.data, known.views, slice(max(client.task.plan.probe_images, BASELINE_IMAGES)))
     scores: dict[str, list[float]] = defaultdict(list)
     shared: dict[str, Tensor] = {}
     for target, truth in enumerate(known.views):
@@ -206,8 +206,8 @@ def paper_scale(task: Task) -> PaperScale:
 
     That is [-1, 1] for the faces (CelebA, LFW: 0.5 and 0.5), and z-scores for CIFAR-10 and for what the paper does not have.
     """
-    card = task.data_card()
-    return PaperScale(card.mean, PAPER_STD.get(task.dataset.partition(":")[0], card.std))
+    card = task.plan.data_card()
+    return PaperScale(card.mean, PAPER_STD.get(task.plan.dataset.partition(":")[0], card.std))
 
 
 def paper_scores(guess: Tensor, truth: Tensor, scale: PaperScale) -> dict[str, list[float]]:

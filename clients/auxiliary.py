@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from clients.data.datasets import load_dataset, to_float
 from clients.data.images import DataError, ImageData, Labels, stratified_prefix, with_channels
-from clients.task import FLOAT_BYTES, Task
+from clients.task import FLOAT_BYTES, Plan
 from defenses.base import Batch
 
 OWN_AUXILIARY = ("held-out", "private")
@@ -20,14 +20,14 @@ OWN_AUXILIARY = ("held-out", "private")
 
 
 class Auxiliary:
-    """The server's own examples in the runs of a task.
+    """The server's own examples in a run.
 
     Args:
-        task: Says where they come from (``auxiliary_data``), and how many they are.
+        plan: Says where they come from (``auxiliary_data``), and how many they are.
     """
 
-    def __init__(self, task: Task) -> None:
-        self.task = task
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
 
     def examples(self) -> Batch:
         """The server's own examples (``auxiliary_data``), as floats in [0, 1] with one-hot targets.
@@ -54,23 +54,23 @@ class Auxiliary:
             DataError: See ``examples``.
         """
         size, count = self.size(), len(self._part()[2])
-        if size > self.task.image_memory * 2**30:
-            fitting = int(self.task.image_memory * 2**30 * count / size)
+        if size > self.plan.image_memory * 2**30:
+            fitting = int(self.plan.image_memory * 2**30 * count / size)
             fewer = f"set auxiliary-limit to at most {fitting}, or " if fitting else ""
             raise DataError(
-                f"the server's {count} examples are {size / 2**30:.2g} GiB, and image-memory is {self.task.image_memory:g}; "
+                f"the server's {count} examples are {size / 2**30:.2g} GiB, and image-memory is {self.plan.image_memory:g}; "
                 f"{fewer}raise image-memory"
             )
 
     def _part(self) -> tuple[ImageData, int, Tensor]:
         """The data that the server's examples are from, their number of classes, and which they are."""
-        data = self.task.load_data()
+        data = self.plan.load_data()
         part, num_classes = data.train, data.num_classes
-        if self.task.auxiliary_data not in OWN_AUXILIARY:
+        if self.plan.auxiliary_data not in OWN_AUXILIARY:
             channels, height, _ = data.input_shape
             other = load_dataset(
-                self.task.auxiliary_data, data_dir=self.task.data_dir, download=self.task.download, image_size=height,
-                train_limit=self.task.train_limit, test_limit=1, image_memory=self.task.image_memory,
+                self.plan.auxiliary_data, data_dir=self.plan.data_dir, download=self.plan.download, image_size=height,
+                train_limit=self.plan.train_limit, test_limit=1, image_memory=self.plan.image_memory,
             )  # fmt: skip
             part, num_classes = with_channels(other.train, channels), other.num_classes
         return part, num_classes, torch.from_numpy(self.indices(part.labels.numpy()))
@@ -81,15 +81,15 @@ class Auxiliary:
         All of them where clients own their data (the server's data directory then holds the server's), where the data set is
         another one, and in the worst case of "private".
         """
-        whole = self.task.owns_data or self.task.auxiliary_data != "held-out"
-        count = len(labels) if whole else round(self.task.auxiliary_fraction * len(labels))
-        count = min(count, self.task.auxiliary_limit or count)
+        whole = self.plan.owns_data or self.plan.auxiliary_data != "held-out"
+        count = len(labels) if whole else round(self.plan.auxiliary_fraction * len(labels))
+        count = min(count, self.plan.auxiliary_limit or count)
         if not count:
             return np.zeros(0, dtype=np.int64)
-        order = np.random.default_rng([self.task.seed, 1]).permutation(len(labels))
+        order = np.random.default_rng([self.plan.seed, 1]).permutation(len(labels))
         return np.sort(order[stratified_prefix(labels[order], count)]).astype(np.int64)
 
     def held_out(self, labels: Labels) -> NDArray[np.int64]:
         """Those training examples of the clients' data set that no client may hold, because the server does."""
         none = np.zeros(0, dtype=np.int64)
-        return self.indices(labels) if self.task.auxiliary_data == "held-out" else none
+        return self.indices(labels) if self.plan.auxiliary_data == "held-out" else none

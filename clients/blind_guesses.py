@@ -94,12 +94,12 @@ class BlindGuesses:
 
     def __init__(self, data: LocalData, known: list[Probed], few: slice) -> None:
         self.few = few
-        self._views = data.task if all(shows_views(data, truth) for truth in known) else None
+        self._views = data.task.plan if all(shows_views(data, truth) for truth in known) else None
         classes = {int(c) for truth in known for c in truth.original.targets[few].argmax(1)}
         attacked = {int(p) for truth in known for p in truth.positions[few]}
         self._means = (
             means_of(data, lambda positions, _: data.plain(positions).images, CHUNK, classes, attacked),
-            means_of(data, transformed(data), data.task.batch_size, classes, attacked),
+            means_of(data, transformed(data), data.task.plan.batch_size, classes, attacked),
         )
 
     def of(self, truth: Probed) -> dict[str, tuple[Reconstruction, Reconstruction]]:

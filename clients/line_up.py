@@ -42,7 +42,7 @@ def other_images(data: LocalData, truth: Probed, target: int, wanted: int | None
         data.num_train + torch.randperm(data.num_test, generator=generator),
     ]
     # The server that holds the training images attacks test images.
-    order = torch.cat(parts[::-1] if data.task.auxiliary_data == "private" else parts)
+    order = torch.cat(parts[::-1] if data.task.plan.auxiliary_data == "private" else parts)
     order = order[~torch.isin(order, truth.positions)]
     known = {image.numpy().tobytes() for image in data.own_images(truth.positions)}
     found: list[Tensor] = []
@@ -61,7 +61,7 @@ def other_images(data: LocalData, truth: Probed, target: int, wanted: int | None
 
 def shows_views(data: LocalData, truth: Probed) -> bool:
     """Whether the attacked images are crops and mirror images: training images where the task asks for it, test images never."""
-    return data.task.augments and bool((truth.positions < data.num_train).all())
+    return data.task.plan.augments and bool((truth.positions < data.num_train).all())
 
 
 def retrieval(

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 from clients.data.augmentation import random_crop_and_flip
 from clients.data.datasets import ImageData, to_float
 from clients.draws import Draws, digest_of
-from clients.task import FLOAT_BYTES, Task
+from clients.task import FLOAT_BYTES, Plan, Task
 from defenses.base import Batch, Key, generator_for
 from defenses.pipeline import Pipeline
 
@@ -78,10 +78,10 @@ class LocalData:
     ) -> None:
         self.task = task
         self.partition = partition
-        self.draws = draws or Draws.simulated(task.seed, partition)
-        self.dataset = task.load_data()
-        self.card = task.data_card()
-        self.pipeline = task.defenses()
+        self.draws = draws or Draws.simulated(task.plan.seed, partition)
+        self.dataset = task.plan.load_data()
+        self.card = task.plan.data_card()
+        self.pipeline = task.plan.defenses()
         self._train, self._test = tuple(train), tuple(test)
 
     @property
@@ -102,12 +102,12 @@ class LocalData:
         """A random stream of this client; see ``Draws.key``."""
         task = self.task
         return self.draws.key(
-            kind, *what, self.partition, pipeline=task.pipeline, server_round=task.round, number=number
+            kind, *what, self.partition, pipeline=task.plan.pipeline, server_round=task.round, number=number
         )
 
     def renew(self, kind: str, first: int = 0, count: int = 1) -> None:
         """To be called before anything is drawn for a reply; see ``Draws.renew``."""
-        self.draws.renew(kind, self.task.pipeline, self.task.round, first, count)
+        self.draws.renew(kind, self.task.plan.pipeline, self.task.round, first, count)
 
     def protected_test(self, kind: str, batch: Batch, *what: int | str) -> Batch:
         """Examples as they are shown to a model in use: the same examples are always protected in the same way."""
@@ -128,12 +128,12 @@ class LocalData:
 
         Where training sees crops and mirror images nothing is kept: every view of an image is protected anew.
         """
-        if self.task.augments or not self.pipeline.protects_once:
+        if self.task.plan.augments or not self.pipeline.protects_once:
             return self.plain(positions)
         if self._one_by_one:
             return _each(self.pipeline.protect_once, self.pipeline.once, self.plain(positions), self.key("once"))
-        if self.num_train * math.prod(self.card.input_shape) * FLOAT_BYTES <= self.task.image_memory * 2**30:
-            whole = _protect_once(replace(self.task, round=0), self._train, self.key("once"))
+        if self.num_train * math.prod(self.card.input_shape) * FLOAT_BYTES <= self.task.plan.image_memory * 2**30:
+            whole = _protect_once(self.task.plan, self._train, self.key("once"))
             return Batch(whole.images[positions], whole.targets[positions])
         blocks = {at: self._kept_block(at) for at in sorted({int(position) // BLOCK for position in positions})}
         rows = [(blocks[int(position) // BLOCK], int(position) % BLOCK) for position in positions]
@@ -181,16 +181,17 @@ class LocalData:
 
     def augmented(self, batch: Batch, key: Key) -> Batch:
         """The batch as cropped and mirrored under ``key``; itself where the task asks for neither."""
-        if not self.task.augments:
+        if not self.task.plan.augments:
             return batch
         task, generator = self.task, generator_for(*key, "augment")
         return replace(
-            batch, images=random_crop_and_flip(batch.images, task.crop_padding, task.horizontal_flip, generator)
+            batch,
+            images=random_crop_and_flip(batch.images, task.plan.crop_padding, task.plan.horizontal_flip, generator),
         )
 
     def enter(self, kept: Batch, key: Key) -> Batch:
         """What enters the model of examples that are as ``kept`` gives them: one view of each, protected."""
-        if self.task.augments:
+        if self.task.plan.augments:
             kept = self.pipeline.protect_once(self.augmented(kept, key), key)
         return self.pipeline.protect_batch(kept, key)
 
@@ -271,9 +272,9 @@ def rows(view: Probed, chosen: Tensor | slice) -> Probed:
 
 
 @functools.lru_cache(maxsize=32)
-def _protect_once(task: Task, indices: tuple[int, ...], key: Key) -> Batch:
+def _protect_once(plan: Plan, indices: tuple[int, ...], key: Key) -> Batch:
     """Cached per process: protection that is drawn once needs computing once, and every process computes the same."""
-    part, pipeline, num_classes = task.load_data().train, task.defenses(), task.data_card().num_classes
+    part, pipeline, num_classes = plan.load_data().train, plan.defenses(), plan.data_card().num_classes
     blocks = [torch.tensor(indices[at : at + BLOCK]) for at in range(0, len(indices), BLOCK)]
     return join([_once(pipeline, local_batch(part, block, num_classes), (*key, at)) for at, block in enumerate(blocks)])
 

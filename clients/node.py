@@ -8,7 +8,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,9 +19,8 @@ from clients.draws import Draws, Notebook
 from clients.local_data import Client, LocalData
 from clients.questions import UNLIMITED, Answers, RefusedError, refusal, require_pipeline
 from clients.records import REFUSED, values_of
-from clients.scenarios import client_side
+from clients.scenarios import client_side, read_task
 from clients.secret_file import SecretError, default_folder, kept_secret
-from clients.task import Task
 from defenses.spec import parse
 
 GRACE_SECONDS = 10.0
@@ -120,24 +118,24 @@ def client_of(message: Message, context: Context) -> Client:
         RefusedError: When the node's operator does not allow the task's pipeline.
         RuntimeError: When the node was not set up.
     """
-    task = Task.from_json(values_of(message, "config")["task"])
+    task = read_task(values_of(message, "config")["task"])
     if message.metadata.message_type != "query.setup":  # which shows nothing of the images, and names no pipeline yet
-        require_pipeline(context.node_config, task.pipeline)
+        require_pipeline(context.node_config, task.plan.pipeline)
         # As understood: what is spent, drawn and kept for a pipeline is one account, however it is spelt.
-        task = replace(task, pipeline=str(parse(task.pipeline)))
+        task = task.but(pipeline=str(parse(task.plan.pipeline)))
     if "data-dir" in context.node_config:
-        task = replace(task, data_dir=str(context.node_config["data-dir"]))
-    partition, draws = partition_of(context), draws_of(context, task.seed)
-    if task.owns_data:
-        data = task.load_data()
-        return client_side(task.scenario).client(
+        task = task.but(data_dir=str(context.node_config["data-dir"]))
+    partition, draws = partition_of(context), draws_of(context, task.plan.seed)
+    if task.plan.owns_data:
+        data = task.plan.load_data()
+        return client_side(task.plan.scenario).client(
             LocalData(task, partition, range(len(data.train)), range(len(data.test)), draws)
         )
     if "indices" not in context.state:
         raise RuntimeError("this node was not set up: it joined after the start, or its `query.setup` failed")
     indices: Any = context.state["indices"]
     train, test = (indices[part].numpy().tolist() for part in ("train", "test"))
-    return client_side(task.scenario).client(LocalData(task, partition, train, test, draws))
+    return client_side(task.plan.scenario).client(LocalData(task, partition, train, test, draws))
 
 
 def client_as(kind: type[C], message: Message, context: Context) -> C:
@@ -148,7 +146,7 @@ def client_as(kind: type[C], message: Message, context: Context) -> C:
     """
     client = client_of(message, context)
     if not isinstance(client, kind):
-        raise RuntimeError(f"{message.metadata.message_type} is no message of the scenario {client.task.scenario}")
+        raise RuntimeError(f"{message.metadata.message_type} is no message of the scenario {client.task.plan.scenario}")
     return client
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import json
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pathlib import Path
 from flwr.app import Context, Message
 
 from clients.local_data import Client
+from clients.task import Plan, Task
 from defenses.registry import RegistryError, offered
 
 Handler = Callable[[Message, Context], Message]
@@ -27,12 +29,14 @@ class ClientSide:
     Attributes:
         name: Value of the setting ``scenario``.
         client: What works on a task of it.
+        plan: What a run of it fixes for its clients.
         handlers: Message type, such as "train" or "train.step", -> what answers it. Other scenarios may have handlers of the same
             type; a task says whose it is.
     """
 
     name: str
     client: type[Client]
+    plan: type[Plan]
     handlers: Mapping[str, Handler]
 
 
@@ -69,3 +73,14 @@ def client_side(scenario: str) -> ClientSide:
     if scenario not in known:
         raise RuntimeError(f"scenario {scenario!r} is not known to this node; known: {', '.join(known)}")
     return known[scenario]
+
+
+def read_task(text: str) -> Task:
+    """Reads what ``Task.to_json`` wrote.
+
+    Raises:
+        RuntimeError: When this node does not know its scenario.
+    """
+    values = json.loads(text)
+    plan = values.pop("plan")
+    return Task(client_side(plan["scenario"]).plan.of(plan), **values)

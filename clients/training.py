@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
+from clients.federated.plan import federated_plan
 from clients.local_data import CHUNK, Client, KeptExamples, Probed, Truths, chunks, join, rows
 from clients.task import load_weights
 from defenses.base import Batch, InputDefense, Key, Training, TrainingDefense, Update, generator_for
@@ -90,19 +91,19 @@ class LocalClient(Client):
         told = {} if any(defense.bounds_examples for defense in self.pipeline.defenses) else {"train-loss": loss}
         metrics = {**told, **self._privacy(training.state), "train-seconds": time.perf_counter() - start}
         # Exact, because a pass repeats nobody; of a Poisson sample (DP-SGD) the expected size, as the true one is private.
-        examples = min(self.data.num_train, steps * self.task.batch_size)
+        examples = min(self.data.num_train, steps * self.task.plan.batch_size)
         return LocalResult([update], examples, steps, metrics, _without_empty(ledger | {"train": training.state}))
 
     def truths(self, observation: str) -> Truths:
         """One view for each probe target, or one for the whole local round."""
         if observation == "probe":
-            return Truths([self.probed(target) for target in range(self.task.probe_targets)])
+            return Truths([self.probed(target) for target in range(self.task.plan.probe_targets)])
         return Truths([self.trained_views()], whole_round=True)
 
     def trained_on(self) -> Tensor:
         """Positions (n,), int64 and ascending, of the training examples that this round's training update depends on."""
         everyone = torch.arange(self.data.num_train)
-        if not self.task.local_steps:
+        if not self.task.plan.local_steps:
             return everyone
         drawn = everyone[torch.isin(everyone, torch.cat(list(self._drawn())))]
         # Poisson sampling may draw nobody, and a score needs somebody.
@@ -114,7 +115,7 @@ class LocalClient(Client):
         Later passes see other crops and draws, so that an update of several passes depends on more than this.
         """
         used, key = self.trained_on(), self.data.key("train", self.task.round)
-        if not self.task.augments and not self.pipeline.protects_batches:
+        if not self.task.plan.augments and not self.pipeline.protects_batches:
             return self.data.view(used, key)
         found: list[tuple[Tensor, Probed]] = []
         missing = torch.ones(self.data.num_train, dtype=torch.bool)
@@ -135,7 +136,7 @@ class LocalClient(Client):
         """Positions (b,) of the examples in each batch of this round's training: the draws of ``train`` without its images."""
         everyone = torch.arange(self.data.num_train)
         key = self.data.key("train", self.task.round)
-        training = self._training(self.task.build_model(), TensorDataset(everyone, everyone), {}, key)
+        training = self._training(self.task.plan.build_model(), TensorDataset(everyone, everyone), {}, key)
         return (positions for positions, _ in self._batches(training))
 
     def probe(self, weights: Mapping[str, Tensor], ledger: Ledger) -> LocalResult:
@@ -148,19 +149,21 @@ class LocalClient(Client):
         booked = ledger.get("probe") or {name: value for name, value in real.items() if name != "accountant"}
         updates, steps = [], 0
         self.data.renew("probe")
-        for target in range(self.task.probe_targets):
+        for target in range(self.task.plan.probe_targets):
             key = self.data.key("probe", self.task.round, target)
             model, seen = self._model(weights), self.probed(target).seen
             images = TensorDataset(seen.images, seen.targets)
             training = self._training(model, images, booked, key, one_step=True)
-            if self.task.probe_mode == "eval":
+            if federated_plan(self.task.plan).probe_mode == "eval":
                 set_eval(training.model, keep_hooked=self.pipeline.needs_group_norm)
             _, steps = self._run(training, key, protect=False)
             booked = training.state
             updates.append(self._update(model, weights, key))
         spent = self._privacy(ledger.get("train", {}), booked)
         metrics = {f"{name}-with-probes": value for name, value in spent.items() if name != "delta"}
-        return LocalResult(updates, self.task.probe_images, steps, metrics, _without_empty(ledger | {"probe": booked}))
+        return LocalResult(
+            updates, self.task.plan.probe_images, steps, metrics, _without_empty(ledger | {"probe": booked})
+        )
 
     def _calibrated(self, weights: Mapping[str, Tensor]) -> dict[str, Any]:
         """What training defences work out from the real training (such as a noise multiplier), before its first round."""
@@ -182,10 +185,10 @@ class LocalClient(Client):
         No two probes show the same person as long as there are enough, because scores of an image that is attacked twice are not
         two observations. Crops and mirror images are drawn anew in every round.
         """
-        count = self.task.probe_images
+        count = self.task.plan.probe_images
         order = torch.randperm(self.data.num_train, generator=generator_for(*self.data.key("probed")))
         # Defences that mix examples need company: the probe is the first `count` examples of a batch of the usual size.
-        chosen = order.roll(-target * count)[: max(count, self.task.batch_size)]
+        chosen = order.roll(-target * count)[: max(count, self.task.plan.batch_size)]
         return rows(self.data.view(chosen, self.data.key("probe", self.task.round, "batch", target)), slice(count))
 
     def probed_windows(self, target: int) -> Tensor | None:
@@ -227,7 +230,7 @@ class LocalClient(Client):
         return float((logits.argmax(1) == truth).sum()), float(F.cross_entropy(logits, truth, reduction="sum"))
 
     def _model(self, weights: Mapping[str, Tensor]) -> nn.Module:
-        return load_weights(self.task.build_model(), weights).to(device())
+        return load_weights(self.task.plan.build_model(), weights).to(device())
 
     def _training(
         self, model: nn.Module, examples: Dataset[Any], state: dict[str, Any], key: Key, *, one_step: bool = False
@@ -237,22 +240,22 @@ class LocalClient(Client):
             model=model.train(),
             optimizer=torch.optim.SGD(
                 model.parameters(),
-                lr=task.round_learning_rate,
-                momentum=task.momentum,
-                weight_decay=task.weight_decay,
-                nesterov=task.nesterov,
+                lr=task.learning_rate,
+                momentum=task.plan.momentum,
+                weight_decay=task.plan.weight_decay,
+                nesterov=task.plan.nesterov,
             ),
             loader=DataLoader(
                 examples,
-                batch_size=count if one_step else task.batch_size,
+                batch_size=count if one_step else task.plan.batch_size,
                 shuffle=True,
                 generator=generator_for(*key, "order"),
             ),
             loss=soft_cross_entropy,
-            epochs=1 if one_step else task.passes(self.data.num_train),
-            total_epochs=task.passes(self.data.num_train, task.rounds),
+            epochs=1 if one_step else task.plan.passes(self.data.num_train),
+            total_epochs=task.plan.passes(self.data.num_train, task.plan.rounds),
             state=dict(state),
-            total_steps=task.rounds * task.local_steps or None,
+            total_steps=task.plan.rounds * task.plan.local_steps or None,
         )
         return self.pipeline.protect_training(training, (*key, "training"))
 
@@ -275,14 +278,14 @@ class LocalClient(Client):
     def _batches(self, training: Training) -> Iterator[tuple[Tensor, ...]]:
         """The batches of all passes; at most ``local_steps`` of them, unless that is 0."""
         passes = itertools.chain.from_iterable(training.loader for _ in range(training.epochs))
-        return itertools.islice(passes, self.task.local_steps or None)
+        return itertools.islice(passes, self.task.plan.local_steps or None)
 
     def _update(self, model: nn.Module, weights: Mapping[str, Tensor], key: Key) -> Update:
         update = {name: local.cpu() - weights[name] for name, local in shared_tensors(model).items()}
         if bad := [name for name, delta in update.items() if not torch.isfinite(delta).all()]:
             raise TrainingError(
                 f"client {self.data.partition}, round {self.task.round}: training diverged, {bad[0]!r} is not finite; "
-                f"lower learning-rate (now {self.task.round_learning_rate:g})"
+                f"lower learning-rate (now {self.task.learning_rate:g})"
             )
         return self.pipeline.protect_update(update, (*key, "update"))
 

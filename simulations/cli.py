@@ -267,13 +267,13 @@ def _preflight(experiment: Experiment) -> None:
     if not experiment.resume and ((out / "config.json").exists() or (out / "rows.jsonl").exists()):
         raise ConfigError(f"{out} already holds a run; go on with --resume {out}, or name another folder with --out")
     for pipeline in experiment.pipelines():
-        task = experiment.task(pipeline)
+        plan = experiment.plan(pipeline)
         if pipeline.needs_group_norm and experiment.norm == "batch":
             console.print(
                 f"notice: {pipeline} needs gradients per example: BatchNorm is replaced by GroupNorm", markup=False
             )
         try:
-            data = task.load_data()
+            data = plan.load_data()
             scenario(experiment.scenario).check_data(experiment, pipeline, DataCard.of(data))
         except ConfigError:
             raise

@@ -18,7 +18,7 @@ from clients.auxiliary import Auxiliary
 from clients.data.card import DataCard
 from clients.data.images import ImageData, ImageDataset, StoredImages
 from clients.split.edge_cost import EdgeCost, measure_edge
-from clients.task import FLOAT_BYTES, Task
+from clients.task import FLOAT_BYTES, Plan
 from defenses.pipeline import Pipeline
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
@@ -60,7 +60,7 @@ def check_memory(experiment: Experiment, data: ImageDataset) -> None:
     Raises:
         ConfigError: With what to change.
     """
-    task, limit = experiment.task(Pipeline()), experiment.image_memory * GIB
+    plan, limit = experiment.plan(Pipeline()), experiment.image_memory * GIB
     if experiment.crop_padding >= min(data.input_shape[1:]):
         raise ConfigError(
             f"crop-padding is {experiment.crop_padding}; allowed: below {min(data.input_shape[1:])}, the images' side, or a "
@@ -71,7 +71,7 @@ def check_memory(experiment: Experiment, data: ImageDataset) -> None:
     )
     if attacked and experiment.attacked_rounds():
         try:
-            Auxiliary(task).check()
+            Auxiliary(plan).check()
         except ValueError as error:
             raise ConfigError(str(error)) from error
     size = shares(experiment, data)[0] * math.prod(data.input_shape) * FLOAT_BYTES
@@ -84,7 +84,7 @@ def check_memory(experiment: Experiment, data: ImageDataset) -> None:
 
 def shares(experiment: Experiment, data: ImageDataset) -> tuple[int, int]:
     """Training and test examples of a client, about: an even partition is assumed."""
-    held = len(Auxiliary(experiment.task(Pipeline())).held_out(data.train.labels.numpy()))
+    held = len(Auxiliary(experiment.plan(Pipeline())).held_out(data.train.labels.numpy()))
     clients = experiment.num_clients
     return (len(data.train) - held) // clients, len(data.test) // clients
 
@@ -96,13 +96,13 @@ def describe(experiment: Experiment, workers: int) -> Iterator[str]:
         experiment: With a number of clients.
         workers: Client processes that run at the same time.
     """
-    task = experiment.task(Pipeline())
-    data = task.load_data()
-    task = replace(task, card=DataCard.of(data))
+    plan = experiment.plan(Pipeline())
+    data = plan.load_data()
+    plan = replace(plan, card=DataCard.of(data))
     yield f"data:       {experiment.dataset}, {_told('train', data.train)}; {_told('test', data.test)}"
     train, test = shares(experiment, data)
     yield f"clients:    {experiment.num_clients}, about {train} training and {test} test examples each"
-    step = measure(task)
+    step = measure(plan)
     yield (
         f"model:      {experiment.model}, {step.parameters:,} parameters; a training step on {experiment.batch_size} images needs "
         f"about {_size(step.peak(experiment.batch_size))}, a probe of {experiment.probe_images} "
@@ -111,7 +111,7 @@ def describe(experiment: Experiment, workers: int) -> Iterator[str]:
     yield _memory(experiment, data, train, workers)
     names = [str(pipeline) or "no defence" for pipeline in experiment.pipelines()]
     yield f"pipelines:  {len(names)}: {'; '.join(names)}"
-    yield from (f"warning:    {why}" for why in idle_defenses(experiment, task.data_card()))
+    yield from (f"warning:    {why}" for why in idle_defenses(experiment, plan.data_card()))
     yield f"messages:   about {count_messages(experiment, train, test):,}"
     images = train * experiment.local_epochs
     if experiment.local_steps:
@@ -124,21 +124,21 @@ def describe(experiment: Experiment, workers: int) -> Iterator[str]:
     yield from _attacks(experiment, step)
 
 
-def measure(task: Task) -> Step:
+def measure(plan: Plan) -> Step:
     """Runs a forward and a backward pass on two and on three random images.
 
     Args:
-        task: Without a defence; its ``card`` is known.
+        plan: Without a defence; its ``card`` is known.
     """
-    modules, forward = scenario(task.scenario).whole_model(task)
+    modules, forward = scenario(plan.scenario).whole_model(plan)
     generator = torch.Generator().manual_seed(0)
     costs: list[EdgeCost] = []
     for count in (2, 3):  # BatchNorm needs two.
-        images = torch.rand(count, *task.data_card().input_shape, generator=generator)
+        images = torch.rand(count, *plan.data_card().input_shape, generator=generator)
         costs.append(measure_edge(lambda images=images: forward(images), modules, trained=True))  # type: ignore[misc]
     seconds, count = _timed(forward, images), 3
-    if seconds * task.batch_size / 3 < MOST_SECONDS:  # small steps are mostly overhead: the real size tells more
-        count = max(task.batch_size, 2)
+    if seconds * plan.batch_size / 3 < MOST_SECONDS:  # small steps are mostly overhead: the real size tells more
+        count = max(plan.batch_size, 2)
         seconds = _timed(forward, images[:1].expand(count, -1, -1, -1))
     image_bytes = max(costs[1].peak_bytes - costs[0].peak_bytes, 0)
     return Step(
@@ -174,7 +174,7 @@ def count_messages(experiment: Experiment, train: int, test: int) -> int:
         probes = sum(1 for kind, chosen in observed.items() if chosen and kind.chosen)
         attacked = len(experiment.attacked_rounds())
         total += attacked * clients * (audits + probes)
-        total += scenario(experiment.scenario).count_messages(experiment, experiment.task(pipeline), train, test)
+        total += scenario(experiment.scenario).count_messages(experiment, experiment.plan(pipeline), train, test)
     return total
 
 
@@ -190,10 +190,10 @@ def _memory(experiment: Experiment, data: ImageDataset, train: int, workers: int
     held = sum(math.prod(part.images.shape) for part in parts)
     share = train * math.prod(data.input_shape) * FLOAT_BYTES
     once = (
-        any(pipeline.protects_once for pipeline in experiment.pipelines()) and not experiment.task(Pipeline()).augments
+        any(pipeline.protects_once for pipeline in experiment.pipelines()) and not experiment.plan(Pipeline()).augments
     )
     kept = share * min(experiment.num_clients, 32) if once and share <= experiment.image_memory * GIB else 0
-    owned = Auxiliary(experiment.task(Pipeline())).size()
+    owned = Auxiliary(experiment.plan(Pipeline())).size()
     processes = workers + experiment.attack_workers + PROCESSES_BESIDE
     total = processes * held + workers * kept + experiment.attack_workers * owned
     return (

@@ -13,7 +13,8 @@ from attacks.registry import ATTACKS
 from clients.auxiliary import OWN_AUXILIARY
 from clients.data.datasets import dataset_names
 from clients.data.partitions import parse_partition
-from clients.task import Task
+from clients.scenarios import client_side
+from clients.task import Plan
 from defenses.base import DefenseError
 from defenses.pipeline import Pipeline
 from defenses.spec import SpecError, parse_pipelines
@@ -182,7 +183,7 @@ class Experiment:
                     f"defenses: {pipeline} names {missing[0]} as an attack that knows it, and there is none of that name; install "
                     "the package that offers it, or take the name out of adaptive_attacks"
                 )
-            if pipeline.protects_once and self.task(pipeline).augments:
+            if pipeline.protects_once and self.plan(pipeline).augments:
                 raise ConfigError(
                     f"defenses: {pipeline} protects an image once and keeps the result, but crop-padding = {self.crop_padding} "
                     f"and horizontal-flip = {self.horizontal_flip} show training another view at every use, which would be "
@@ -270,11 +271,12 @@ class Experiment:
             chosen.update(numbers)
         return sorted(chosen)
 
-    def task(self, pipeline: Pipeline) -> Task:
-        """Orders for the clients, before the first round."""
-        names = {spec.name for spec in fields(Task)} & {spec.name for spec in fields(self)}
+    def plan(self, pipeline: Pipeline) -> Plan:
+        """What the run fixes for the clients of a pipeline."""
+        kind = client_side(self.scenario).plan
+        names = {spec.name for spec in fields(kind)} & {spec.name for spec in fields(self)}
         values = {name: getattr(self, name) for name in names}
-        return Task(**values, pipeline=str(pipeline), round=0, owns_data=self.partition == "node")
+        return kind(**values, pipeline=str(pipeline), owns_data=self.partition == "node")
 
 
 def key_of(name: str) -> str:

@@ -14,7 +14,7 @@ from clients.auxiliary import Auxiliary
 from clients.data.card import DataCard
 from clients.data.partitions import partition_indices
 from clients.records import reason_of, to_record, to_tensors, values_of
-from clients.task import Task
+from clients.task import Plan
 from defenses.pipeline import Pipeline
 from simulations.experiment import Experiment
 from simulations.known_clients import KnownClients
@@ -68,12 +68,14 @@ def set_up(exchange: Exchange, experiment: Experiment) -> KnownClients:
     Raises:
         RuntimeError: When a node cannot read its data, or its shape is not that of the others.
     """
-    task = experiment.task(Pipeline())
-    shares = _shares(task, experiment, len(exchange.nodes))
+    plan = experiment.plan(Pipeline())
+    shares = _shares(plan, experiment, len(exchange.nodes))
     # In a simulation every process runs this bundle; a deployed node has its own copy.
     app_dir = str(Path(__file__).resolve().parents[1]) if _in_simulation() else ""
     contents = {
-        partition: RecordDict({"config": exchange.config(task, **{"app-dir": app_dir}), **shares.get(partition, {})})
+        partition: RecordDict(
+            {"config": exchange.config(plan.at(0), **{"app-dir": app_dir}), **shares.get(partition, {})}
+        )
         for partition in exchange.nodes
     }
     replies = exchange("query.setup", contents)
@@ -97,7 +99,7 @@ def set_up(exchange: Exchange, experiment: Experiment) -> KnownClients:
                 raise RuntimeError(f"client {partition} has {name} = {mine}, client {first} has {others}")
     labels = {}
     if shares and scenario(experiment.scenario).server_has_labels(experiment):
-        classes = task.load_data().train.labels
+        classes = plan.load_data().train.labels
         labels = {p: classes[to_tensors(shares[p]["indices"])["train"]] for p in exchange.nodes}
     return KnownClients(cards[first], sizes, labels, _randomness(from_seed, len(exchange.nodes)))
 
@@ -110,13 +112,13 @@ def _randomness(from_seed: list[int], clients: int) -> str:
     return f"{FROM_SEED} at clients {', '.join(map(str, from_seed))}; {OWN_SECRET} elsewhere"
 
 
-def _shares(task: Task, experiment: Experiment, clients: int) -> dict[int, dict[str, ArrayRecord]]:
+def _shares(plan: Plan, experiment: Experiment, clients: int) -> dict[int, dict[str, ArrayRecord]]:
     if experiment.partition == "node":
         return {}
-    data = task.load_data()
+    data = plan.load_data()
     labels = data.train.labels.numpy()
     # What the server holds itself no client may hold: attacks learn from it.
-    free = np.setdiff1d(np.arange(len(labels)), Auxiliary(task).held_out(labels))
+    free = np.setdiff1d(np.arange(len(labels)), Auxiliary(plan).held_out(labels))
     train = [free[part] for part in partition_indices(labels[free], experiment.partition, clients, experiment.seed)]
     # Test examples are always spread evenly: they measure the global model, not a client.
     test = partition_indices(data.test.labels.numpy(), "iid", clients, experiment.seed)

@@ -108,10 +108,10 @@ class RunDirectory:
         complete = {text: self._checkpoints.round_of(at) for text, at in self._order.items()}
         for path in (self.path / "jobs").glob("*.safetensors"):
             job = AttackJob.load(path)
-            if job.task.round > complete[job.task.pipeline]:
+            if job.task.round > complete[job.task.plan.pipeline]:
                 path.unlink()
         open_jobs = {
-            (job.task.pipeline, job.task.round, attack, _observed(job.setting))
+            (job.task.plan.pipeline, job.task.round, attack, _observed(job.setting))
             for job in self.open_jobs()
             for attack in map(repr, job.attacks)
         }
@@ -141,7 +141,7 @@ class RunDirectory:
                 "dataset": experiment.dataset,
                 "model": experiment.model,
                 "seed": experiment.seed,
-                "defense": task.pipeline,
+                "defense": task.plan.pipeline,
                 "attack": "",
                 "setting": {},
                 "round": task.round,
@@ -160,12 +160,18 @@ class RunDirectory:
         """Adds one image (C, H, W) in [0, 1] as a PNG file."""
         from PIL import Image
 
-        entry = {"defense": task.pipeline, "round": task.round, "final": task.is_final, "image": image_number, **fields}
+        entry = {
+            "defense": task.plan.pipeline,
+            "round": task.round,
+            "final": task.is_final,
+            "image": image_number,
+            **fields,
+        }
         kind = fields["kind"] if not fields["attack"] else f"attack{self._attack_number(fields['attack'])}"
         # One attack may run on several kinds of observation of a round.
         of = str(fields["observation"]).replace(" ", "-")
         place = f"r{task.round:04d}-c{fields['client']}-t{fields['target']}-i{image_number}"
-        name = f"{self.label(task.pipeline)}-{place}-{of}-{kind}.png"
+        name = f"{self.label(task.plan.pipeline)}-{place}-{of}-{kind}.png"
         pixels = (image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy()
         pixels = pixels[:, :, 0] if pixels.shape[2] == 1 else np.ascontiguousarray(pixels)
         partial = self.path / "pictures" / f"{name}.tmp"
@@ -197,7 +203,7 @@ class RunDirectory:
 
     def history(self, job: AttackJob) -> tuple[Observed, ...]:
         """What was kept of the same pipeline and kind of observation in earlier rounds, oldest first."""
-        stem = f"{self.label(job.task.pipeline)}-r*-{job.kind.name}-history.safetensors"
+        stem = f"{self.label(job.task.plan.pipeline)}-r*-{job.kind.name}-history.safetensors"
         kept = [AttackJob.load(path).observed for path in sorted((self.path / "history").glob(stem))]
         return tuple(observed for observed in kept if observed.task.round < job.task.round)
 

@@ -98,8 +98,8 @@ def _run(grid: Grid, run: RunDirectory) -> Path:
 def run_pipeline(run: RunDirectory, auditor: Auditor, pipeline: Pipeline, at: int, clients: KnownClients) -> None:
     """Trains one pipeline from its last complete round to the end, attacking on the way."""
     experiment = run.experiment
-    task = replace(experiment.task(pipeline), card=clients.card)
-    training = scenario(experiment.scenario).rounds(experiment, task, auditor, clients, run.label(str(pipeline)))
+    plan = replace(experiment.plan(pipeline), card=clients.card)
+    training = scenario(experiment.scenario).rounds(experiment, plan, auditor, clients, run.label(str(pipeline)))
     if pipeline.needs_group_norm and experiment.norm == "batch":
         log.warning("fedveil: %s needs gradients per example: BatchNorm is replaced by GroupNorm", pipeline)
     done = run.checkpoint(pipeline)

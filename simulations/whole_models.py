@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from clients.task import Task
+from clients.task import Plan, WholeModelPlan
 from defenses.pipeline import Pipeline
 from simulations.experiment import Experiment
 from simulations.settings import SHARE, milestone, setting
@@ -39,6 +39,7 @@ class WholeModelExperiment(Experiment):
         # A share of few rounds may be all of them, or none; two shares may be the same round.
         return tuple(sorted({at for at in found if 0 < at < self.rounds}))
 
-    def task(self, pipeline: Pipeline) -> Task:
-        """Orders for the clients, before the first round."""
-        return replace(super().task(pipeline), milestones=self.milestones())
+    def plan(self, pipeline: Pipeline) -> Plan:
+        """What the run fixes for the clients of a pipeline."""
+        plan = super().plan(pipeline)
+        return replace(plan, milestones=self.milestones()) if isinstance(plan, WholeModelPlan) else plan

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from attacks.base import Attack
 from clients.records import reason_of, tensors_of, to_record, to_tensors, values_of
-from clients.task import Task
+from clients.task import Task, WholeModelPlan
 from defenses.base import generator_for
 from strategies.audit.auditor import Auditor
 from strategies.audit.score_rows import mean_and_interval
@@ -32,11 +31,11 @@ class CuriousFedAvg(FedAvg):
     which no training follows, is probed too (``observe_model``); attacks on training updates then have the last round's.
 
     Args:
-        task: Orders for the clients; the round is filled in here.
+        plan: What the run fixes for the clients.
         auditor: Queues attacks and has them scored.
         probe_attacks: Attacks on one-step probes.
         update_attacks: Attacks on real training updates.
-        attack_rounds: Server rounds that are attacked; ``task.rounds`` + 1 is the model after the last one.
+        attack_rounds: Server rounds that are attacked; ``task.plan.rounds`` + 1 is the model after the last one.
         known_labels: Clients publish the classes of probed images.
         fraction_train: Share of the clients that train in a round.
         min_usable: Share of the asked clients that must send something usable, or the run stops.
@@ -49,7 +48,7 @@ class CuriousFedAvg(FedAvg):
     def __init__(
         self,
         *,
-        task: Task,
+        plan: WholeModelPlan,
         auditor: Auditor,
         probe_attacks: Iterable[Attack[Any, Any]] = (),
         update_attacks: Iterable[Attack[Any, Any]] = (),
@@ -60,12 +59,12 @@ class CuriousFedAvg(FedAvg):
         label: str = "p00",
     ) -> None:
         super().__init__(fraction_train=fraction_train, min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
-        self.task = task
+        self.plan = plan
         self.auditor = auditor
         self.exchange = auditor.exchange
         self.recorder = auditor.recorder
         self.audit = UpdateAudit(
-            auditor, {PROBE: tuple(probe_attacks), UPDATE: tuple(update_attacks)}, attack_rounds, task.rounds, label
+            auditor, {PROBE: tuple(probe_attacks), UPDATE: tuple(update_attacks)}, attack_rounds, plan.rounds, label
         )
         self.known_labels = known_labels
         self.min_usable = min_usable
@@ -104,7 +103,7 @@ class CuriousFedAvg(FedAvg):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Refuses what cannot be averaged, shows the rest to the attacks, and returns global + weighted mean update."""
-        task = replace(self.task, round=server_round)
+        task = self.plan.at(server_round)
         asked = self._sample(server_round)
         good = self._usable(task, "train", asked, replies)
         for partition, reply in good.items():
@@ -121,14 +120,14 @@ class CuriousFedAvg(FedAvg):
         """Partitions that train in this round: by number, not by Flower's random node ids, so that runs repeat."""
         partitions = sorted(self.exchange.nodes)
         count = max(1, round(self.fraction_train * len(partitions)))
-        order = torch.randperm(len(partitions), generator=generator_for(self.task.seed, "sample", server_round))
+        order = torch.randperm(len(partitions), generator=generator_for(self.plan.seed, "sample", server_round))
         return sorted(partitions[i] for i in order[:count].tolist())
 
     def _content(self, server_round: int, arrays: ArrayRecord, partition: int, **values: Any) -> RecordDict:
-        task = replace(self.task, round=server_round)
+        task = self.plan.at(server_round)
         content = RecordDict({"arrays": arrays, "config": self.exchange.config(task, **values)})
         if partition in self.ledgers:
-            content["ledger"] = ConfigRecord({self.task.pipeline: self.ledgers[partition]})
+            content["ledger"] = ConfigRecord({self.plan.pipeline: self.ledgers[partition]})
         return content
 
     def _usable(
@@ -183,11 +182,11 @@ class CuriousFedAvg(FedAvg):
 
     def _probe(self, server_round: int, arrays: ArrayRecord) -> None:
         """Asks every client for one-step updates and queues the attacks on them."""
-        task = replace(self.task, round=server_round)
+        task = self.plan.at(server_round)
         asked = {"publish-labels": self.known_labels, "reveal-windows": self.audit.told_windows()}
         contents = {p: self._content(server_round, arrays, p, **asked) for p in self.exchange.nodes}
         replies = self.exchange("train.probe", contents)
-        records = tuple(f"target-{at}" for at in range(task.probe_targets))
+        records = tuple(f"target-{at}" for at in range(task.plan.probe_targets))
         good = self._usable(task, "train.probe", sorted(contents), replies.values(), records)
         for partition, reply in good.items():
             self._keep_ledger(partition, reply)
@@ -202,8 +201,8 @@ class CuriousFedAvg(FedAvg):
 
     def _keep_ledger(self, partition: int, reply: Message) -> None:
         ledger = values_of(reply, "ledger")
-        if self.task.pipeline in ledger:
-            self.ledgers[partition] = str(ledger[self.task.pipeline])
+        if self.plan.pipeline in ledger:
+            self.ledgers[partition] = str(ledger[self.plan.pipeline])
 
     # Evaluation -------------------------------------------------------------------------------------------------------
 
@@ -223,7 +222,7 @@ class CuriousFedAvg(FedAvg):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Means over the clients' test examples, and a row for each."""
-        task = replace(self.task, round=server_round)
+        task = self.plan.at(server_round)
         by_node = {node: partition for partition, node in self.exchange.nodes.items()}
         good = []
         for reply in sorted(replies, key=lambda r: by_node[r.metadata.src_node_id]):

@@ -85,7 +85,7 @@ def require_enough(
     if asked and len(good) < max(1, min_usable * len(asked)):
         why = f"; first reason: {reasons[0]}" if reasons else ""
         raise TooFewReplies(
-            f"round {task.round}, {task.pipeline or 'no defence'}: {len(good)} of {len(asked)} {what} replies are usable, "
+            f"round {task.round}, {task.plan.pipeline or 'no defence'}: {len(good)} of {len(asked)} {what} replies are usable, "
             f"min-usable = {min_usable} asks for more{why}"
         )
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from attacks.local_model import shared_tensors
 from clients.local_data import BLOCK, LocalData, join
-from clients.task import Task, load_weights
+from clients.task import Plan, Task, load_weights
 from clients.training import Ledger, LocalClient
 from defenses.base import Batch, generator_for
 
@@ -29,7 +29,7 @@ class _GivenData(LocalData):
 
     def kept(self, positions: Tensor) -> Batch:
         """Kept here, as a batch has no name to cache it by."""
-        if self.task.augments or not self.pipeline.protects_once:
+        if self.task.plan.augments or not self.pipeline.protects_once:
             return self.plain(positions)
         return Batch(self._whole.images[positions], self._whole.targets[positions])
 
@@ -38,23 +38,23 @@ class _GivenData(LocalData):
         return join([self._kept_block(at) for at in range(math.ceil(self.num_train / BLOCK))])
 
 
-def train_alone(task: Task, batch: Batch, seed: int) -> nn.Module:
+def train_alone(plan: Plan, batch: Batch, seed: int) -> nn.Module:
     """A model trained on one batch of examples as clients train theirs, in as many rounds; in eval mode.
 
     Args:
-        task: The clients' orders; its pipeline protects this training too.
+        plan: The clients' plan; its pipeline protects this training too.
         batch: The examples.
         seed: Of the weights and of the training; the clients' own seeds are not touched.
     """
     # Streams that no client has: clients' partitions count from 0.
-    own_seed = int(torch.randint(2**31, (), generator=generator_for("alone", task.seed, seed)))
-    alone = replace(task, seed=own_seed, round=1)
-    data = _GivenData(alone, batch, -1)
+    own_seed = int(torch.randint(2**31, (), generator=generator_for("alone", plan.seed, seed)))
+    alone = replace(plan, seed=own_seed)
+    data = _GivenData(alone.at(1), batch, -1)
     client = LocalClient(data)
     weights = shared_tensors(alone.build_model())
     ledger: Ledger = {}
-    for server_round in range(1, task.rounds + 1):
-        data.task = replace(alone, round=server_round)
+    for server_round in range(1, plan.rounds + 1):
+        data.task = alone.at(server_round)
         result = client.train(weights, ledger)
         ledger = result.ledger
         weights = {name: weight + result.updates[0][name] for name, weight in weights.items()}

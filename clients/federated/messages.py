@@ -16,6 +16,7 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message
 
+from clients.federated.plan import FederatedPlan
 from clients.node import answers_of, book, client_as, draws_from_seed, reply_to
 from clients.questions import refusal
 from clients.records import metrics, tensors_of, to_record, values_of, withheld
@@ -27,7 +28,7 @@ def train(message: Message, context: Context) -> Message:
     """One local round."""
     client = client_as(LocalClient, message, context)
     book(context, client, "an update")
-    result = client.train(tensors_of(message, "arrays"), _ledger(message, context, client.task.pipeline))
+    result = client.train(tensors_of(message, "arrays"), _ledger(message, context, client.task.plan.pipeline))
     return reply_to(message, {"arrays": to_record(result.updates[0]), **_account(context, client, result)})
 
 
@@ -36,7 +37,7 @@ def probe(message: Message, context: Context) -> Message:
     answers = answers_of(context)
     answers.require("probes", "updates of single steps")
     client, left_out = client_as(LocalClient, message, context), {}
-    result = client.probe(tensors_of(message, "arrays"), _ledger(message, context, client.task.pipeline))
+    result = client.probe(tensors_of(message, "arrays"), _ledger(message, context, client.task.plan.pipeline))
     records: dict[str, Any] = {f"target-{at}": to_record(update) for at, update in enumerate(result.updates)}
     if values_of(message, "config").get("publish-labels") and not answers.publish_labels:
         left_out["publish-labels"] = refusal("publish_labels", "labels of probed images")
@@ -79,9 +80,9 @@ def _account(context: Context, client: LocalClient, result: LocalResult) -> dict
     if result.ledger:
         kept: Any = context.state.get("ledger") or {}
         text = json.dumps(result.ledger)
-        context.state["ledger"] = ConfigRecord({**kept, client.task.pipeline: text})
-        records["ledger"] = ConfigRecord({client.task.pipeline: text})
+        context.state["ledger"] = ConfigRecord({**kept, client.task.plan.pipeline: text})
+        records["ledger"] = ConfigRecord({client.task.plan.pipeline: text})
     return records
 
 
-SIDE = ClientSide("federated", LocalClient, {"train": train, "train.probe": probe, "evaluate": evaluate})
+SIDE = ClientSide("federated", LocalClient, FederatedPlan, {"train": train, "train.probe": probe, "evaluate": evaluate})

@@ -29,10 +29,10 @@ class AuditBatches:
         """
         view = self._view(target, 0)
         original, seen = (
-            Batch(batch.images[: self.task.probe_images], batch.targets[: self.task.probe_images])
+            Batch(batch.images[: self.task.plan.probe_images], batch.targets[: self.task.plan.probe_images])
             for batch in (view.original, view.seen)
         )
-        return Probed(original, seen, view.positions[: self.task.probe_images])
+        return Probed(original, seen, view.positions[: self.task.plan.probe_images])
 
     def send(self, edge: EdgeHalf, target: int, transmissions: int) -> Tensor:
         """Transmissions (R, B, N, D) of an audit batch: the attacked images stay in front, their company changes."""
@@ -49,8 +49,8 @@ class AuditBatches:
 
         Training images in training; test images once in the evaluation behind every round, of which round 0 is the first.
         """
-        chosen = self._examples(target, 0)[: self.task.probe_images]
-        if self.task.auxiliary_data == "private":
+        chosen = self._examples(target, 0)[: self.task.plan.probe_images]
+        if self.task.plan.auxiliary_data == "private":
             return torch.full((len(chosen),), last_round - first_round + 1)
         return self.batches.transmissions(max(first_round, 1), last_round)[chosen]
 
@@ -81,7 +81,7 @@ class AuditBatches:
         gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
         found = {name: own for name, own in zip(weights, gradients, strict=True) if own is not None}
         found = self.data.pipeline.protect_gradient(found, (*key, "gradient"))
-        rate, decay = self.task.edge_learning_rate, self.task.weight_decay
+        rate, decay = self.task.learning_rate, self.task.plan.weight_decay
         update = {
             name: -rate * (found.get(name, torch.zeros_like(weight)) + decay * weight).detach().cpu()
             for name, weight in weights.items()
@@ -96,11 +96,11 @@ class AuditBatches:
 
         No image is attacked in two batches as long as there are enough.
         """
-        size = self.data.num_test if self.task.auxiliary_data == "private" else self.data.num_train
+        size = self.data.num_test if self.task.plan.auxiliary_data == "private" else self.data.num_train
         order = torch.randperm(size, generator=generator_for(*self.data.key("audited")))
-        order = order.roll(-target * self.task.probe_images)
-        attacked, rest = order[: self.task.probe_images], order[self.task.probe_images :]
-        company = max(min(self.task.batch_size, size) - len(attacked), 0)
+        order = order.roll(-target * self.task.plan.probe_images)
+        attacked, rest = order[: self.task.plan.probe_images], order[self.task.plan.probe_images :]
+        company = max(min(self.task.plan.batch_size, size) - len(attacked), 0)
         drawn = torch.randperm(len(rest), generator=generator_for(*self._key(target, sending), "company"))[:company]
         return torch.cat([attacked, rest[drawn]])
 
@@ -110,7 +110,7 @@ class AuditBatches:
     def _view(self, target: int, sending: int) -> Probed:
         """An audit batch before the defences and as it enters the embedding; test images are neither cropped nor mirrored."""
         chosen, key = self._examples(target, sending), self._key(target, sending)
-        if self.task.auxiliary_data != "private":
+        if self.task.plan.auxiliary_data != "private":
             return self.data.view(chosen, key)
         clean = self.data.test_plain(chosen)
         return Probed(clean, self.data.pipeline.protect_test(clean, key), self.data.num_train + chosen)

@@ -63,7 +63,7 @@ class SplitBatches:
 
     def _examples(self, number: int) -> Tensor:
         number, at = self._passes.place(number)
-        return self._order(number)[at * self.task.batch_size : (at + 1) * self.task.batch_size]
+        return self._order(number)[at * self.task.plan.batch_size : (at + 1) * self.task.plan.batch_size]
 
     def _order(self, number: int) -> Tensor:
         """All training examples in the order of one pass of the run."""
@@ -74,7 +74,7 @@ class SplitBatches:
 
         It follows from the client's own orders, so that nothing need be kept, and a message that got lost counts as sent.
         """
-        counts, size = torch.zeros(self.data.num_train, dtype=torch.int64), self.task.batch_size
+        counts, size = torch.zeros(self.data.num_train, dtype=torch.int64), self.task.plan.batch_size
         for number, first, end in self._passes.within(first_round, last_round):
             counts[self._order(number)[first * size : end * size]] += 1
         return counts

@@ -35,6 +35,7 @@ from clients.node import answers_of, book, client_as, reply_to
 from clients.questions import Answers, refusal
 from clients.records import metrics, tensors_of, to_record, to_tensors, values_of, withheld
 from clients.scenarios import ClientSide
+from clients.split.plan import SplitPlan, split_plan
 from clients.split.training import EdgeState, SplitClient
 
 
@@ -70,7 +71,7 @@ def collect(message: Message, context: Context) -> Message:
     book(context, client, "an update of the client half")
     before, after = tensors_of(message, "edge"), _kept(client, context)
     update = client.edge_update(before, after.weights)
-    examples = min(client.data.num_train, after.steps * client.task.batch_size)
+    examples = min(client.data.num_train, after.steps * client.task.plan.batch_size)
     return _answer(message, {"arrays": to_record(update)}, max(examples, 1), start, **{"local-steps": after.steps})
 
 
@@ -82,7 +83,7 @@ def smash(message: Message, context: Context) -> Message:
         values_of(message, "config"),
         answers_of(context),
     )
-    transmissions, targets = int(config["transmissions"]), range(client.task.probe_targets)
+    transmissions, targets = int(config["transmissions"]), range(client.task.plan.probe_targets)
     _count_transmissions(context, answers, transmissions * len(targets))
     edge = client.load_edge(tensors_of(message, "edge")).requires_grad_(False)
     sent = {f"target-{at}": client.audits.send(edge, at, transmissions) for at in targets}
@@ -96,7 +97,7 @@ def smash(message: Message, context: Context) -> Message:
     elif config["reveal-order"]:
         orders = {f"target-{at}": client.audits.orders(at, transmissions, edge.num_tokens) for at in targets}
         records["orders"] = to_record(orders)
-    return _answer(message, records, client.task.probe_images, start)
+    return _answer(message, records, client.task.plan.probe_images, start)
 
 
 def audit_step(message: Message, context: Context) -> Message:
@@ -106,7 +107,7 @@ def audit_step(message: Message, context: Context) -> Message:
     client = client_as(SplitClient, message, context)
     edge, gradients = client.load_edge(tensors_of(message, "edge")), tensors_of(message, "gradients")
     updates = {name: client.audits.step(edge, int(name.rpartition("-")[2]), g) for name, g in gradients.items()}
-    return _answer(message, {name: to_record(u) for name, u in updates.items()}, client.task.probe_images, start)
+    return _answer(message, {name: to_record(u) for name, u in updates.items()}, client.task.plan.probe_images, start)
 
 
 def smash_test(message: Message, context: Context) -> Message:
@@ -138,7 +139,7 @@ def _count_transmissions(context: Context, answers: Answers, wanted: int) -> Non
 
 def _advance(client: SplitClient, message: Message, context: Context) -> EdgeState:
     """The client half after the gradients of this message; kept in the node's state where it is trained."""
-    if not client.task.trains_edge:
+    if not split_plan(client.task.plan).trains_edge:
         return EdgeState({})
     begin = tensors_of(message, "edge")
     state = client.begin_round(begin, _last_kept(client, context)) if begin else _kept(client, context)
@@ -153,12 +154,14 @@ def _keep(client: SplitClient, context: Context, state: EdgeState) -> None:
     task = client.task
     context.state["edge"] = to_record(state.weights)
     context.state["edge-optimizer"] = to_record(state.optimizer)
-    context.state["edge-about"] = ConfigRecord({"round": task.round, "pipeline": task.pipeline, "steps": state.steps})
+    context.state["edge-about"] = ConfigRecord(
+        {"round": task.round, "pipeline": task.plan.pipeline, "steps": state.steps}
+    )
 
 
 def _kept(client: SplitClient, context: Context) -> EdgeState:
     about: Any = context.state.get("edge-about")
-    if about is None or (about["round"], about["pipeline"]) != (client.task.round, client.task.pipeline):
+    if about is None or (about["round"], about["pipeline"]) != (client.task.round, client.task.plan.pipeline):
         raise RuntimeError(
             f"this node does not hold the client half of round {client.task.round}; it missed its beginning"
         )
@@ -168,7 +171,7 @@ def _kept(client: SplitClient, context: Context) -> EdgeState:
 def _last_kept(client: SplitClient, context: Context) -> EdgeState:
     """What the node kept in an earlier round of the same pipeline, if anything."""
     about: Any = context.state.get("edge-about")
-    return _read(context) if about is not None and about["pipeline"] == client.task.pipeline else EdgeState({})
+    return _read(context) if about is not None and about["pipeline"] == client.task.plan.pipeline else EdgeState({})
 
 
 def _read(context: Context) -> EdgeState:
@@ -188,6 +191,7 @@ def _answer(message: Message, records: dict[str, Any], examples: int, start: flo
 SIDE = ClientSide(
     "split",
     SplitClient,
+    SplitPlan,
     {
         "train.step": step,
         "train.backward": backward,

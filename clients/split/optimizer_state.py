@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clients.task import Task
+from clients.split.plan import SplitPlan
 
 
-def build_optimizer(task: Task, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+def build_optimizer(plan: SplitPlan, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
     """The experiment's optimizer over groups of parameters that carry their own learning rates."""
-    if task.optimizer == "adamw":
-        return torch.optim.AdamW(groups, weight_decay=task.weight_decay)
+    if plan.optimizer == "adamw":
+        return torch.optim.AdamW(groups, weight_decay=plan.weight_decay)
     return torch.optim.SGD(
-        groups, lr=0.0, momentum=task.momentum, weight_decay=task.weight_decay, nesterov=task.nesterov
+        groups, lr=0.0, momentum=plan.momentum, weight_decay=plan.weight_decay, nesterov=plan.nesterov
     )
 
 

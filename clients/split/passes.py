@@ -53,12 +53,12 @@ class SplitPasses:
         return [(at, max(first - at * per_pass, 0), min(end - at * per_pass, per_pass)) for at in passes]
 
     def _batches_per_round(self) -> int:
-        return self.task.local_steps or self.task.local_epochs * len(self._pass())
+        return self.task.plan.local_steps or self.task.plan.local_epochs * len(self._pass())
 
     def _pass(self) -> list[int]:
         """Sizes of the batches of one pass.
 
         A single image that is left over has no company to be shuffled with: it waits for another pass.
         """
-        full, left = divmod(self.num_examples, self.task.batch_size)
-        return [self.task.batch_size] * full + ([left] if left > 1 or not full else [])
+        full, left = divmod(self.num_examples, self.task.plan.batch_size)
+        return [self.task.plan.batch_size] * full + ([left] if left > 1 or not full else [])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from clients.models.halves import EdgeHalf, RawPatches
 from clients.split.audits import AuditBatches
 from clients.split.batches import SplitBatches, smashed
 from clients.split.optimizer_state import build_optimizer, flat_state, load_flat_state
+from clients.split.plan import SplitPlan, split_plan
 from clients.task import Task, load_weights
 from clients.training import TrainingError, device, protect_gradient
 from defenses.base import Update, generator_for
@@ -60,7 +61,7 @@ class SplitClient(Client):
 
     def truths(self, observation: str) -> Truths:
         """One view for each audit batch, in which an image keeps its row."""
-        return Truths([self.audits.truth(target) for target in range(self.task.probe_targets)], paired=True)
+        return Truths([self.audits.truth(target) for target in range(self.task.plan.probe_targets)], paired=True)
 
     # Training of the client half ----------------------------------------------------------------------------------------
 
@@ -106,7 +107,7 @@ class SplitClient(Client):
         if bad := [name for name, tensor in weights.items() if not torch.isfinite(tensor).all()]:
             raise TrainingError(
                 f"client {self.data.partition}, round {self.task.round}: training diverged, {bad[0]!r} is not finite; lower "
-                f"block-learning-rate (now {self.task.edge_learning_rate:g})"
+                f"block-learning-rate (now {self.task.learning_rate:g})"
             )
         if network:
             weights |= {NETWORK + name: t.detach().cpu().clone() for name, t in network.state_dict().items()}
@@ -122,7 +123,7 @@ class SplitClient(Client):
         loss = (features * gradient).sum()
         if network is None or self.pipeline.edge_training is None:
             return loss
-        patches = RawPatches(self.task.patch_size)(self.batches.originals(number).images.to(device()))
+        patches = RawPatches(split_plan(self.task.plan).patch_size)(self.batches.originals(number).images.to(device()))
         own, penalty = self.pipeline.edge_training.losses(network, features, patches)
         return loss + own + penalty
 
@@ -131,7 +132,7 @@ class SplitClient(Client):
         defense = self.pipeline.edge_training
         if defense is None:
             return None
-        values = self.task.patch_size**2 * self.data.card.input_shape[0]
+        values = split_plan(self.task.plan).patch_size ** 2 * self.data.card.input_shape[0]
         network = defense.build_network(
             edge.num_tokens, self.pipeline.widening * edge.dim, values, generator_for(*self.data.key("network"))
         ).to(device())
@@ -141,10 +142,10 @@ class SplitClient(Client):
 
     def load_edge(self, weights: Mapping[str, Tensor]) -> EdgeHalf:
         """The client half with these weights; without any, as it was initialised."""
-        edge = copy.deepcopy(_initial_edge(replace(self.task, round=0, edge_learning_rate=0.0)))
+        edge = copy.deepcopy(_initial_edge(split_plan(self.task.plan)))
         if weights:
             load_weights(edge, weights)
-        return edge.requires_grad_(self.task.trains_edge).train(self.task.trains_edge)
+        return edge.requires_grad_(split_plan(self.task.plan).trains_edge).train(split_plan(self.task.plan).trains_edge)
 
     def edge_update(self, before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Update:
         """What this client sends of its half at the end of a round: after - before, through the update defences."""
@@ -168,7 +169,7 @@ class SplitClient(Client):
                     self._test_shown(positions),
                     self.data.key("test-tokens", self.task.round, int(positions[0])),
                 )
-                for positions in chunks(min(count, self.data.num_test - first), self.task.batch_size, first)
+                for positions in chunks(min(count, self.data.num_test - first), self.task.plan.batch_size, first)
             ]
         return torch.cat(sent)
 
@@ -200,11 +201,11 @@ class SplitClient(Client):
 
 
 def _optimizers(task: Task, edge: EdgeHalf, network: nn.Module | None) -> list[torch.optim.Optimizer]:
-    groups = [{"params": list(edge.parameters()), "lr": task.edge_learning_rate}]
+    groups = [{"params": list(edge.parameters()), "lr": task.learning_rate}]
     own = [torch.optim.Adam(network.parameters())] if network else []
-    return [build_optimizer(task, groups), *own]
+    return [build_optimizer(split_plan(task.plan), groups), *own]
 
 
 @functools.lru_cache(maxsize=16)
-def _initial_edge(task: Task) -> EdgeHalf:
-    return task.build_halves()[0].to(device())
+def _initial_edge(plan: SplitPlan) -> EdgeHalf:
+    return plan.build_halves()[0].to(device())

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from torch import Tensor, nn
 
 from clients.data.card import DataCard
-from clients.task import Task
+from clients.task import Plan
 from defenses.pipeline import Pipeline
 from defenses.registry import RegistryError, offered
 from simulations.checkpoints import Checkpoint
@@ -97,23 +97,23 @@ class Scenario(ABC, Generic[E]):
         return False
 
     @abstractmethod
-    def rounds(self, experiment: E, task: Task, auditor: Auditor, clients: KnownClients, label: str) -> Rounds:
+    def rounds(self, experiment: E, plan: Plan, auditor: Auditor, clients: KnownClients, label: str) -> Rounds:
         """The training of one pipeline.
 
         Args:
             experiment: The settings.
-            task: Orders for the clients of this pipeline.
+            plan: What the run fixes for the clients of this pipeline.
             auditor: Queues attacks and has them scored.
             clients: The clients.
             label: Short name of the pipeline for file names.
         """
 
     @abstractmethod
-    def whole_model(self, task: Task) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
+    def whole_model(self, plan: Plan) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
         """The modules that are trained, and what makes logits of images (B, C, H, W) in [0, 1]: for estimates."""
 
     @abstractmethod
-    def count_messages(self, experiment: E, task: Task, train: int, test: int) -> int:
+    def count_messages(self, experiment: E, plan: Plan, train: int, test: int) -> int:
         """Messages of one pipeline's training and evaluation to clients that hold so many examples, about."""
 
     def needs_whole_share(self, experiment: E) -> str:

@@ -13,7 +13,7 @@ from attacks.local_model import shared_tensors
 from clients.data.card import DataCard
 from clients.models.classifiers import model_names
 from clients.records import to_record, to_tensors
-from clients.task import Task
+from clients.task import Plan, whole_model_plan
 from defenses.base import EdgeTrainingDefense, SmashedDefense
 from defenses.pipeline import Pipeline
 from simulations.checkpoints import Checkpoint
@@ -48,9 +48,9 @@ class FederatedExperiment(WholeModelExperiment):
 class FederatedRounds:
     """Federated averaging of whole models."""
 
-    def __init__(self, strategy: CuriousFedAvg, task: Task) -> None:
+    def __init__(self, strategy: CuriousFedAvg, plan: Plan) -> None:
         self._strategy = strategy
-        self._arrays: ArrayRecord = to_record(shared_tensors(task.build_model()))
+        self._arrays: ArrayRecord = to_record(shared_tensors(plan.build_model()))
 
     def restore(self, done: Checkpoint) -> None:
         """Goes on from a checkpoint."""
@@ -101,15 +101,15 @@ class Federated(Scenario[FederatedExperiment]):
 
     def check_data(self, experiment: FederatedExperiment, pipeline: Pipeline, card: DataCard) -> None:
         """Builds the model."""
-        replace(experiment.task(pipeline), card=card).build_model()
+        replace(experiment.plan(pipeline), card=card).build_model()
 
     def rounds(
-        self, experiment: FederatedExperiment, task: Task, auditor: Auditor, clients: KnownClients, label: str
+        self, experiment: FederatedExperiment, plan: Plan, auditor: Auditor, clients: KnownClients, label: str
     ) -> Rounds:
         """Federated averaging by a curious server."""
-        pipeline = task.defenses()
+        pipeline = plan.defenses()
         strategy = CuriousFedAvg(
-            task=task,
+            plan=whole_model_plan(plan),
             auditor=auditor,
             probe_attacks=experiment.attacks_on(pipeline, PROBE),
             update_attacks=experiment.attacks_on(pipeline, UPDATE),
@@ -119,14 +119,14 @@ class Federated(Scenario[FederatedExperiment]):
             min_usable=experiment.min_usable,
             label=label,
         )
-        return FederatedRounds(strategy, task)
+        return FederatedRounds(strategy, plan)
 
-    def whole_model(self, task: Task) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
+    def whole_model(self, plan: Plan) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
         """The model."""
-        model = task.build_model().train()
+        model = plan.build_model().train()
         return [model], model
 
-    def count_messages(self, experiment: FederatedExperiment, task: Task, train: int, test: int) -> int:
+    def count_messages(self, experiment: FederatedExperiment, plan: Plan, train: int, test: int) -> int:
         """One of training and one of evaluation for each client and round."""
         clients, rounds = experiment.num_clients, experiment.rounds
         trained = max(1, round(experiment.fraction_train * clients))

@@ -17,7 +17,8 @@ from clients.data.card import DataCard
 from clients.models.halves import split_model_names
 from clients.models.library import ModelError
 from clients.split.passes import SplitPasses
-from clients.task import Task
+from clients.split.plan import SplitPlan, split_plan
+from clients.task import Plan
 from defenses.base import DefenseError, InputDefense, TrainingDefense, UpdateDefense
 from defenses.feature_noise import FeatureDP
 from defenses.pipeline import Pipeline
@@ -76,8 +77,8 @@ class SplitExperiment(Experiment):
 class SplitRounds:
     """Split-federated training of a transformer in two halves."""
 
-    def __init__(self, strategy: SplitFed, auditor: Auditor, task: Task) -> None:
-        self._strategy, self._auditor, self._task = strategy, auditor, task
+    def __init__(self, strategy: SplitFed, auditor: Auditor, plan: SplitPlan) -> None:
+        self._strategy, self._auditor, self._plan = strategy, auditor, plan
 
     def restore(self, done: Checkpoint) -> None:
         """Goes on from a checkpoint."""
@@ -86,7 +87,7 @@ class SplitRounds:
     def run_round(self, server_round: int) -> None:
         """Trains (unless it is round 0), then evaluates; before all, counts what the client half costs."""
         if server_round == 0:
-            record_costs(self._task, self._auditor.recorder)
+            record_costs(self._plan, self._auditor.recorder)
         else:
             self._strategy.train_round(server_round)
         self._strategy.evaluate_round(server_round)
@@ -124,7 +125,7 @@ class Split(Scenario[SplitExperiment]):
             self._check_pipeline(experiment, pipeline)
 
     def _check_pipeline(self, experiment: SplitExperiment, pipeline: Pipeline) -> None:
-        trained, at_server = experiment.task(pipeline).trains_edge, experiment.who_holds_labels == "server"
+        trained, at_server = split_plan(experiment.plan(pipeline)).trains_edge, experiment.who_holds_labels == "server"
         for defense in pipeline.defenses:
             if isinstance(defense, TrainingDefense):
                 raise ConfigError(
@@ -150,7 +151,7 @@ class Split(Scenario[SplitExperiment]):
             ConfigError: When sizes do not fit the images, a defence cannot protect such batches, or a message would be too large.
         """
         try:
-            edge, _ = replace(experiment.task(pipeline), card=card).build_halves()
+            edge, _ = split_plan(replace(experiment.plan(pipeline), card=card)).build_halves()
         except (ModelError, DefenseError) as error:
             raise ConfigError(f"{pipeline or 'no defence'}: {error}".removeprefix(": ")) from error
         tokens = edge.num_tokens * edge.dim * pipeline.widening
@@ -176,35 +177,38 @@ class Split(Scenario[SplitExperiment]):
         return experiment.who_holds_labels == "server"
 
     def rounds(
-        self, experiment: SplitExperiment, task: Task, auditor: Auditor, clients: KnownClients, label: str
+        self, experiment: SplitExperiment, plan: Plan, auditor: Auditor, clients: KnownClients, label: str
     ) -> Rounds:
         """SplitFed by a curious server."""
         # The server half trains beside the attacks. Threads that wait for a core spin, so they must not be more than there are.
         torch.set_num_threads(max(1, (os.cpu_count() or 1) - experiment.attack_workers))
         strategy = SplitFed(
-            task=task,
+            plan=split_plan(plan),
             auditor=auditor,
             holders={p: Holder(*sizes, clients.labels.get(p)) for p, sizes in clients.sizes.items()},
             schedule=schedule_of(experiment),
             batches_per_message=experiment.batches_per_message,
-            attacks=smashed_attacks(experiment.attacks_on(task.defenses(), SMASHED)),
+            attacks=smashed_attacks(experiment.attacks_on(plan.defenses(), SMASHED)),
             attack_rounds=experiment.attacked_rounds(),
             min_usable=experiment.min_usable,
             label=label,
         )
-        return SplitRounds(strategy, auditor, task)
+        return SplitRounds(strategy, auditor, split_plan(plan))
 
-    def whole_model(self, task: Task) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
+    def whole_model(self, plan: Plan) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
         """Both halves, with what a client does to its tokens between them."""
-        edge, server = task.build_halves()
-        edge.requires_grad_(task.trains_edge)
-        key = (task.seed, "dry-run")
-        return [edge, server], lambda images: server(smash(edge, task.defenses(), images, task.data_card(), key))
+        split = split_plan(plan)
+        edge, server = split.build_halves()
+        edge.requires_grad_(split.trains_edge)
+        key = (plan.seed, "dry-run")
+        return [edge, server], lambda images: server(smash(edge, plan.defenses(), images, plan.data_card(), key))
 
-    def count_messages(self, experiment: SplitExperiment, task: Task, train: int, test: int) -> int:
+    def count_messages(self, experiment: SplitExperiment, plan: Plan, train: int, test: int) -> int:
         """Those of the steps, the last gradients, the half's update, and the evaluation behind every round."""
         per_message, rounds = experiment.batches_per_message, experiment.rounds
-        steps = math.ceil(len(SplitPasses(task, train).batches()) / per_message) + 1 + task.trains_edge
+        steps = (
+            math.ceil(len(SplitPasses(plan.at(1), train).batches()) / per_message) + 1 + split_plan(plan).trains_edge
+        )
         evaluation = math.ceil(test / (per_message * experiment.batch_size)) + 1
         return experiment.num_clients * (rounds * steps + (rounds + 1) * evaluation)
 

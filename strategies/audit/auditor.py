@@ -117,9 +117,9 @@ class Auditor:
 
     def _count(self, task: Task, counts: Mapping[str, list[float]]) -> None:
         """One row for each thing that the clients' defences count, all clients together, once a pipeline."""
-        if task.pipeline in self._counted or not counts:
+        if task.plan.pipeline in self._counted or not counts:
             return
-        self._counted.add(task.pipeline)
+        self._counted.add(task.plan.pipeline)
         for name, numbers in counts.items():
             self.recorder.row(task, metric=name, value=sum(numbers), n=len(numbers))
 
@@ -276,7 +276,7 @@ def _card(job: AttackJob, attack: Attack[Any, Any]) -> dict[str, Any]:
     bound = {"upper_bound": " and ".join(told)} if told else {}
     if not attack.needs_auxiliary:
         return bound
-    return bound | {"auxiliary_data": AUXILIARY.get(task.auxiliary_data, f"data set {task.auxiliary_data}")}
+    return bound | {"auxiliary_data": AUXILIARY.get(task.plan.auxiliary_data, f"data set {task.plan.auxiliary_data}")}
 
 
 def _gather(replies: Any) -> Scores:

@@ -12,12 +12,12 @@ def defense_strength(task: Task, *, one_step: bool) -> dict[str, str]:
         task: The clients' orders.
         one_step: The observation is an update of one step that the server asked for, not one of training.
     """
-    found = {defense.per for defense in task.defenses().update_defenses}
+    found = {defense.per for defense in task.plan.defenses().update_defenses}
     if not found:
         return {}
     if "update" not in found:
         return {"defense_strength": "per step, as in training"}
-    if not one_step or task.local_steps == 1:
+    if not one_step or task.plan.local_steps == 1:
         return {"defense_strength": "per update, as in training"}
-    once = task.local_steps or "all"
+    once = task.plan.local_steps or "all"
     return {"defense_strength": f"{ONE_STEP_PER_UPDATE}; in training it acts once on {once} local steps"}

@@ -24,7 +24,8 @@ from attacks.sender import Sender
 from attacks.spec import parse_attacks, stages_of
 from clients.auxiliary import Auxiliary
 from clients.federated.lone_training import train_alone
-from clients.task import Task, load_weights
+from clients.scenarios import read_task
+from clients.task import Plan, Task, load_weights
 from defenses.base import Batch
 from defenses.registry import RegistryError, offered
 
@@ -96,11 +97,11 @@ class Observed:
     def of(cls, about: Mapping[str, Any], tensors: Mapping[str, Tensor], seen: type[Seen]) -> Observed:
         """What ``about`` and ``tensors`` returned, of observations of the type ``seen``."""
         found = [seen.of(plain, part_of(tensors, f"seen-{at}/")) for at, plain in enumerate(about["seen"])]
-        return cls(Task.from_json(about["task"]), part_of(tensors, "weights/"), found)
+        return cls(read_task(about["task"]), part_of(tensors, "weights/"), found)
 
     def model(self) -> nn.Module:
         """The global model, where it is a whole one."""
-        return load_weights(self.task.build_model(), self.weights)
+        return load_weights(self.task.plan.build_model(), self.weights)
 
 
 @dataclass(frozen=True)
@@ -156,26 +157,15 @@ class Kind(ABC):
         """What makes smashed data of images as a client would; None where clients send none."""
         return None
 
-    def train(self, task: Task) -> Callable[[Batch, int], nn.Module]:
+    def train(self, plan: Plan) -> Callable[[Batch, int], nn.Module]:
         """What trains a model on the server's own examples as the clients' models are trained: (examples, seed) -> model."""
-        return functools.partial(train_alone, task)
+        return functools.partial(train_alone, plan)
 
-    def knowledge(self, observed: Observed, task: Task) -> Knowledge:
-        """What the server holds besides its observations; without auxiliary data, an empty batch of it.
-
-        Args:
-            observed: The observations.
-            task: The clients' orders, without what differs from round to round.
-        """
-        card = task.data_card()
-        return Knowledge(
-            _auxiliary(replace(task, pipeline="")),
-            task.defenses(),
-            card.mean,
-            card.std,
-            self.train(task),
-            self.sender(observed),
-        )
+    def knowledge(self, observed: Observed) -> Knowledge:
+        """What the server holds besides its observations; without auxiliary data, an empty batch of it."""
+        plan = observed.task.plan
+        card, own = plan.data_card(), _auxiliary(replace(plan, pipeline=""))
+        return Knowledge(own, plan.defenses(), card.mean, card.std, self.train(plan), self.sender(observed))
 
     def parse(self, text: str) -> list[Attack[Any, Any]]:
         """Reads attacks on it.
@@ -232,5 +222,5 @@ def part_of(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 @functools.lru_cache(maxsize=1)
-def _auxiliary(task: Task) -> Batch:
-    return Auxiliary(task).examples()
+def _auxiliary(plan: Plan) -> Batch:
+    return Auxiliary(plan).examples()

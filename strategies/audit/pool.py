@@ -102,7 +102,7 @@ class _RayActors(_Backend):
         at = min(range(len(self._actors)), key=lambda i: len(self._queues[i]))
         if job.learns:
             # What one actor learned about a pipeline the next would have to learn again.
-            at = self._learned.setdefault((job.task.pipeline, *map(repr, job.attacks)), at)
+            at = self._learned.setdefault((job.task.plan.pipeline, *map(repr, job.attacks)), at)
         handle = self._actors[at].run.remote(job)
         self._queues[at].add(handle)
         return handle

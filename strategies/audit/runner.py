@@ -17,7 +17,7 @@ from attacks.refinement.base import Chain
 from attacks.scoring.oracle import Oracle, train_oracle
 from attacks.spec import stages_of
 from clients.auxiliary import OWN_AUXILIARY, Auxiliary
-from clients.task import Task
+from clients.task import Plan
 from defenses.base import generator_for
 from strategies.audit.jobs import AttackJob, AttackResult, Outcome
 
@@ -49,16 +49,16 @@ class _Runner:
         self.first: dict[str, list[Any]] = {}
 
     def __call__(self, attack: Attack[Any, Any]) -> Outcome:
-        task = self.job.task
+        plan = self.job.task.plan
         if attack.needs_auxiliary and not self.has_auxiliary:
             raise AttackError(f"{attack} learns from auxiliary data, and auxiliary-fraction is 0")
         guesses = self._guess(attack)
         if not self.has_auxiliary or not isinstance(guesses[0], Reconstruction | Representatives):
             return Outcome(attack, guesses, 0.0)
-        if task.auxiliary_data not in OWN_AUXILIARY:  # it would know other classes than the clients'
+        if plan.auxiliary_data not in OWN_AUXILIARY:  # it would know other classes than the clients'
             return Outcome(attack, guesses, 0.0)
         try:
-            oracle = _oracle(replace(task, pipeline="", round=0, edge_learning_rate=0.0))
+            oracle = _oracle(replace(plan, pipeline=""))
         except AttackError as error:
             # The guesses are worth as much without a judge: only the judge's own scores are missing.
             return Outcome(attack, guesses, 0.0, oracle_error=str(error))
@@ -69,10 +69,10 @@ class _Runner:
     @functools.cached_property
     def has_auxiliary(self) -> bool:
         """Whether the server holds examples of its own; no image is copied to find out."""
-        task = self.job.task
-        if task.auxiliary_data not in OWN_AUXILIARY:
+        plan = self.job.task.plan
+        if plan.auxiliary_data not in OWN_AUXILIARY:
             return True
-        return len(Auxiliary(task).indices(task.load_data().train.labels.numpy())) > 0
+        return len(Auxiliary(plan).indices(plan.load_data().train.labels.numpy())) > 0
 
     @functools.cached_property
     def observations(self) -> list[Any]:
@@ -106,28 +106,28 @@ class _Runner:
         # The attacker's randomness is its own: no defence draws from a stream that starts with "attack".
         task, kind = self.job.task, self.job.kind.name
         return [
-            generator_for("attack", task.seed, text, kind, task.round, seen.partition, seen.target)
+            generator_for("attack", task.plan.seed, text, kind, task.round, seen.partition, seen.target)
             for seen in self.job.observed.seen
         ]
 
 
-_learned: OrderedDict[tuple[str, Task, str], Attack[Any, Any]] = OrderedDict()
+_learned: OrderedDict[tuple[str, Plan, str], Attack[Any, Any]] = OrderedDict()
 """What this process fitted last."""
 
 
 def _fitted(stage: Attack[Any, Any], job: AttackJob) -> Attack[Any, Any]:
     """What is learned depends on the pipeline and on what the kind of observation names: it serves in other rounds, too."""
     stage = job.kind.limited(stage, job.observed)
-    task = replace(job.task, round=0, edge_learning_rate=0.0)
-    place = (repr(stage), task, job.kind.depends_on(job.observed))
+    plan = job.task.plan
+    place = (repr(stage), plan, job.kind.depends_on(job.observed))
     if place not in _learned:
-        knowledge = job.kind.knowledge(job.observed, task)
-        _learned[place] = stage.fit(knowledge, generator_for("attack", task.seed, repr(stage), "fit"))
+        knowledge = job.kind.knowledge(job.observed)
+        _learned[place] = stage.fit(knowledge, generator_for("attack", plan.seed, repr(stage), "fit"))
         while len(_learned) > MOST_LEARNED:
             _learned.popitem(last=False)
     return _learned[place]
 
 
 @functools.lru_cache(maxsize=1)
-def _oracle(task: Task) -> Oracle:
-    return train_oracle(Auxiliary(task).examples(), task.seed)
+def _oracle(plan: Plan) -> Oracle:
+    return train_oracle(Auxiliary(plan).examples(), plan.seed)

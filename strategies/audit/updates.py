@@ -11,6 +11,7 @@ from torch import Tensor
 from attacks.base import Attack
 from attacks.refinement.unshuffle import Unshuffle
 from attacks.spec import stages_of
+from clients.federated.plan import federated_plan
 from clients.records import tensors_of, values_of
 from clients.task import Task
 from strategies.audit.auditor import Auditor
@@ -86,7 +87,7 @@ class UpdateAudit:
                 local_steps=int(values_of(reply, "metrics")["local-steps"]),
                 labels=_published(reply, "labels", at),
                 windows=_published(reply, "windows", at),
-                train_mode=kind != PROBE or task.probe_mode == "train",
+                train_mode=kind != PROBE or federated_plan(task.plan).probe_mode == "train",
             )
             for partition, reply in good.items()
             for at, record in enumerate(records)
@@ -123,7 +124,7 @@ class UpdateAudit:
         statistics = any(name.endswith("running_mean") for name in weights)
         return {
             "observation": kind.title,
-            "num_classes": task.data_card().num_classes,
+            "num_classes": task.plan.data_card().num_classes,
             "images": max(s.num_examples for s in seen),
             "local_steps": max(s.local_steps for s in seen),
             "learning_rate": "known",
@@ -156,7 +157,7 @@ def _grouped(
 def _statistics(task: Task, train_mode: bool) -> str:
     if not train_mode:
         return "sent, and not moved by the client, in eval mode"
-    defended = {defense.per for defense in task.defenses().update_defenses}
+    defended = {defense.per for defense in task.plan.defenses().update_defenses}
     if "update" in defended:
         return "sent, under the update defences"
     return "sent, untouched by the defences, which act on gradients" if defended else "sent as they are"
@@ -164,9 +165,11 @@ def _statistics(task: Task, train_mode: bool) -> str:
 
 def _recipe(task: Task) -> dict[str, Any]:
     """What a threat card says of the client's training beyond plain SGD on the images as they are."""
-    views = [f"crops of padding {task.crop_padding}"] * bool(task.crop_padding) + ["flips"] * task.horizontal_flip
+    views = [f"crops of padding {task.plan.crop_padding}"] * bool(task.plan.crop_padding) + [
+        "flips"
+    ] * task.plan.horizontal_flip
     found = {"augmentation": f"{' and '.join(views)}; scored against the view that entered"} if views else {}
-    return found | ({"momentum": f"Nesterov, {task.momentum:g}"} if task.nesterov else {})
+    return found | ({"momentum": f"Nesterov, {task.plan.momentum:g}"} if task.plan.nesterov else {})
 
 
 def _label_knowledge(seen: list[SeenUpdate]) -> dict[str, Any]:

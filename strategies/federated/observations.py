@@ -43,7 +43,7 @@ class _Updates(Kind):
 
     def observations(self, observed: Observed) -> list[Any]:
         """What an attack gets to see of each update."""
-        task, card, model = observed.task, observed.task.data_card(), observed.model()
+        task, card, model = observed.task, observed.task.plan.data_card(), observed.model()
         return [
             self.observation(
                 model=model,
@@ -52,14 +52,14 @@ class _Updates(Kind):
                 mean=card.mean,
                 std=card.std,
                 num_examples=seen.num_examples,
-                batch_size=min(task.batch_size, seen.num_examples),
+                batch_size=min(task.plan.batch_size, seen.num_examples),
                 local_steps=seen.local_steps,
-                learning_rate=task.round_learning_rate,
-                weight_decay=task.weight_decay,
+                learning_rate=task.learning_rate,
+                weight_decay=task.plan.weight_decay,
                 labels=seen.labels,
                 train_mode=seen.train_mode,
-                momentum=task.momentum,
-                nesterov=task.nesterov,
+                momentum=task.plan.momentum,
+                nesterov=task.plan.nesterov,
                 window_sides=seen.windows,
             )
             for seen in observed.seen

@@ -20,6 +20,7 @@ from attacks.smashed.base import SmashedAttack
 from clients.audit import paper_scale
 from clients.records import tensors_of, to_record
 from clients.split.passes import SplitPasses
+from clients.split.plan import split_plan
 from clients.task import Task
 from strategies.audit.auditor import Auditor
 from strategies.audit.cards import defense_strength
@@ -65,9 +66,9 @@ class SplitAudit:
         Training examples; test images where the server learned from the training images (``auxiliary_data`` "private").
         The last round's number holds the audit of the final model as well.
         """
-        until = task.round if task.round < task.rounds else max(self.rounds, default=0)
+        until = task.round if task.round < task.plan.rounds else max(self.rounds, default=0)
         return sum(
-            task.probe_targets * self.transmissions(replace(task, round=at), num_train)
+            task.plan.probe_targets * self.transmissions(task.but(round=at), num_train)
             for at in self.rounds
             if at <= until
         )
@@ -87,11 +88,15 @@ class SplitAudit:
         seen = [
             self._seen(task, server, partition, reply, target)
             for partition, reply in good.items()
-            for target in range(task.probe_targets)
+            for target in range(task.plan.probe_targets)
         ]
         if not seen:  # every node refused
             return
-        if any(attack.needs_step for attack in attacks) and task.trains_edge and task.auxiliary_data != "private":
+        if (
+            any(attack.needs_step for attack in attacks)
+            and server.plan.trains_edge
+            and task.plan.auxiliary_data != "private"
+        ):
             seen = self._with_steps(task, server, good, seen)
         counts = [tensors_of(good[one.partition], "exposure")[f"target-{one.target}"] for one in seen]
         setting = self._setting(task, server, seen) | {"transmissions": _range(torch.cat(counts))}
@@ -117,10 +122,10 @@ class SplitAudit:
         since, until = window(task)
         config = {"transmissions": transmissions, "reveal-order": reveal, "since": since, "until": until}
         content = RecordDict({"config": server.exchange.config(task, **config)})
-        if task.trains_edge:
+        if split_plan(task.plan).trains_edge:
             content["edge"] = to_record(server.edge)
-        names = [f"target-{at}" for at in range(task.probe_targets)]
-        classes = task.data_card().num_classes
+        names = [f"target-{at}" for at in range(task.plan.probe_targets)]
+        classes = task.plan.data_card().num_classes
 
         def fault_in(partition: int, reply: Message) -> str:
             attacked, company = audit_sizes(task, server.holders[partition])
@@ -155,7 +160,7 @@ class SplitAudit:
             for p, theirs in gradients.items()
         }
         reference = {name: tensor.numpy() for name, tensor in server.edge.items()}
-        names = [f"target-{at}" for at in range(task.probe_targets)]
+        names = [f"target-{at}" for at in range(task.plan.probe_targets)]
         replies = server.exchange.ask(
             task, "train.audit_step", contents,
             lambda _, reply: next(filter(None, [fault(reply, reference, name) for name in names]), ""),
@@ -172,16 +177,16 @@ class SplitAudit:
 
     def _setting(self, task: Task, server: SplitServer, seen: list[SeenTokens]) -> dict[str, Any]:
         """The threat card: what the server saw and knew."""
-        private = task.auxiliary_data == "private"
+        private = task.plan.auxiliary_data == "private"
         travelling = any(holder.labels is None for holder in server.holders.values())
         return {
             "observation": SMASHED.title,
-            "num_classes": task.data_card().num_classes,
+            "num_classes": task.plan.data_card().num_classes,
             "images": max(one.num_examples for one in seen),
             "batch": max(one.features.shape[1] for one in seen),
             "attacked": "test images" if private else "training images",
             "tokens": f"{server.token_shape[0]} of length {server.token_shape[1]}",
-            "client_half": "trained" if task.trains_edge else "frozen",
+            "client_half": "trained" if split_plan(task.plan).trains_edge else "frozen",
             # Test images are sent without labels; of training images the server always has them.
             "labels": "unknown" if private else "known",
             "labels_held_by": "client, sent with the tokens" if travelling else "server",
@@ -201,16 +206,16 @@ def window(task: Task) -> tuple[int, int]:
     with them once, when the round before was evaluated; what it sent at other times are tokens of another half. The model after
     the last round has the number ``rounds`` + 1, in which nobody trains.
     """
-    until = min(task.round, task.rounds)
-    if task.auxiliary_data == "private":
-        return (task.round - 1, task.round - 1) if task.trains_edge else (0, until)
-    return (task.round, until) if task.trains_edge else (1, until)
+    until = min(task.round, task.plan.rounds)
+    if task.plan.auxiliary_data == "private":
+        return (task.round - 1, task.round - 1) if split_plan(task.plan).trains_edge else (0, until)
+    return (task.round, until) if split_plan(task.plan).trains_edge else (1, until)
 
 
 def most_transmissions(task: Task, num_train: int) -> int:
     """The most often that an image can have been sent within ``window``, and 1 at least: the audit batch itself."""
     since, until = window(task)
-    if task.auxiliary_data == "private":
+    if task.plan.auxiliary_data == "private":
         return until - since + 1
     return max(1, SplitPasses(task, num_train).transmissions(until, since))
 
@@ -242,9 +247,9 @@ def _range(counts: Tensor) -> int | str:
 
 def audit_sizes(task: Task, holder: Holder) -> tuple[int, int]:
     """Images of an audit batch that are attacked, and those that only come along."""
-    pool = holder.num_test if task.auxiliary_data == "private" else holder.num_train
-    attacked = min(task.probe_images, pool)
-    return attacked, max(min(task.batch_size, pool) - attacked, 0)
+    pool = holder.num_test if task.plan.auxiliary_data == "private" else holder.num_train
+    attacked = min(task.plan.probe_images, pool)
+    return attacked, max(min(task.plan.batch_size, pool) - attacked, 0)
 
 
 def _slice(seen: SeenTokens, attack: SmashedAttack[Any], transmissions: int, counts: Tensor) -> SeenTokens:

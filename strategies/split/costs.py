@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor, nn
 
 from attacks.sender import smash
 from clients.models.halves import RawPatches
 from clients.split.edge_cost import EdgeCost, measure_edge
+from clients.split.plan import SplitPlan
 from clients.task import Task
 from defenses.base import generator_for
 from defenses.feature_noise import FeatureDP
@@ -18,16 +17,16 @@ from defenses.shuffle_counts import log10_orders, log10_target_share
 from strategies.guard import Rows
 
 
-def record_costs(task: Task, rows: Rows) -> None:
+def record_costs(plan: SplitPlan, rows: Rows) -> None:
     """Rows "edge-parameters", "edge-macs", "edge-training-macs" and "edge-peak-bytes"; for shuffles the decimal logarithms
     "log10-orders" (Eq. 7 of Yao et al., ICDM 2022) and "log10-target-share" (Eq. 8 over Eq. 7).
 
     Multiply-accumulates are counted, per image, through the client half and its defences. Memory is that of parameters, gradients
     and activations of one image (two where images are shuffled with each other), not of a process.
     """
-    task = replace(task, round=0)
-    images = 2 if any(defense.mixes_examples for defense in task.defenses().smashed_defenses) else 1
-    cost = _measure(task, images)
+    task = plan.at(0)
+    images = 2 if any(defense.mixes_examples for defense in plan.defenses().smashed_defenses) else 1
+    cost = _measure(plan, images)
     found = {
         "edge-parameters": cost.parameters,
         "edge-macs": cost.macs / images,
@@ -36,22 +35,22 @@ def record_costs(task: Task, rows: Rows) -> None:
     }
     for metric, value in found.items():
         rows.row(task, metric=metric, value=float(value), n=images)
-    num_tokens = task.build_halves()[0].num_tokens
-    for defense in task.defenses().smashed_defenses:
+    num_tokens = plan.build_halves()[0].num_tokens
+    for defense in plan.defenses().smashed_defenses:
         if isinstance(defense, PatchShuffle | BatchShuffle):
             native = defense.num_native(num_tokens) if isinstance(defense, BatchShuffle) else num_tokens
-            sizes = (num_tokens, native, task.batch_size)
+            sizes = (num_tokens, native, plan.batch_size)
             rows.row(task, metric="log10-orders", value=log10_orders(*sizes))
             rows.row(task, metric="log10-target-share", value=log10_target_share(*sizes))
 
 
-def _measure(task: Task, images: int) -> EdgeCost:
+def _measure(plan: SplitPlan, images: int) -> EdgeCost:
     """Of one step on grey images; with what an edge-training defence trains beside the client half."""
-    edge, _ = task.build_halves()
-    card, pipeline = task.data_card(), task.defenses()
-    edge.requires_grad_(task.trains_edge)
+    edge, _ = plan.build_halves()
+    card, pipeline = plan.data_card(), plan.defenses()
+    edge.requires_grad_(plan.trains_edge)
     batch = torch.full((images, *card.input_shape), 0.5)
-    patches = RawPatches(task.patch_size)(batch)
+    patches = RawPatches(plan.patch_size)(batch)
     defense, modules = pipeline.edge_training, list[nn.Module]([edge])
     network = None
     if defense is not None:
@@ -65,7 +64,7 @@ def _measure(task: Task, images: int) -> EdgeCost:
             return features
         return features.sum() + sum(defense.losses(network, features, patches))
 
-    return measure_edge(step, modules, trained=task.trains_edge)
+    return measure_edge(step, modules, trained=plan.trains_edge)
 
 
 def record_privacy(task: Task, rows: Rows, releases: int, with_audits: int) -> None:
@@ -77,7 +76,7 @@ def record_privacy(task: Task, rows: Rows, releases: int, with_audits: int) -> N
         releases: How often training and evaluation have sent the example that they sent most often, of training or test images.
         with_audits: The same with audit batches, which are transmissions that only an audit asks for.
     """
-    for defense in task.defenses().smashed_defenses:
+    for defense in task.plan.defenses().smashed_defenses:
         if isinstance(defense, FeatureDP):
             epsilon = defense.epsilon(releases)
             rows.row(task, metric="epsilon", value=epsilon, worst=epsilon)

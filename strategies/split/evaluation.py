@@ -12,6 +12,7 @@ from torch import Tensor
 
 from attacks.scoring.confusion import accuracy, macro_mcc, micro_mcc
 from clients.records import tensors_of, to_record, values_of
+from clients.split.plan import split_plan
 from clients.task import Task
 from clients.training import device
 from strategies.guard import failure, fault
@@ -34,7 +35,7 @@ def evaluate(task: Task, server: SplitServer) -> float:
     config = server.exchange.config(task)
     for partition, parts in _logits(task, server).items():
         contents[partition] = RecordDict({"config": config, "logits": to_record({"0": torch.cat(parts)})})
-    classes = task.data_card().num_classes
+    classes = task.plan.data_card().num_classes
     good = server.exchange.ask(
         task, "evaluate", contents,
         lambda partition, reply: failure(reply) or _fault_in(reply, classes, server.holders[partition].num_test),
@@ -51,7 +52,7 @@ def evaluate(task: Task, server: SplitServer) -> float:
         "mcc-micro": micro_mcc(tp, fp, fn, total),
         "mcc-macro": macro_mcc(tp, fp, fn, total),
     }
-    protects = task.defenses().at_inference
+    protects = task.plan.defenses().at_inference
     for reference in ("transformed",) if protects else ("original", "transformed"):
         for metric, value in found.items():
             server.auditor.recorder.row(task, metric=metric, reference=reference, value=value, n=total)
@@ -70,7 +71,7 @@ def _logits(task: Task, server: SplitServer) -> dict[int, list[Tensor]]:
         for partition in asked:
             config: Any = server.exchange.config(task, first=first, count=counts[partition])
             contents[partition] = RecordDict({"config": config})
-            if task.trains_edge:
+            if split_plan(task.plan).trains_edge:
                 contents[partition]["edge"] = to_record(server.edge)
         shapes = {p: {"0": like(counts[p], *server.token_shape)} for p in asked}
 
@@ -88,13 +89,13 @@ def _logits(task: Task, server: SplitServer) -> dict[int, list[Tensor]]:
                 tokens = tensors_of(good[partition], "features")["0"].to(device())
                 found[partition].append(half(tokens).cpu())
             remaining[partition] -= counts[partition]
-        first += task.batch_size * server.batches_per_message
+        first += task.plan.batch_size * server.batches_per_message
     return found
 
 
 def _count(task: Task, batches: int, remaining: int) -> int:
     """Images of the next message: one that would be left alone, without company to be shuffled with, comes along."""
-    usual = task.batch_size * batches
+    usual = task.plan.batch_size * batches
     return remaining if remaining <= usual + 1 else usual
 
 

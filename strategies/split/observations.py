@@ -15,6 +15,7 @@ from attacks.local_model import shared_tensors
 from attacks.sender import Sender
 from attacks.smashed.base import EdgeStep, SmashedAttack, SmashedData
 from clients.models.halves import EdgeHalf, ServerHalf
+from clients.split.plan import split_plan
 from clients.task import load_weights
 from clients.training import device
 from defenses.base import Update
@@ -58,7 +59,7 @@ class Smashed(Kind):
 
     def observations(self, observed: Observed) -> list[Any]:
         """What an attack gets to see of each batch of smashed data."""
-        task, card = observed.task, observed.task.data_card()
+        task, card = observed.task, observed.task.plan.data_card()
         edge, server = _halves(observed)
         return [
             SmashedData(
@@ -72,7 +73,7 @@ class Smashed(Kind):
                 orders=seen.orders,
                 step=None
                 if seen.gradient is None
-                else EdgeStep(seen.update, seen.gradient, task.edge_learning_rate, task.weight_decay),
+                else EdgeStep(seen.update, seen.gradient, task.learning_rate, task.plan.weight_decay),
             )
             for seen in observed.seen
             if isinstance(seen, SeenTokens)
@@ -86,7 +87,7 @@ class Smashed(Kind):
 
     def depends_on(self, observed: Observed) -> str:
         """A trained client half; a frozen one is the same in every round."""
-        if not observed.task.trains_edge:
+        if not split_plan(observed.task.plan).trains_edge:
             return ""
         digest, edge = hashlib.blake2b(digest_size=16), part_of(observed.weights, EDGE)
         for name in sorted(edge):
@@ -95,12 +96,12 @@ class Smashed(Kind):
 
     def sender(self, observed: Observed) -> Sender | None:
         """The clients' sending side with the weights of this round, as the server can run it."""
-        edge, card = _halves(observed)[0], observed.task.data_card()
-        return Sender(edge, observed.task.defenses(), card.mean, card.std)
+        edge, card = _halves(observed)[0], observed.task.plan.data_card()
+        return Sender(edge, observed.task.plan.defenses(), card.mean, card.std)
 
 
 def _halves(observed: Observed) -> tuple[EdgeHalf, ServerHalf]:
-    edge, server = observed.task.build_halves()
+    edge, server = split_plan(observed.task.plan).build_halves()
     load_weights(edge, {name: observed.weights.get(EDGE + name, t) for name, t in shared_tensors(edge).items()})
     load_weights(server, part_of(observed.weights, SERVER))
     for half in (edge, server):

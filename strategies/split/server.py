@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attacks.local_model import shared_tensors
-from clients.task import Task
+from clients.split.plan import SplitPlan
 from clients.training import device
 from strategies.audit.auditor import Auditor
 from strategies.split.exchange import SplitExchange
@@ -36,7 +36,7 @@ class SplitServer:
     """The server half, the client half as last averaged, and the exchange with the clients.
 
     Args:
-        task: Orders for the clients, but for round and learning rate.
+        plan: What the run fixes for the clients.
         auditor: Queues attacks and has them scored.
         holders: Partition -> what the server knows of its data.
         batches_per_message: K.
@@ -44,18 +44,23 @@ class SplitServer:
     """
 
     def __init__(
-        self, task: Task, auditor: Auditor, holders: Mapping[int, Holder], batches_per_message: int, min_usable: float
+        self,
+        plan: SplitPlan,
+        auditor: Auditor,
+        holders: Mapping[int, Holder],
+        batches_per_message: int,
+        min_usable: float,
     ) -> None:
-        self.task = task
+        self.plan = plan
         self.auditor = auditor
         self.holders = dict(sorted(holders.items()))
         self.batches_per_message = batches_per_message
         self.exchange = SplitExchange(auditor.exchange, auditor.recorder, min_usable)
         self.accuracy: float | None = None
         """Of the current model on test images, protected as in use."""
-        edge, server = task.build_halves()
+        edge, server = plan.build_halves()
         self.server = server.to(device())
-        self.token_shape = (edge.num_tokens, edge.dim * task.defenses().widening)
+        self.token_shape = (edge.num_tokens, edge.dim * plan.defenses().widening)
         self.edge = {name: tensor.detach().clone() for name, tensor in shared_tensors(edge).items()}
 
     def weights(self) -> dict[str, Tensor]:

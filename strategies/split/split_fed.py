@@ -13,7 +13,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from attacks.smashed.base import SmashedAttack
 from clients.records import tensors_of, to_record
 from clients.split.optimizer_state import build_optimizer, flat_state, load_flat_state
 from clients.split.passes import SplitPasses
+from clients.split.plan import SplitPlan
 from clients.task import Task, load_weights
 from clients.training import device
 from strategies.audit.auditor import Auditor
@@ -80,13 +81,13 @@ class SplitFed(SplitServer):
     """Trains the server half on what clients send, and averages their halves.
 
     Args:
-        task: Orders for the clients; round and learning rate are filled in here.
+        plan: What the run fixes for the clients; round and learning rate are filled in here.
         auditor: Queues attacks and has them scored.
         holders: Partition -> what the server knows of its data.
         schedule: Learning rates.
         batches_per_message: K.
         attacks: On smashed data.
-        attack_rounds: Rounds that are attacked; ``task.rounds`` + 1 is the model after the last one.
+        attack_rounds: Rounds that are attacked; ``plan.rounds`` + 1 is the model after the last one.
         min_usable: Share of the asked clients that must send something usable, at every step.
         label: Short name of the pipeline for file names.
     """
@@ -94,7 +95,7 @@ class SplitFed(SplitServer):
     def __init__(
         self,
         *,
-        task: Task,
+        plan: SplitPlan,
         auditor: Auditor,
         holders: Mapping[int, Holder],
         schedule: Schedule,
@@ -104,12 +105,14 @@ class SplitFed(SplitServer):
         min_usable: float = 0.5,
         label: str = "p00",
     ) -> None:
-        super().__init__(task, auditor, holders, batches_per_message, min_usable)
+        super().__init__(plan, auditor, holders, batches_per_message, min_usable)
         self.schedule = schedule
         self.attack_rounds = frozenset(attack_rounds)
         fast = self.server.fast_parameters()
         slow = [p for p in self.server.parameters() if all(p is not other for other in fast)]
-        self.optimizer = build_optimizer(task, [{"params": fast}, {"params": slow}])
+        self._sizes: dict[int, list[int]] = {}
+        """Of the batches of the round that is being trained."""
+        self.optimizer = build_optimizer(plan, [{"params": fast}, {"params": slow}])
         self._audit = SplitAudit(auditor, tuple(attacks), self.attack_rounds, label)
 
     # State --------------------------------------------------------------------------------------------------------------
@@ -143,10 +146,11 @@ class SplitFed(SplitServer):
         for group, rate in zip(self.optimizer.param_groups, self.schedule.at(server_round), strict=True):
             group["lr"] = rate
         self.exchange.tally = Tally()
+        self._sizes = {p: SplitPasses(task, holder.num_train).batches() for p, holder in self.holders.items()}
         self.server.train()
         progress, start = _Progress(sum(len(self._work(p)) for p in self.holders)), time.perf_counter()
         gradients = self._steps(task, progress)
-        if task.trains_edge:
+        if self.plan.trains_edge:
             self._send_last(task, gradients)
             self._average(task)
         self._record(task, progress, time.perf_counter() - start)
@@ -167,11 +171,11 @@ class SplitFed(SplitServer):
 
     def _task(self, server_round: int) -> Task:
         # Neither the initial nor the final model is trained: an audit's step on it is as long as the nearest round's.
-        rate = self.schedule.at(min(max(server_round, 1), self.schedule.rounds))[1] if self.task.trains_edge else 0.0
-        return replace(self.task, round=server_round, edge_learning_rate=rate)
+        rate = self.schedule.at(min(max(server_round, 1), self.schedule.rounds))[1] if self.plan.trains_edge else 0.0
+        return self.plan.at(server_round, rate)
 
     def _work(self, partition: int) -> list[int]:
-        return SplitPasses(self.task, self.holders[partition].num_train).batches()
+        return self._sizes[partition]
 
     def _steps(self, task: Task, progress: _Progress) -> dict[int, RecordDict]:
         """All ``train.step`` messages of a round; returns the gradients that nobody has been sent yet.
@@ -189,7 +193,7 @@ class SplitFed(SplitServer):
                 replies = self.exchange.receive(task, posted[at], self._fault_in_batches(first), at_least=0.0)
                 failed |= set(posted[at].contents) - set(replies)
                 begun |= set(replies)
-                gradients |= self._train_on(replies, progress, wanted=task.trains_edge)
+                gradients |= self._train_on(replies, progress, wanted=self.plan.trains_edge)
                 posted[at] = self._post(task, wave, first + count, gradients, begun)
             # Who has no batches left has not failed: the last client at work may miss a step without ending the run.
             standing = [partition for partition in partitions if partition not in failed]
@@ -210,12 +214,12 @@ class SplitFed(SplitServer):
             if first < len(self._work(partition)):
                 contents[partition] = RecordDict({"config": config, **gradients.pop(partition, {})})
                 # Until a client has answered once in a round, it may not hold the weights to begin with.
-                if task.trains_edge and partition not in begun:
+                if self.plan.trains_edge and partition not in begun:
                     contents[partition]["edge"] = to_record(self.edge)
         return self.exchange.post("train.step", contents)
 
     def _fault_in_batches(self, first: int) -> Any:
-        classes = self.task.data_card().num_classes
+        classes = self.plan.data_card().num_classes
 
         def fault_in(partition: int, reply: Message) -> str:
             sizes = self._work(partition)[first : first + self.batches_per_message]
@@ -255,7 +259,7 @@ class SplitFed(SplitServer):
         if labels is None:
             targets = tensors_of(reply, "targets")
         else:
-            classes = self.task.data_card().num_classes
+            classes = self.plan.data_card().num_classes
             named = tensors_of(reply, "examples")
             targets = {at: F.one_hot(labels[rows], classes).float() for at, rows in named.items()}
         return [(at, features[at], targets[at]) for at in sorted(features, key=int)]
@@ -300,5 +304,5 @@ class SplitFed(SplitServer):
             trained = SplitPasses(task, holder.num_train).transmissions(task.round)
             more = self._audit.extra_transmissions(task, holder.num_train)
             sent.append(trained)
-            asked.append((evaluated if task.auxiliary_data == "private" else trained) + more)
+            asked.append((evaluated if task.plan.auxiliary_data == "private" else trained) + more)
         record_privacy(task, self.auditor.recorder, max(sent), max(sent + asked))

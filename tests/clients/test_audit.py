@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,30 +13,30 @@ from torch import Tensor
 from attacks.base import Reconstruction
 from clients.audit import audit_baselines, audit_guesses
 from clients.blind_guesses import means_of, transformed
+from clients.federated.plan import FederatedPlan
 from clients.line_up import other_images, retrieval
 from clients.local_data import LocalData
-from clients.task import Task
 from clients.training import LocalClient
 from simulations.report import Row
 from simulations.report.analysis.control import picked_out
 from strategies.audit.score_rows import score_rows
 
-TASK = Task(
+TASK = FederatedPlan(
     scenario="federated",
     dataset="mnist-5k", data_dir="", download=False, image_size=0, train_limit=400, test_limit=80, model="lenet", width=0,
-    norm="group", pipeline="", seed=3, round=1, rounds=2, local_epochs=1, batch_size=16, learning_rate=0.1, momentum=0.0,
+    norm="group", pipeline="", seed=3, rounds=2, local_epochs=1, batch_size=16, learning_rate=0.1, momentum=0.0,
     weight_decay=0.0, probe_targets=3, probe_images=1,
-)  # fmt: skip
+).at(1)  # fmt: skip
 TRAIN, TEST = range(10, 170), range(20, 60)
 
 
 def client(train: Sequence[int] = TRAIN, test: range = TEST, **changes: object) -> LocalClient:
-    return LocalClient(LocalData(replace(TASK, **changes), 0, train, test))
+    return LocalClient(LocalData(TASK.but(**changes), 0, train, test))
 
 
 def pixels(part: str, indices: range) -> np.ndarray:
     """The bytes of the data set over 255, without the client's code."""
-    images = getattr(TASK.load_data(), part).images[list(indices)]
+    images = getattr(TASK.plan.load_data(), part).images[list(indices)]
     return images.numpy().astype(np.float64) / 255
 
 
@@ -81,7 +80,7 @@ def test_baselines_of_the_transformed_images_are_made_of_transformed_images() ->
     seen = [one.probed(target).seen.images for target in range(3)]
     original = pixels("train", TRAIN)
     # One window is the whole image, so that a transformed pixel is any pixel of it: the mean is flat, up to the draws.
-    mean = means_of(one.data, transformed(one.data), one.task.batch_size).mean().double().numpy()
+    mean = means_of(one.data, transformed(one.data), one.task.plan.batch_size).mean().double().numpy()
     assert np.abs(mean - original.mean()).max() < 0.15
     assert mean.mean() == pytest.approx(original.mean(), abs=1e-6)
     expected = [psnr_by_hand(mean[None], image) for image in seen]
@@ -92,7 +91,7 @@ def test_baselines_of_the_transformed_images_are_made_of_transformed_images() ->
     assert scores["baseline:grey:psnr-transformed"] == pytest.approx(grey, abs=1e-3)
     plain = client()
     assert torch.allclose(
-        means_of(plain.data, transformed(plain.data), plain.task.batch_size).mean(),
+        means_of(plain.data, transformed(plain.data), plain.task.plan.batch_size).mean(),
         plain.data.originals().images.mean(0),
         atol=1e-6,
     )
@@ -241,7 +240,7 @@ def test_the_mean_image_of_cropped_images_is_the_mean_of_their_views() -> None:
 def test_the_class_mean_is_of_the_clients_other_images_of_the_class() -> None:
     one = client()
     scores = audit_baselines(one, "probe", pictures=False).scores
-    labels, everyone = TASK.load_data().train.labels[list(TRAIN)].numpy(), pixels("train", TRAIN)
+    labels, everyone = TASK.plan.load_data().train.labels[list(TRAIN)].numpy(), pixels("train", TRAIN)
     expected, with_own = [], []
     for target in range(3):
         truth = one.probed(target)
@@ -257,7 +256,7 @@ def test_the_class_mean_is_of_the_clients_other_images_of_the_class() -> None:
 
 def test_of_the_only_image_of_its_class_the_class_mean_is_the_mean_of_the_others() -> None:
     few = client(train=(10,), test=range(8), probe_targets=1)
-    labels = TASK.load_data().train.labels.tolist()
+    labels = TASK.plan.load_data().train.labels.tolist()
     second = next(at for at in range(11, 400) if labels[at] != labels[10])
     lone = client(train=(10, second), test=range(8), probe_targets=1)
     assert len(set(lone.data.originals().targets.argmax(1).tolist())) == 2

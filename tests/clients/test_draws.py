@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
 from clients.draws import MOST_NOTES, Draws, ForgottenError, Notebook
+from clients.federated.plan import FederatedPlan
 from clients.local_data import LocalData
 from clients.node import answers_of, draws_from_seed, draws_of
 from clients.records import REFUSED, tensors_of, to_record, values_of
@@ -29,12 +30,12 @@ from strategies.exchange import Exchange
 from tests.clients.split.test_training import TASK as SPLIT_TASK
 from tests.local_grid import LocalGrid
 
-TASK = Task(
+TASK = FederatedPlan(
     scenario="federated",
     dataset="mnist-5k", data_dir="", download=False, image_size=0, train_limit=200, test_limit=50, model="lenet", width=0,
-    norm="group", pipeline="", seed=3, round=1, rounds=3, local_epochs=1, batch_size=8, learning_rate=0.1, momentum=0.0,
+    norm="group", pipeline="", seed=3, rounds=3, local_epochs=1, batch_size=8, learning_rate=0.1, momentum=0.0,
     weight_decay=0.0, probe_targets=2, probe_images=3,
-)  # fmt: skip
+).at(1)  # fmt: skip
 SECRET = b"s" * 32
 
 
@@ -48,13 +49,13 @@ class Node:
         def keep(text: str) -> None:
             self.text = text
 
-        kind = SplitClient if self.task.scenario == "split" else LocalClient
+        kind = SplitClient if self.task.plan.scenario == "split" else LocalClient
         draws = Draws(self.secret, Notebook(self.text, keep))
-        return kind(LocalData(replace(self.task, **changes), 0, self.train, range(20), draws))
+        return kind(LocalData(self.task.but(**changes), 0, self.train, range(20), draws))
 
 
 def weights_of(task: Task) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in shared_tensors(task.build_model()).items()}
+    return {name: tensor.clone() for name, tensor in shared_tensors(task.plan.build_model()).items()}
 
 
 # Nothing the server asks for twice is drawn in the same way ---------------------------------------------------------------
@@ -70,7 +71,7 @@ def weights_of(task: Task) -> dict[str, Tensor]:
 @pytest.mark.parametrize("ask", ["train", "probe"])
 def test_two_replies_of_one_round_do_not_cancel_the_noise(pipeline: str, ask: str) -> None:
     """The server asks again with other weights and subtracts; in a simulation, where draws repeat, that removes the noise."""
-    task = replace(TASK, pipeline=pipeline, probe_targets=1)
+    task = TASK.but(pipeline=pipeline, probe_targets=1)
     weights = weights_of(task)
     others = {name: tensor + 0.01 for name, tensor in weights.items()}
     spread = {}
@@ -96,7 +97,7 @@ def split_exchange(tmp_path: Path, randomness: str, pipeline: str) -> tuple[Any,
     indices = to_record({"train": torch.arange(40), "test": torch.arange(20)})
     grid.contexts[100].state["indices"] = indices
     exchange = Exchange(grid, {0: 100}, 60.0)
-    task = replace(SPLIT_TASK, pipeline=pipeline, probe_targets=1)
+    task = SPLIT_TASK.but(pipeline=pipeline, probe_targets=1)
 
     def ask(message_type: str, tensors: dict[str, dict[str, Tensor]], **config: Any) -> Message:
         records = {name: to_record(values) for name, values in tensors.items()}
@@ -123,7 +124,7 @@ def test_no_question_of_split_learning_gets_the_same_noise_twice(
         ask, task = split_exchange(
             tmp_path, randomness, "FeatureNoise(std=50.0) | GaussianNoise(std=50.0, per='update')"
         )
-        edge = {n: t.clone() for n, t in shared_tensors(task.build_halves()[0]).items()}
+        edge = {n: t.clone() for n, t in shared_tensors(task.plan.build_halves()[0]).items()}
         other = {name: tensor + 0.01 for name, tensor in edge.items()}
         begin: dict[str, Any] = {"first": 0, "count": 1, "labels": "client", "applied": 0}
         features = tensors_of(ask("train.step", {"edge": edge}, **begin), "features")["0"]
@@ -141,7 +142,7 @@ def test_no_question_of_split_learning_gets_the_same_noise_twice(
 
 
 def test_shuffles_of_a_repeated_batch_differ() -> None:
-    node = Node(replace(SPLIT_TASK, pipeline="PatchShuffle()"))
+    node = Node(SPLIT_TASK.but(pipeline="PatchShuffle()"))
     edge = node.client().load_edge({}).requires_grad_(False)
     first, second = (node.client().batches.send(edge, 0, 1)[0] for _ in "ab")
     assert torch.equal(first.examples, second.examples)
@@ -152,7 +153,7 @@ def test_other_images_in_the_same_place_get_other_draws(tmp_path: Path) -> None:
     """A server that deals out the examples could put one image where another was, and compare the two under the same draws."""
     noise = []
     for train in (range(40), [1, 0, *range(2, 40)]):
-        one = Node(replace(TASK, pipeline="ImageNoise(std=0.1, clamp=False)"), train=train).client()
+        one = Node(TASK.but(pipeline="ImageNoise(std=0.1, clamp=False)"), train=train).client()
         noise.append(one.data.protected().images - one.data.originals().images)
     assert (noise[0] - noise[1]).abs().amin((1, 2, 3)).max() < 0.1
     assert not any(torch.allclose(noise[0][at], noise[1][at], atol=1e-3) for at in range(2))
@@ -165,7 +166,7 @@ def test_other_images_in_the_same_place_get_other_draws(tmp_path: Path) -> None:
 
 def test_what_is_protected_once_is_the_same_in_all_rounds_messages_and_pipelines_around_it() -> None:
     mixed = "VisualMixer(window_lower=4, window_upper=16)"
-    node = Node(replace(TASK, pipeline=mixed))
+    node = Node(TASK.but(pipeline=mixed))
     first = node.client().data.protected().images
     assert not torch.equal(first, node.client().data.originals().images)
     assert torch.equal(node.client(round=2).data.protected().images, first)
@@ -174,21 +175,21 @@ def test_what_is_protected_once_is_the_same_in_all_rounds_messages_and_pipelines
 
 
 def test_the_audit_finds_the_images_that_a_probe_was_computed_on() -> None:
-    task = replace(TASK, pipeline="ATS()", learning_rate=0.1)
+    task = TASK.but(pipeline="ATS()", learning_rate=0.1)
     node, weights = Node(task), weights_of(task)
     updates = node.client().probe(weights, {}).updates
     node.client(round=2).probe(weights, {})
     for target, update in enumerate(updates):
         seen = node.client().probed(target).seen
-        model = load_weights(task.build_model(), weights)
-        loss = F.cross_entropy(model(normalise(seen.images, task.data_card())), seen.targets)
+        model = load_weights(task.plan.build_model(), weights)
+        loss = F.cross_entropy(model(normalise(seen.images, task.plan.data_card())), seen.targets)
         slopes = torch.autograd.grad(loss, list(model.parameters()))
         for (name, _), slope in zip(model.named_parameters(), slopes, strict=True):
             torch.testing.assert_close(update[name], -0.1 * slope, atol=1e-6, rtol=1e-4)
 
 
 def test_the_audit_finds_whom_a_round_trained_on() -> None:
-    node = Node(replace(TASK, local_steps=2))
+    node = Node(TASK.but(local_steps=2))
     with pytest.raises(ForgottenError, match="does not know its draws of 'train' in round 1"):
         node.client().trained_on()
     node.client().train(weights_of(node.task), {})
@@ -200,7 +201,7 @@ def test_the_audit_finds_whom_a_round_trained_on() -> None:
 
 
 def test_a_gradient_finds_the_tokens_that_it_answers() -> None:
-    node = Node(replace(SPLIT_TASK, pipeline="PatchShuffle() | FeatureNoise(std=1.0)"))
+    node = Node(SPLIT_TASK.but(pipeline="PatchShuffle() | FeatureNoise(std=1.0)"))
     edge = node.client().load_edge({}).requires_grad_(False)
     sent = [*node.client().batches.send(edge, 0, 2), *node.client().batches.send(edge, 2, 2)]
     for number, one in enumerate(sent):
@@ -212,7 +213,7 @@ def test_a_gradient_finds_the_tokens_that_it_answers() -> None:
 
 
 def test_the_audit_of_smashed_data_finds_what_was_sent() -> None:
-    node = Node(replace(SPLIT_TASK, pipeline="ImageNoise(std=0.1) | PatchShuffle()"))
+    node = Node(SPLIT_TASK.but(pipeline="ImageNoise(std=0.1) | PatchShuffle()"))
     one = node.client()
     edge = one.load_edge({}).requires_grad_(False)
     first = one.audits.send(edge, 0, 2)
@@ -220,7 +221,7 @@ def test_the_audit_of_smashed_data_finds_what_was_sent() -> None:
     sent = one.audits.send(edge, 0, 1)[0]
     order = node.client().audits.orders(0, 1, edge.num_tokens)[0]
     plain = node.client().audits.truth(0).seen
-    tokens = edge.embed(normalise(plain.images, node.task.data_card()))
+    tokens = edge.embed(normalise(plain.images, node.task.plan.data_card()))
     mine = edge.encode(tokens.flatten(0, 1)[order[: len(plain)]])
     torch.testing.assert_close(sent[: len(plain)], mine, atol=1e-5, rtol=1e-4)
 
@@ -334,7 +335,7 @@ def test_transmissions_are_counted_over_all_messages_of_a_run(tmp_path: Path) ->
     exchange = Exchange(grid, {0: 100}, 60.0)
 
     def ask(transmissions: int, server_round: int) -> Message:
-        task = replace(SPLIT_TASK, round=server_round, probe_targets=1)
+        task = SPLIT_TASK.but(round=server_round, probe_targets=1)
         config = exchange.config(
             task, **{"transmissions": transmissions, "reveal-order": True, "since": 1, "until": server_round}
         )
@@ -351,7 +352,7 @@ def test_transmissions_are_counted_over_all_messages_of_a_run(tmp_path: Path) ->
 
 def test_the_server_cannot_choose_the_noise_by_the_ledger_that_it_hands_back(tmp_path: Path) -> None:
     """On resume a ledger comes from the server: in a deployment what was spent counts, the noise multiplier does not."""
-    task = replace(TASK, pipeline="DPSGD(target_epsilon=1.0)")
+    task = TASK.but(pipeline="DPSGD(target_epsilon=1.0)")
     state = {"noise_multiplier": 1e-6, "accountant": {"mechanism": "rdp", "history": [[1.0, 0.5, 7]]}}
     ledger = json.dumps({"train": state})
     sizes = {}
@@ -361,10 +362,10 @@ def test_the_server_cannot_choose_the_noise_by_the_ledger_that_it_hands_back(tmp
         exchange = Exchange(grid, {0: 100}, 60.0)
         content = RecordDict({
             "config": exchange.config(task), "arrays": to_record(weights_of(task)),
-            "ledger": ConfigRecord({task.pipeline: ledger}),
+            "ledger": ConfigRecord({task.plan.pipeline: ledger}),
         })  # fmt: skip
         reply = exchange("train", {0: content})[0]
-        kept = str(reply.content["ledger"][task.pipeline])  # type: ignore[index]
+        kept = str(reply.content["ledger"][task.plan.pipeline])  # type: ignore[index]
         assert "[1.0, 0.5, 7]" in kept
         sizes[randomness] = sum(float(t.square().sum()) for t in tensors_of(reply, "arrays").values())
     assert sizes["secret"] > 25 * sizes["seed"]
@@ -379,7 +380,7 @@ def test_another_spelling_of_a_pipeline_is_the_same_account(tmp_path: Path) -> N
         grid.contexts[100].state["indices"] = to_record({"train": torch.arange(40), "test": torch.arange(20)})
         exchange, epsilons = Exchange(grid, {0: 100}, 60.0), []
         for at, text in enumerate(spellings, 1):
-            task = replace(TASK, pipeline=text, round=at)
+            task = TASK.but(pipeline=text, round=at)
             content = RecordDict({"config": exchange.config(task), "arrays": to_record(weights_of(TASK))})
             epsilons.append(values_of(exchange("train", {0: content})[0], "metrics")["epsilon"])
         spent[name] = epsilons

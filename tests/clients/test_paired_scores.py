@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -56,7 +55,7 @@ def test_a_random_guess_of_paired_labels_is_at_chance() -> None:
 
 
 def test_the_baseline_of_an_audit_is_paired_as_its_attacks_are() -> None:
-    client = SplitClient(LocalData(replace(TASK, probe_images=4), 0, range(40), range(20)))
+    client = SplitClient(LocalData(TASK.but(probe_images=4), 0, range(40), range(20)))
     scores = audit_baselines(client, "smashed", pictures=False).scores
     (chance,) = [values for name, values in scores.items() if name.endswith("uniform:label-accuracy")]
     assert chance == [0.1] * 8  # two targets of four images
@@ -69,7 +68,7 @@ def test_the_baseline_of_an_audit_is_paired_as_its_attacks_are() -> None:
 
 
 def task(dataset: str, card: DataCard) -> Task:
-    return replace(TASK, dataset=dataset, card=card)
+    return TASK.but(dataset=dataset, card=card)
 
 
 @pytest.mark.parametrize("dataset", ["celeba:Smiling", "lfw:30"])
@@ -107,7 +106,7 @@ def test_a_data_set_that_the_paper_does_not_have_is_compared_as_its_network_sees
 
 
 def test_a_guess_from_smashed_data_gets_both_kinds_of_score() -> None:
-    client = SplitClient(LocalData(replace(TASK, probe_images=2), 0, range(40), range(20)))
+    client = SplitClient(LocalData(TASK.but(probe_images=2), 0, range(40), range(20)))
     grey = [Reconstruction(torch.full((2, 1, 28, 28), 0.5), torch.full((2,), -1)) for _ in range(2)]
     scores = audit_guesses(client, "smashed", [(guess, None) for guess in grey]).scores
     std = client.data.card.std[0]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,7 +13,9 @@ from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
 from clients.data.augmentation import random_crop_and_flip
 from clients.federated.lone_training import train_alone
+from clients.federated.plan import FederatedPlan
 from clients.local_data import LocalData
+from clients.scenarios import read_task
 from clients.task import Task, load_weights
 from clients.training import LocalClient, set_eval
 from defenses.base import Batch
@@ -23,25 +23,29 @@ from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed
 from strategies.federated.observations import PROBE, SeenUpdate
 
-TASK = Task(
+TASK = FederatedPlan(
     scenario="federated",
     dataset="mnist-5k", data_dir="", download=False, image_size=0, train_limit=200, test_limit=50, model="lenet", width=0,
-    norm="group", pipeline="", seed=3, round=1, rounds=2, local_epochs=1, batch_size=16, learning_rate=0.1, momentum=0.9,
+    norm="group", pipeline="", seed=3, rounds=2, local_epochs=1, batch_size=16, learning_rate=0.1, momentum=0.9,
     weight_decay=0.01, probe_targets=2, probe_images=2,
-)  # fmt: skip
+).at(1)  # fmt: skip
 NORMED = {"model": "resnet20", "norm": "batch", "image_size": 16}
 
 
+def client_of(task: Task) -> LocalClient:
+    return LocalClient(LocalData(task, 0, range(0, 40), range(0, 20)))
+
+
 def client(**changes: object) -> LocalClient:
-    return LocalClient(LocalData(replace(TASK, **changes), 0, range(0, 40), range(0, 20)))  # type: ignore[arg-type]
+    return client_of(TASK.but(**changes))
 
 
 def weights(task: Task = TASK) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in shared_tensors(task.build_model()).items()}
+    return {name: tensor.clone() for name, tensor in shared_tensors(task.plan.build_model()).items()}
 
 
 def gradient(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-    loss = F.cross_entropy(model(normalise(batch.images, TASK.data_card())), batch.targets)
+    loss = F.cross_entropy(model(normalise(batch.images, TASK.plan.data_card())), batch.targets)
     names, parameters = zip(*model.named_parameters(), strict=True)
     return dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
 
@@ -82,20 +86,20 @@ def test_every_image_has_draws_of_its_own_and_the_input_is_left_alone() -> None:
 def test_rounds_are_torch_sgd_with_nesterov_and_multi_step_lr() -> None:
     """A batch of everyone leaves no doubt about the order; the optimizer starts anew in every round, as clients do."""
     recipe = {"nesterov": True, "milestones": (1, 3), "learning_rate_factor": 0.2, "batch_size": 40, "local_epochs": 2}
-    state, reference = weights(), TASK.build_model()
+    state, reference = weights(), TASK.plan.build_model()
     schedule_of = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=TASK.learning_rate)
     scheduler = torch.optim.lr_scheduler.MultiStepLR(schedule_of, milestones=[1, 3], gamma=0.2)
     for server_round in range(1, 6):
-        one = client(**recipe, round=server_round, rounds=5)
+        one = client_of(TASK.but(**recipe, rounds=5).plan.at(server_round))
         update = one.train(state, {}).updates[0]
         rate = scheduler.get_last_lr()[0]
-        assert one.task.round_learning_rate == pytest.approx(rate, rel=1e-12)
+        assert one.task.learning_rate == pytest.approx(rate, rel=1e-12)
         optimizer = torch.optim.SGD(
-            reference.parameters(), lr=rate, momentum=0.9, weight_decay=TASK.weight_decay, nesterov=True
+            reference.parameters(), lr=rate, momentum=0.9, weight_decay=TASK.plan.weight_decay, nesterov=True
         )
         for _ in range(2):
             optimizer.zero_grad()
-            images = normalise(one.data.originals().images, TASK.data_card())
+            images = normalise(one.data.originals().images, TASK.plan.data_card())
             F.cross_entropy(reference(images), one.data.originals().targets).backward()
             optimizer.step()
         schedule_of.step()
@@ -103,17 +107,17 @@ def test_rounds_are_torch_sgd_with_nesterov_and_multi_step_lr() -> None:
         state = {name: weight + update[name] for name, weight in state.items()}
         for name, value in shared_tensors(reference).items():
             torch.testing.assert_close(state[name], value, atol=2e-5, rtol=1e-3)
-    assert Task.from_json(one.task.to_json()) == one.task
+    assert read_task(one.task.to_json()) == one.task
 
 
 @pytest.mark.parametrize("probe_mode", ["train", "eval"])
 def test_a_probe_is_the_gradient_by_hand_in_its_mode_and_attacks_are_told(probe_mode: str) -> None:
-    task = replace(TASK, **NORMED, nesterov=True, milestones=(1,), round=2, probe_mode=probe_mode)  # type: ignore[arg-type]
+    task = TASK.but(**NORMED, nesterov=True, milestones=(1,), probe_mode=probe_mode).plan.at(2)  # type: ignore[arg-type]
     one = LocalClient(LocalData(task, 0, range(0, 40), range(0, 20)))
     # Running statistics that are not those of any batch, as after training.
     start = {name: value + 0.3 if "running" in name else value for name, value in weights(task).items()}
     update = one.probe(start, {}).updates[1]
-    model = load_weights(task.build_model(), start).train(probe_mode == "train")
+    model = load_weights(task.plan.build_model(), start).train(probe_mode == "train")
     expected = gradient(model, one.probed(1).original)
     seen = SeenUpdate(0, 1, 2, update, 1, train_mode=probe_mode == "train")
     observed = Observed.of(Observed(task, start, [seen]).about(), Observed(task, start, [seen]).tensors(), SeenUpdate)
@@ -126,12 +130,12 @@ def test_a_probe_is_the_gradient_by_hand_in_its_mode_and_attacks_are_told(probe_
 
 
 def test_the_two_modes_differ_with_batch_norm() -> None:
-    task = replace(TASK, **NORMED)  # type: ignore[arg-type]
+    task = TASK.but(**NORMED)  # type: ignore[arg-type]
     updates = []
     for mode in ("train", "eval"):
-        one = LocalClient(LocalData(replace(task, probe_mode=mode), 0, range(0, 40), range(0, 20)))
+        one = LocalClient(LocalData(task.but(probe_mode=mode), 0, range(0, 40), range(0, 20)))
         update = one.probe(weights(task), {}).updates[0]
-        updates.append(torch.cat([update[name].flatten() for name, _ in task.build_model().named_parameters()]))
+        updates.append(torch.cat([update[name].flatten() for name, _ in task.plan.build_model().named_parameters()]))
     assert float(F.cosine_similarity(*updates, dim=0)) < 0.9
 
 
@@ -156,7 +160,7 @@ def test_crops_come_before_the_defences_and_the_audit_knows_them(pipeline: str) 
     one = client(**AUGMENTED, pipeline=pipeline, batch_size=40)
     views = one.trained_views()
     update = one.train(weights(), {}).updates[0]
-    for name, value in gradient(TASK.build_model(), views.seen).items():
+    for name, value in gradient(TASK.plan.build_model(), views.seen).items():
         start = weights()[name]
         torch.testing.assert_close(update[name], -0.1 * (value + 0.01 * start), atol=1e-6, rtol=1e-4)
     held = one.data.originals().images
@@ -175,7 +179,7 @@ def test_crops_come_before_the_defences_and_the_audit_knows_them(pipeline: str) 
 def test_a_probe_is_one_step_on_the_view_that_its_truth_names(pipeline: str) -> None:
     one = client(**AUGMENTED, pipeline=pipeline)
     update, probed = one.probe(weights(), {}).updates[1], one.probed(1)
-    for name, value in gradient(TASK.build_model(), probed.seen).items():
+    for name, value in gradient(TASK.plan.build_model(), probed.seen).items():
         torch.testing.assert_close(update[name], -0.1 * (value + 0.01 * weights()[name]), atol=1e-6, rtol=1e-4)
     plain = client(momentum=0.0).probed(1)
     for at in range(2):
@@ -189,7 +193,7 @@ def test_views_of_a_round_of_several_batches_are_the_first_that_were_trained_on(
     used, views = one.trained_on(), one.trained_views()
     assert len(used) == len(views.seen) == 16
     update = one.train(weights(), {}).updates[0]
-    for name, value in gradient(TASK.build_model(), views.seen).items():
+    for name, value in gradient(TASK.plan.build_model(), views.seen).items():
         torch.testing.assert_close(update[name], -0.1 * value, atol=1e-6, rtol=1e-4)
     assert len(client(**AUGMENTED, local_epochs=2).trained_views().seen) == 40
 
@@ -203,8 +207,8 @@ def test_training_and_evaluation_repeat_and_test_images_stay_whole() -> None:
 def test_a_model_trained_alone_falls_with_the_milestones() -> None:
     """A factor near zero after the first of two rounds leaves what one round gives."""
     batch = client().data.originals()
-    task = replace(TASK, momentum=0.0, milestones=(1,), learning_rate_factor=1e-9)
-    stopped, single = train_alone(task, batch, 5), train_alone(replace(task, rounds=1, milestones=()), batch, 5)
+    task = TASK.but(momentum=0.0, milestones=(1,), learning_rate_factor=1e-9)
+    stopped, single = train_alone(task.plan, batch, 5), train_alone(task.but(rounds=1, milestones=()).plan, batch, 5)
     for (name, left), right in zip(stopped.named_parameters(), single.parameters(), strict=True):
         torch.testing.assert_close(left, right, atol=1e-6, rtol=1e-5, msg=name)
 

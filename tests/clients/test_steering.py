@@ -27,7 +27,7 @@ from tests.local_grid import LocalGrid
 
 NOISE = "ImageNoise(std=0.5, clamp=False)"
 MIXER = "VisualMixer(window_lower=4, window_upper=16)"
-FROZEN = replace(SPLIT_TASK, train_edge=False, edge_learning_rate=0.0)
+FROZEN = SPLIT_TASK.but(train_edge=False, learning_rate=0.0)
 
 
 # One image, one protection ------------------------------------------------------------------------------------------------
@@ -36,7 +36,7 @@ FROZEN = replace(SPLIT_TASK, train_edge=False, edge_learning_rate=0.0)
 @pytest.mark.parametrize("pipeline", [NOISE, MIXER, f"{NOISE} | Clip(max_norm=1.0)"])
 def test_an_image_keeps_its_protection_whatever_company_it_is_dealt(pipeline: str) -> None:
     dealt = [[0, *range(1 + 7 * at, 8 + 7 * at)] for at in range(5)] + [[90, 0, 91], [0]]
-    task = replace(TASK, pipeline=pipeline)
+    task = TASK.but(pipeline=pipeline)
     clients = [Node(task, train=train).client() for train in dealt]
     seen = [c.data.kept(torch.tensor([train.index(0)])).images for c, train in zip(clients, dealt, strict=True)]
     assert not torch.equal(seen[0], clients[0].data.plain(torch.tensor([0])).images)
@@ -44,7 +44,7 @@ def test_an_image_keeps_its_protection_whatever_company_it_is_dealt(pipeline: st
 
 
 def test_protections_of_other_company_do_not_average_out() -> None:
-    task = replace(TASK, pipeline=NOISE)
+    task = TASK.but(pipeline=NOISE)
     quality = {}
     for name in ("secret", "seed"):
         draws = Draws(SECRET, Notebook("", lambda _: None)) if name == "secret" else None
@@ -59,14 +59,14 @@ def test_protections_of_other_company_do_not_average_out() -> None:
 
 
 def test_other_images_of_one_client_get_other_draws() -> None:
-    one = Node(replace(TASK, pipeline=NOISE)).client()
+    one = Node(TASK.but(pipeline=NOISE)).client()
     noise = one.data.protected().images - one.data.originals().images
     assert len({image.numpy().round(3).tobytes() for image in noise}) == len(noise)
 
 
 @pytest.mark.parametrize("kind", ["test", "membership"])
 def test_a_test_image_keeps_its_protection_whatever_part_a_message_names(kind: str) -> None:
-    one = Node(replace(TASK, pipeline=MIXER)).client()
+    one = Node(TASK.but(pipeline=MIXER)).client()
     parts = [
         one.data.protected_test(kind, one.data.test_plain(torch.arange(first, 6)), first).images[-1]
         for first in range(6)
@@ -100,21 +100,21 @@ def test_a_batch_is_sent_once_in_a_round(tmp_path: Path) -> None:
     again = ask("train.step", task, first=0, **STEP)
     assert again.error.code == REFUSED
     assert "may allow it by repeats in the node's configuration" in str(again.error.reason)
-    spelled = replace(task, pipeline="FeatureNoise( std = 1.0 )")
+    spelled = task.but(pipeline="FeatureNoise( std = 1.0 )")
     assert ask("train.step", spelled, first=0, **STEP).error.code == REFUSED
     assert ask("train.step", task, first=0, **{**STEP, "count": 5}).error.code == REFUSED, "one of the five was sent"
     assert not ask("train.step", task, first=1, **{**STEP, "count": 4}).has_error()
-    assert not ask("train.step", replace(task, round=2), first=0, **STEP).has_error()
+    assert not ask("train.step", task.but(round=2), first=0, **STEP).has_error()
     assert ask("train.step", task, first=2, **STEP).error.code == REFUSED, "rounds only go forward"
-    negative = ask("train.step", replace(task, round=2), first=-1, **STEP)
+    negative = ask("train.step", task.but(round=2), first=-1, **STEP)
     assert "allowed: 0 or more" in str(negative.error.reason), "such a number names a batch of the round before"
-    assert not ask("train.step", replace(task, pipeline=""), first=0, **STEP).has_error(), "another pipeline of the run"
+    assert not ask("train.step", task.but(pipeline=""), first=0, **STEP).has_error(), "another pipeline of the run"
 
 
 def test_noise_of_one_batch_cannot_be_averaged_away(tmp_path: Path) -> None:
     task = replace(FROZEN, pipeline="FeatureNoise(std=1.0)")
     plain = SplitClient(
-        LocalData(replace(task, pipeline=""), 0, range(40), range(20), Draws(SECRET, Notebook("", lambda _: None)))
+        LocalData(task.but(pipeline=""), 0, range(40), range(20), Draws(SECRET, Notebook("", lambda _: None)))
     )
     shape = plain.load_edge({}).num_tokens
     left = {}
@@ -137,7 +137,7 @@ def test_test_images_and_updates_are_sent_once_in_a_round(tmp_path: Path) -> Non
     arrays = {"arrays": to_record(weights_of(TASK))}
     assert not ask("train", TASK, arrays).has_error()
     assert ask("train", TASK, arrays).error.code == REFUSED
-    assert not ask("train", replace(TASK, round=2), arrays).has_error()
+    assert not ask("train", TASK.but(round=2), arrays).has_error()
 
 
 def test_repeats_are_what_the_operator_allows(tmp_path: Path) -> None:

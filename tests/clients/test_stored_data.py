@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields
 
 import pytest
 import torch
@@ -15,17 +15,19 @@ from clients.blind_guesses import means_of
 from clients.data.datasets import DataError
 from clients.data.images import StoredImages
 from clients.federated.lone_training import train_alone
+from clients.federated.plan import FederatedPlan
 from clients.local_data import LocalData, chunks
+from clients.split.plan import SplitPlan
 from clients.split.training import SplitClient
-from clients.task import Task
+from clients.task import Plan
 from clients.training import LocalClient
 
-TASK = Task(
+TASK = FederatedPlan(
     scenario="federated",
     dataset="photos", data_dir="", download=False, image_size=20, train_limit=120, test_limit=40, model="lenet", width=0,
-    norm="group", pipeline="", seed=3, round=1, rounds=2, local_epochs=2, batch_size=16, learning_rate=0.1, momentum=0.9,
+    norm="group", pipeline="", seed=3, rounds=2, local_epochs=2, batch_size=16, learning_rate=0.1, momentum=0.9,
     weight_decay=0.01, probe_targets=2, probe_images=2,
-)  # fmt: skip
+).at(1)  # fmt: skip
 PIPELINES = [
     "",
     "VisualMixer(window_lower=2, window_upper=4)",
@@ -38,8 +40,8 @@ LITTLE = 1e-6
 
 
 def both(**changes: object) -> tuple[LocalClient, LocalClient]:
-    task = replace(TASK, **changes)  # type: ignore[arg-type]
-    held, stored = (LocalClient(LocalData(replace(task, image_memory=m), 1, SHARE, range(30))) for m in (1.0, LITTLE))
+    task = TASK.but(**changes)  # type: ignore[arg-type]
+    held, stored = (LocalClient(LocalData(task.but(image_memory=m), 1, SHARE, range(30))) for m in (1.0, LITTLE))
     assert isinstance(stored.data.dataset.train.images, StoredImages)
     assert isinstance(held.data.dataset.train.images, Tensor)
     return held, stored
@@ -53,7 +55,7 @@ def equal(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
 @pytest.mark.parametrize("pipeline", PIPELINES)
 def test_training_probes_audits_and_scores_are_the_same(pipeline: str, views: dict[str, object]) -> None:
     held, stored = both(pipeline=pipeline, **views)
-    weights = {name: tensor.clone() for name, tensor in shared_tensors(held.task.build_model()).items()}
+    weights = {name: tensor.clone() for name, tensor in shared_tensors(held.task.plan.build_model()).items()}
     assert equal(held.train(weights, {}).updates[0], stored.train(weights, {}).updates[0])
     for left, right in zip(held.probe(weights, {}).updates, stored.probe(weights, {}).updates, strict=True):
         assert equal(left, right)
@@ -79,11 +81,10 @@ def test_what_is_kept_depends_on_no_other_block() -> None:
 
 @pytest.mark.parametrize("pipeline", ["", "Downsample(factor=5)", "BatchShuffle(k=0.4)", "AdversarialTraining()"])
 def test_what_a_split_client_sends_is_the_same(pipeline: str) -> None:
-    task = replace(
-        TASK, scenario="split", model="vit", width=8, depth=2, heads=2, patch_size=5, pipeline=pipeline, crop_padding=2,
-        edge_learning_rate=0.1, train_edge=True,
-    )  # fmt: skip
-    held, stored = (SplitClient(LocalData(replace(task, image_memory=m), 1, SHARE, range(30))) for m in (1.0, LITTLE))
+    common = {spec.name: getattr(TASK.plan, spec.name) for spec in fields(Plan)}
+    own = {"scenario": "split", "model": "vit", "width": 8, "pipeline": pipeline, "crop_padding": 2}
+    task = SplitPlan(**common | own, depth=2, heads=2, patch_size=5, train_edge=True).at(1, 0.1)
+    held, stored = (SplitClient(LocalData(task.but(image_memory=m), 1, SHARE, range(30))) for m in (1.0, LITTLE))
     edge = held.load_edge({})
     for number in (0, 3):
         assert torch.equal(held.batches.smash(edge, number).features, stored.batches.smash(edge, number).features)
@@ -94,17 +95,17 @@ def test_what_a_split_client_sends_is_the_same(pipeline: str) -> None:
 
 
 def test_the_servers_own_examples_must_fit_and_can_be_limited() -> None:
-    task = replace(TASK, auxiliary_fraction=0.5)
-    batch = Auxiliary(task).examples()
+    task = TASK.but(auxiliary_fraction=0.5)
+    batch = Auxiliary(task.plan).examples()
     assert len(batch) == 60
-    fits = replace(task, auxiliary_limit=9, image_memory=9 * 3 * 400 * 4 / 2**30)
-    assert len(Auxiliary(fits).examples()) == 9
-    assert len(Auxiliary(fits).held_out(fits.load_data().train.labels.numpy())) == 9
+    fits = task.but(auxiliary_limit=9, image_memory=9 * 3 * 400 * 4 / 2**30)
+    assert len(Auxiliary(fits.plan).examples()) == 9
+    assert len(Auxiliary(fits.plan).held_out(fits.plan.load_data().train.labels.numpy())) == 9
     with pytest.raises(DataError, match="auxiliary-limit to at most 9, or raise image-memory"):
-        Auxiliary(replace(fits, auxiliary_limit=0)).examples()
-    private = replace(fits, auxiliary_data="private")
-    assert len(Auxiliary(private).examples()) == 9
-    train_alone(replace(fits, rounds=1, pipeline="ImageNoise(std=0.1)"), Auxiliary(fits).examples(), 0)
+        Auxiliary(fits.but(auxiliary_limit=0).plan).examples()
+    private = fits.but(auxiliary_data="private")
+    assert len(Auxiliary(private.plan).examples()) == 9
+    train_alone(fits.but(rounds=1, pipeline="ImageNoise(std=0.1)").plan, Auxiliary(fits.plan).examples(), 0)
 
 
 def test_the_mean_image_is_the_mean_of_all() -> None:

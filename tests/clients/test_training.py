@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from attacks.normalisation import normalise
 from clients.audit import audit_baselines, audit_guesses, defense_counts, recognition
 from clients.auxiliary import Auxiliary
 from clients.federated.lone_training import train_alone
+from clients.federated.plan import FederatedPlan
 from clients.local_data import LocalData
 from clients.task import Task, load_weights
 from clients.training import Ledger, LocalClient, TrainingError
@@ -28,31 +28,31 @@ from defenses import VisualMixer
 from defenses.clipping import Clip
 from defenses.dp_sgd import ORDERS
 
-TASK = Task(
+TASK = FederatedPlan(
     scenario="federated",
     dataset="mnist-5k", data_dir="", download=False, image_size=0, train_limit=200, test_limit=50, model="lenet", width=0,
-    norm="group", pipeline="", seed=3, round=1, rounds=2, local_epochs=1, batch_size=16, learning_rate=0.1, momentum=0.0,
+    norm="group", pipeline="", seed=3, rounds=2, local_epochs=1, batch_size=16, learning_rate=0.1, momentum=0.0,
     weight_decay=0.01, probe_targets=2, probe_images=2,
-)  # fmt: skip
+).at(1)  # fmt: skip
 
 
 def client(**changes: object) -> LocalClient:
-    return LocalClient(LocalData(replace(TASK, **changes), 0, range(0, 40), range(0, 20)))
+    return LocalClient(LocalData(TASK.but(**changes), 0, range(0, 40), range(0, 20)))
 
 
 def weights(task: Task = TASK) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in shared_tensors(task.build_model()).items()}
+    return {name: tensor.clone() for name, tensor in shared_tensors(task.plan.build_model()).items()}
 
 
 def test_a_probe_is_one_gradient_step_on_the_probed_images() -> None:
     updates = client().probe(weights(), {}).updates
     assert len(updates) == 2
-    model = TASK.build_model()
+    model = TASK.plan.build_model()
     batch = client().probed(1).original
-    loss = F.cross_entropy(model(normalise(batch.images, TASK.data_card())), batch.targets)
+    loss = F.cross_entropy(model(normalise(batch.images, TASK.plan.data_card())), batch.targets)
     gradients = torch.autograd.grad(loss, list(model.parameters()))
     for (name, parameter), gradient in zip(model.named_parameters(), gradients, strict=True):
-        expected = -TASK.learning_rate * (gradient + TASK.weight_decay * parameter.detach())
+        expected = -TASK.learning_rate * (gradient + TASK.plan.weight_decay * parameter.detach())
         torch.testing.assert_close(updates[1][name], expected, atol=1e-6, rtol=1e-4)
 
 
@@ -102,9 +102,9 @@ def test_training_equals_a_plain_loop_over_the_same_batches() -> None:
     assert all(torch.equal(result.updates[0][name], again.updates[0][name]) for name in result.updates[0])
     assert (result.num_examples, result.local_steps) == (40, 6)
     whole_batch = client(local_epochs=3, batch_size=40, weight_decay=0.0)
-    model = load_weights(TASK.build_model(), weights())
+    model = load_weights(TASK.plan.build_model(), weights())
     images, targets = (
-        normalise(whole_batch.data.originals().images, TASK.data_card()),
+        normalise(whole_batch.data.originals().images, TASK.plan.data_card()),
         whole_batch.data.originals().targets,
     )
     for _ in range(3):
@@ -124,9 +124,12 @@ def test_local_steps_are_that_many_steps_of_torch_sgd(count: int) -> None:
     limited = client(local_steps=count, local_epochs=2, batch_size=40, momentum=0.5)
     result = limited.train(weights(), {})
     assert (result.num_examples, result.local_steps) == (40, count)
-    model = load_weights(TASK.build_model(), weights())
+    model = load_weights(TASK.plan.build_model(), weights())
     optimizer = torch.optim.SGD(model.parameters(), lr=TASK.learning_rate, momentum=0.5, weight_decay=0.01)
-    images, targets = normalise(limited.data.originals().images, TASK.data_card()), limited.data.originals().targets
+    images, targets = (
+        normalise(limited.data.originals().images, TASK.plan.data_card()),
+        limited.data.originals().targets,
+    )
     for _ in range(count):
         optimizer.zero_grad()
         F.cross_entropy(model(images), targets).backward()
@@ -151,12 +154,12 @@ def test_a_limited_round_says_how_many_examples_it_used(count: int, examples: in
 def test_one_local_step_is_the_gradient_of_the_examples_it_names() -> None:
     limited = client(local_steps=1)
     used, batch = limited.trained_on(), limited.data.originals()
-    model = TASK.build_model()
-    loss = F.cross_entropy(model(normalise(batch.images[used], TASK.data_card())), batch.targets[used])
+    model = TASK.plan.build_model()
+    loss = F.cross_entropy(model(normalise(batch.images[used], TASK.plan.data_card())), batch.targets[used])
     gradients = torch.autograd.grad(loss, list(model.parameters()))
     update = limited.train(weights(), {}).updates[0]
     for (name, parameter), gradient in zip(model.named_parameters(), gradients, strict=True):
-        expected = -TASK.learning_rate * (gradient + TASK.weight_decay * parameter.detach())
+        expected = -TASK.learning_rate * (gradient + TASK.plan.weight_decay * parameter.detach())
         torch.testing.assert_close(update[name], expected, atol=1e-6, rtol=1e-4)
     assert not torch.equal(used, client(local_steps=1, round=2).trained_on()), "every round draws anew"
     assert torch.equal(client().trained_on(), torch.arange(40))
@@ -165,7 +168,7 @@ def test_one_local_step_is_the_gradient_of_the_examples_it_names() -> None:
 def test_without_a_limit_local_epochs_decide_and_probes_stay_one_step() -> None:
     assert client(local_epochs=2, local_steps=0).train(weights(), {}).local_steps == 6
     probed = client(local_steps=7).probe(weights(), {})
-    assert (probed.num_examples, probed.local_steps) == (TASK.probe_images, 1)
+    assert (probed.num_examples, probed.local_steps) == (TASK.plan.probe_images, 1)
     plain = client().probe(weights(), {})
     assert all(torch.equal(probed.updates[0][name], value) for name, value in plain.updates[0].items())
 
@@ -174,13 +177,13 @@ def test_the_poisson_sample_of_a_private_step_is_the_one_that_is_named() -> None
     """Without noise and with a clip that never acts, the update is the sum over that sample by its expected size."""
     private = client(local_steps=1, pipeline="DPSGD(noise_multiplier=0.0, max_grad_norm=1e6)")
     used, batch = private.trained_on(), private.data.originals()
-    model = private.task.build_model()
-    images = normalise(batch.images[used], TASK.data_card())
+    model = private.task.plan.build_model()
+    images = normalise(batch.images[used], TASK.plan.data_card())
     loss = F.cross_entropy(model(images), batch.targets[used], reduction="sum") / (40 / 3)
     gradients = torch.autograd.grad(loss, list(model.parameters()))
     update = private.train(weights(), {}).updates[0]
     for (name, parameter), gradient in zip(model.named_parameters(), gradients, strict=True):
-        expected = -TASK.learning_rate * (gradient + TASK.weight_decay * parameter.detach())
+        expected = -TASK.learning_rate * (gradient + TASK.plan.weight_decay * parameter.detach())
         torch.testing.assert_close(update[name], expected, atol=1e-6, rtol=1e-4)
 
 
@@ -237,7 +240,7 @@ def test_probed_images_are_the_same_in_every_round_and_pipeline() -> None:
     assert torch.equal(first, mixed.original.images)
     assert not torch.equal(first, mixed.seen.images)
     assert not torch.equal(first, client().probed(1).original.images)
-    assert len(client(pipeline="InstaHide()").probed(0).seen) == TASK.probe_images
+    assert len(client(pipeline="InstaHide()").probed(0).seen) == TASK.plan.probe_images
 
 
 def test_no_two_probes_show_the_same_person_until_all_were_shown() -> None:
@@ -253,16 +256,14 @@ def test_a_bound_of_what_one_example_tells_lets_no_exact_number_out_beside_the_u
     private, plain = (client(pipeline=text).train(weights(), {}) for text in ("DPSGD(noise_multiplier=1.0)", ""))
     assert set(private.metrics) == {"epsilon", "delta", "train-seconds"}
     assert set(plain.metrics) == {"train-loss", "train-seconds"}
-    other = LocalClient(
-        LocalData(replace(TASK, pipeline="DPSGD(noise_multiplier=1.0)"), 0, [*range(39), 77], range(0, 20))
-    )
+    other = LocalClient(LocalData(TASK.but(pipeline="DPSGD(noise_multiplier=1.0)"), 0, [*range(39), 77], range(0, 20)))
     theirs = other.train(weights(), {})
     told = [{**r.metrics, "train-seconds": 0.0, "n": r.num_examples, "steps": r.local_steps} for r in (private, theirs)]
     assert told[0] == told[1]
 
 
 def test_batch_norm_statistics_travel_in_the_update_and_under_its_defences() -> None:
-    task = replace(TASK, model="resnet20", norm="batch", image_size=32, learning_rate=0.01)
+    task = TASK.but(model="resnet20", norm="batch", image_size=32, learning_rate=0.01)
     mine = LocalClient(LocalData(task, 0, range(0, 40), range(0, 20)))
     update = mine.train(weights(task), {}).updates[0]
     assert update[
@@ -270,7 +271,7 @@ def test_batch_norm_statistics_travel_in_the_update_and_under_its_defences() -> 
     ].any()
     assert not any(name.endswith("num_batches_tracked") for name in update)
     pruned = LocalClient(
-        LocalData(replace(task, pipeline="Pruning(fraction=1.0, per='update')"), 0, range(0, 40), range(0, 20))
+        LocalData(task.but(pipeline="Pruning(fraction=1.0, per='update')"), 0, range(0, 40), range(0, 20))
     ).train(weights(task), {})
     assert not any(value.any() for value in pruned.updates[0].values())
 
@@ -348,7 +349,7 @@ def test_a_limited_round_is_scored_against_the_examples_it_used() -> None:
 
 def test_members_of_a_limited_round_are_the_examples_it_used() -> None:
     for limited in (client(local_steps=1), client()):
-        test = Membership(limited.task.build_model().eval())
+        test = Membership(limited.task.plan.build_model().eval())
         scores = audit_guesses(limited, "update", [(test, None)]).scores
         used = limited.trained_on()
         images, classes = limited.data.originals().images[used], limited.data.originals().targets.argmax(1)[used]
@@ -377,7 +378,7 @@ def test_recognition_pairs_images_before_it_compares_classes() -> None:
 
 def test_membership_is_scored_by_the_client_on_all_of_its_records() -> None:
     mine = client()
-    model = mine.task.build_model()
+    model = mine.task.plan.build_model()
     scores = audit_guesses(mine, "update", [(Membership(model.eval()), None)]).scores
     assert (len(scores["member-score"]), len(scores["other-score"])) == (mine.data.num_train, mine.data.num_test)
     losses = [-value for value in scores["other-score"]]
@@ -387,19 +388,19 @@ def test_membership_is_scored_by_the_client_on_all_of_its_records() -> None:
 
 
 def test_the_server_s_examples_are_nobody_else_s_and_cover_all_classes() -> None:
-    task = replace(TASK, auxiliary_fraction=0.25)
-    data = task.load_data()
-    indices = Auxiliary(task).indices(data.train.labels.numpy())
+    task = TASK.but(auxiliary_fraction=0.25)
+    data = task.plan.load_data()
+    indices = Auxiliary(task.plan).indices(data.train.labels.numpy())
     assert len(indices) == round(0.25 * len(data.train)) == len(set(indices.tolist()))
     assert len(set(data.train.labels[torch.from_numpy(indices)].tolist())) == data.num_classes
-    assert len(Auxiliary(task).examples()) == len(indices)
-    assert len(Auxiliary(TASK).examples()) == 0
+    assert len(Auxiliary(task.plan).examples()) == len(indices)
+    assert len(Auxiliary(TASK.plan).examples()) == 0
 
 
 def test_training_alone_is_a_client_s_whole_training_and_repeats() -> None:
-    task = replace(TASK, rounds=3, local_epochs=4)
+    task = TASK.but(rounds=3, local_epochs=4)
     batch = client().data.originals()
-    first, again, other = (train_alone(task, batch, seed) for seed in (1, 1, 2))
+    first, again, other = (train_alone(task.plan, batch, seed) for seed in (1, 1, 2))
     weight = [shared_tensors(model) for model in (first, again, other)]
     assert all(torch.equal(weight[0][name], weight[1][name]) for name in weight[0])
     assert any(not torch.equal(weight[0][name], weight[2][name]) for name in weight[0])
@@ -410,7 +411,7 @@ def test_training_alone_is_a_client_s_whole_training_and_repeats() -> None:
 def test_training_alone_counts_the_limited_steps_of_all_rounds(count: int) -> None:
     taken = []
     hook = register_optimizer_step_post_hook(lambda *_: taken.append(1))
-    train_alone(replace(TASK, rounds=3, local_epochs=4, local_steps=count), client().data.originals(), 1)
+    train_alone(TASK.but(rounds=3, local_epochs=4, local_steps=count).plan, client().data.originals(), 1)
     hook.remove()
     assert len(taken) == 3 * count
 
@@ -443,7 +444,18 @@ def test_noise_per_step_grows_over_the_steps_as_the_attack_says() -> None:
     runs = [client(pipeline=text, **task).train(weights(), {}).updates[0] for text in ("", "GaussianNoise(std=10.0)")]
     noise = torch.cat([(runs[1][name] - runs[0][name]).flatten() for name in runs[0]])
     seen = ClientUpdate(
-        TASK.build_model(), runs[1], (1, 28, 28), (0.0,), (1.0,), 40, 40, 5, 1e-4, 0.01, momentum=0.9, nesterov=True
+        TASK.plan.build_model(),
+        runs[1],
+        (1, 28, 28),
+        (0.0,),
+        (1.0,),
+        40,
+        40,
+        5,
+        1e-4,
+        0.01,
+        momentum=0.9,
+        nesterov=True,
     )
     expected = gradient_noise(seen, 0.0, 10.0) * 1e-4 * 5 * seen.step_length
     assert noise.std().item() == pytest.approx(expected, rel=0.03)

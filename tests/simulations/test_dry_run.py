@@ -154,7 +154,7 @@ def test_a_measured_step_is_as_large_as_its_parts() -> None:
     """At the peak of a step there are at least weights, their gradients and the images' activations."""
     task = Experiment.of(model="resnet20", dataset="photos").task(Pipeline())
     step = measure(task)
-    model = task.build_model()
+    model = task.plan.build_model()
     weights = sum(parameter.numel() for parameter in model.parameters())
     assert step.parameters == weights
     assert step.peak(1) > 2 * 4 * weights
@@ -182,7 +182,7 @@ def test_messages_are_counted_as_they_are_sent(tmp_path: Path) -> None:
             return super().push_messages(messages)
 
     run_experiment(Counting(2), experiment)
-    data = experiment.task(Pipeline()).load_data()
+    data = experiment.plan(Pipeline()).load_data()
     assert count_messages(experiment, *shares(experiment, data)) == pytest.approx(Counting.sent, rel=0.15)
 
 

@@ -129,7 +129,7 @@ def forget() -> None:
 
 def pipeline_of(message: Message) -> str:
     text = values_of(message, "config").get("task")
-    return str(json.loads(text)["pipeline"]) if text else ""
+    return str(json.loads(text)["plan"]["pipeline"]) if text else ""
 
 
 def read(sent: bytes) -> Message:

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from clients.data.card import DataCard
 from clients.models.halves import EdgeHalf, RawPatches, ServerHalf, SplitShape, build_split_model
 from clients.models.library import ModelError
-from clients.task import Task
+from clients.scenarios import read_task
+from clients.split.plan import SplitPlan, split_plan
 
 SHAPE = SplitShape(patch_size=4, width=16, depth=3, heads=2, edge_blocks=1)
 UNCUT = replace(SHAPE, edge_blocks=0)
@@ -168,13 +169,13 @@ def test_a_file_is_read_again_only_when_its_modification_time_changes(tmp_path: 
 
 def test_a_task_carries_the_file_to_the_client(tmp_path: Path) -> None:
     weights = timm_model().state_dict()
-    task = Task(
+    task = SplitPlan(
         dataset="mnist-5k", data_dir="", download=False, image_size=0, train_limit=0, test_limit=0, model="vit", width=16,
-        norm="group", pipeline="", seed=0, round=1, rounds=1, local_epochs=1, batch_size=4, learning_rate=0.1, momentum=0.0,
+        norm="group", pipeline="", seed=0, rounds=1, local_epochs=1, batch_size=4, momentum=0.0,
         weight_decay=0.0, probe_targets=1, probe_images=1, scenario="split", depth=3, heads=2,
         pretrained=str(saved(tmp_path, weights)), card=DataCard(5, (3, 8, 12), (0.5,) * 3, (0.5,) * 3),
-    )  # fmt: skip
-    edge, server = Task.from_json(task.to_json()).build_halves()
+    ).at(1, 0.0)  # fmt: skip
+    edge, server = split_plan(read_task(task.to_json()).plan).build_halves()
     assert same(weights_of(edge, server), kept(weights))
 
 

@@ -6,7 +6,6 @@ import copy
 import itertools
 import pickle
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 import torch
@@ -19,6 +18,7 @@ from clients.local_data import LocalData
 from clients.models.halves import EdgeHalf, RawPatches
 from clients.split.optimizer_state import build_optimizer, flat_state, load_flat_state
 from clients.split.passes import SplitPasses
+from clients.split.plan import SplitPlan, split_plan
 from clients.split.training import (
     NETWORK,
     EdgeState,
@@ -28,18 +28,18 @@ from clients.task import Task
 from clients.training import TrainingError
 from defenses.base import Batch
 
-TASK = Task(
+TASK = SplitPlan(
     dataset="mnist-5k", data_dir="", download=False, image_size=0, train_limit=200, test_limit=50, model="vit", width=16,
-    norm="group", pipeline="", seed=3, round=1, rounds=2, local_epochs=1, batch_size=8, learning_rate=0.05, momentum=0.9,
+    norm="group", pipeline="", seed=3, rounds=2, local_epochs=1, batch_size=8, momentum=0.9,
     weight_decay=0.01, probe_targets=2, probe_images=2, scenario="split", patch_size=7, depth=2, heads=2, edge_blocks=1,
-    train_edge=True, edge_learning_rate=0.02,
-)  # fmt: skip
+    train_edge=True,
+).at(1, 0.02)  # fmt: skip
 ADVERSARY = "AdversarialTraining(weight={}, width=8, depth=1, heads=2)"
 Weights = dict[str, Tensor]
 
 
 def client(partition: int = 0, num_train: int = 40, num_test: int = 20, **changes: object) -> SplitClient:
-    return SplitClient(LocalData(replace(TASK, **changes), partition, range(num_train), range(num_test)))
+    return SplitClient(LocalData(TASK.but(**changes), partition, range(num_train), range(num_test)))
 
 
 def initial(one: SplitClient) -> EdgeState:
@@ -57,7 +57,7 @@ def close(first: Weights, second: Weights, tolerance: float) -> bool:
 
 def some_gradient(one: SplitClient, seed: int = 0) -> Tensor:
     edge = one.load_edge({})
-    shape = (one.task.batch_size, edge.num_tokens, edge.dim)
+    shape = (one.task.plan.batch_size, edge.num_tokens, edge.dim)
     return 0.1 * torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
@@ -65,35 +65,38 @@ def server_groups(task: Task, server: nn.Module) -> list[dict[str, object]]:
     """The head learns ten times as fast, as in the paper's two groups."""
     head = [parameter for name, parameter in server.named_parameters() if name.startswith("head")]
     rest = [parameter for name, parameter in server.named_parameters() if not name.startswith("head")]
-    return [{"params": rest, "lr": task.learning_rate}, {"params": head, "lr": 10 * task.learning_rate}]
+    rate = {"sgd": 0.05, "adamw": 1e-3}[
+        split_plan(task.plan).optimizer
+    ]  # its own: a task carries that of the client half
+    return [{"params": rest, "lr": rate}, {"params": head, "lr": 10 * rate}]
 
 
 def split_federation(one: SplitClient, steps: int) -> tuple[EdgeState, Weights]:
     """One client and one server that exchange features and gradients, one batch a message."""
-    state, server = initial(one), one.task.build_halves()[1]
-    optimizer = build_optimizer(one.task, server_groups(one.task, server))
+    state, server = initial(one), one.task.plan.build_halves()[1]
+    optimizer = build_optimizer(split_plan(one.task.plan), server_groups(one.task, server))
     for number in range(steps):
         sent = one.batches.smash(frozen(one, state), number)
         received = sent.features.clone().requires_grad_()
         optimizer.zero_grad()
         F.cross_entropy(server(received), sent.targets).backward()
         optimizer.step()
-        if one.task.trains_edge:
+        if one.task.plan.trains_edge:
             state = one.apply_gradients(state, number, [received.grad])
     return state, dict(shared_tensors(server))
 
 
 def central(one: SplitClient, steps: int) -> tuple[Weights, Weights]:
     """Both halves in one graph and one optimizer, on the same batches in the same orders."""
-    task, card = one.task, one.task.data_card()
-    edge, server = task.build_halves()
-    groups = [{"params": list(edge.parameters()), "lr": task.edge_learning_rate}] if task.trains_edge else []
+    task, card = one.task, one.task.plan.data_card()
+    edge, server = task.plan.build_halves()
+    groups = [{"params": list(edge.parameters()), "lr": task.learning_rate}] if task.plan.trains_edge else []
     groups += server_groups(task, server)
-    decay = task.weight_decay
-    if task.optimizer == "adamw":
+    decay = task.plan.weight_decay
+    if task.plan.optimizer == "adamw":
         optimizer: torch.optim.Optimizer = torch.optim.AdamW(groups, weight_decay=decay)
     else:
-        optimizer = torch.optim.SGD(groups, lr=0, momentum=task.momentum, weight_decay=decay)
+        optimizer = torch.optim.SGD(groups, lr=0, momentum=task.plan.momentum, weight_decay=decay)
     for number in range(steps):
         examples = one.batches.smash(frozen(one, initial(one)), number).examples
         batch, (mean,), (std,) = one.data.originals(), card.mean, card.std
@@ -163,7 +166,7 @@ def test_passes_cover_all_examples_and_nobody_is_left_alone(num_train: int, chan
     edge = frozen(one, initial(one))
     batches = [one.batches.smash(edge, number).examples.tolist() for number in range(len(one.batches))]
     assert [len(batch) for batch in batches] == sizes
-    whole = len(sizes) // one.task.local_epochs if not one.task.local_steps else len(sizes)
+    whole = len(sizes) // one.task.plan.local_epochs if not one.task.plan.local_steps else len(sizes)
     for first in range(0, len(sizes), whole):
         seen = list(itertools.chain(*batches[first : first + whole]))[:num_train]
         assert len(set(seen)) == len(seen)
@@ -182,8 +185,8 @@ def test_passes_cover_all_examples_and_nobody_is_left_alone(num_train: int, chan
         {"pipeline": "BatchShuffle(k=0.5)"},
         {"pipeline": "PatchShuffle()", "train_edge": False},
         {"edge_blocks": 0},
-        {"optimizer": "adamw", "learning_rate": 1e-3, "edge_learning_rate": 5e-4},
-        {"optimizer": "adamw", "learning_rate": 1e-3, "edge_learning_rate": 5e-4, "pipeline": "PatchShuffle()"},
+        {"optimizer": "adamw", "learning_rate": 5e-4},
+        {"optimizer": "adamw", "learning_rate": 5e-4, "pipeline": "PatchShuffle()"},
     ],
     ids=str,
 )
@@ -193,16 +196,16 @@ def test_one_client_and_a_server_train_what_one_machine_trains(changes: dict[str
     edge, other = central(one, 6)
     assert close(state.weights, edge, 1e-6)
     assert close(server, other, 1e-6)
-    assert state.steps == (6 if one.task.trains_edge else 0)
-    begun = initial(one).weights, dict(shared_tensors(one.task.build_halves()[1]))
-    assert close(state.weights, begun[0], 1e-4) == (not one.task.trains_edge)
+    assert state.steps == (6 if one.task.plan.trains_edge else 0)
+    begun = initial(one).weights, dict(shared_tensors(one.task.plan.build_halves()[1]))
+    assert close(state.weights, begun[0], 1e-4) == (not one.task.plan.trains_edge)
     assert not close(server, begun[1], 1e-4)
 
 
 def test_learning_rates_of_the_halves_are_their_own() -> None:
     """The oracle must be able to tell: with another rate at the client, it trains something else."""
     state, _ = split_federation(client(), 3)
-    assert not close(state.weights, central(client(edge_learning_rate=0.021), 3)[0], 1e-6)
+    assert not close(state.weights, central(client(learning_rate=0.021), 3)[0], 1e-6)
     assert not close(state.weights, central(client(weight_decay=0.011), 3)[0], 1e-6)
 
 
@@ -216,7 +219,7 @@ def test_gradients_of_one_message_are_all_taken_at_the_weights_their_batches_wer
         slopes.append({name: parameter.grad for name, parameter in edge.named_parameters()})
     late = one.apply_gradients(start, 2, gradients)
     assert late.steps == 2
-    rate, decay, momentum = TASK.edge_learning_rate, TASK.weight_decay, TASK.momentum
+    rate, decay, momentum = TASK.learning_rate, TASK.plan.weight_decay, TASK.plan.momentum
     for name, weight in start.weights.items():
         velocity = slopes[0][name] + decay * weight
         middle = weight - rate * velocity
@@ -294,9 +297,9 @@ def test_a_half_that_is_not_trained_stays_as_the_seed_made_it() -> None:
         for parameter in edge.parameters():
             parameter.zero_()
     for round_number, rate in ((1, 0.0), (2, 0.5)):
-        later = client(train_edge=False, round=round_number, edge_learning_rate=rate)
+        later = client(train_edge=False, round=round_number, learning_rate=rate)
         assert close(dict(shared_tensors(later.load_edge({}))), weights, 0)
-    assert close(dict(shared_tensors(TASK.build_halves()[0])), weights, 0)
+    assert close(dict(shared_tensors(TASK.plan.build_halves()[0])), weights, 0)
     assert not close(dict(shared_tensors(client(seed=4).load_edge({}))), weights, 1e-3)
 
 
@@ -347,7 +350,7 @@ def test_adversarial_training_raises_the_loss_of_the_attacker_that_it_simulates(
     """Both runs train the same network in the same way; in one of them the client half works against it."""
 
     def final_loss(weight: float) -> float:
-        changes = {"optimizer": "adamw", "learning_rate": 1e-3, "edge_learning_rate": 1e-2}
+        changes = {"optimizer": "adamw", "learning_rate": 1e-2}
         one = client(pipeline=ADVERSARY.format(weight), **changes)
         state, _ = split_federation(one, 60)
         network = one.pipeline.edge_training.build_network(16, 16, 49, torch.Generator())
@@ -389,14 +392,14 @@ def test_the_simulated_attacker_is_trained_by_adam_on_its_own_loss_and_stays_at_
             later.optimizer[f"1/{at}/exp_avg"], 0.9 * first[at] + 0.1 * slope, atol=1e-7, rtol=1e-4
         )
     for at, (slope, (name, weight)) in enumerate(zip(against, edge.named_parameters(), strict=True)):
-        velocity = 0.9 * state.optimizer[f"0/{at}/momentum_buffer"] + slope + TASK.weight_decay * weight
-        expected = (weight - TASK.edge_learning_rate * velocity).detach()
+        velocity = 0.9 * state.optimizer[f"0/{at}/momentum_buffer"] + slope + TASK.plan.weight_decay * weight
+        expected = (weight - TASK.learning_rate * velocity).detach()
         torch.testing.assert_close(later.weights[name], expected, atol=1e-6, rtol=1e-4)
 
 
 def test_adversarial_training_trains_the_half_unasked() -> None:
-    assert client(train_edge=False, pipeline=ADVERSARY.format(1.0)).task.trains_edge
-    assert not client(train_edge=False, pipeline="PatchShuffle()").task.trains_edge
+    assert split_plan(client(train_edge=False, pipeline=ADVERSARY.format(1.0)).task.plan).trains_edge
+    assert not split_plan(client(train_edge=False, pipeline="PatchShuffle()").task.plan).trains_edge
 
 
 # ---- evaluation
@@ -443,7 +446,7 @@ def same_images(first: Batch, second: Batch) -> bool:
 
 def test_attacked_images_are_the_same_in_all_rounds_and_pipelines() -> None:
     first = client().audits.truth(0)
-    assert len(first.original) == len(first.seen) == TASK.probe_images
+    assert len(first.original) == len(first.seen) == TASK.plan.probe_images
     assert same_images(first.original, first.seen)
     for changes in ({"round": 2}, {"pipeline": "PatchShuffle()"}, {"pipeline": "ImageNoise()"}, {"batch_size": 4}):
         other = client(**changes).audits.truth(0)
@@ -457,7 +460,7 @@ def test_an_audit_batch_is_of_the_size_of_training_and_changes_behind_the_attack
     one = client(edge_blocks=0)
     edge = frozen(one, initial(one))
     sent = one.audits.send(edge, 0, 3)
-    assert sent.shape == (3, TASK.batch_size, 16, 16)
+    assert sent.shape == (3, TASK.plan.batch_size, 16, 16)
     attacked = edge.embed(normalise(one.audits.truth(0).original.images, one.data.card))
     pool = edge.embed(normalise(one.data.originals().images, one.data.card))
     for sending in sent:
@@ -465,12 +468,12 @@ def test_an_audit_batch_is_of_the_size_of_training_and_changes_behind_the_attack
         distance = (sending[:, None] - pool).abs().amax((2, 3))
         found = distance.argmin(1)
         assert distance.amin(1).max() < 1e-5, "all of them are the client's"
-        assert len(set(found.tolist())) == TASK.batch_size, "and different ones"
+        assert len(set(found.tolist())) == TASK.plan.batch_size, "and different ones"
     for one_sending, other in itertools.combinations(sent[:, 2:], 2):
         assert not torch.allclose(one_sending, other, atol=1e-3)
     assert torch.equal(one.audits.send(edge, 0, 3), sent)
     assert torch.equal(one.audits.targets(0)[:2], one.audits.truth(0).original.targets)
-    assert len(one.audits.targets(0)) == TASK.batch_size
+    assert len(one.audits.targets(0)) == TASK.plan.batch_size
 
 
 @pytest.mark.parametrize("pipeline", ["PatchShuffle()", "BatchShuffle(k=0.5)", "PatchShuffle() | BatchShuffle(k=0.25)"])
@@ -479,7 +482,7 @@ def test_the_told_order_is_the_order_of_the_sending(pipeline: str) -> None:
     edge = frozen(one, initial(one))
     tokens, sent = plain.audits.send(edge, 1, 2), one.audits.send(edge, 1, 2)
     orders = one.audits.orders(1, 2, 16)
-    assert orders.shape == (2, TASK.batch_size, 16)
+    assert orders.shape == (2, TASK.plan.batch_size, 16)
     assert not torch.equal(orders[0], orders[1])
     for sending, unshuffled, order in zip(sent, tokens, orders, strict=True):
         torch.testing.assert_close(sending, unshuffled.flatten(0, 1)[order], atol=1e-6, rtol=1e-5)
@@ -496,7 +499,7 @@ def test_where_the_server_holds_the_training_images_test_images_are_attacked() -
         images = one.audits.truth(0).original.images
         assert all_among(images, one.data.test_plain(torch.arange(one.data.num_test)).images) == attacks_test
         assert all_among(images, one.data.originals().images) == (not attacks_test)
-        assert len(one.audits.targets(0)) == TASK.batch_size
+        assert len(one.audits.targets(0)) == TASK.plan.batch_size
 
 
 def test_a_pool_smaller_than_a_batch_is_sent_whole() -> None:
@@ -509,7 +512,7 @@ def test_the_audit_step_is_one_plain_step_on_the_first_sending() -> None:
     edge, gradient = one.load_edge({}), some_gradient(one)
     update = one.audits.step(edge, 1, gradient)
     moved = copy.deepcopy(edge)
-    optimizer = torch.optim.SGD(moved.parameters(), lr=TASK.edge_learning_rate, weight_decay=TASK.weight_decay)
+    optimizer = torch.optim.SGD(moved.parameters(), lr=TASK.learning_rate, weight_decay=TASK.plan.weight_decay)
     # Unshuffled: the gradient goes back to where each token came from.
     order = one.audits.orders(1, 1, 16)[0]
     origin = torch.zeros_like(gradient).flatten(0, 1).index_copy(0, order.flatten(), gradient.flatten(0, 1))

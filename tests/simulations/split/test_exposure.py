@@ -28,7 +28,7 @@ PRIVATE = FeatureDP(clip=1.0, noise_multiplier=1.0)
 
 
 def task_of(settings: Experiment, **changes: Any) -> Task:
-    return replace(settings.task(Pipeline()), **changes)
+    return settings.plan(Pipeline()).at(0).but(**changes)
 
 
 def cards(rows: list[dict[str, Any]], attack: str) -> dict[int, dict[str, Any]]:
@@ -45,7 +45,7 @@ def sent_by(wire: Wire, until: int, partition: int, pipeline: str = "") -> Count
     found: Counter[int] = Counter()
     for at, request, reply in wire.of("train.step"):
         task = json.loads(request.content["config"]["task"])
-        if at == partition and task["pipeline"] == pipeline and task["round"] <= until:
+        if at == partition and task["plan"]["pipeline"] == pipeline and task["round"] <= until:
             for rows in tensors_of(reply, "examples").values():
                 found.update(rows.tolist())
     return found
@@ -57,7 +57,7 @@ def images_sent_by(wire: Wire, until: int, partition: int, pipeline: str) -> Cou
     for at, request, reply in wire.of("evaluate.smash"):
         config = request.content["config"]
         task = json.loads(config["task"])
-        if at == partition and task["pipeline"] == pipeline and task["round"] <= until:
+        if at == partition and task["plan"]["pipeline"] == pipeline and task["round"] <= until:
             found.update(range(config["first"], config["first"] + len(tensors_of(reply, "features")["0"])))
     return found
 

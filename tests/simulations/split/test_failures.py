@@ -247,7 +247,7 @@ def failures(run: Federation) -> list[tuple[int, str]]:
 
 def assert_averaged(run: Federation) -> None:
     """The client half moved by the mean of the updates that came, weighted by examples."""
-    before, _ = run.task.build_halves()
+    before, _ = run.task.plan.build_halves()
     updates = {p: tensors_of(reply, "arrays") for p, _, reply in run.wire.of("train.collect")}
     total = sum(run.clients.sizes[p][0] for p in updates)
     for name, weight in before.named_parameters():

@@ -20,6 +20,7 @@ from attacks.registry import ATTACKS
 from attacks.smashed.base import SmashedAttack, SmashedData
 from clients.auxiliary import Auxiliary
 from clients.records import tensors_of
+from clients.split.plan import split_plan
 from defenses.pipeline import Pipeline
 from simulations.experiment import Experiment
 from simulations.run_directory import read_lines
@@ -212,7 +213,7 @@ def test_batches_in_a_message_change_no_number_that_a_client_sends(tmp_path: Pat
         found.append(split_rows(settings, wire))
         features = defaultdict(list)
         for partition, request, reply in wire.of("train.step"):
-            pipeline = json.loads(request.content["config"]["task"])["pipeline"]
+            pipeline = json.loads(request.content["config"]["task"])["plan"]["pipeline"]
             features[pipeline, partition] += tensors_of(reply, "features").values()
         sent.append({place: torch.cat(batches) for place, batches in features.items()})
     assert len(sent[0]) == 4
@@ -308,7 +309,7 @@ def test_no_message_holds_an_order_and_none_sent_down_holds_images_or_labels(tmp
         tmp_path / "run", defenses="BatchShuffle(k=0.4)", rounds=1, attack_rounds="last", train_edge=train_edge
     )
     split_rows(settings, wire)
-    data = settings.task(Pipeline()).load_data()
+    data = settings.plan(Pipeline()).load_data()
     private = {image.flatten().numpy().tobytes() for part in (data.train, data.test) for image in part.images.float()}
     for _, message_type, request, reply in wire.messages:
         assert set(request.content) <= REQUESTS[message_type]
@@ -347,7 +348,7 @@ def test_orders_are_sent_only_to_an_attack_that_asks(tmp_path: Path, told_order:
         [
             (tensors_of(reply, "target-0")["features"][0], tensors_of(reply, "orders")["target-0"][0])
             for _, request, reply in wire.of("train.smash")
-            if json.loads(request.content["config"]["task"])["pipeline"] == pipeline
+            if json.loads(request.content["config"]["task"])["plan"]["pipeline"] == pipeline
         ]
         for pipeline in ("", "BatchShuffle(k=0.4)")
     )
@@ -363,8 +364,8 @@ def test_orders_are_sent_only_to_an_attack_that_asks(tmp_path: Path, told_order:
 
 def attacked_tokens(wire: Wire, settings: Experiment, part: str) -> list[bool]:
     """Whether each attacked image of the undefended run is one of the client's own examples in a part of the data."""
-    task = settings.task(Pipeline())
-    data, (edge, _) = task.load_data(), task.build_halves()
+    plan = split_plan(settings.plan(Pipeline()))
+    data, (edge, _) = plan.load_data(), plan.build_halves()
     shares = {at: tensors_of(request, "indices") for at, request, _ in wire.of("query.setup")}
     found = []
     for partition, _, reply in wire.of("train.smash"):
@@ -387,12 +388,12 @@ def test_where_the_servers_examples_come_from(tmp_path: Path, auxiliary: str, at
     assert not [row for row in rows if row["status"] == "failed"]
     assert all(attacked_tokens(wire, settings, attacked))
     assert not any(attacked_tokens(wire, settings, {"train": "test", "test": "train"}[attacked]))
-    task, shares = settings.task(Pipeline()), [request for _, request, _ in wire.of("query.setup")]
+    plan, shares = settings.plan(Pipeline()), [request for _, request, _ in wire.of("query.setup")]
     clients = torch.cat([tensors_of(request, "indices")["train"] for request in shares])
     assert len(clients.unique()) == len(clients) == {"held-out": 96, "private": 120, "photos": 120}[auxiliary]
-    ours = Auxiliary(task).examples()
+    ours = Auxiliary(plan).examples()
     assert ours.images.shape[1:] == (1, 28, 28)
-    own = set(Auxiliary(task).indices(task.load_data().train.labels.numpy()).tolist()) & set(clients.tolist())
+    own = set(Auxiliary(plan).indices(plan.load_data().train.labels.numpy()).tolist()) & set(clients.tolist())
     # Indices of another data set are no examples of this one.
     assert (auxiliary == "photos") or len(own) == {"held-out": 0, "private": 120}[auxiliary]
     cards = [row["setting"] for row in rows if row["attack"] == DECODER and row["metric"] == "psnr"]

@@ -95,7 +95,7 @@ def test_a_job_builds_its_model_and_its_auxiliary_data_once(job: AttackJob, monk
         original = getattr(owner, name)
         monkeypatch.setattr(owner, name, lambda one, n=name, o=original: calls.append(n) or o(one))
     several = tuple(parse_attacks("LabelInference(); LossThreshold(); InvertingGradients(iterations=1, restarts=1)"))
-    observed = replace(job.observed, task=replace(job.task, seed=91))  # of no other test: fitted attacks are cached
+    observed = replace(job.observed, task=job.task.but(seed=91))  # of no other test: fitted attacks are cached
     outcomes = run_job(replace(job, attacks=several, observed=observed)).outcomes
     assert [outcome.error for outcome in outcomes] == ["", "", ""]
     assert sorted(calls) == ["build_model", "examples"]

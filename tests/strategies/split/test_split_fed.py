@@ -15,6 +15,8 @@ from torch.nn import functional as F
 
 from attacks.normalisation import normalise
 from clients.records import tensors_of
+from clients.scenarios import read_task
+from clients.split.plan import split_plan
 from clients.task import Task
 from defenses.spec import parse
 from simulations.experiment import Experiment
@@ -72,15 +74,15 @@ def federation(settings: Experiment, clients: int, pipeline: str = "") -> Federa
     wire, rows = Wire(), Rows()
     exchange = Exchange(LocalGrid(clients, wire), {at: 100 + at for at in range(clients)}, 60.0)
     found = set_up(exchange, settings)
-    task = replace(settings.task(parse(pipeline)), card=found.card)
+    plan = split_plan(replace(settings.plan(parse(pipeline)), card=found.card))
     server = SplitFed(
-        task=task,
+        plan=plan,
         auditor=Auditor(exchange, AttackPool(0), rows, share_images=False),  # type: ignore[arg-type]
         holders={p: Holder(*sizes, found.labels.get(p)) for p, sizes in found.sizes.items()},
         schedule=schedule_of(settings),
         batches_per_message=settings.batches_per_message,
     )
-    return Federation(server, task, found, rows, wire)
+    return Federation(server, plan.at(0), found, rows, wire)
 
 
 def settings_for(out: Path, **changes: Any) -> Experiment:
@@ -114,14 +116,14 @@ def batches_sent(run: Federation) -> dict[tuple[int, int], list[list[Tensor]]]:
     """(round, partition) -> messages -> examples of each batch, as the clients named them."""
     found: dict[tuple[int, int], list[list[Tensor]]] = {}
     for partition, request, reply in run.wire.of("train.step"):
-        at = Task.from_json(request.content["config"]["task"]).round
+        at = read_task(request.content["config"]["task"]).round
         found.setdefault((at, partition), []).append(list(tensors_of(reply, "examples").values()))
     return found
 
 
 def data_of(run: Federation) -> dict[int, tuple[Tensor, Tensor]]:
     """Partition -> normalised images and classes of its training examples."""
-    data = run.task.load_data()
+    data = run.task.plan.load_data()
     found = {}
     for partition, request, _ in run.wire.of("query.setup"):
         mine = tensors_of(request, "indices")["train"]
@@ -161,7 +163,7 @@ def test_one_client_and_one_batch_a_message_is_central_training(
         tmp_path, train_edge=train_edge, optimizer=optimizer, batches_per_message=1, weight_decay=0.01, train_limit=80
     )
     run = federation(settings, 1, pipeline)
-    edge, server = copy.deepcopy(run.task.build_halves())
+    edge, server = copy.deepcopy(run.task.plan.build_halves())
     for at in range(1, ROUNDS + 1):
         run.server.train_round(at)
     images, classes = data_of(run)[0]
@@ -184,7 +186,7 @@ def test_one_client_and_one_batch_a_message_is_central_training(
         losses.append(sum(round_losses) / 64)
     assert run.rows.of("train-loss") == pytest.approx(losses, abs=1e-5)
     assert_halves(run, edge, server, settings)
-    initial = dict(run.task.build_halves()[0].named_parameters())
+    initial = dict(run.task.plan.build_halves()[0].named_parameters())
     moved = {name for name, tensor in run.server.edge.items() if not torch.equal(tensor, initial[name])}
     assert bool(moved) == train_edge
 
@@ -198,7 +200,7 @@ def test_several_clients_against_a_slow_loop(tmp_path: Path, count: int) -> None
     )  # fmt: skip
     run = federation(settings, 3)
     sizes = {p: train for p, (train, _) in run.clients.sizes.items()}
-    edge, server = copy.deepcopy(run.task.build_halves())
+    edge, server = copy.deepcopy(run.task.plan.build_halves())
     for at in range(1, ROUNDS + 1):
         run.server.train_round(at)
     sent, data = batches_sent(run), data_of(run)
@@ -267,7 +269,7 @@ def test_learning_rates_reach_the_steps(tmp_path: Path) -> None:
     """Plain SGD on one batch moves every weight by its own rate times its gradient."""
     settings = replace(settings_for(tmp_path, local_steps=1, train_edge=True), momentum=0.0)
     run = federation(settings, 1)
-    edge, server = copy.deepcopy(run.task.build_halves())
+    edge, server = copy.deepcopy(run.task.plan.build_halves())
     run.server.train_round(1)
     images, classes = data_of(run)[0]
     (((examples,),),) = batches_sent(run).values()
@@ -322,8 +324,8 @@ def test_evaluation_pools_all_clients_test_images(tmp_path: Path, count: int) ->
     run = federation(settings, 2)
     run.server.train_round(1)
     run.server.evaluate_round(1)
-    edge, _ = run.task.build_halves()
-    data = run.task.load_data()
+    edge, _ = run.task.plan.build_halves()
+    data = run.task.plan.load_data()
     with torch.no_grad():
         logits = run.server.server(edge(normalise(data.test.images.float() / 255, data)))
     loss = float(F.cross_entropy(logits, data.test.labels))

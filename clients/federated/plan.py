@@ -1,0 +1,29 @@
+"""What a run of federated learning fixes for its clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clients.task import Plan, WholeModelPlan
+
+
+@dataclass(frozen=True)
+class FederatedPlan(WholeModelPlan):
+    """A plan of federated learning.
+
+    Attributes:
+        probe_mode: "train" or "eval", of the model in probes.
+    """
+
+    probe_mode: str = "train"
+
+
+def federated_plan(plan: Plan) -> FederatedPlan:
+    """The plan as that of federated learning.
+
+    Raises:
+        TypeError: When it is of another scenario.
+    """
+    if not isinstance(plan, FederatedPlan):
+        raise TypeError(f"a run of scenario {plan.scenario!r} sends no probes")
+    return plan

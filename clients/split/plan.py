@@ -1,0 +1,86 @@
+"""What a split run fixes for its clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clients.models.halves import EdgeHalf, ServerHalf, SplitShape, build_split_model, default_width
+from clients.task import Plan
+from defenses.base import DefenseError
+
+
+@dataclass(frozen=True)
+class SplitPlan(Plan):
+    """A plan of split learning.
+
+    Attributes:
+        patch_size: Side of a patch in pixels.
+        depth: Transformer blocks of both halves together.
+        heads: Attention heads of a block.
+        edge_blocks: Blocks of the client half, unless a defence asks for another number.
+        train_edge: The client half is trained and averaged (SplitFed); else it stays as it was initialised.
+        pretrained: Path of a file of weights to start from (see ``clients.models.pretrained``) everywhere; "": random weights.
+        optimizer: "sgd" or "adamw", of both halves.
+    """
+
+    patch_size: int = 4
+    depth: int = 4
+    heads: int = 4
+    edge_blocks: int = 1
+    train_edge: bool = False
+    pretrained: str = ""
+    optimizer: str = "sgd"
+
+    def build_halves(self) -> tuple[EdgeHalf, ServerHalf]:
+        """Both halves of the split model, with the same initial weights for the same seed and file wherever they are built.
+
+        Raises:
+            ModelError: When sizes do not fit each other or the images, or the file of weights cannot be used.
+            DefenseError: When the pipeline cannot protect such tokens.
+        """
+        card, pipeline = self.data_card(), self.defenses()
+        shape = SplitShape(
+            patch_size=self.patch_size,
+            width=self.width or default_width(self.model),
+            depth=self.depth,
+            heads=self.heads,
+            edge_blocks=self.edge_blocks if pipeline.edge_blocks is None else pipeline.edge_blocks,
+            widening=pipeline.widening,
+            raw_patches=pipeline.raw_patches,
+        )
+        edge, server = build_split_model(
+            self.model,
+            num_classes=card.num_classes,
+            input_shape=card.input_shape,
+            shape=shape,
+            seed=self.seed,
+            pretrained=self.pretrained,
+        )
+        rows, columns = edge.grid
+        for defense in pipeline.smashed_defenses:
+            if defense.widening > 1 and rows != columns:
+                raise DefenseError(
+                    f"{defense} needs a square grid of tokens, and images give {rows} x {columns}; set image-size"
+                )
+            defense.check_batch(self.batch_size, edge.num_tokens, edge.dim)
+        return edge, server
+
+    @property
+    def trains_edge(self) -> bool:
+        """Whether the client half is trained: by the experiment's will or because a defence is nothing else.
+
+        Where tokens are the patches' pixels, the client half has no weights.
+        """
+        pipeline = self.defenses()
+        return (self.train_edge or pipeline.edge_training is not None) and not pipeline.raw_patches
+
+
+def split_plan(plan: Plan) -> SplitPlan:
+    """The plan as that of a split run.
+
+    Raises:
+        TypeError: When it is of another scenario.
+    """
+    if not isinstance(plan, SplitPlan):
+        raise TypeError(f"a run of scenario {plan.scenario!r} has no client half")
+    return plan
