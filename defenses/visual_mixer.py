@@ -116,37 +116,6 @@ class VisualMixer(InputDefense):
         return Batch(shuffle_windows(batch.images, levels, generator, self.channels), batch.targets)
 
 
-@dataclass(frozen=True, repr=False)
-class BlockShuffle(InputDefense):
-    """Permutes square blocks inside fixed windows: what the released VisualMixer data-set generator does.
-
-    It differs from Algorithm 1 in all that matters: the window does not depend on VFE (both of its branches permute
-    2 x 2 blocks), and the pixels inside a block stay together. The published accuracies may come from it.
-
-    Attributes:
-        window: Side of a window in pixels, a multiple of ``blocks``.
-        blocks: Blocks per side of a window.
-    """
-
-    always_shown: ClassVar[tuple[str, ...]] = ("window", "blocks")
-    source: ClassVar[str] = "Released code of Li et al., VisualMixer, NDSS 2024 (data-set generator)"
-    at_inference: ClassVar[bool] = True
-    resamples: ClassVar[bool] = False
-    adaptive_attacks: ClassVar[tuple[str, ...]] = ("LearnedRestorer", "WindowMean", "Shredder", "Jigsaw")
-
-    window: int = 8
-    blocks: int = 2
-
-    def __post_init__(self) -> None:
-        require(is_whole(self.blocks) and self.blocks >= 1, self, "blocks", "a whole number of 1 or more")
-        fits = is_whole(self.window) and self.window >= 1 and self.window % self.blocks == 0
-        require(fits, self, "window", f"a positive multiple of blocks, {self.blocks}")
-
-    def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
-        """Permutes the blocks; targets are unchanged."""
-        return Batch(block_shuffle(batch.images, self.window, self.blocks, generator), batch.targets)
-
-
 def shuffle_windows(
     images: Tensor, levels: list[Level], generator: torch.Generator, channels: str = "per-channel"
 ) -> Tensor:
@@ -172,38 +141,6 @@ def shuffle_windows(
             target = (inside + image.unsqueeze(1) * (planes * area)).flatten() + plane
             source.view(-1).scatter_(0, target.flatten(), _shuffled(inside, planes, area, generator).flatten())
     return images.flatten(2).gather(2, source.to(images.device).expand(-1, depth, -1)).view_as(images)
-
-
-def block_shuffle(images: Tensor, window: int, n: int, generator: torch.Generator) -> Tensor:
-    """Permutes the n x n blocks of every window, channel by channel; pixels inside a block keep their places.
-
-    Args:
-        images: (B, C, H, W), any dtype.
-        window: Side of a window in pixels, a multiple of ``n``. Edge windows hold fewer blocks; a block cut by the edge
-            stays as it is.
-        n: Blocks per side of a window.
-        generator: CPU generator.
-
-    Returns:
-        (B, C, H, W), a new tensor.
-
-    Raises:
-        ValueError: When ``n`` does not divide ``window``.
-    """
-    if n < 1 or window < 1 or window % n:
-        raise ValueError(f"window is {window} and n is {n}; allowed: a positive window that n divides")
-    side = window // n
-    rows, columns = (length // side for length in images.shape[-2:])
-    if rows * columns == 0:
-        return images.clone()
-    every = torch.ones(len(images), -(-rows // n), -(-columns // n), dtype=torch.bool)
-    numbers = torch.arange(rows * columns).view(rows, columns).expand(*images.shape[:2], -1, -1)
-    source = shuffle_windows(numbers, [(n, every)], generator).flatten(2)[..., None, None].to(images.device)
-    out = images.clone()
-    tiles = out.unfold(2, side, side).unfold(3, side, side)
-    blocks = tiles.flatten(2, 3)
-    tiles.copy_(blocks.gather(2, source.expand_as(blocks)).view_as(tiles))
-    return out
 
 
 def _spans(length: int, window: int) -> list[tuple[int, int, int]]:

@@ -12,12 +12,11 @@ from torch import Tensor
 
 from defenses import visual_mixer
 from defenses.base import Batch, generator_for
+from defenses.block_shuffle import BlockShuffle, block_shuffle
 from defenses.spec import parse
 from defenses.vfe import shuffled_vfe_mean, vfe_image, vfe_region
 from defenses.visual_mixer import (
-    BlockShuffle,
     VisualMixer,
-    block_shuffle,
     shuffle_windows,
 )
 from defenses.visual_mixer_bounds import shuffled_vfe_variance
