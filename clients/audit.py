@@ -6,7 +6,7 @@ loses) and against the *transformed* ones that entered the model (what the gradi
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -31,7 +31,7 @@ MAX_PSNR = 100.0
 """dB; an exact recovery would be infinite, and an average must not drop it. float32 images end near 140 dB."""
 
 COUNTS, MOST_COUNTED = "counts", 1000
-"""What stands before the names of counts among the scores; images of a client, evenly spaced, that are counted at most."""
+"""What stands before the names of totals among the scores; images of a client, evenly spaced, that are counted at most."""
 
 BASELINE_IMAGES = 8
 """As many as gradient inversion reconstructs of a larger batch by default."""
@@ -144,19 +144,21 @@ def audit_baselines(client: Client, observation: str, *, pictures: bool) -> Audi
         scores["baseline:uniform:label-accuracy"].extend(uniform_label_accuracy(truth.original, paired=known.paired))
         if pictures and not known.whole_round:
             shared |= {f"original-{target}": truth.original.images, f"protected-{target}": truth.seen.images}
-    scores |= {f"{COUNTS}:{name}": [float(number)] for name, number in defense_counts(client).items()}
+    scores |= {f"{COUNTS}:{name}": [float(number)] for name, number in defense_totals(client).items()}
     return Audited(dict(scores), shared)
 
 
-def defense_counts(client: Client) -> dict[str, int]:
-    """Totals of what the input defences do to this client's training images, "counted-images" of them; see ``InputDefense.counts``.
+def defense_totals(client: Client) -> dict[str, float]:
+    """What the input defences do to this client's training images, "counted-images" of them; see ``InputDefense.totals``.
 
-    Each is a sum over many images. The draws of defences before the one that counts are not those of training.
+    Each is a sum over many images. The draws are not those of training, so that they tell nothing about these.
     """
     chosen = torch.linspace(0, client.data.num_train - 1, min(client.data.num_train, MOST_COUNTED)).long()
-    totals: Counter[str] = Counter()
+    totals: dict[str, float] = defaultdict(float)
     for at, piece in enumerate(chunks(len(chosen), CHUNK)):
-        totals.update(client.pipeline.counts(client.data.plain(chosen[piece]), (*client.data.key("counts"), at)))
+        found = client.pipeline.totals(client.data.plain(chosen[piece]), (*client.data.key("counts"), at))
+        for name, number in found.items():
+            totals[name] += number
     return {**totals, "counted-images": len(chosen)} if totals else {}
 
 

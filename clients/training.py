@@ -24,10 +24,8 @@ from attacks.normalisation import normalise
 from clients.federated.plan import federated_plan
 from clients.local_data import CHUNK, Client, KeptExamples, Probed, Truths, chunks, join, rows
 from clients.task import load_weights
-from defenses.base import Batch, InputDefense, Key, Training, TrainingDefense, Update, generator_for
+from defenses.base import Batch, Key, Training, TrainingDefense, Update, generator_for
 from defenses.pipeline import Pipeline
-from defenses.visual_mixer import VisualMixer
-from defenses.visual_mixer_windows import window_sides
 
 Ledger = dict[str, dict[str, Any]]
 """What training defences must remember: their state under "train", and under "probe" that of the server's probes."""
@@ -192,15 +190,11 @@ class LocalClient(Client):
         return rows(self.data.view(chosen, self.data.key("probe", self.task.round, "batch", target)), slice(count))
 
     def probed_windows(self, target: int) -> Tensor | None:
-        """Sides of the windows that VisualMixer shuffled each pixel of a probe in, (B, H, W) int64; for upper bounds only.
+        """Sides of the windows that each pixel of a probe was shuffled in, (B, H, W) int64; for upper bounds only.
 
-        None unless it is the first input defence: what an earlier one drew for these images is not drawn again here.
+        None where the first input defence has none: what it draws for these images is not drawn again here.
         """
-        first = next((d for d in self.pipeline.defenses if isinstance(d, InputDefense)), None)
-        if not isinstance(first, VisualMixer):
-            return None
-        images = self.probed(target).original.images
-        return window_sides(first.partition(images), *images.shape[-2:])
+        return self.pipeline.window_sides(self.probed(target).original.images)
 
     def evaluate(self, weights: Mapping[str, Tensor]) -> dict[str, float]:
         """Accuracy and mean loss of the global model on the local test share, on clean images and as deployed.

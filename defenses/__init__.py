@@ -18,6 +18,7 @@ from defenses.base import (
     TrainingDefense,
     UpdateDefense,
 )
+from defenses.block_shuffle import BlockShuffle
 from defenses.blur import Blur, Downsample
 from defenses.clipping import Clip
 from defenses.dp_sgd import DPSGD
@@ -31,7 +32,7 @@ from defenses.registry import DEFENSES
 from defenses.spec import SpecError, parse, parse_pipelines
 from defenses.spectral_shuffle import SpectralShuffle
 from defenses.st_adam import STAdam
-from defenses.visual_mixer import BlockShuffle, VisualMixer
+from defenses.visual_mixer import VisualMixer
 
 __all__ = [
     "ATS",

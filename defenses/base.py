@@ -170,9 +170,22 @@ class InputDefense(Defense):
         """Maps a batch to a protected batch of the same shape, with images in [0, 1]; the argument stays unchanged."""
         raise NotImplementedError
 
-    def counts(self, images: Tensor) -> dict[str, int]:
-        """Totals over (B, C, H, W) images of what it does to them, which a client may report; most have nothing to count."""
+    def totals(self, images: Tensor, protected: Tensor) -> dict[str, float]:
+        """What it did to images, added up over them, which a client may report; most have nothing to report.
+
+        Sums over batches and clients must be sums over all of their images, so means are reported as sums.
+
+        Args:
+            images: (B, C, H, W), as they reached it.
+            protected: The same images as it returned them.
+        """
         return {}
+
+    def window_sides(self, images: Tensor) -> Tensor | None:
+        """Sides of the windows inside which it shuffles each pixel of (B, C, H, W) images, where the images decide them: (B, H, W)
+        int64, in pixels. None of a defence that does no such thing.
+        """
+        return None
 
     def idle(self, height: int, width: int) -> str:
         """Why its idea does nothing to images of this size although it runs, with what to change; "" when it acts."""

@@ -131,16 +131,22 @@ class Pipeline:
         """Text of the stages of ``protect_test``; "" where there are none."""
         return " | ".join(repr(d) for _, d in self._stages(InputDefense) if d.at_inference)
 
-    def counts(self, batch: Batch, key: Key) -> dict[str, int]:
-        """What the input stages count of a batch, each as it reaches the stage; see ``InputDefense.counts``."""
+    def totals(self, batch: Batch, key: Key) -> dict[str, float]:
+        """What the input stages do to a batch, each to what reaches the stage; see ``InputDefense.totals``."""
         stages: list[tuple[int, InputDefense]] = list(self._stages(InputDefense))
-        counting = [at for at, (_, defense) in enumerate(stages) if type(defense).counts is not InputDefense.counts]
-        totals: dict[str, int] = {}
-        for index, defense in stages[: max(counting, default=-1) + 1]:
-            for name, number in defense.counts(batch.images).items():
+        telling = [at for at, (_, defense) in enumerate(stages) if type(defense).totals is not InputDefense.totals]
+        totals: dict[str, float] = {}
+        for index, defense in stages[: max(telling, default=-1) + 1]:
+            protected = defense.protect_batch(batch, generator_for(*key, index))
+            for name, number in defense.totals(batch.images, protected.images).items():
                 totals[name] = totals.get(name, 0) + number
-            batch = defense.protect_batch(batch, generator_for(*key, index))
+            batch = protected
         return totals
+
+    def window_sides(self, images: Tensor) -> Tensor | None:
+        """See ``InputDefense.window_sides``; of the first input stage alone, because what later ones get is drawn."""
+        first: InputDefense | None = next((defense for _, defense in self._stages(InputDefense)), None)
+        return first.window_sides(images) if first else None
 
     def idle(self, height: int, width: int) -> list[str]:
         """Why input stages do nothing to images of this size; see ``InputDefense.idle``."""

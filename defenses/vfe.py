@@ -20,73 +20,28 @@ def pair_count(height: int, width: int) -> int:
     return height * (width - 1) + width * (height - 1)
 
 
-def vfe_region(region: Tensor) -> Tensor:
-    """Sum of squared differences between neighbours inside a region (equation 2).
-
-    Args:
-        region: (..., h, w), any range; low precision is widened to float32.
-
-    Returns:
-        (...), in squared pixel units; 0 for a constant region or a single pixel.
-    """
-    pixels = widened(region)
-    across, down = pixels.diff(dim=-1), pixels.diff(dim=-2)
-    return across.square().sum((-2, -1)) + down.square().sum((-2, -1))
-
-
-def vfe_normalised(region: Tensor) -> Tensor:
-    """VFE_R / (2 sigma^2), sigma^2 with n - 1 (equations 5 and 10); its mean over random shuffles is ``pair_count``.
-
-    Args:
-        region: (..., h, w).
-
-    Returns:
-        (...), dimensionless; 0 where the region is constant.
-    """
-    variance = _variance(region)
-    return torch.where(variance > 0, vfe_region(region) / (2 * variance), torch.zeros_like(variance))
-
-
-def shuffled_vfe_mean(region: Tensor) -> Tensor:
-    """Exact mean of ``vfe_region`` over all permutations of the pixels: 4 sigma^2 WS (WS-1) for a square.
-
-    Two pixels drawn without replacement differ by 2 sigma^2 in mean square, whatever the pixels are; so in general the
-    mean is 2 sigma^2 times ``pair_count``. The paper derives it for independent normal pixels.
-
-    Args:
-        region: (..., h, w).
-
-    Returns:
-        (...), in squared pixel units.
-    """
-    return 2 * _variance(region) * pair_count(*region.shape[-2:])
-
-
-def vfe_image(images: Tensor, window: int, norm: str = "window") -> Tensor:
-    """VFE of images cut into windows, mean over channels (equations 3 and 4).
-
-    Args:
-        images: (..., C, H, W).
-        window: Side of a window in pixels; windows at the right and bottom edge may be smaller.
-        norm: "window" is the mean over windows, the scale of equation 12; "eq3" divides the sum by H * W (equation 3
-            with F = 1). They differ by the factor WS^2, to which equation 12 silently sets F.
-
-    Returns:
-        (...), in squared pixel units.
-
-    Raises:
-        ValueError: On an unknown ``norm`` or a window below 1.
-    """
-    if norm not in ("window", "eq3"):
-        raise ValueError(f"norm is {norm!r}; allowed: 'window', 'eq3'")
-    per_window = vfe_map(images, window)
-    count = per_window.shape[-2] * per_window.shape[-1] if norm == "window" else images.shape[-2] * images.shape[-1]
-    return per_window.sum((-2, -1)).mean(-1) / count
-
-
 def vfe_map(images: Tensor, window: int) -> Tensor:
-    """VFE_R of every window: (..., H, W) -> (..., ceil(H / window), ceil(W / window)), in squared pixel units."""
+    """VFE_R of every window, the sum of squared differences between neighbours inside it (equation 2).
+
+    Args:
+        images: (..., H, W), any range; low precision is widened to float32.
+        window: Side of a window in pixels; windows at the right and bottom edge may be smaller.
+
+    Returns:
+        (..., ceil(H / window), ceil(W / window)), in squared pixel units; 0 for a constant window or a single pixel.
+    """
     return window_vfe(*squared_differences(images), window)
+
+
+def vfe_normalised(images: Tensor, window: int) -> Tensor:
+    """VFE_R / (2 sigma^2) of every window, sigma^2 with n - 1 (equations 5 and 10); shapes as in ``vfe_map``.
+
+    Over all permutations of a window's pixels its mean is exactly the window's ``pair_count``, whatever the pixels are: two drawn
+    without replacement differ by 2 sigma^2 in mean square. The paper derives it for independent normal pixels. 0 where the window
+    is constant.
+    """
+    variance = window_variance(images, window)
+    return torch.where(variance > 0, vfe_map(images, window) / (2 * variance), 0.0)
 
 
 def squared_differences(images: Tensor) -> tuple[Tensor, Tensor]:
@@ -151,9 +106,3 @@ def window_variance(images: Tensor, window: int) -> Tensor:
 def widened(images: Tensor) -> Tensor:
     """The same values in float32, or unchanged if float64: 16-bit sums of squares overflow or round away."""
     return images if images.dtype == torch.float64 else images.float()
-
-
-def _variance(region: Tensor) -> Tensor:
-    pixels = widened(region).flatten(-2)
-    centred = pixels - pixels.mean(-1, keepdim=True)
-    return centred.square().sum(-1) / max(pixels.shape[-1] - 1, 1)

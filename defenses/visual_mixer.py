@@ -6,6 +6,7 @@ Source: Li, Zhang, Ren, Li, Zhang, "You Can Use But Cannot Recognize: Preserving
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -15,7 +16,15 @@ import torch
 from torch import Tensor
 
 from defenses.base import Batch, InputDefense
-from defenses.checks import is_whole, require
+from defenses.checks import is_number, is_whole, require
+from defenses.vfe import pair_count
+from defenses.visual_mixer_bounds import (
+    ESTIMATORS,
+    public_probability,
+    shuffled_vfe,
+    window_lower_bound,
+    window_upper_bound,
+)
 from defenses.visual_mixer_windows import (
     DENSITIES,
     FIRST_REGIONS,
@@ -23,6 +32,8 @@ from defenses.visual_mixer_windows import (
     mixing_windows,
     partition,
     power_of_two,
+    total_vfe,
+    window_sides,
     window_sizes,
 )
 
@@ -41,8 +52,9 @@ class VisualMixer(InputDefense):
     channel by channel; no key is kept, and test images must be shuffled as well.
 
     Attributes:
-        window_lower: WS_l, 1 or more pixels; see ``visual_mixer_bounds.window_lower_bound``.
-        window_upper: WS_u, at least ``window_lower``; see ``visual_mixer_bounds.window_upper_bound``.
+        window_lower: WS_l, 1 or more pixels.
+        window_upper: WS_u, at least ``window_lower``. "auto" is equation 17 for the last four settings; neither images nor their
+            size enter, so that whoever knows the settings knows the bound.
         density: How regions of different size are compared: "normalised" is VFE_R per neighbouring pair, "sum" is
             VFE_R, and "sigma" is VFE_R / sigma^2. With the last two nearly all parts of a region fall under the median.
         strict_lower: Round ``window_lower`` up to a power of two; the paper rounds down, and so breaks its own bound.
@@ -50,6 +62,15 @@ class VisualMixer(InputDefense):
         first_regions: "halved" is line 5 of Algorithm 1, which from a side that is no power of two falls below the bound: 28
             pixels under a bound of 16 begin with 8. "nearest" is the text of Sec. IV-D, the largest power of two at most
             ``window_upper``: 16 there. On sides that are powers of two both are the same.
+        target_vfe: VFE / (2 sigma^2) that whole windows reach in the mean over shuffles, in channels that vary; 0 asks for
+            nothing. WS_l is then at least the smallest such window (section IV-B), rounded up to a power of two: rounded
+            down, as the paper does, windows miss the target (60 asks for windows of 6; windows of 4 have 24).
+        vfe_margin: How far that mean must lie over the target, in standard deviations of a single window's VFE.
+        max_change: d, the tolerated change of a model's output in standard deviations of a weight, for "auto".
+        confidence: alpha, the probability with which the change of a window of WS_u stays below d, for "auto".
+        estimator: How the change of a window of 3 is estimated, for "auto"; see
+            ``visual_mixer_bounds.within_probability``. It moves the bound by an order of magnitude.
+        strict_upper: For "auto", count (m + 1)^2 outputs of a window of 3 + 2m; the paper counts m^2, none of a window of 3.
 
     The paper's text contradicts itself on which regions get larger windows; we follow Algorithm 1. It shuffles space
     and then each channel, which has exactly the law of shuffling each channel alone, "per-channel".
@@ -62,41 +83,86 @@ class VisualMixer(InputDefense):
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("LearnedRestorer", "WindowMean", "Shredder", "Jigsaw")
 
     window_lower: int = 2
-    window_upper: int = 15
+    window_upper: int | str = 15
     density: str = "normalised"
     strict_lower: bool = False
     channels: str = "per-channel"
     first_regions: str = "halved"
+    target_vfe: float = 0.0
+    vfe_margin: float = 0.0
+    max_change: float = 5.0
+    confidence: float = 0.5
+    estimator: str = "exact"
+    strict_upper: bool = False
 
     def __post_init__(self) -> None:
+        self._check_settings()
+        lower, upper = power_of_two(self.window_lower, up=self.strict_lower), self.upper
+        least = max(self.window_lower, lower)
+        given = "" if upper == self.window_upper else f" (it is {upper} here)"
+        require(upper >= least, self, "window_upper", f"{least} or more, so that a window of {lower} fits{given}")
+        if self.target_vfe > 0:
+            # Asked before ``smallest``, whose search for a window that reaches a target out of reach could take years.
+            most = power_of_two(upper)
+            reached = shuffled_vfe(most, self.vfe_margin)
+            allowed = f"at most {reached:.4g}, which windows of {most} reach, the largest under a bound of {upper}"
+            require(reached >= self.target_vfe, self, "target_vfe", allowed)
+
+    def _check_settings(self) -> None:
         require(
             is_whole(self.window_lower) and self.window_lower >= 1, self, "window_lower", "a whole number of 1 or more"
         )
-        require(is_whole(self.window_upper), self, "window_upper", "a whole number")
+        bound = is_whole(self.window_upper) or self.window_upper == "auto"
+        require(bound, self, "window_upper", 'a whole number or "auto"')
         require(isinstance(self.strict_lower, bool), self, "strict_lower", "True or False")
-        smallest = power_of_two(self.window_lower, up=self.strict_lower)
-        least = max(self.window_lower, smallest)
-        require(
-            self.window_upper >= least, self, "window_upper", f"{least} or more, so that a window of {smallest} fits"
-        )
         require(self.density in DENSITIES, self, "density", ", ".join(DENSITIES))
         require(self.channels in CHANNELS, self, "channels", ", ".join(CHANNELS))
         require(self.first_regions in FIRST_REGIONS, self, "first_regions", ", ".join(FIRST_REGIONS))
+        for name in ("target_vfe", "vfe_margin"):
+            value = getattr(self, name)
+            require(is_number(value) and 0 <= value < math.inf, self, name, "a finite number of 0 or more")
+        positive = is_number(self.max_change) and 0 < self.max_change < math.inf
+        require(positive, self, "max_change", "a finite number above 0")
+        inside = is_number(self.confidence) and 0 < self.confidence < 1
+        require(inside, self, "confidence", "a number above 0 and below 1")
+        require(self.estimator in ESTIMATORS, self, "estimator", ", ".join(ESTIMATORS))
+        require(isinstance(self.strict_upper, bool), self, "strict_upper", "True or False")
+
+    @property
+    def upper(self) -> int:
+        """WS_u in pixels, "auto" resolved."""
+        if isinstance(self.window_upper, int):
+            return self.window_upper
+        within = public_probability(float(self.max_change), self.estimator)
+        return window_upper_bound(within, self.confidence, strict=self.strict_upper)
+
+    @property
+    def smallest(self) -> int:
+        """Side of the smallest windows in pixels, a power of two, before the image's edge cuts them."""
+        wanted = power_of_two(window_lower_bound(self.target_vfe, self.vfe_margin), up=True)
+        return max(power_of_two(self.window_lower, up=self.strict_lower), wanted)
 
     def sizes(self, height: int, width: int) -> list[int]:
         """Sides of regions and windows in an image of this size; see ``window_sizes``."""
-        return window_sizes(height, width, self.window_lower, self.window_upper, self.strict_lower, self.first_regions)
+        return window_sizes(height, width, self.smallest, self.upper, first_regions=self.first_regions)
 
     def is_uniform(self, height: int, width: int) -> bool:
         """Whether images of this size get one window size everywhere, so that VFE decides nothing."""
         return len(self.sizes(height, width)) < 3  # the first regions, and one size that all of them are cut to
 
     def idle(self, height: int, width: int) -> str:
-        """Bounds that differ and yet give one window size; equal bounds ask for one."""
+        """A target out of reach; or bounds that differ and yet give one window size, which equal ones ask for."""
+        size = self.sizes(height, width)[-1]
+        most = pair_count(min(size, height), min(size, width))
+        if most < self.target_vfe:
+            return (
+                f"{self} cannot reach its target in images of {height} x {width}, whose smallest windows have a VFE of {most} over "
+                "2 sigma^2; lower target_vfe"
+            )
         if self.window_lower == self.window_upper or not self.is_uniform(height, width):
             return ""
         return (
-            f"{self} shuffles images of {height} x {width} in windows of {self.sizes(height, width)[-1]} everywhere, so that VFE "
+            f"{self} shuffles images of {height} x {width} in windows of {size} everywhere, so that VFE "
             "decides nothing; choose bounds further apart, first_regions='nearest', or equal bounds if that is meant"
         )
 
@@ -104,47 +170,22 @@ class VisualMixer(InputDefense):
         """The windows that (B, C, H, W) images are shuffled in; see ``partition``."""
         return partition(images, self.sizes(*images.shape[-2:]), self.density)
 
-    def counts(self, images: Tensor) -> dict[str, int]:
-        """Windows of each size in which something moves, over all of the images; see ``mixing_windows``."""
-        found = mixing_windows(images, self.partition(images))
+    def window_sides(self, images: Tensor) -> Tensor:
+        """Sides of the windows that each pixel of the images is shuffled in; see ``visual_mixer_windows.window_sides``."""
+        return window_sides(self.partition(images), *images.shape[-2:])
+
+    def totals(self, images: Tensor, protected: Tensor) -> dict[str, float]:
+        """Windows of each size in which something moves, and the sums over them of VFE / (2 sigma^2) before and after."""
+        levels = self.partition(images)
+        found = mixing_windows(images, levels)
         possible = found if len(found) == 1 else list(found)[1:]
-        return {f"windows-of-{size}": found[size] for size in possible}
+        vfe = {"vfe-sum-before": total_vfe(images, levels), "vfe-sum-after": total_vfe(protected, levels)}
+        return {f"windows-of-{size}": found[size] for size in possible} | vfe
 
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Shuffles the images; targets are unchanged."""
         levels = self.partition(batch.images)
         return Batch(shuffle_windows(batch.images, levels, generator, self.channels), batch.targets)
-
-
-@dataclass(frozen=True, repr=False)
-class BlockShuffle(InputDefense):
-    """Permutes square blocks inside fixed windows: what the released VisualMixer data-set generator does.
-
-    It differs from Algorithm 1 in all that matters: the window does not depend on VFE (both of its branches permute
-    2 x 2 blocks), and the pixels inside a block stay together. The published accuracies may come from it.
-
-    Attributes:
-        window: Side of a window in pixels, a multiple of ``blocks``.
-        blocks: Blocks per side of a window.
-    """
-
-    always_shown: ClassVar[tuple[str, ...]] = ("window", "blocks")
-    source: ClassVar[str] = "Released code of Li et al., VisualMixer, NDSS 2024 (data-set generator)"
-    at_inference: ClassVar[bool] = True
-    resamples: ClassVar[bool] = False
-    adaptive_attacks: ClassVar[tuple[str, ...]] = ("LearnedRestorer", "WindowMean", "Shredder", "Jigsaw")
-
-    window: int = 8
-    blocks: int = 2
-
-    def __post_init__(self) -> None:
-        require(is_whole(self.blocks) and self.blocks >= 1, self, "blocks", "a whole number of 1 or more")
-        fits = is_whole(self.window) and self.window >= 1 and self.window % self.blocks == 0
-        require(fits, self, "window", f"a positive multiple of blocks, {self.blocks}")
-
-    def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
-        """Permutes the blocks; targets are unchanged."""
-        return Batch(block_shuffle(batch.images, self.window, self.blocks, generator), batch.targets)
 
 
 def shuffle_windows(
@@ -172,38 +213,6 @@ def shuffle_windows(
             target = (inside + image.unsqueeze(1) * (planes * area)).flatten() + plane
             source.view(-1).scatter_(0, target.flatten(), _shuffled(inside, planes, area, generator).flatten())
     return images.flatten(2).gather(2, source.to(images.device).expand(-1, depth, -1)).view_as(images)
-
-
-def block_shuffle(images: Tensor, window: int, n: int, generator: torch.Generator) -> Tensor:
-    """Permutes the n x n blocks of every window, channel by channel; pixels inside a block keep their places.
-
-    Args:
-        images: (B, C, H, W), any dtype.
-        window: Side of a window in pixels, a multiple of ``n``. Edge windows hold fewer blocks; a block cut by the edge
-            stays as it is.
-        n: Blocks per side of a window.
-        generator: CPU generator.
-
-    Returns:
-        (B, C, H, W), a new tensor.
-
-    Raises:
-        ValueError: When ``n`` does not divide ``window``.
-    """
-    if n < 1 or window < 1 or window % n:
-        raise ValueError(f"window is {window} and n is {n}; allowed: a positive window that n divides")
-    side = window // n
-    rows, columns = (length // side for length in images.shape[-2:])
-    if rows * columns == 0:
-        return images.clone()
-    every = torch.ones(len(images), -(-rows // n), -(-columns // n), dtype=torch.bool)
-    numbers = torch.arange(rows * columns).view(rows, columns).expand(*images.shape[:2], -1, -1)
-    source = shuffle_windows(numbers, [(n, every)], generator).flatten(2)[..., None, None].to(images.device)
-    out = images.clone()
-    tiles = out.unfold(2, side, side).unfold(3, side, side)
-    blocks = tiles.flatten(2, 3)
-    tiles.copy_(blocks.gather(2, source.expand_as(blocks)).view_as(tiles))
-    return out
 
 
 def _spans(length: int, window: int) -> list[tuple[int, int, int]]:

@@ -1,70 +1,23 @@
-"""What VisualMixer's window bounds follow from: a wanted VFE, a tolerated output change, and the number of keys.
+"""What VisualMixer's window bounds follow from: a wanted VFE, and a tolerated change of a model's output.
 
 Source: Li, Zhang, Ren, Li, Zhang, "You Can Use But Cannot Recognize: Preserving Visual Privacy in Deep Neural Networks"
-(NDSS 2024), sections IV-B, IV-C and V-C, equations 10-17, table I. Computed offline, once per configuration.
+(NDSS 2024), sections IV-B and IV-C, equations 10-17. Computed offline, once per configuration: neither images nor their size
+enter, and nothing that is secret.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections import Counter
-from collections.abc import Iterable
-from itertools import compress, product
-from typing import NamedTuple
+from itertools import product
 
 import torch
 from torch import Tensor
 
+from defenses.base import generator_for
 from defenses.vfe import pair_count
 
 ESTIMATORS = ("exact", "sum", "perm", "pairs")
-
-# Super-increasing kernels (w1 > w2 > w3 > w4), one per number of positive weights, each with the weight opposite to w1
-# in the 2 x 2 kernel. The paper does not state them; this is the arrangement that reproduces its table I.
-_TABLE_KERNELS = (
-    ((-1, -2, -4, -8), 3),
-    ((1, -2, -4, -8), 2),
-    ((2, 1, -4, -8), 3),
-    ((4, 2, 1, -8), 2),
-    ((8, 4, 2, 1), 2),
-)
-
-
-class Keys(NamedTuple):
-    """How many permutations an exhaustive search faces, as base-2 logarithms.
-
-    Attributes:
-        log2_product: All windows at once: prod (n_i!). What a search needs that can only judge whole images.
-        log2_sum: One window after the other: sum (n_i!), the number that the paper prints. What a search needs that can
-            judge each window alone.
-    """
-
-    log2_product: float
-    log2_sum: float
-
-
-def key_count(window_areas: Iterable[int], channels: int = 1) -> Keys:
-    """Counts the ways to shuffle windows of the given numbers of pixels, each channel on its own (section V-C)."""
-    logs = torch.tensor([math.lgamma(area + 1) for area in window_areas], dtype=torch.float64) / math.log(2)
-    log_sum = float(torch.logsumexp(logs * math.log(2), 0)) / math.log(2)
-    return Keys(channels * float(logs.sum()), log_sum + math.log2(channels))
-
-
-def vfe_law(window: int, height: int, width: int) -> tuple[float, float]:
-    """The paper's normal law of an image's VFE / (2 sigma^2), mean over windows (equation 12).
-
-    The mean is exact for shuffled pixels; the variance is not: it treats all differences as independent, see
-    ``shuffled_vfe_variance``. The paper drops the factor 2 sigma^2 after equation 10; these are the units that remain.
-
-    Args:
-        window: WS in pixels.
-        height: H in pixels.
-        width: W in pixels.
-
-    Returns:
-        Mean 2 WS (WS - 1) and variance 4 WS^3 (WS - 1) / (H W).
-    """
-    return 2.0 * window * (window - 1), 4 * window**3 * (window - 1) / (height * width)
 
 
 def shuffled_vfe_variance(window: int, kurtosis: float | None = None) -> float:
@@ -99,76 +52,82 @@ def shuffled_vfe_variance(window: int, kurtosis: float | None = None) -> float:
     return (first - second + third) / (n * (n - 2) * (n - 3))
 
 
-def window_lower_bound(target: float, z: float = 0.0, num_windows: int = 1, kurtosis: float | None = None) -> int:
-    """WS_l: the smallest window whose shuffled VFE reaches a target (section IV-B).
+def shuffled_vfe(window: int, margin: float = 0.0) -> float:
+    """What the VFE / (2 sigma^2) of a shuffled window reaches: its mean 2 WS (WS - 1), less ``margin`` standard deviations.
 
-    With z = 0 the mean must reach it: ceil((1 + sqrt(1 + 2 V)) / 2). Else 2 WS (WS - 1) - z sd must, where sd is of the
-    mean over ``num_windows`` windows; 1 asks it of every single window.
+    The paper takes the deviation of a chi-square law, see ``shuffled_vfe_variance``; the mean is the same.
+    """
+    return pair_count(window, window) - margin * math.sqrt(shuffled_vfe_variance(window))
+
+
+def window_lower_bound(target: float, margin: float = 0.0) -> int:
+    """WS_l: the smallest window whose shuffled VFE reaches a target (section IV-B).
 
     Args:
         target: V, the wanted VFE / (2 sigma^2), 0 or more.
-        z: Standard deviations of safety, 0 or more.
-        num_windows: Windows that the VFE is averaged over.
-        kurtosis: See ``shuffled_vfe_variance``.
+        margin: Standard deviations of safety, 0 or more; see ``shuffled_vfe``. Without, ceil((1 + sqrt(1 + 2 V)) / 2).
 
     Raises:
         ValueError: When an argument is out of range.
     """
-    if not (0 <= target < math.inf and 0 <= z < math.inf and num_windows >= 1):
-        raise ValueError(f"target {target}, z {z}, num_windows {num_windows}; allowed: 0 or more, 0 or more, 1 or more")
-    window = 1
-    while pair_count(window, window) - z * math.sqrt(shuffled_vfe_variance(window, kurtosis) / num_windows) < target:
+    if not (0 <= target < math.inf and 0 <= margin < math.inf):
+        raise ValueError(f"target {target}, margin {margin}; allowed: 0 or more, both finite")
+    window = int((1 + math.sqrt(1 + 2 * target)) / 2)
+    while shuffled_vfe(window, margin) < target:
         window += 1
     return window
 
 
-def window_upper_bound(
-    generator: torch.Generator,
-    d: float = 5.0,
-    alpha: float = 0.5,
-    estimator: str = "exact",
-    strict: bool = False,
-    num_samples: int = 200_000,
-) -> int:
-    """WS_u = 3 + 2 floor(m): the largest window whose output changes by at most d with probability alpha (equation 17).
+def window_upper_bound(within: float, confidence: float = 0.5, *, strict: bool = False) -> int:
+    """WS_u = 3 + 2 floor(m): the largest window whose output changes little with a wanted probability (equation 17).
 
-    A window of 3 does so with probability alpha_0 (``within_probability``). The paper says that a window of 3 + 2m has
-    m^2 outputs, alpha = alpha_0^(m^2), so m = sqrt(log alpha / log alpha_0); but m = 0 has one output, not none.
+    A window of 3 changes it little with probability alpha_0. The paper says that a window of 3 + 2m has m^2 outputs, hence
+    alpha = alpha_0^(m^2), so m = sqrt(log alpha / log alpha_0); but m = 0 has one output, not none.
 
     Args:
-        generator: CPU generator.
-        d: Tolerated output change in standard deviations of a weight; the paper gives no value.
-        alpha: Wanted probability, in (0, 1); the paper gives no value.
-        estimator: See ``within_probability``; the choice changes the bound by an order of magnitude.
+        within: alpha_0; see ``within_probability``.
+        confidence: alpha, the wanted probability, in (0, 1); the paper gives no value.
         strict: Count (m + 1)^2 outputs.
-        num_samples: Kernels drawn. The defaults give a standard error of alpha_0 of 0.0003.
 
     Raises:
-        ValueError: When no window qualifies, or all do as far as the sample can tell, or an argument is out of range.
+        ValueError: When no window qualifies, or all do as far as a sample can tell, or ``confidence`` is out of range.
     """
-    if not 0 < alpha < 1:
-        raise ValueError(f"alpha is {alpha}; allowed: above 0 and below 1")
-    base = within_probability(d, estimator, generator, num_samples)
-    if base in (0.0, 1.0):
-        known = "every" if base else "no"
-        raise ValueError(
-            f"{known} sampled kernel stays within d = {d}, so the bound is unknown; change d or num_samples"
-        )
-    m = math.sqrt(math.log(alpha) / math.log(base)) - strict
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence is {confidence}; allowed: above 0 and below 1")
+    if within in (0.0, 1.0):
+        known = "every" if within else "no"
+        raise ValueError(f"{known} sampled kernel stays within max_change, so the bound is unknown; change max_change")
+    m = math.sqrt(math.log(confidence) / math.log(within)) - strict
     if m < 0:
-        raise ValueError(f"a window of 3 stays within d = {d} with probability {base:.4f} only; lower alpha or raise d")
+        raise ValueError(
+            f"a window of 3 stays within max_change with probability {within:.4f} only; lower confidence or raise max_change"
+        )
     return 3 + 2 * math.floor(m)
 
 
-def within_probability(d: float, estimator: str, generator: torch.Generator, num_samples: int = 200_000) -> float:
-    """alpha_0 = P(change <= d), by Monte Carlo over 2 x 2 kernels of independent standard normal weights.
+@functools.cache
+def public_probability(max_change: float, estimator: str) -> float:
+    """``within_probability`` from a stream that everyone knows.
+
+    Clients and those who attack them must find the same bound, and a client's secret must not show in it.
+    """
+    return within_probability(max_change, estimator, generator_for("VisualMixer", "window_upper"))
+
+
+def within_probability(
+    max_change: float, estimator: str, generator: torch.Generator, num_samples: int = 200_000
+) -> float:
+    """alpha_0 = P(change <= max_change), by Monte Carlo over 2 x 2 kernels of independent standard normal weights.
+
+    The paper gives no value of d, here ``max_change`` in standard deviations of a weight. With 200,000 kernels the standard
+    error of alpha_0 is 0.0003 at d = 5.
 
     The output B is a 2 x 2 convolution of a 3 x 3 window in [0, 1] followed by a 2 x 2 max-pooling (equations 13-15).
     The change between a window and its shuffled version is estimated as
 
     - "exact": max B - min B over all 512 binary windows, as the paper enumerates. B is convex, so its maximum is binary
       but its minimum need not be: over windows in [0, 1], a linear programme for 20,000 kernels gives alpha_0 = 0.977
-      instead of 0.982 at d = 5, hence WS_u = 13 instead of 15;
+      instead of 0.982 at 5, hence WS_u = 13 instead of 15;
     - "sum": the sum of absolute weights, the bound that equations 13 and 14 give; never below "exact";
     - "perm": as "exact", among windows with equally many ones, which is what a shuffle can reach;
     - "pairs": |B - B'| for two random binary windows, a typical change and not a bound.
@@ -186,7 +145,7 @@ def within_probability(d: float, estimator: str, generator: torch.Generator, num
     within = 0
     for start in range(0, num_samples, 1000):  # 512 outputs per kernel: 2 MB at a time stay in the processor's cache.
         weights = torch.randn(min(1000, num_samples - start), 4, generator=generator)
-        within += int((output_change(weights, estimator, generator) <= d).sum())
+        within += int((output_change(weights, estimator, generator) <= max_change).sum())
     return within / num_samples
 
 
@@ -211,29 +170,6 @@ def window_outputs(weights: Tensor) -> Tensor:
     numbers = (patches * torch.tensor([8, 4, 2, 1])).sum(-1)  # (512, 4): which patch is at each place.
     first, second, third, fourth = (sums.index_select(0, place) for place in numbers.unbind(1))
     return torch.maximum(torch.maximum(first, second), torch.maximum(third, fourth))
-
-
-def output_table() -> dict[str, int]:
-    """Table I: how often each sum of weights is the output B, over 512 binary windows and 5 sign classes (2560 cases).
-
-    A regression check of the paper's table, not a law: it gives each sign class the same weight, and depends on which
-    weights lie opposite each other (see the source), while Gaussian kernels do not.
-
-    Returns:
-        Counts for all 16 sums, named "0", "w1", ..., "w1 + w2 + w3 + w4".
-    """
-    names = ["w1", "w2", "w3", "w4"]
-    counts: Counter[str] = Counter()
-    for values, opposite in _TABLE_KERNELS:
-        # Row-major (w1, x, y, opposite); x and y are interchangeable, because transposing all windows changes no count.
-        order = [0, *(i for i in (1, 2, 3) if i != opposite - 1), opposite - 1]
-        outputs = window_outputs(torch.tensor([[float(values[i]) for i in order]])).squeeze(1)
-        label = {
-            sum(compress(values, chosen)): " + ".join(compress(names, chosen)) or "0"
-            for chosen in product((0, 1), repeat=4)
-        }
-        counts.update(label[int(output)] for output in outputs)
-    return dict(counts)
 
 
 def _binary_windows() -> Tensor:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from defenses.vfe import squared_differences, vfe_map, window_fill, window_pairs, window_variance, window_vfe
+from defenses.vfe import squared_differences, vfe_map, vfe_normalised, window_fill, window_pairs, window_vfe
 
 DENSITIES = ("normalised", "sum", "sigma")
 FIRST_REGIONS = ("halved", "nearest")
@@ -68,8 +68,7 @@ def region_density(images: Tensor, sizes: list[int], density: str) -> Iterator[T
     """
     if density == "sigma":
         for size in sizes:
-            variance = window_variance(images, size)
-            yield torch.where(variance > 0, vfe_map(images, size) / variance, 0.0).mean(1)
+            yield vfe_normalised(images, size).mean(1)
         return
     height, width = images.shape[-2:]
     across, down = (squared.mean(1) for squared in squared_differences(images))
@@ -107,18 +106,6 @@ def partition(images: Tensor, sizes: list[int], density: str = "normalised") -> 
     return [*levels, (sizes[-1], shuffled | pending)]
 
 
-def window_ids(levels: list[Level], height: int, width: int) -> Tensor:
-    """Numbers the windows: (B, H, W) int64, equal where two pixels of an image are shuffled together."""
-    ids = torch.zeros(len(levels[0][1]), height, width, dtype=torch.int64)
-    first = 0
-    for size, active in levels:
-        rows, columns = active.shape[1:]
-        numbers = active.cpu() * torch.arange(first, first + rows * columns).view(rows, columns)
-        ids += window_fill(numbers, size, height, width)
-        first += rows * columns
-    return ids
-
-
 def window_sides(levels: list[Level], height: int, width: int) -> Tensor:
     """Side of the window that each pixel is shuffled in: (B, H, W) int64, in pixels."""
     sides = torch.zeros(len(levels[0][1]), height, width, dtype=torch.int64)
@@ -148,7 +135,19 @@ def mixing_windows(images: Tensor, levels: list[Level]) -> dict[int, int]:
     Returns:
         Size -> count over all images; sizes that cannot occur (a first region that is always cut) count 0.
     """
-    return {size: int((active & (window_variance(images, size) > 0).any(1)).sum()) for size, active in levels}
+    return {size: int((active & (vfe_map(images, size) > 0).any(1)).sum()) for size, active in levels}
+
+
+def total_vfe(images: Tensor, levels: list[Level]) -> float:
+    """VFE / (2 sigma^2) of windows, mean over channels, added up over all windows of all images; see ``vfe_normalised``.
+
+    Args:
+        images: (B, C, H, W), before or after the shuffle, which keeps the sigma of every window.
+        levels: As ``partition`` returns them.
+    """
+    return sum(
+        float((vfe_normalised(images, size).mean(1) * active).sum(dtype=torch.float64)) for size, active in levels
+    )
 
 
 def _median(value: Tensor) -> Tensor:

@@ -15,10 +15,11 @@ from attacks.refinement.base import Begun, Refinement
 from attacks.refinement.restoration import protect_afresh
 from attacks.refinement.window_inference import WindowInference, learn_windows
 from defenses.base import Batch
+from defenses.block_shuffle import BlockShuffle
 from defenses.checks import is_whole, require
 from defenses.pipeline import Pipeline
 from defenses.vfe import window_fill, window_sum
-from defenses.visual_mixer import BlockShuffle, VisualMixer, shuffle_windows
+from defenses.visual_mixer import VisualMixer, shuffle_windows
 from defenses.visual_mixer_windows import Level, levels_of
 
 Shuffle = VisualMixer | BlockShuffle

@@ -17,7 +17,7 @@ from attacks.gradient.noise_models import gradient_noise
 from attacks.local_model import shared_tensors
 from attacks.membership.loss_threshold import Membership
 from attacks.normalisation import normalise
-from clients.audit import audit_baselines, audit_guesses, defense_counts, recognition
+from clients.audit import audit_baselines, audit_guesses, defense_totals, recognition
 from clients.auxiliary import Auxiliary
 from clients.federated.lone_training import train_alone
 from clients.federated.plan import FederatedPlan
@@ -82,18 +82,26 @@ def test_windows_are_counted_over_all_images_as_they_reach_the_shuffle() -> None
     mixer = "VisualMixer(window_lower=2, window_upper=16, first_regions='nearest')"
     (shuffle,) = client(pipeline=mixer).pipeline.defenses
     assert isinstance(shuffle, VisualMixer)
-    plain = shuffle.counts(client().data.originals().images)
+    images = client().data.originals().images
+    plain = shuffle.totals(images, images)
     assert min(plain.values()) > 0
-    assert defense_counts(client(pipeline=mixer)) == {**plain, "counted-images": 40}
+    told = defense_totals(client(pipeline=mixer))
+    after = told.pop("vfe-sum-after")
+    assert plain.pop("vfe-sum-after") == plain["vfe-sum-before"]  # of images that were not shuffled
+    assert told == pytest.approx({**plain, "counted-images": 40})
+    assert after > 1.5 * told["vfe-sum-before"]
     reported = audit_baselines(client(pipeline=mixer), "probe", pictures=False).scores
     assert {name: values for name, values in reported.items() if name.startswith("counts:")} == {
-        f"counts:{name}": [float(number)] for name, number in defense_counts(client(pipeline=mixer)).items()
+        f"counts:{name}": [float(number)] for name, number in defense_totals(client(pipeline=mixer)).items()
     }
-    sharp = defense_counts(client(pipeline=mixer))["windows-of-8"]
-    assert (
-        defense_counts(client(pipeline=f"Blur(std=3.0) | {mixer}"))["windows-of-8"] > sharp
-    )  # the blur leaves less flat
-    assert defense_counts(client(pipeline="Blur(std=3.0)")) == {}
+    blurred = defense_totals(client(pipeline=f"Blur(std=3.0) | {mixer}"))
+    assert blurred["windows-of-8"] > told["windows-of-8"]  # the blur leaves less flat
+    mean_vfe = [
+        found["vfe-sum-before"] / sum(found[name] for name in found if name.startswith("windows"))
+        for found in (blurred, told)
+    ]
+    assert mean_vfe[0] < 0.9 * mean_vfe[1]
+    assert defense_totals(client(pipeline="Blur(std=3.0)")) == {}
 
 
 def test_training_equals_a_plain_loop_over_the_same_batches() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,11 +12,8 @@ from torch import Tensor
 
 from defenses.vfe import (
     pair_count,
-    shuffled_vfe_mean,
-    vfe_image,
     vfe_map,
     vfe_normalised,
-    vfe_region,
     window_fill,
     window_pairs,
     window_sum,
@@ -29,6 +27,11 @@ SHAPES = [(28, 28, 8), (31, 45, 7), (5, 5, 3), (1, 1, 4), (1, 9, 2), (16, 16, 16
 @pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
+
+
+def whole(measure: Callable[[Tensor, int], Tensor], region: Tensor) -> Tensor:
+    """A measure of windows, of (..., h, w) regions that each are one window: (...)."""
+    return measure(region, max(region.shape[-2:]))[..., 0, 0]
 
 
 def slow_vfe(region: Tensor) -> float:
@@ -51,9 +54,9 @@ def windows_of(image: Tensor, window: int) -> list[list[Tensor]]:
 
 
 def test_worked_example():
-    assert vfe_region(WINDOW) == 18  # Across 1 + 4, down 4 + 9.
-    assert vfe_region(F.pad(WINDOW, (0, 1, 0, 1))) == 55  # What zero padding would add: 1 + 16 + 4 + 16.
-    assert vfe_normalised(WINDOW) == pytest.approx(18 / (2 * 35 / 12))
+    assert whole(vfe_map, WINDOW) == 18  # Across 1 + 4, down 4 + 9.
+    assert whole(vfe_map, F.pad(WINDOW, (0, 1, 0, 1))) == 55  # What zero padding would add: 1 + 16 + 4 + 16.
+    assert whole(vfe_normalised, WINDOW) == pytest.approx(18 / (2 * 35 / 12))
 
 
 def test_permutation_mean_is_exact_by_enumeration():
@@ -61,54 +64,55 @@ def test_permutation_mean_is_exact_by_enumeration():
         shuffled = torch.stack(
             [torch.tensor(p).view_as(region) for p in itertools.permutations(region.flatten().tolist())]
         )
-        assert vfe_region(shuffled).mean() == pytest.approx(float(shuffled_vfe_mean(region)), rel=1e-5)
-    assert shuffled_vfe_mean(WINDOW) == pytest.approx(4 * 35 / 12 * 2)  # 4 sigma^2 WS (WS - 1) = 23.33
-    assert shuffled_vfe_mean(WINDOW) / (2 * 35 / 12) == pytest.approx(pair_count(2, 2))
+        assert whole(vfe_normalised, shuffled).mean() == pytest.approx(pair_count(*region.shape), rel=1e-5)
+    shuffled = torch.tensor(list(itertools.permutations(WINDOW.flatten().tolist()))).view(-1, 2, 2)
+    assert whole(vfe_map, shuffled).mean() == pytest.approx(4 * 35 / 12 * 2)  # 4 sigma^2 WS (WS - 1) = 23.33
 
 
 def test_region_equals_the_loop_over_pairs_in_any_leading_shape(generator: torch.Generator):
     regions = torch.rand(2, 3, 4, 5, 7, generator=generator, dtype=torch.float64)
     expected = [slow_vfe(region) for region in regions.flatten(0, 2)]
-    assert torch.allclose(vfe_region(regions).flatten(), torch.tensor(expected, dtype=torch.float64))
+    assert torch.allclose(whole(vfe_map, regions).flatten(), torch.tensor(expected, dtype=torch.float64))
 
 
 def test_invariances(generator: torch.Generator):
     region = torch.rand(9, 9, generator=generator, dtype=torch.float64)
-    assert torch.allclose(vfe_region(-3 * region + 7), 9 * vfe_region(region))
-    assert torch.allclose(vfe_normalised(-3 * region + 7), vfe_normalised(region))
+    assert torch.allclose(whole(vfe_map, -3 * region + 7), 9 * whole(vfe_map, region))
+    assert torch.allclose(whole(vfe_normalised, -3 * region + 7), whole(vfe_normalised, region))
     for same in (region.T, region.flip(0), region.flip(1)):
-        assert torch.allclose(vfe_region(same), vfe_region(region))
+        assert torch.allclose(whole(vfe_map, same), whole(vfe_map, region))
 
 
 @pytest.mark.parametrize("size", [1, 2, 8])
 def test_constant_is_zero_and_checkerboard_is_the_maximum(size: int, generator: torch.Generator):
-    assert vfe_region(torch.full((size, size), 0.3)) == 0
-    assert vfe_normalised(torch.full((size, size), 0.3)) == 0
+    assert whole(vfe_map, torch.full((size, size), 0.3)) == 0
+    assert whole(vfe_normalised, torch.full((size, size), 0.3)) == 0
     board = (torch.arange(size)[:, None] + torch.arange(size)) % 2
-    assert vfe_region(board) == 2 * size * (size - 1)
-    assert (vfe_region(torch.rand(100, size, size, generator=generator)) <= 2 * size * (size - 1)).all()
+    assert whole(vfe_map, board) == 2 * size * (size - 1)
+    assert (whole(vfe_map, torch.rand(100, size, size, generator=generator)) <= 2 * size * (size - 1)).all()
 
 
 def test_independent_noise_adds_2_variances_per_pair(generator: torch.Generator):
     size, std, repeats = 8, 0.5, 4000
     clean = torch.rand(size, size, generator=generator, dtype=torch.float64)
     noise = std * torch.randn(repeats, size, size, generator=generator, dtype=torch.float64)
-    added = vfe_region(clean + noise) - vfe_region(clean)
+    added = whole(vfe_map, clean + noise) - whole(vfe_map, clean)
     assert abs(added.mean() - 4 * std**2 * size * (size - 1)) < 4 * added.std() / repeats**0.5
 
 
 def test_low_precision_is_widened():
     region = torch.tensor([[0.0, 300.0], [0.0, 300.0]], dtype=torch.float16)  # 300^2 overflows float16.
-    assert vfe_region(region) == 180_000
+    assert whole(vfe_map, region) == 180_000
     assert vfe_map(region, 2).item() == 180_000
-    assert vfe_region(WINDOW.double()).dtype == torch.float64
-    assert vfe_region(WINDOW.to(torch.uint8)) == 18  # An unsigned difference would wrap around.
+    assert whole(vfe_map, WINDOW.double()).dtype == torch.float64
+    assert whole(vfe_map, WINDOW.to(torch.uint8)) == 18  # An unsigned difference would wrap around.
 
 
 @pytest.mark.parametrize(("height", "width", "window"), SHAPES)
 def test_map_equals_the_loop_over_windows(height: int, width: int, window: int, generator: torch.Generator):
     images = torch.rand(2, 3, height, width, generator=generator, dtype=torch.float64)
     computed = vfe_map(images, window), window_sum(images, window), window_variance(images, window)
+    normalised = vfe_normalised(images, window)
     pairs = window_pairs(height, width, window)
     filled = window_fill(computed[1], window, height, width)
     for i, image in enumerate(images.flatten(0, 1)):
@@ -116,6 +120,8 @@ def test_map_equals_the_loop_over_windows(height: int, width: int, window: int, 
             for column, region in enumerate(windows):
                 vfe, total, variance = (values.flatten(0, 1)[i, row, column] for values in computed)
                 assert vfe == pytest.approx(slow_vfe(region))
+                spread = 2 * float(region.var()) if region.numel() > 1 else 1.0
+                assert normalised.flatten(0, 1)[i, row, column] == pytest.approx(slow_vfe(region) / spread)
                 assert total == pytest.approx(float(region.sum()))
                 assert variance == pytest.approx(float(region.var()) if region.numel() > 1 else 0)
                 assert pairs[row, column] == slow_vfe(
@@ -130,24 +136,11 @@ def test_window_variance_keeps_precision_far_from_zero(generator: torch.Generato
     assert window_variance(images, 4).item() == pytest.approx(float(images.double().var()), rel=1e-3)
 
 
-@pytest.mark.parametrize(("height", "width", "window"), SHAPES)
-def test_image_norms(height: int, width: int, window: int, generator: torch.Generator):
-    images = torch.rand(2, 3, height, width, generator=generator, dtype=torch.float64)
-    for i, image in enumerate(images):
-        regions = [[slow_vfe(r) for row in windows_of(channel, window) for r in row] for channel in image]
-        total, count = sum(map(sum, regions)) / 3, len(regions[0])
-        assert vfe_image(images, window)[i] == pytest.approx(total / count)
-        assert vfe_image(images, window, norm="eq3")[i] == pytest.approx(total / (height * width))
-
-
-def test_norms_differ_by_the_window_area_and_the_checkerboard_has_the_mean_of_equation_12():
+def test_the_checkerboard_has_the_mean_of_equation_12():
     board = ((torch.arange(224)[:, None] + torch.arange(224)) % 2).float().expand(3, -1, -1)
-    assert vfe_image(board, 8) == 112
-    assert vfe_image(board, 8) == 64 * vfe_image(board, 8, norm="eq3")
+    assert (vfe_map(board, 8) == 112).all()
 
 
 def test_bad_arguments_are_named():
-    with pytest.raises(ValueError, match=r"'eq4'.*'window', 'eq3'"):
-        vfe_image(torch.zeros(1, 4, 4), 2, norm="eq4")
     with pytest.raises(ValueError, match="window is 0"):
         vfe_map(torch.zeros(1, 4, 4), 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import chi2, chisquare
@@ -12,37 +13,34 @@ from torch import Tensor
 
 from defenses import visual_mixer
 from defenses.base import Batch, generator_for
+from defenses.block_shuffle import BlockShuffle
 from defenses.spec import parse
-from defenses.vfe import shuffled_vfe_mean, vfe_image, vfe_region
-from defenses.visual_mixer import (
-    BlockShuffle,
-    VisualMixer,
-    block_shuffle,
-    shuffle_windows,
-)
+from defenses.vfe import vfe_map, vfe_normalised
+from defenses.visual_mixer import VisualMixer
 from defenses.visual_mixer_bounds import shuffled_vfe_variance
 from defenses.visual_mixer_windows import (
     levels_of,
     mixing_windows,
-    partition,
     power_of_two,
-    window_ids,
     window_sides,
     window_sizes,
 )
-from tests.defenses.visual_mixer_reference import crop, reference_partition, reference_visual_mixer
+from tests.defenses.visual_mixer_reference import (
+    crop,
+    random_images,
+    reference_partition,
+    reference_visual_mixer,
+    same_values_per_window,
+    window_ids,
+)
 
 SHAPES = [(28, 28), (32, 32), (31, 45), (5, 5), (1, 1), (1, 40), (64, 48), (7, 100)]
 BOUNDS = [(2, 15), (1, 32), (3, 40), (16, 16), (1, 1)]
 
 
-def random_images(batch: int, channels: int, height: int, width: int, seed: int = 0) -> Tensor:
-    """Images in [0, 1] whose contrast varies from place to place, so that regions differ in VFE."""
-    generator = torch.Generator().manual_seed(seed)
-    noise = torch.rand(batch, channels, height, width, generator=generator, dtype=torch.float64) - 0.5
-    coarse = torch.rand(batch, 1, -(-height // 4), -(-width // 4), generator=generator, dtype=torch.float64) ** 2
-    contrast = coarse.repeat_interleave(4, 2).repeat_interleave(4, 3)[..., :height, :width]
-    return 0.5 + noise * contrast
+def counts_of(defense: VisualMixer, images: Tensor) -> dict[str, float]:
+    totals = defense.totals(images, images)
+    return {name: number for name, number in totals.items() if name.startswith("windows")}
 
 
 def protect(defense: VisualMixer | BlockShuffle, images: Tensor, seed: int = 0) -> Tensor:
@@ -64,17 +62,6 @@ def windows_of(ids: Tensor) -> list[tuple[int, int, int, int]]:
     height, width = bottom - top + 1, right - left + 1
     assert torch.equal(height * width, areas)
     return sorted(zip(*(values.tolist() for values in (top, left, height, width)), strict=True))
-
-
-def same_values_per_window(before: Tensor, after: Tensor, ids: Tensor) -> bool:
-    """Whether each window holds the same multiset before and after, channel by channel."""
-
-    def in_order(images: Tensor) -> Tensor:
-        by_value = images.flatten(2).sort(2)
-        windows = ids.flatten(1).unsqueeze(1).expand_as(by_value.indices).gather(2, by_value.indices)
-        return by_value.values.gather(2, windows.sort(dim=2, stable=True).indices)
-
-    return torch.equal(in_order(before), in_order(after))
 
 
 # Partition
@@ -131,8 +118,79 @@ def test_windows_are_counted_where_something_moves():
     levels = defense.partition(image)
     assert set(window_sides(levels, 16, 16)[0, :8].flatten().tolist()) == {2}
     assert mixing_windows(image, levels) == {8: 0, 4: 0, 2: 32}
-    assert defense.counts(image) == {"windows-of-4": 0, "windows-of-2": 32}
-    assert VisualMixer(4, 4).counts(image) == {"windows-of-4": 8}
+    assert counts_of(defense, image) == {"windows-of-4": 0, "windows-of-2": 32}
+    assert counts_of(VisualMixer(4, 4), image) == {"windows-of-4": 8}
+
+
+@pytest.mark.parametrize("value", [0.1, 0.3, 0.7, 1 / 3])
+def test_nothing_moves_in_windows_of_one_grey_whose_mean_is_rounded(value: float):
+    flat = torch.full((2, 1, 28, 28), value)
+    for size in (2, 4, 8, 16):
+        assert counts_of(VisualMixer(size, size), flat) == {f"windows-of-{size}": 0}
+
+
+@pytest.mark.parametrize(
+    ("defense", "side"), [(VisualMixer(2, 16), 28), (VisualMixer(4, 4), 12), (VisualMixer(3, 9), 21)]
+)
+def test_vfe_before_and_after_equals_a_loop_over_the_slow_windows(defense: VisualMixer, side: int):
+    images = random_images(3, 2, side, side)
+    images[0, 0, :8] = 0.25  # windows of which one channel is constant
+    mixed = protect(defense, images)
+    expected = {"before": 0.0, "after": 0.0}
+    for at, numbers in enumerate(window_ids(defense.partition(images), side, side)):
+        for (top, left, height, width), channel in itertools.product(windows_of(numbers), range(2)):
+            for name, pixels in (("before", images), ("after", mixed)):
+                region = pixels[at, channel, top : top + height, left : left + width].numpy()
+                changes = (np.diff(region, axis=0) ** 2).sum() + (np.diff(region, axis=1) ** 2).sum()
+                expected[name] += changes / (2 * region.var(ddof=1)) / 2 if np.ptp(region) else 0.0
+    totals = defense.totals(images, mixed)
+    assert totals["vfe-sum-before"] == pytest.approx(expected["before"])
+    assert totals["vfe-sum-after"] == pytest.approx(expected["after"])
+    assert expected["before"] != pytest.approx(expected["after"], rel=1e-3)
+
+
+# Bounds that follow from other settings
+
+
+def test_an_automatic_upper_bound_is_equation_17_and_does_as_that_bound_does():
+    """15 is the default that the specification worked out; a tenth of the confidence, or a rougher estimate, moves it."""
+    auto = VisualMixer(window_upper="auto")
+    assert auto.upper == 15
+    assert VisualMixer(window_upper="auto", estimator="sum").upper == 7
+    assert VisualMixer(window_upper="auto", estimator="sum", strict_upper=True).upper == 5
+    assert VisualMixer(window_upper="auto", estimator="sum", confidence=0.05).upper == 15
+    assert VisualMixer(window_upper="auto", estimator="sum", max_change=4).upper == 5
+    for side in (12, 28, 32):
+        images = random_images(3, 1, side, side)
+        assert torch.equal(protect(auto, images), protect(VisualMixer(), images))
+        assert torch.equal(auto.window_sides(images), VisualMixer().window_sides(images))
+
+
+@pytest.mark.parametrize("target", [0.5, 4, 23.9, 24, 24.1, 60, 112])
+@pytest.mark.parametrize("margin", [0.0, 1.0])
+def test_the_smallest_windows_reach_the_target_and_half_of_them_would_not(target: float, margin: float):
+    """Mean and deviation over shuffles of 4000 windows of normal pixels, each within 5 standard errors."""
+    defense = VisualMixer(1, 64, target_vfe=target, vfe_margin=margin)
+    size = defense.smallest
+    assert defense.sizes(128, 128)[-1] == size
+    for side, reaches in ((size, True), (size // 2, False)):
+        pixels = torch.randn(4000, 1, side, side, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        vfe = vfe_normalised(protect(VisualMixer(side, side), pixels), side).flatten()
+        reached, error = vfe.mean() - margin * vfe.std(), 5 * (1 + margin) * vfe.std() / 4000**0.5
+        assert reached + error >= target if reaches else reached - error < target
+
+
+def test_a_target_only_ever_raises_the_lower_bound():
+    assert VisualMixer(8, 16, target_vfe=4).sizes(64, 64) == VisualMixer(8, 16).sizes(64, 64)
+    assert VisualMixer(2, 16, target_vfe=60).sizes(64, 64) == VisualMixer(8, 16).sizes(64, 64)
+    assert VisualMixer(6, 16).smallest == 4  # the paper's rounding of the bound that the target of 60 has
+
+
+def test_a_target_that_images_cannot_reach_is_said():
+    defense = VisualMixer(2, 15, target_vfe=60)
+    assert "cannot reach its target in images of 4 x 40, whose smallest windows have a VFE of 52" in defense.idle(4, 40)
+    assert defense.idle(64, 64) == VisualMixer(8, 15, target_vfe=60).idle(64, 64).replace("lower=8", "lower=2") != ""
+    assert VisualMixer(2, 32, target_vfe=60).idle(64, 64) == ""
 
 
 def test_sides_of_windows_say_which_windows_they_are():
@@ -191,7 +249,7 @@ def test_low_vfe_regions_get_windows_at_least_as_large_as_high_ones(density: str
     ids = ids_of(VisualMixer(2, 63, density), image)[0]
     smallest: dict[bool, set[int]] = {True: set(), False: set()}
     regions = [(y, x) for y in range(0, 128, 32) for x in range(0, 128, 32)]
-    vfe = torch.stack([vfe_region(image[0, :, y : y + 32, x : x + 32]).mean() for y, x in regions])
+    vfe = torch.stack([vfe_map(image[0, :, y : y + 32, x : x + 32], 32).mean() for y, x in regions])
     for (y, x), low in zip(regions, (vfe <= vfe.quantile(0.5)).tolist(), strict=True):
         smallest[low] |= {box[2] for box in windows_of(ids[y : y + 32, x : x + 32])}
     assert smallest[True] == {16}
@@ -306,7 +364,7 @@ def test_shuffled_vfe_has_the_exact_mean_and_variance():
     size, repeats = 8, 3000
     region = torch.rand(1, 1, size, size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     mixed = protect(VisualMixer(size, size), region.expand(repeats, -1, -1, -1))
-    normalised = vfe_region(mixed[:, 0]) / shuffled_vfe_mean(region[0, 0]) * 2 * size * (size - 1)
+    normalised = vfe_normalised(mixed[:, 0], size)
     centred = region - region.mean()
     exact = shuffled_vfe_variance(size, kurtosis=float(centred.pow(4).mean() / centred.square().mean() ** 2))
     assert abs(normalised.mean() - 112) < 4 * (exact / repeats) ** 0.5
@@ -316,9 +374,9 @@ def test_shuffled_vfe_has_the_exact_mean_and_variance():
 def test_shuffling_raises_the_vfe_of_a_smooth_image_and_larger_windows_raise_it_more():
     ramp = (torch.arange(64)[:, None] + torch.arange(64)).float() / 126
     image = ramp.expand(1, 3, -1, -1)
-    values = [float(vfe_image(protect(VisualMixer(size, size), image), 64)) for size in (1, 2, 4, 8, 16)]
+    values = [float(vfe_map(protect(VisualMixer(size, size), image), 64).mean()) for size in (1, 2, 4, 8, 16)]
     assert values == sorted(values)
-    assert values[0] == pytest.approx(float(vfe_image(image, 64)))
+    assert values[0] == pytest.approx(float(vfe_map(image, 64).mean()))
     assert values[-1] > 20 * values[0]
 
 
@@ -365,6 +423,8 @@ def test_empty_batch_and_targets(defense: VisualMixer | BlockShuffle):
     [
         "VisualMixer(window_lower=2, window_upper=15)",
         "VisualMixer(window_lower=4, window_upper=8, channels='spatial')",
+        "VisualMixer(window_lower=2, window_upper='auto')",
+        "VisualMixer(window_lower=2, window_upper='auto', target_vfe=4.5, vfe_margin=0.5, confidence=0.4, estimator='sum')",
         "BlockShuffle(window=4, blocks=2)",
     ],
 )
@@ -385,6 +445,18 @@ def test_configuration_text_and_pickle_round_trip(text: str):
         ({"window_upper": 15.5}, "window_upper is 15.5; allowed: a whole number"),
         ({"window_lower": 16}, "window_upper is 15; allowed: 16 or more"),
         ({"window_lower": 9, "strict_lower": True}, "window_upper is 15; allowed: 16 or more"),
+        ({"window_upper": "all"}, "window_upper is 'all'; allowed: a whole number or \"auto\""),
+        ({"window_upper": "auto", "window_lower": 16}, "window_upper is 'auto'; allowed: 16 or more.*it is 15 here"),
+        ({"window_upper": "auto", "max_change": 100}, "every sampled kernel"),
+        ({"target_vfe": 113}, "target_vfe is 113; allowed: at most 112, which windows of 8 reach.*bound of 15"),
+        ({"target_vfe": 1e300}, "target_vfe is 1e\\+300; allowed: at most 112"),
+        ({"target_vfe": 100, "vfe_margin": 3.0}, "target_vfe is 100; allowed: at most 79.95"),
+        ({"target_vfe": -1}, "target_vfe is -1; allowed: a finite number of 0 or more"),
+        ({"vfe_margin": float("inf")}, "vfe_margin is inf; allowed"),
+        ({"max_change": 0}, "max_change is 0; allowed: a finite number above 0"),
+        ({"confidence": 1.0}, "confidence is 1.0; allowed: a number above 0 and below 1"),
+        ({"estimator": "mean"}, "estimator is 'mean'; allowed: exact, sum, perm, pairs"),
+        ({"strict_upper": 1}, "strict_upper is 1; allowed: True or False"),
         ({"density": "mean"}, "density is 'mean'; allowed: normalised, sum, sigma"),
         ({"channels": "both"}, "channels is 'both'; allowed: per-channel, spatial"),
     ],
@@ -392,50 +464,3 @@ def test_configuration_text_and_pickle_round_trip(text: str):
 def test_bad_parameters_are_named(arguments: dict[str, object], message: str):
     with pytest.raises(ValueError, match=message):
         VisualMixer(**arguments)
-
-
-# The released variant
-
-
-def test_block_shuffle_moves_whole_blocks_inside_their_window_uniformly():
-    blocks = torch.arange(4).view(2, 2).repeat(20, 20)  # Number of the block inside its 8 x 8 window.
-    images = (blocks * 100).repeat_interleave(4, 0).repeat_interleave(4, 1) + torch.arange(16).view(4, 4).repeat(40, 40)
-    mixed = block_shuffle(images.float().expand(20, 3, -1, -1), 8, 2, torch.Generator().manual_seed(0))
-    tiles = mixed.unfold(2, 4, 4).unfold(3, 4, 4)
-    assert (tiles % 100 == torch.arange(16).view(4, 4)).all()
-    orders = (tiles[..., 0, 0] // 100).unfold(2, 2, 2).unfold(3, 2, 2).reshape(-1, 4).int().tolist()
-    codes = {order: i for i, order in enumerate(itertools.permutations(range(4)))}
-    observed = torch.bincount(torch.tensor([codes[tuple(row)] for row in orders]), minlength=24)
-    assert chisquare(observed.numpy()).pvalue > 1e-3
-
-
-def test_block_shuffle_shuffles_channels_and_images_apart():
-    images = torch.rand(1, 1, 32, 32, generator=torch.Generator().manual_seed(0)).expand(2, 2, -1, -1)
-    mixed = block_shuffle(images, 8, 2, torch.Generator().manual_seed(0))
-    for one, other in itertools.combinations(mixed.flatten(0, 1), 2):
-        assert not torch.equal(one, other)
-
-
-def test_block_shuffle_limits_and_edges():
-    images = random_images(2, 3, 30, 21)
-    generator = torch.Generator().manual_seed(0)
-    assert torch.equal(block_shuffle(images, 8, 1, generator), images)
-    assert torch.equal(block_shuffle(images[..., :3, :3], 8, 2, generator), images[..., :3, :3])
-    # Blocks of one pixel are Algorithm 1 with one window size.
-    everywhere = partition(images, [8])
-    assert same_values_per_window(images, block_shuffle(images, 8, 8, generator), window_ids(everywhere, 30, 21))
-    same = block_shuffle(images, 8, 8, torch.Generator().manual_seed(3))
-    assert torch.equal(same, shuffle_windows(images, everywhere, torch.Generator().manual_seed(3)))
-    # 30 x 21 holds 7 x 5 blocks of 4; the rest of 2 rows and 1 column stays.
-    mixed = block_shuffle(images, 8, 2, generator)
-    assert torch.equal(mixed[..., 28:, :], images[..., 28:, :])
-    assert torch.equal(mixed[..., 20:], images[..., 20:])
-    assert torch.equal(mixed.flatten().sort().values, images.flatten().sort().values)
-    assert not torch.equal(mixed[..., :28, :20], images[..., :28, :20])
-
-
-def test_block_shuffle_names_bad_parameters():
-    with pytest.raises(ValueError, match="window is 8 and n is 3"):
-        block_shuffle(torch.zeros(1, 1, 8, 8), 8, 3, torch.Generator())
-    with pytest.raises(ValueError, match="window is 9; allowed: a positive multiple of blocks, 2"):
-        BlockShuffle(window=9)

@@ -12,6 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from defenses.vfe import window_fill
+from defenses.visual_mixer_windows import Level
+
 
 class Region(NamedTuple):
     """A rectangle in pixels; ``size`` is the side of the square that the image's edge may have cut."""
@@ -99,3 +102,35 @@ def reference_visual_mixer(
 def crop(image: Tensor, region: Region) -> Tensor:
     """The pixels of a region, as a view: (C, H, W) -> (C, h, w)."""
     return image[:, region.top : region.top + region.height, region.left : region.left + region.width]
+
+
+def random_images(batch: int, channels: int, height: int, width: int, seed: int = 0) -> Tensor:
+    """Images in [0, 1] whose contrast varies from place to place, so that regions differ in VFE."""
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.rand(batch, channels, height, width, generator=generator, dtype=torch.float64) - 0.5
+    coarse = torch.rand(batch, 1, -(-height // 4), -(-width // 4), generator=generator, dtype=torch.float64) ** 2
+    contrast = coarse.repeat_interleave(4, 2).repeat_interleave(4, 3)[..., :height, :width]
+    return 0.5 + noise * contrast
+
+
+def window_ids(levels: list[Level], height: int, width: int) -> Tensor:
+    """Numbers the windows: (B, H, W) int64, equal where two pixels of an image are shuffled together."""
+    ids = torch.zeros(len(levels[0][1]), height, width, dtype=torch.int64)
+    first = 0
+    for size, active in levels:
+        rows, columns = active.shape[1:]
+        numbers = active.cpu() * torch.arange(first, first + rows * columns).view(rows, columns)
+        ids += window_fill(numbers, size, height, width)
+        first += rows * columns
+    return ids
+
+
+def same_values_per_window(before: Tensor, after: Tensor, ids: Tensor) -> bool:
+    """Whether each window holds the same multiset before and after, channel by channel."""
+
+    def in_order(images: Tensor) -> Tensor:
+        by_value = images.flatten(2).sort(2)
+        windows = ids.flatten(1).unsqueeze(1).expand_as(by_value.indices).gather(2, by_value.indices)
+        return by_value.values.gather(2, windows.sort(dim=2, stable=True).indices)
+
+    return torch.equal(in_order(before), in_order(after))

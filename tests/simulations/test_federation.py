@@ -63,13 +63,19 @@ def test_chains_membership_and_attacks_over_rounds_run_on_what_the_server_knows(
     recognised = [row for row in rows if row["metric"] == "recognition" and row["attack"] == chain]
     assert {(row["n"], row["setting"]["auxiliary_data"] != "none") for row in recognised} == {(3, True)}
     # Counted once, over the 96 images of the three clients; 49 windows of 4 an image, of which the background's hold one value.
-    counts = {row["metric"]: row for row in rows if row["metric"].startswith(("windows-of", "counted"))}
+    counts = {row["metric"]: row for row in rows if row["metric"].startswith(("windows-of", "counted", "vfe-"))}
     assert {name: (row["n"], row["round"]) for name, row in counts.items()} == {
         "counted-images": (3, 1),
         "windows-of-4": (3, 1),
+        "vfe-sum-before": (3, 1),
+        "vfe-sum-after": (3, 1),
     }
     assert counts["counted-images"]["value"] == 96
-    assert 10 * 96 < counts["windows-of-4"]["value"] < 49 * 96
+    windows = counts["windows-of-4"]["value"]
+    assert 10 * 96 < windows < 49 * 96
+    before, after = (counts[f"vfe-sum-{when}"]["value"] / windows for when in ("before", "after"))
+    assert before < after
+    assert after == pytest.approx(24, rel=0.02)  # 2 WS (WS - 1), the mean over all shuffles
     found = {(r["attack"], r["round"]): r for r in rows if r["metric"] == "membership-auc" and not r["defense"]}
     assert set(found) == {
         (attack, at) for attack in ("LossThreshold()", "ShadowModels(num_shadows=2)") for at in (1, 2)

@@ -18,10 +18,12 @@ SHARE_METRICS = ("recognition", "identification", "retrieval")
 """Scores that are 1 or 0 for each image."""
 
 COUNTED_IMAGES, WINDOWS = "counted-images", "windows-of-"
-"""Training images over which a defence counted, and what stands before the window sizes of VisualMixer."""
+"""Training images over which a defence counted, and what stands before the sizes of windows that it shuffled."""
+VFE_BEFORE, VFE_AFTER = "vfe-sum-before", "vfe-sum-after"
+"""Visual feature entropy over 2 sigma^2, added up over these windows."""
 
 UTILITY_METRICS = (
-    COUNTED_IMAGES,
+    *(COUNTED_IMAGES, VFE_BEFORE, VFE_AFTER),
     *("test-accuracy", "test-loss", "train-loss", "epsilon", "epsilon-with-probes", "delta"),
     *("train-seconds", "update-bytes", "clients-failed", "client"),
     *SPLIT_METRICS,

@@ -43,7 +43,7 @@ class Line:
         attacks: Number of cells, without upper bounds.
         bounds: What upper bounds were given, in words, where there are any.
         caveats: What a reader must know besides, each a short clause.
-        windows: Windows that VisualMixer shuffled, where clients counted them.
+        windows: Windows that VisualMixer shuffled and their VFE, where clients counted them.
     """
 
     defense: str

@@ -1,10 +1,10 @@
-"""How many windows of each size VisualMixer shuffled, as the clients counted them over their images."""
+"""How many windows of each size VisualMixer shuffled and what that did to their VFE, as the clients counted over their images."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulations.report.analysis.metrics import COUNTED_IMAGES, WINDOWS
+from simulations.report.analysis.metrics import COUNTED_IMAGES, VFE_AFTER, VFE_BEFORE, WINDOWS
 from simulations.report.analysis.study import Study
 
 NEARLY_ALL = 0.95
@@ -18,10 +18,12 @@ class WindowCounts:
     Attributes:
         images: Counted images.
         windows: Size in pixels -> number of windows, largest size first.
+        vfe: VFE / (2 sigma^2) of these windows before and after the shuffle, added up; None where it was not told.
     """
 
     images: int
     windows: dict[int, int]
+    vfe: tuple[float, float] | None = None
 
     @property
     def shares(self) -> dict[int, float]:
@@ -34,7 +36,19 @@ class WindowCounts:
     def text(self) -> str:
         """Counts and shares in words."""
         sizes = (f"{self.windows[size]:,} of {size} ({share:.0%} of the area)" for size, share in self.shares.items())
-        return f"windows in which pixels move, in {self.images:,} training images: {', '.join(sizes) or 'none'}"
+        counts = f"windows in which pixels move, in {self.images:,} training images: {', '.join(sizes) or 'none'}"
+        return f"{counts}; {self.vfe_text}" if self.vfe_text else counts
+
+    @property
+    def vfe_text(self) -> str:
+        """Mean VFE of a window in words; "" where it is unknown or nothing moves."""
+        number = sum(self.windows.values())
+        if self.vfe is None or not number:
+            return ""
+        before, after = (total / number for total in self.vfe)
+        return (
+            f"VFE of such a window over twice the variance of its pixels, mean: {before:.3g} before, {after:.3g} after"
+        )
 
     @property
     def caveat(self) -> str:
@@ -52,9 +66,9 @@ def window_counts(study: Study, defense: str) -> WindowCounts | None:
     if not counted:
         return None
     at = min(counted, key=lambda row: (row.seed, row.round))
-    found = {
-        int(row.metric.removeprefix(WINDOWS)): int(row.value or 0)
-        for row in rows
-        if row.metric.startswith(WINDOWS) and (row.seed, row.round) == (at.seed, at.round)
-    }
-    return WindowCounts(int(at.value or 0), dict(sorted(found.items(), reverse=True))) if found else None
+    told = {row.metric: row.value or 0.0 for row in rows if (row.seed, row.round) == (at.seed, at.round)}
+    found = {int(name.removeprefix(WINDOWS)): int(value) for name, value in told.items() if name.startswith(WINDOWS)}
+    if not found:
+        return None
+    vfe = (told[VFE_BEFORE], told[VFE_AFTER]) if {VFE_BEFORE, VFE_AFTER} <= told.keys() else None
+    return WindowCounts(int(at.value or 0), dict(sorted(found.items(), reverse=True)), vfe)

@@ -13,8 +13,9 @@ from attacks.refinement.jigsaw import _Puzzle, place_blocks, seam_costs
 from attacks.refinement.shredder import Jigsaw, Shredder, _Annealer, _swap_groups
 from attacks.refinement.unshuffle import WindowMean, Windows
 from defenses import Batch, BlockShuffle, Blur, Clip, ImageNoise, Pipeline, VisualMixer
-from defenses.visual_mixer_windows import window_ids, window_sides
+from defenses.visual_mixer_windows import window_sides
 from tests.attacks.wire import MEAN, STD, generators, linear_net, observe, pictures
+from tests.defenses.visual_mixer_reference import window_ids
 
 ALL = (WindowMean(), Shredder(sweeps=3), Jigsaw())
 
@@ -81,6 +82,22 @@ def test_with_mixed_windows_each_keeps_its_values():
             inside = windows == number
             assert torch.equal(image[:, inside].sort(1).values, after[:, inside].sort(1).values)
     assert not torch.equal(result.images, shuffled)
+
+
+@pytest.mark.parametrize("attack", [WindowMean(), Shredder(sweeps=3), Jigsaw()], ids=repr)
+def test_bounds_that_follow_from_other_settings_are_found_as_the_client_finds_them(attack):
+    """A target of 4 asks for windows of 2 and the automatic bound is 15: the same defence in other words, and the same guess."""
+    derived = VisualMixer(window_lower=1, window_upper="auto", target_vfe=4)
+    given = VisualMixer(window_lower=2, window_upper=15)
+    shuffled = protect(derived, pictures(2, side=32))
+    assert torch.equal(shuffled, protect(given, pictures(2, side=32)))
+    known = pictures(16, side=32, seed=1)
+    found = [refine(fit(attack, defense, auxiliary=known), shuffled).images for defense in (derived, given)]
+    assert torch.equal(*found)
+    other = refine(
+        fit(attack, VisualMixer(window_lower=1, window_upper="auto", target_vfe=24), auxiliary=known), shuffled
+    )
+    assert not torch.equal(other.images, found[0])
 
 
 def test_windows_are_learned_behind_and_before_the_other_defences():

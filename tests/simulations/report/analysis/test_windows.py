@@ -1,4 +1,4 @@
-"""The report says how many windows of each size VisualMixer used, and warns where one size does all the work."""
+"""The report says how many windows of each size VisualMixer used and their VFE, and warns where one size does all the work."""
 
 from __future__ import annotations
 
@@ -16,13 +16,18 @@ from tests.simulations.report.report_run import PIPELINES, Page, demo_rows, row,
 MIXER = PIPELINES[1]
 
 
-def counted(windows: dict[int, int], images: int = 240, **given: Any) -> list[dict[str, Any]]:
-    numbers = {"counted-images": images} | {f"windows-of-{size}": number for size, number in windows.items()}
+def counted(
+    windows: dict[int, int], images: int = 240, vfe: tuple[float, float] | None = None, **given: Any
+) -> list[dict[str, Any]]:
+    numbers: dict[str, float] = {"counted-images": images} | {
+        f"windows-of-{size}": number for size, number in windows.items()
+    }
+    numbers |= {} if vfe is None else dict(zip(("vfe-sum-before", "vfe-sum-after"), vfe, strict=True))
     return [row(defense=MIXER, metric=name, value=number, n=4, **given) for name, number in numbers.items()]
 
 
-def page(directory: Path, windows: dict[int, int]) -> Page:
-    run = write_run(directory, rows=[*demo_rows(), *counted(windows)])
+def page(directory: Path, windows: dict[int, int], vfe: tuple[float, float] | None = None) -> Page:
+    run = write_run(directory, rows=[*demo_rows(), *counted(windows, vfe=vfe)])
     return Page(write_report(run).read_text(encoding="utf-8"))
 
 
@@ -34,6 +39,18 @@ def test_counts_and_shares_of_the_area_are_shown(tmp_path: Path) -> None:
     )
     assert "one window size" not in text
     assert "windows-of-8" not in text  # not among the numbers without a place
+
+
+def test_vfe_before_and_after_is_the_mean_over_windows(tmp_path: Path) -> None:
+    """110 windows in all; no other table lists the sums."""
+    text = " ".join(page(tmp_path, {8: 10, 4: 20, 2: 80}, vfe=(66.0, 2090.0)).text.split())
+    assert "VFE of such a window over twice the variance of its pixels, mean: 0.6 before, 19 after" in text
+    assert "vfe-sum" not in text
+
+
+def test_runs_that_did_not_tell_vfe_and_flat_images_have_none(tmp_path: Path) -> None:
+    assert "VFE of such" not in page(tmp_path, {8: 10}).text
+    assert WindowCounts(3, {4: 0}, (0.0, 0.0)).vfe_text == ""
 
 
 @pytest.mark.parametrize("windows", [{4: 100}, {4: 0, 2: 77}, {4: 3, 2: 500}])
@@ -49,7 +66,7 @@ def test_nothing_moves_in_flat_images() -> None:
 
 
 def test_one_seed_is_shown_and_pipelines_without_counts_have_none() -> None:
-    rows = [*counted({4: 1}, seed=1), *counted({8: 7, 2: 9}, seed=0, round=3)]
+    rows = [*counted({4: 1}, seed=1, vfe=(1, 2)), *counted({8: 7, 2: 9}, seed=0, round=3, vfe=(3, 4))]
     (study,) = split([Row.from_json(one) for one in [*rows, *demo_rows()]], PIPELINES)
-    assert window_counts(study, MIXER) == WindowCounts(240, {8: 7, 2: 9})
+    assert window_counts(study, MIXER) == WindowCounts(240, {8: 7, 2: 9}, (3, 4))
     assert window_counts(study, "") is None
