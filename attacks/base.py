@@ -5,9 +5,9 @@ Scoring is a separate step (``attacks.scoring``), done by whoever holds the trut
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -194,6 +194,8 @@ class Attack(Generic[Observation, Guess]):
         observes: What it is meant for: "probe" (a one-step update of few examples), "update" (of a whole local round) or
             "smashed" (what the client half of a split model sends).
         observes_history: Its observations are ``UpdateHistory``, not ``ClientUpdate``.
+        quick: Settings, field -> value, under which it ends within about a second on a small model, however little it then finds:
+            for tests that run every attack.
     """
 
     source: ClassVar[str] = ""
@@ -201,6 +203,7 @@ class Attack(Generic[Observation, Guess]):
     needs_auxiliary: ClassVar[bool] = False
     observes: ClassVar[str] = "probe"
     observes_history: ClassVar[bool] = False
+    quick: ClassVar[Mapping[str, Any]] = {}
 
     @property
     def upper_bound(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -93,6 +93,7 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
     threat: ClassVar[str] = (
         "global model, one update, its number of examples, learning rate and normalisation; no auxiliary data"
     )
+    quick: ClassVar[Mapping[str, Any]] = {"iterations": 40, "restarts": 1}
 
     costs: ClassVar[Mapping[str, Cost]] = COSTS
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,6 +36,7 @@ class Shredder(Unshuffle):
     """
 
     source: ClassVar[str] = "the image shredder of Li et al., VisualMixer, NDSS 2024, Sec. V; annealed total variation"
+    quick: ClassVar[Mapping[str, Any]] = {"sweeps": 5}
 
     sweeps: int = 1000
     temperature: float = 0.2
@@ -85,6 +86,7 @@ class Jigsaw(Unshuffle):
     """
 
     source: ClassVar[str] = "Pomeranz et al., greedy square jigsaw puzzle solver, CVPR 2011, Eq. 3"
+    quick: ClassVar[Mapping[str, Any]] = {"sweeps": 5}
 
     sweeps: int = 10
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -65,6 +65,7 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
     """
 
     needs_auxiliary: ClassVar[bool] = True
+    quick: ClassVar[Mapping[str, Any]] = {"iterations": 12, "width": 16, "batch_size": 8}
 
     iterations: int = 600
     width: int = 64

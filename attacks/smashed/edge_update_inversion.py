@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -53,6 +54,7 @@ class EdgeUpdateInversion(SmashedAttack[Reconstruction]):
         "one sending of smashed data, the gradient returned for it, and the client half's one-step update; its weights, "
         "learning rate and defences' algorithm"
     )
+    quick: ClassVar[Mapping[str, Any]] = {"iterations": 12}
 
     iterations: int = 200
     learning_rate: float = 0.1

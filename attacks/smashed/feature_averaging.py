@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -41,6 +42,7 @@ class FeatureAveraging(TokenDecoder):
         "smashed data of the same images in many epochs; the client half as a black box; the defences' algorithm; auxiliary "
         "images like the clients'"
     )
+    quick: ClassVar[Mapping[str, Any]] = {**TokenDecoder.quick, "transmissions": 3, "num_images": 32}
 
     iterations: int = 400
     transmissions: int = 60

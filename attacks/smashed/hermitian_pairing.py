@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -127,6 +128,7 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
     )
     threat: ClassVar[str] = "one sending of smashed data; the defences' algorithm; auxiliary images like the clients'"
     needs_auxiliary: ClassVar[bool] = True
+    quick: ClassVar[Mapping[str, Any]] = {"iterations": 12}
 
     iterations: int = 500
     learned: TokenReader | None = field(default=None, repr=False, compare=False)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -102,6 +103,7 @@ class TokenIntersection(TokenReading):
     source: ClassVar[str] = (
         "intersection attack on Yao et al., ICDM 2022, Algorithm 2, which redraws the tokens that stay"
     )
+    quick: ClassVar[Mapping[str, Any]] = {**TokenReading.quick, "transmissions": 3}
 
     transmissions: int = 30
     radius: float = 0.02

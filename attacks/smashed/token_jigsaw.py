@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ class TokenReading(SmashedAttack[Reconstruction]):
 
     threat: ClassVar[str] = "smashed data; the defences' algorithm; auxiliary images like the clients'"
     needs_auxiliary: ClassVar[bool] = True
+    quick: ClassVar[Mapping[str, Any]] = {"iterations": 12, "width": 16, "batch_size": 8}
 
     iterations: int = 500
     width: int = 64
