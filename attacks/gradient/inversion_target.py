@@ -69,7 +69,7 @@ class Target:
     """One observation, ready to be attacked.
 
     Attributes:
-        index: Its place among the observations.
+        index: Its position among the observations.
         observation: With a learning rate in any case.
         gradient: What is matched.
         labels: (restarts, b) int64, or None where they are unknowns.

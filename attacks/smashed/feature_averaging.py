@@ -27,7 +27,7 @@ class FeatureAveraging(TokenDecoder):
         width: Length of a token inside the decoder.
         depth: Transformer blocks.
         heads: Attention heads, which divide ``width``.
-        batch_size: Auxiliary images per step and per sending, even.
+        batch_size: Auxiliary images per step and per transmission, even.
         learning_rate: The largest.
         transmissions: R at most; it gets as many as the run makes, and learns from as many.
         beyond_run: The clients send the images ``transmissions`` times whatever the run does: an upper bound.

@@ -126,7 +126,9 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
     source: ClassVar[str] = (
         "Hermitian symmetry of the Fourier transform of real signals; attack on Yao et al., ICDM 2022, PS+"
     )
-    threat: ClassVar[str] = "one sending of smashed data; the defences' algorithm; auxiliary images like the clients'"
+    threat: ClassVar[str] = (
+        "one transmission of smashed data; the defences' algorithm; auxiliary images like the clients'"
+    )
     needs_auxiliary: ClassVar[bool] = True
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 12}
 
@@ -153,7 +155,7 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
         return replace(self, learned=reader)
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
-        """Undoes the first sending.
+        """Undoes the first transmission.
 
         Raises:
             AttackError: Before ``fit``; when the embedding is not affine.

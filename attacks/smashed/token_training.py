@@ -75,7 +75,7 @@ def train_reader(
 
 @dataclass(frozen=True)
 class Example:
-    """One sending of auxiliary images.
+    """One transmission of auxiliary images.
 
     Attributes:
         features: (B, N, D), received tokens.
@@ -153,7 +153,7 @@ def _judge(reader: TokenReader, sender: Sender, images: Tensor, generator: torch
     alone, found, order = infer_order(reading.positions), reader.order(reading), example.order.cpu()
     truth = to_patches(images, sender.edge.patch_size).to(example.features) - reader.mean_patches
     guess = reader.assemble(reading, found) - reader.mean_patches
-    # The factor of least squared error: 0 for random places and 1 for the right ones. From 1/2 on, what was placed beats the
+    # The factor of least squared error: 0 for random positions and 1 for the right ones. From 1/2 on, what was placed beats the
     # mean image as it is, and is left sharp.
     trust = float((guess * truth).sum() / guess.square().sum().clamp_min(1e-12))
     reader.trust = 1.0 if trust >= 0.5 else max(trust, 0.0)

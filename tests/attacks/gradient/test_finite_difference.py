@@ -157,7 +157,7 @@ def test_replay_keeps_the_side_of_every_kink() -> None:
     assert [v.flatten().tolist() for v in again] == [[0.0, -4.0], [6.0]]
 
 
-def test_a_slope_given_by_its_place_is_the_slope() -> None:
+def test_a_slope_given_by_its_position_is_the_slope() -> None:
     values = torch.tensor([-1.0, 2.0])
     with RecordKinks() as kinks:
         first = F.leaky_relu(values, 0.3)
