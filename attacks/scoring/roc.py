@@ -86,17 +86,17 @@ def auc_interval(members: Tensor, nonmembers: Tensor, confidence: float = 0.95) 
     return float(low), float(high)
 
 
-def tpr_at_fpr(members: Tensor, nonmembers: Tensor, fpr: float = 0.01, confidence: float = 0.95) -> Estimate:
+def tpr_at_fpr(members: Tensor, nonmembers: Tensor, fpr: float = 0.01) -> Estimate:
     """The largest true positive rate among the thresholds whose false positive rate is at most ``fpr``.
 
     Nothing is interpolated: with fewer than 1 / fpr non-members the threshold must lie above all of them.
 
     Returns:
-        The rate with its Clopper-Pearson interval over the members, for the threshold as it was found; the uncertainty of the
+        The rate with its 95 % Clopper-Pearson interval over the members, for the threshold as it was found; the uncertainty of the
         threshold itself, which is large with few non-members, is not in it.
 
     Raises:
-        ValueError: As ``roc_curve``, or on a rate outside [0, 1] or a confidence outside (0, 1).
+        ValueError: As ``roc_curve``, or on a rate outside [0, 1].
 
     Source: Carlini et al., "Membership Inference Attacks From First Principles", 2022, section III.
     """
@@ -105,7 +105,7 @@ def tpr_at_fpr(members: Tensor, nonmembers: Tensor, fpr: float = 0.01, confidenc
     false, true = _counts(*_checked(members, nonmembers))
     # 0.07 * 100 is 7.000000000000001 and 0.29 * 100 is 28.999999999999996: a rate must admit the count it was made from.
     allowed = math.floor(fpr * len(nonmembers) + 1e-9)
-    return binomial_interval(int(true[false <= allowed].max()), len(members), confidence)
+    return binomial_interval(int(true[false <= allowed].max()), len(members))
 
 
 def binomial_interval(successes: int, trials: int, confidence: float = 0.95) -> Estimate:

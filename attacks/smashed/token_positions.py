@@ -24,6 +24,8 @@ MATCH = 32
 FLOOR = -5.0
 """Log-probabilities of neighbours count no less: a single wrong one must not rule a position out."""
 RIDGE = 1e-6
+ROUNDS = 40
+"""Of the mean-field iterations."""
 
 
 def to_patches(images: Tensor, patch_size: int) -> Tensor:
@@ -181,7 +183,7 @@ class TokenReader(nn.Module):
         return self.mean_patches + self.trust * (placed - self.mean_patches)
 
 
-def solve(unary: Tensor, neighbours: Tensor, grid: tuple[int, int], steps: int = 40) -> Tensor:
+def solve(unary: Tensor, neighbours: Tensor, grid: tuple[int, int]) -> Tensor:
     """Mean-field iterations over the positions of tokens, from soft to hard.
 
         S[t, n] = (unary[t, n] + sum over the positions m beside n, sum_u Q[u, m] log(p(t, u) / uniform)) / temperature,
@@ -193,7 +195,6 @@ def solve(unary: Tensor, neighbours: Tensor, grid: tuple[int, int], steps: int =
             image i.
         neighbours: (G, 2, M, M), see ``Reading.neighbours``.
         grid: Rows and columns of the N positions.
-        steps: Iterations.
 
     Returns:
         S, (G, M, M).
@@ -202,14 +203,14 @@ def solve(unary: Tensor, neighbours: Tensor, grid: tuple[int, int], steps: int =
     right, below = (neighbours[:, d].clamp_min(FLOOR) + uniform for d in (0, 1))
     marginals = unary.exp()
     scores = unary
-    for step in range(steps):
+    for step in range(ROUNDS):
         cells = marginals.view(*marginals.shape[:2], -1, *grid)
         # What is at the position to the right of every position, and so on; nothing beyond the border.
         east, west = F.pad(cells[..., 1:], (0, 1)), F.pad(cells[..., :-1], (1, 0))
         south, north = F.pad(cells[..., 1:, :], (0, 0, 0, 1)), F.pad(cells[..., :-1, :], (0, 0, 1, 0))
         message = right @ east.flatten(2) + right.mT @ west.flatten(2)
         message = message + below @ south.flatten(2) + below.mT @ north.flatten(2)
-        scores = (unary + message) / 4 ** (1 - step / max(steps - 1, 1))
+        scores = (unary + message) / 4 ** (1 - step / (ROUNDS - 1))
         for _ in range(5):
             scores = scores - scores.logsumexp(1, keepdim=True)
             scores = scores - scores.logsumexp(2, keepdim=True)
