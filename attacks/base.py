@@ -5,9 +5,9 @@ Scoring is a separate step (``attacks.scoring``), done by whoever holds the trut
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -203,6 +203,8 @@ class Attack(Generic[Observation, Guess]):
             for one of the first two can be run on the other.
         observes_history: Its observations are ``UpdateHistory``, one for each client, not single updates.
         begins_chains: Its guesses are images that a ``Refinement`` can go on from.
+        quick: Settings, field -> value, under which it ends within about a second on a small model, however little it then finds:
+            for tests that run every attack.
     """
 
     source: ClassVar[str] = ""
@@ -211,6 +213,7 @@ class Attack(Generic[Observation, Guess]):
     observes: ClassVar[type] = Probe
     observes_history: ClassVar[bool] = False
     begins_chains: ClassVar[bool] = False
+    quick: ClassVar[Mapping[str, Any]] = {}
 
     @property
     def upper_bound(self) -> str:

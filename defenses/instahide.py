@@ -36,7 +36,7 @@ def mix_batch(batch: Batch, weights: Tensor, partners: Tensor) -> Batch:
     Args:
         batch: B examples.
         weights: (B, k), rows sum to 1.
-        partners: (B, k), int64; the examples that are mixed into each place.
+        partners: (B, k), int64; the examples that are mixed into each of the batch.
     """
     share = weights.to(batch.images)
     images = torch.einsum("bk,bkchw->bchw", share, batch.images[partners])

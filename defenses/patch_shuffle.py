@@ -20,8 +20,8 @@ from defenses.checks import is_number, require
 def shuffled_within_images(num_images: int, num_tokens: int, generator: torch.Generator) -> Tensor:
     """One uniform permutation per image: (B, N) int64 on the CPU; row j holds the numbers j * N to j * N + N - 1."""
     # Double precision: two of n draws are equal, which would favour the first of them, with probability n^2 / 2^54.
-    places = torch.rand(num_images, num_tokens, generator=generator, dtype=torch.float64).argsort(1)
-    return places + num_tokens * torch.arange(num_images).unsqueeze(1)
+    positions = torch.rand(num_images, num_tokens, generator=generator, dtype=torch.float64).argsort(1)
+    return positions + num_tokens * torch.arange(num_images).unsqueeze(1)
 
 
 def gather_tokens(features: Tensor, order: Tensor) -> Tensor:

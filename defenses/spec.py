@@ -61,9 +61,9 @@ def parse(text: str, registry: Names | None = None) -> Pipeline:
     return Pipeline(tuple(statements[0])) if statements else Pipeline()
 
 
-def parse_pipelines(text: str, registry: Names | None = None) -> list[Pipeline]:
+def parse_pipelines(text: str) -> list[Pipeline]:
     """Reads pipelines separated by ``;``, the empty one first whether written or not, repeats dropped."""
-    statements = parse_statements(text, DEFENSES if registry is None else registry, "defence")
+    statements = parse_statements(text, DEFENSES, "defence")
     return list(dict.fromkeys([Pipeline(), *(Pipeline(tuple(stages)) for stages in statements)]))
 
 

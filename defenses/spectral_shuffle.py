@@ -89,7 +89,7 @@ class SpectralShuffle(SmashedDefense):
     order is hidden; moreover half of the values are conjugates of the others, so patches can be paired, and energy falls
     with frequency, so they can be placed.
 
-    The number of tokens must be a square and their grid too. ``order`` counts spectral patches, not places in the image.
+    The number of tokens must be a square and their grid too. ``order`` counts spectral patches, not positions in the image.
 
     Args:
         fft_stage: "post_embed" transforms embedded tokens, as the paper's text and code do; "pixel" the image itself

@@ -128,14 +128,14 @@ def shear_x(images: Tensor, slope: Tensor) -> Tensor:
     """
     height, width = images.shape[-2:]
     rows = torch.arange(height, device=images.device, dtype=torch.float64).view(-1, 1) + 0.5
-    place = torch.arange(width, device=images.device) + slope * rows  # (B, 1, H, W); pixel centres are whole
-    left = place.floor()
+    position = torch.arange(width, device=images.device) + slope * rows  # (B, 1, H, W); pixel centres are whole
+    left = position.floor()
     v0, v1, v2, v3 = (
         images.gather(-1, (left + step).long().clamp(0, width - 1).expand(images.shape)) for step in (-1, 0, 1, 2)
     )
-    d = (place - left).to(images)
+    d = (position - left).to(images)
     value = v1 + d * (v2 - v0 + d * (2 * (v0 - v1) + v2 - v3 + d * (v1 - v0 + v3 - v2)))
-    inside = (place + 0.5 >= 0) & (place + 0.5 < width)
+    inside = (position + 0.5 >= 0) & (position + 0.5 < width)
     return (value * inside).clamp(0, 1)
 
 

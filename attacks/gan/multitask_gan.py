@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +54,7 @@ class MultitaskGAN(RepresentativeAttack):
     source: ClassVar[str] = "Wang 2019 (mGAN-AI), section IV, passive"
     threat: ClassVar[str] = "global models and updates of all clients over the rounds, normalisation; auxiliary images"
     needs_auxiliary: ClassVar[bool] = True
+    quick: ClassVar[Mapping[str, Any]] = {**RepresentativeAttack.quick, "representative_iterations": 5}
 
     iterations: int = 150
     category: float = 1.0

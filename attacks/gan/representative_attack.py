@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +40,13 @@ class RepresentativeAttack(Attack[UpdateHistory, Representatives]):
 
     observes: ClassVar[type] = TrainingUpdate
     observes_history: ClassVar[bool] = True
+    quick: ClassVar[Mapping[str, Any]] = {
+        "iterations": 20,
+        "batch_size": 8,
+        "latent": 8,
+        "width": 4,
+        "images_per_class": 1,
+    }
 
     iterations: int = 200
     batch_size: int = 32

@@ -62,10 +62,11 @@ class DifferencedMatching:
         with kinks if self._kinked else nullcontext():
             here, *dummy = self._gradients(shared, unknowns, known, list(shared.values()))
         self._kinked = bool(kinks.noted)
-        distances, slopes = SLOPES[self._exact.cost_name](torch.cat([g.flatten(1) for g in dummy], 1), targets)
-        # A slope of zero moves nothing, however long the step.
-        step = self._step / slopes.norm(dim=1, keepdim=True).clamp_min(torch.finfo(slopes.dtype).tiny)
-        moved = slopes.mul_(step).add_(self._weights)
+        rows = torch.cat([g.flatten(1) for g in dummy], 1)
+        distances, directions = self._exact.cost.with_gradient(rows, targets, self._named)
+        # A direction of zero moves nothing, however long the step.
+        step = self._step / directions.norm(dim=1, keepdim=True).clamp_min(torch.finfo(directions.dtype).tiny)
+        moved = directions.mul_(step).add_(self._weights)
         with ReplayKinks(kinks.noted) if self._kinked else nullcontext():
             there = self._gradients(self._named(moved), unknowns, known, [])[0]
         pulls, priors = vmap(grad_and_value(self._prior))(unknowns, known, observed, smoothing)
@@ -93,42 +94,10 @@ class DifferencedMatching:
         return self._exact.priors(self._exact.read(unknowns, known)[0], observed, smoothing)
 
     def _named(self, rows: Tensor) -> Update:
-        """Weights (T, P) by name, (T, *shape) each."""
-        parts = torch.split(rows, [shape.numel() for shape in self._shapes.values()], 1)
-        return {name: part.reshape(-1, *shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
-
-
-def _cosine(dummy: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    products, squares, others = (_dots(*pair)[:, None] for pair in ((dummy, target), (dummy, dummy), (target, target)))
-    # As in ``cosine_distance``.
-    squares, others = squares + 1e-24, others + 1e-24
-    scale = (squares * others).rsqrt()
-    slopes = torch.mul(target, -scale).addcmul_(dummy, scale * products / squares)
-    return (1 - products * scale).squeeze(1), slopes
-
-
-def _dots(a: Tensor, b: Tensor) -> Tensor:
-    """Inner products of the rows (T, P), without a temporary of their size."""
-    return torch.bmm(a[:, None], b[:, :, None]).flatten()
-
-
-def _masked_cosine(dummy: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    # The slope is zero where the target is, because both of its terms are.
-    return _cosine(dummy * (target != 0), target)
-
-
-def _l2(dummy: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    difference = dummy - target
-    return _dots(difference, difference), 2 * difference
-
-
-def _l1(dummy: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    difference = dummy - target
-    return difference.abs().sum(1), difference.sign()
-
-
-SLOPES = {"cosine": _cosine, "masked-cosine": _masked_cosine, "l2": _l2, "l1": _l1}
-"""The costs of ``attacks.gradient.matching`` by name: (T, P), (T, P) -> values (T,) and their derivatives (T, P) by the first."""
+        """Weights or gradients (..., P) by name, (..., *shape) each."""
+        parts = torch.split(rows, [shape.numel() for shape in self._shapes.values()], -1)
+        named = zip(self._shapes.items(), parts, strict=True)
+        return {name: part.reshape(*part.shape[:-1], *shape) for (name, shape), part in named}
 
 
 def agrees(exact: GradientMatching, unknowns: Tensor) -> bool:

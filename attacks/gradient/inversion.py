@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from attacks.base import Attack, AttackError, ClientUpdate, Reconstruction
 from attacks.gradient.batch_statistics import call_with_statistics, statistics_distance
+from attacks.gradient.costs import COSTS, Cost
 from attacks.gradient.finite_difference import DifferencedMatching, agrees
 from attacks.gradient.inversion_loop import Minimum, Stage, first_order, step_decay_stages
 from attacks.gradient.inversion_target import Target, Victim, count_images, prepare
 from attacks.gradient.lbfgs import minimize
 from attacks.gradient.lbfgs_steps import STEP_ITERATIONS, walk
-from attacks.gradient.matching import COSTS, GradientMatching, Observed, unrolled_client
+from attacks.gradient.matching import GradientMatching, Observed, unrolled_client
 from attacks.gradient.memory import fitting_trials, in_chunks
 from attacks.normalisation import channel_statistics, normalise
 from defenses.base import Update
@@ -47,7 +48,7 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
     worse than the mean gradient, so that several restarts are worth their time; with labels="joint" nothing is dealt.
 
     A learning rate that the server does not know is estimated (``estimate_learning_rate``) with labels as below (inferred for
-    "joint"). Where that fails, cosine costs go on without it, because they ignore the scale; others fail.
+    "joint"). Where that fails, costs that ignore the scale (cosines) go on without it; others fail.
 
     Besides numbers on how the search went, ``diagnostics`` hold reasons for its failure: "labels_inferred" (1 where the labels
     were not told), "clipped_share" (pixels of the result at 0 or 1), "masked_share" (entries that were sent
@@ -57,8 +58,9 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
     "differenced" (1 where a finite difference stood for the second derivative).
 
     Attributes:
+        costs: Name -> D; a subclass adds its own by ``{**COSTS, "name": Cost(distance)}``.
         cost: D: "cosine" over the concatenated gradient, "masked-cosine" over its non-zero entries only, "l2" (sum of squares) or
-            "l1" (sum of absolute differences).
+            "l1" (sum of absolute differences); by whichever names ``costs`` has.
         optimizer: "adam", "sgd" (Nesterov momentum 0.9) or "lbfgs".
         signed: The optimizer sees only the sign of the gradient.
         learning_rate: Step size in normalised pixels; of L-BFGS with a line search, the first step that is tried.
@@ -92,6 +94,9 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
     threat: ClassVar[str] = (
         "global model, one update, its number of examples, learning rate and normalisation; no auxiliary data"
     )
+    quick: ClassVar[Mapping[str, Any]] = {"iterations": 40, "restarts": 1}
+
+    costs: ClassVar[Mapping[str, Cost]] = COSTS
 
     cost: str = "cosine"
     optimizer: str = "adam"
@@ -114,7 +119,7 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
 
     def __post_init__(self) -> None:
         for name, allowed in (
-            ("cost", tuple(COSTS)),
+            ("cost", tuple(self.costs)),
             ("optimizer", ("adam", "sgd", "lbfgs")),
             ("labels", ("auto", "known", "infer", "joint")),
             ("init", INITS),
@@ -220,7 +225,7 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
             victim.num_classes,
             {name: torch.stack([owner.gradient[name] for owner in owners]) for name in first.gradient},
             None if labels is None else labels.to(first.starts.device),
-            self.cost,
+            self.costs[self.cost],
             self.total_variation,
             unrolled_client(victim.model, first.observation) if first.unrolled else None,
             self._statistics_prior(victim.model) if first.statistics else None,

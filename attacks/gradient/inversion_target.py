@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from attacks.base import AttackError, ClientUpdate
 from attacks.gradient.batch_statistics import Statistics, sent_statistics
+from attacks.gradient.costs import Cost
 from attacks.gradient.labels import infer_observed_labels
 from attacks.gradient.learning_rate import estimate_learning_rate
 from attacks.gradient.matching import attackable, count_classes
@@ -22,6 +24,9 @@ class Options(Protocol):
 
     @property
     def batch_norm_prior(self) -> float: ...  # noqa: D102
+
+    @property
+    def costs(self) -> Mapping[str, Cost]: ...  # noqa: D102
 
     @property
     def cost(self) -> str: ...  # noqa: D102
@@ -64,7 +69,7 @@ class Target:
     """One observation, ready to be attacked.
 
     Attributes:
-        index: Its place among the observations.
+        index: Its position among the observations.
         observation: With a learning rate in any case.
         gradient: What is matched.
         labels: (restarts, b) int64, or None where they are unknowns.
@@ -176,8 +181,8 @@ def _with_learning_rate(attack: Options, observation: ClientUpdate) -> tuple[Cli
         rate = _estimate(observation) if told is None else estimate_learning_rate(observation, told)
         return replace(observation, learning_rate=rate), rate
     except AttackError as error:
-        # Any rate will do for a cosine, unless the weight decay is to be subtracted.
-        if "cosine" not in attack.cost or observation.weight_decay:
+        # Any rate will do for such a cost, unless the weight decay is to be subtracted.
+        if not attack.costs[attack.cost].scale_free or observation.weight_decay:
             raise AttackError(
                 f"the server does not know the learning rate, and the estimate failed: {error}"
             ) from error

@@ -40,8 +40,8 @@ class RecordKinks(TorchFunctionMode):
             self.noted.append(_leaky_slopes(result, args, kwargs))
             return result
         if func in _MAX_POOL:
-            result, places = F.max_pool2d_with_indices(*args, **_without(kwargs, "return_indices"))
-            self.noted.append(places)
+            result, positions = F.max_pool2d_with_indices(*args, **_without(kwargs, "return_indices"))
+            self.noted.append(positions)
             return result
         return func(*args, **kwargs)
 
@@ -63,8 +63,8 @@ class ReplayKinks(TorchFunctionMode):
         if func in _RELU or func is F.leaky_relu:
             return args[0] * next(self._noted)
         if func in _MAX_POOL:
-            places = next(self._noted)
-            return args[0].flatten(2).gather(2, places.flatten(2)).view(places.shape)
+            positions = next(self._noted)
+            return args[0].flatten(2).gather(2, positions.flatten(2)).view(positions.shape)
         return func(*args, **(kwargs or {}))
 
 

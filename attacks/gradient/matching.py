@@ -16,6 +16,7 @@ from torch.func import functional_call, grad, grad_and_value, replace_all_batch_
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attacks.base import AttackError, ClientUpdate
+from attacks.gradient.costs import Cost
 from attacks.gradient.local_steps import local_orders, simulated_update
 from attacks.image_measures import total_variation
 from defenses.base import Update
@@ -79,8 +80,7 @@ class GradientMatching:
 
         L(x, y) = D(grad_w loss(model_w(x), y), g) + total_variation * TV(x) + P(x)
 
-    with D the cosine distance 1 - <a, g> / (|a| |g|) over all parameters concatenated, the sum of squares, or the sum of absolute
-    differences, loss the mean cross-entropy with soft labels, TV the mean over the dummy images, and P another prior, if any.
+    with D a ``Cost``, loss the mean cross-entropy with soft labels, TV the mean over the dummy images, and P another prior, if any.
 
     The model's weights are shared by all trials; images, labels and observed gradients are batched (``torch.func.vmap``).
 
@@ -90,7 +90,7 @@ class GradientMatching:
         num_classes: K.
         targets: Parameter name -> (T, *shape), the observed gradient of each trial's target.
         labels: (T, b) int64, or None: then the unknowns hold label logits, and the soft labels are their softmax.
-        cost: "cosine", "masked-cosine", "l2" or "l1".
+        cost: D.
         total_variation: Weight of the image prior.
         client: What to match instead of the gradient of the loss, see ``unrolled_client``; or None.
         prior: P, a function of one trial's images and its ``observed``; or None.
@@ -104,7 +104,7 @@ class GradientMatching:
         num_classes: int,
         targets: Update,
         labels: Tensor | None,
-        cost: str,
+        cost: Cost,
         total_variation: float,
         client: Client | None = None,
         prior: Callable[[Tensor, Observed], Tensor] | None = None,
@@ -113,7 +113,7 @@ class GradientMatching:
         self.model = model
         self.batch_shape = batch_shape
         self.num_classes = num_classes
-        self.cost_name, self.cost = cost, COSTS[cost]
+        self.cost = cost
         self.client = client or grad(self._training_loss)
         self.prior = prior
         self.observed = observed or {}
@@ -154,7 +154,7 @@ class GradientMatching:
         """Distance (T,) of each trial's target from a gradient of zero: the unit in which a prior weighs the same for all."""
 
         def distance(target: Update) -> Tensor:
-            return self.cost({name: torch.zeros_like(value) for name, value in target.items()}, target)
+            return self.cost.distance({name: torch.zeros_like(value) for name, value in target.items()}, target)
 
         return vmap(distance)(self.targets)
 
@@ -188,46 +188,9 @@ class GradientMatching:
 
     def _loss(self, unknowns: Tensor, known: Tensor, target: Update, observed: Observed, smoothing: Tensor) -> Tensor:
         images, labels = self.read(unknowns, known)
-        return self.cost(self.client(self.parameters, images, labels), target) + self.priors(
-            images, observed, smoothing
-        )
+        dummy = self.client(self.parameters, images, labels)
+        return self.cost.distance(dummy, target) + self.priors(images, observed, smoothing)
 
     def _training_loss(self, parameters: Update, images: Tensor, labels: Tensor) -> Tensor:
         logits = functional_call(self.model, (parameters, self.buffers), (images,))
         return -(labels * F.log_softmax(logits, 1)).sum(1).mean()
-
-
-def cosine_distance(gradient: Update, target: Update) -> Tensor:
-    """1 - <a, b> / (|a| |b|) over all parameters concatenated; 1 where one of them is zero (Geiping et al. 2020, Eq. 4)."""
-    product = sum_over(lambda a, b: a * b, gradient, target)
-    # 1e-24 keeps the derivative of the root finite at a zero gradient, and is far below any gradient that carries a picture.
-    norms = [(sum_over(lambda a, _: a.square(), g, g) + 1e-24).sqrt() for g in (gradient, target)]
-    return 1 - product / (norms[0] * norms[1])
-
-
-def squared_distance(gradient: Update, target: Update) -> Tensor:
-    """Sum of squared differences over all parameters (Zhu et al. 2019, Eq. 3)."""
-    return sum_over(lambda a, b: (a - b).square(), gradient, target)
-
-
-def absolute_distance(gradient: Update, target: Update) -> Tensor:
-    """Sum of absolute differences over all parameters."""
-    return sum_over(lambda a, b: (a - b).abs(), gradient, target)
-
-
-def sum_over(term: Callable[[Tensor, Tensor], Tensor], a: Update, b: Update) -> Tensor:
-    """Sum of ``term(a[name], b[name])`` over names and entries: a 0-d tensor."""
-    return torch.stack([term(value, b[name]).sum() for name, value in a.items()]).sum()
-
-
-def masked_cosine_distance(gradient: Update, target: Update) -> Tensor:
-    """``cosine_distance`` over the entries at which ``target`` is not zero: what pruning left."""
-    return cosine_distance({name: value * (target[name] != 0) for name, value in gradient.items()}, target)
-
-
-COSTS = {
-    "masked-cosine": masked_cosine_distance,
-    "cosine": cosine_distance,
-    "l2": squared_distance,
-    "l1": absolute_distance,
-}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -57,6 +57,7 @@ class NoiseModelInversion(GradientInversion):
 
     source: ClassVar[str] = "Balunovic 2022 (Bayesian framework for gradient leakage), section 3"
     threat: ClassVar[str] = "as GradientInversion, and the law and strength of the noise"
+    quick: ClassVar[Mapping[str, Any]] = {"iterations": 40, "adam_iterations": 40}
 
     cost: str = "l2"
     optimizer: str = "lbfgs"

@@ -7,8 +7,9 @@ section 6 and released configuration), for comparison with its tables, whatever 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from attacks.gradient.inversion import GradientInversion
 
@@ -102,6 +103,7 @@ class LBFGSCosine(GradientInversion):
     """
 
     source: ClassVar[str] = "Gao 2021 (ATS), section 6, LBFGS+Cosine"
+    quick: ClassVar[Mapping[str, Any]] = {"iterations": 4, "restarts": 1}  # Steps of up to 20 evaluations.
 
     optimizer: str = "lbfgs"
     learning_rate: float = 1e-4
@@ -119,6 +121,7 @@ class LBFGSL2(GradientInversion):
     """
 
     source: ClassVar[str] = "Gao 2021 (ATS), section 6, LBFGS+L2"
+    quick: ClassVar[Mapping[str, Any]] = {"iterations": 4, "restarts": 1}  # Steps of up to 20 evaluations.
 
     cost: str = "l2"
     optimizer: str = "lbfgs"

@@ -197,11 +197,11 @@ class _Geometry:
         return F.conv2d(features, weight, None, self.stride, self.padding, self.dilation, groups)
 
     def gradients(
-        self, slope: Tensor, features: Tensor, weight: Tensor, groups: int, wanted: tuple[bool, bool]
+        self, gradient: Tensor, features: Tensor, weight: Tensor, groups: int, wanted: tuple[bool, bool]
     ) -> tuple[Tensor | None, Tensor | None]:
         """By features and by weight, where they are wanted."""
         by_features, by_weight, _ = torch.ops.aten.convolution_backward(
-            slope,
+            gradient,
             features,
             weight,
             None,
@@ -226,13 +226,13 @@ class _SharedProduct(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
         rows, weight = ctx.saved_tensors
-        by_rows = slope @ weight[0] if ctx.needs_input_grad[0] else None
+        by_rows = gradient @ weight[0] if ctx.needs_input_grad[0] else None
         if not ctx.needs_input_grad[1]:
             return by_rows, None
         # For one row, a product of matrices costs several times the outer product.
-        outer = slope.transpose(1, 2) * rows if rows.shape[1] == 1 else slope.transpose(1, 2) @ rows
+        outer = gradient.transpose(1, 2) * rows if rows.shape[1] == 1 else gradient.transpose(1, 2) @ rows
         return by_rows, outer
 
 
@@ -250,19 +250,19 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         features, weight = ctx.saved_tensors
         trials, shared = len(weight), _shared(weight)
         by_features, by_weight = ctx.needs_input_grad[:2]
         first = second = None
         if by_features and shared:
-            first, _ = ctx.geometry.gradients(slope, features, weight[0], ctx.groups, (True, False))
+            first, _ = ctx.geometry.gradients(gradient, features, weight[0], ctx.groups, (True, False))
         apart = by_features and not shared, by_weight
         if any(apart):
             # A gradient by the weights reads their shape only; shared ones need not be copied for that.
             weights = weight.new_empty(trials * weight.shape[1], *weight.shape[2:]) if shared else weight.flatten(0, 1)
             wide, second = ctx.geometry.gradients(
-                _wide(slope, trials), _wide(features, trials), weights, ctx.groups * trials, apart
+                _wide(gradient, trials), _wide(features, trials), weights, ctx.groups * trials, apart
             )
             first = first if wide is None else _tall(wide, trials)
             second = None if second is None else second.view(weight.shape)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -53,6 +53,7 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
         "global model, one update, auxiliary data, the client's training procedure; true classes of the records in question"
     )
     needs_auxiliary: ClassVar[bool] = True
+    quick: ClassVar[Mapping[str, Any]] = {"num_shadows": 2, "iterations": 40}
 
     num_shadows: int = 4
     num_members: int = 0

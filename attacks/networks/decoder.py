@@ -94,8 +94,8 @@ class DecoderNetwork(nn.Module):
     Tokens are standardised and embedded; ``depth`` blocks, a layer norm and a linear layer make the pixels of every patch,
     which tanh bounds and which are put together.
 
-    Two ways of reading. At *slots*, token i gets a learned embedding of place i and becomes patch i: the decoder of the
-    paper. As a *set*, tokens get no place; N learned queries, one for each patch, are put in front of them (the mask tokens of
+    Two ways of reading. At *slots*, token i gets a learned embedding of position i and becomes patch i: the decoder of the
+    paper. As a *set*, tokens get no position; N learned queries, one for each patch, are put in front of them (the mask tokens of
     a masked autoencoder), and only these become patches, so that what a token holds can move to where it belongs. The guess
     then is the same whatever the order of the tokens.
 
@@ -131,12 +131,12 @@ class DecoderNetwork(nn.Module):
             self.blocks = nn.Sequential(*(AttentionBlock(width, heads) for _ in range(depth)))
             self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, layout.patch_values), nn.Tanh())
         redraw(self, generator)
-        self.places = nn.Parameter(0.02 * torch.randn(layout.num_tokens, width, generator=generator))
+        self.positions = nn.Parameter(0.02 * torch.randn(layout.num_tokens, width, generator=generator))
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Maps (B, N, D) to (B, C, H, W)."""
         embedded = self.embed(self.standardise(tokens))
-        queries = self.places.expand(len(tokens), -1, -1)
+        queries = self.positions.expand(len(tokens), -1, -1)
         placed = torch.cat([queries, embedded], 1) if self.as_set else queries + embedded
         patches: Tensor = self.head(self.blocks(placed)[:, : self.layout.num_tokens])
         return self.layout.fold((patches + 1) / 2)

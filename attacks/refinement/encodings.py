@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,6 +49,7 @@ class EncodingInversion(Refinement):
         "recovered encodings, InstaHide's parameters (never its draws), auxiliary images like the clients'"
     )
     needs_auxiliary: ClassVar[bool] = True
+    quick: ClassVar[Mapping[str, Any]] = {"repeats": 1, "batch_size": 8}
 
     components: int = 128
     ridge: float = 0.1

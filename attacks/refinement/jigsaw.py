@@ -17,7 +17,7 @@ def place_blocks(plane: Tensor, side: int, windows: list[Tensor], sweeps: int) -
 
     The first sweep looks at seams inside windows only, since the neighbours are still shuffled; the others at all seams.
     A window of up to 4 blocks tries every order. A larger one tries the best swap of two blocks, and the optimal assignment
-    of its blocks to places where the cost of a block at a place is that of its seams to what lies around it now.
+    of its blocks to positions where the cost of a block at a position is that of its seams to what lies around it now.
 
     Args:
         plane: (D, H, W), overwritten; the D channels move together.
@@ -62,15 +62,15 @@ def seam_costs(blocks: Tensor) -> Tensor:
 
 
 class _Puzzle:
-    """Blocks at places of a grid; ``cost[direction, a, b]`` is that of block b right of, or below, block a."""
+    """Blocks in a grid; ``cost[direction, a, b]`` is that of block b right of, or below, block a."""
 
     def __init__(self, cost: Tensor, rows: int, columns: int) -> None:
-        place = torch.arange(rows * columns).view(rows, columns)
+        position = torch.arange(rows * columns).view(rows, columns)
         self.cost = cost
-        self.block = place.flatten().clone()
+        self.block = position.flatten().clone()
         self.pairs = [
-            torch.stack([place[:, :-1].flatten(), place[:, 1:].flatten()]),
-            torch.stack([place[:-1].flatten(), place[1:].flatten()]),
+            torch.stack([position[:, :-1].flatten(), position[:, 1:].flatten()]),
+            torch.stack([position[:-1].flatten(), position[1:].flatten()]),
         ]
         self.columns, self.rows = columns, rows
         self.known: dict[int, Seams] = {}
@@ -86,7 +86,7 @@ class _Puzzle:
         if inside_only:
             outer = torch.zeros_like(outer)
         orders = self._orders(current, inner, outer)
-        held = current[orders]  # (orders, k): the block at each place of the window
+        held = current[orders]  # (orders, k): the block at each position of the window
         costs = outer[torch.arange(len(window)), orders].sum(1)
         direction, a, b = inner
         costs = costs + self.cost[direction, held[:, a], held[:, b]].sum(1)
@@ -97,11 +97,11 @@ class _Puzzle:
         return True
 
     def _inner(self, window: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Seams inside the window: direction, and the places in the window before and after the seam, (seams,) each."""
+        """Seams inside the window: direction, and the positions in the window before and after the seam, (seams,) each."""
         return self._seams(window)[0]
 
     def _outer(self, window: Tensor) -> Tensor:
-        """Cost (k places, k blocks) of the seams to what lies around the window now."""
+        """Cost (k positions, k blocks) of the seams to what lies around the window now."""
         current, costs = self.block[window], torch.zeros(len(window), len(window))
         for direction, inside, around, comes_after in self._seams(window)[1]:
             cost, beside = self.cost[direction], self.block[around, None]
@@ -109,7 +109,7 @@ class _Puzzle:
         return costs
 
     def _seams(self, window: Tensor) -> Seams:
-        """Seams inside, and those to the places around: direction, place in the window, place outside, which comes after it.
+        """Seams inside, and those to what lies around: direction, positions in the window and outside, whether that comes after.
 
         They depend on the window alone, and windows do not overlap, so that they are found once.
         """
@@ -129,7 +129,7 @@ class _Puzzle:
         return self.known[first]
 
     def _orders(self, current: Tensor, inner: tuple[Tensor, Tensor, Tensor], outer: Tensor) -> Tensor:
-        """Orders (m, k) to try; order[i] is which of the window's present blocks goes to place i."""
+        """Orders (m, k) to try; order[i] is which of the window's present blocks goes to position i."""
         k = len(current)
         if k <= FEW:
             return torch.tensor(list(permutations(range(k))))
@@ -145,7 +145,7 @@ class _Puzzle:
         return torch.stack([torch.arange(k), swapped, assigned])
 
     def _swap_gains(self, around: Tensor, current: Tensor, inner: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-        """What every swap of two blocks adds to the cost, (k, k); ``around`` as costs of each block at each place as things are."""
+        """What every swap of two blocks adds to the cost, (k, k); ``around``: cost of each block at each position now."""
         stay = around.diagonal()
         added = around + around.T - stay[:, None] - stay[None]
         direction, a, b = inner

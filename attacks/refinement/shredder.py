@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,6 +36,7 @@ class Shredder(Unshuffle):
     """
 
     source: ClassVar[str] = "the image shredder of Li et al., VisualMixer, NDSS 2024, Sec. V; annealed total variation"
+    quick: ClassVar[Mapping[str, Any]] = {"sweeps": 5}
 
     sweeps: int = 1000
     temperature: float = 0.2
@@ -85,6 +86,7 @@ class Jigsaw(Unshuffle):
     """
 
     source: ClassVar[str] = "Pomeranz et al., greedy square jigsaw puzzle solver, CVPR 2011, Eq. 3"
+    quick: ClassVar[Mapping[str, Any]] = {"sweeps": 5}
 
     sweeps: int = 10
 
@@ -133,12 +135,12 @@ class _Annealer:
         self.shape = planes.shape
         self.values = planes.flatten(2).transpose(1, 2).flatten(0, 1).contiguous()
         count, _, height, width = planes.shape
-        place = torch.arange(height * width)
-        row, column = place // width, place % width
+        position = torch.arange(height * width)
+        row, column = position // width, position % width
         valid = (column > 0, column < width - 1, row > 0, row < height - 1)
         # Beyond the border a pixel is its own neighbour, which costs nothing.
-        beside = torch.stack([place + s * v for s, v in zip((-1, 1, -width, width), valid, strict=True)], 1)
-        first = torch.arange(count)[:, None, None] * len(place)
+        beside = torch.stack([position + s * v for s, v in zip((-1, 1, -width, width), valid, strict=True)], 1)
+        first = torch.arange(count)[:, None, None] * len(position)
         self.neighbours = (first + beside).flatten(0, 1)
 
     @property
@@ -158,7 +160,7 @@ class _Annealer:
         around = self._at(beside)
         before = (around - here.unsqueeze(2)).abs().sum(dim=(1, 2, 3))
         after = (around - here.flip(1).unsqueeze(2)).abs().sum(dim=(1, 2, 3))
-        # Two neighbours that change places stay as far apart; above, each met the other where it stands no more.
+        # Two neighbours that are swapped stay as far apart; above, each met the other where it stands no more.
         touching = (beside[:, 0] == pair[:, 1:]).any(1)
         added = after - before + 2 * touching * (here[:, 0] - here[:, 1]).abs().sum(1)
         chance = torch.exp(-added / temperature) if temperature > 0 else (added <= 0).float()
@@ -172,11 +174,11 @@ class _Annealer:
 
 def _members(levels: list[Level], image: int, height: int, width: int) -> list[Tensor]:
     """The units of every window of one image that holds more than one, as positions in a (height, width) grid."""
-    place = torch.arange(height * width).view(height, width)
+    position = torch.arange(height * width).view(height, width)
     found = []
     for size, active in levels:
         for row, column in active[image].nonzero().tolist():
-            inside = place[row * size : (row + 1) * size, column * size : (column + 1) * size].flatten()
+            inside = position[row * size : (row + 1) * size, column * size : (column + 1) * size].flatten()
             found += [inside] if len(inside) > 1 else []
     return found
 

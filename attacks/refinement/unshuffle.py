@@ -1,4 +1,4 @@
-"""What attacks on shuffles inside windows share: which pixels may have changed places with which; and the null, window means."""
+"""What attacks on shuffles inside windows share: which pixels may have been swapped with which; and the null, window means."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PARTITIONS = ("inferred", "told")
 
 
 class Windows(NamedTuple):
-    """Which pixels (or blocks) of a guess may have changed places with which.
+    """Which pixels (or blocks) of a guess may have been swapped with which.
 
     Attributes:
         levels: As ``VisualMixer.partition`` returns them, in units of ``side`` pixels.

@@ -16,6 +16,10 @@ from defenses.base import Batch
 
 MIN_EXAMPLES = 16
 CHUNK = 512
+WIDTH = 8
+"""Channels of the first layer."""
+BATCH_SIZE = 32
+"""Images per step."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +83,12 @@ class Oracle:
     def from_tensors(cls, tensors: Mapping[str, Tensor], image_shape: tuple[int, int, int]) -> Oracle:
         """The oracle that ``to_tensors`` described, without its accuracy."""
         last = max(int(name.partition(".")[0]) for name in tensors)
-        width, num_classes = len(tensors["1.bias"]), len(tensors[f"{last}.bias"])
-        network = _network(torch.zeros(2, *image_shape), num_classes, width, 0)
+        network = _network(torch.zeros(2, *image_shape), len(tensors[f"{last}.bias"]), 0)
         network.load_state_dict(dict(tensors))
         return cls(network.eval().requires_grad_(False), image_shape, math.nan)
 
 
-def train_oracle(auxiliary: Batch, seed: int, epochs: int = 12, batch_size: int = 32, width: int = 8) -> Oracle:
+def train_oracle(auxiliary: Batch, seed: int, epochs: int = 12) -> Oracle:
     """Trains a small convolutional network on clean auxiliary images; a random eighth of them is held out for ``accuracy``.
 
     Adam with a one-cycle learning rate and shifts of up to two pixels. The result depends on the arguments alone.
@@ -94,8 +97,6 @@ def train_oracle(auxiliary: Batch, seed: int, epochs: int = 12, batch_size: int 
         auxiliary: Images (N, C, H, W) in [0, 1] and class probabilities (N, K); at least 16 images.
         seed: Of the weights, the split and the order.
         epochs: Passes over seven eighths of the images.
-        batch_size: Images per step.
-        width: Channels of the first layer.
 
     Raises:
         AttackError: When there are too few images.
@@ -106,8 +107,8 @@ def train_oracle(auxiliary: Batch, seed: int, epochs: int = 12, batch_size: int 
     images, targets = auxiliary.images.detach().float().cpu(), auxiliary.targets.detach().float().cpu()
     order = torch.randperm(len(images), generator=generator)
     held, kept = order[: len(order) // 8], order[len(order) // 8 :]
-    network = _network(images[kept], targets.shape[1], width, seed)
-    _train(network, images[kept], targets[kept], epochs, batch_size, generator)
+    network = _network(images[kept], targets.shape[1], seed)
+    _train(network, images[kept], targets[kept], epochs, generator)
     shape = (images.shape[1], images.shape[2], images.shape[3])
     answers = Oracle(network.eval().requires_grad_(False), shape, 0.0).classify(images[held])
     return Oracle(network, shape, (answers == targets[held].argmax(1)).float().mean().item())
@@ -129,34 +130,32 @@ class _Standardise(nn.Module):
         return standard
 
 
-def _network(images: Tensor, num_classes: int, width: int, seed: int) -> nn.Sequential:
+def _network(images: Tensor, num_classes: int, seed: int) -> nn.Sequential:
     channels = images.shape[1]
     layers: list[nn.Module] = [_Standardise(images)]
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        for into, out in ((channels, width), (width, 2 * width)):
+        for into, out in ((channels, WIDTH), (WIDTH, 2 * WIDTH)):
             layers += [
                 nn.Conv2d(into, out, 3, padding=1),
                 nn.BatchNorm2d(out),
                 nn.ReLU(),
                 nn.MaxPool2d(2, ceil_mode=True),
             ]
-        layers += [nn.Conv2d(2 * width, 4 * width, 3, padding=1), nn.BatchNorm2d(4 * width), nn.ReLU()]
+        layers += [nn.Conv2d(2 * WIDTH, 4 * WIDTH, 3, padding=1), nn.BatchNorm2d(4 * WIDTH), nn.ReLU()]
         # A grid of 4 x 4 whatever the image's size: classes differ in where things are.
-        layers += [nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(4 * width * 16, num_classes)]
+        layers += [nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(4 * WIDTH * 16, num_classes)]
     return nn.Sequential(*layers)
 
 
-def _train(
-    network: nn.Module, images: Tensor, targets: Tensor, epochs: int, batch_size: int, generator: torch.Generator
-) -> None:
+def _train(network: nn.Module, images: Tensor, targets: Tensor, epochs: int, generator: torch.Generator) -> None:
     network.train()
-    batches = max(len(images) // batch_size, 1)  # The rest of an epoch is left out: BatchNorm dislikes tiny batches.
+    batches = max(len(images) // BATCH_SIZE, 1)  # The rest of an epoch is left out: BatchNorm dislikes tiny batches.
     optimizer = torch.optim.Adam(network.parameters())
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=epochs * batches)
     for _ in range(epochs):
         order = torch.randperm(len(images), generator=generator)
-        for batch in order[: batches * batch_size].chunk(batches):
+        for batch in order[: batches * BATCH_SIZE].chunk(batches):
             loss = F.cross_entropy(network(random_shift(images[batch], 2, generator)), targets[batch])
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]

@@ -71,7 +71,7 @@ def auc_interval(members: Tensor, nonmembers: Tensor, confidence: float = 0.95) 
     Source: DeLong, DeLong, Clarke-Pearson, "Comparing the areas under two or more correlated receiver operating characteristic
     curves", Biometrics 1988. They use the plain scale, whose interval covers too rarely and leaves [0, 1] near an area of 1.
     """
-    from scipy import stats
+    from scipy import special
 
     _check_confidence(confidence)
     above, below = _placements(*_checked(members, nonmembers))
@@ -81,24 +81,22 @@ def auc_interval(members: Tensor, nonmembers: Tensor, confidence: float = 0.95) 
     if area in (0.0, 1.0):
         return binomial_interval(fewer if area else 0, fewer, confidence)[1:]
     deviation = math.sqrt(above.var(ddof=1) / len(above) + below.var(ddof=1) / len(below))
-    reach = float(stats.norm.ppf((1 + confidence) / 2)) * deviation / (area * (1 - area))
-    centre = math.log(area / (1 - area))
-    # tanh, because exp would overflow on the wide intervals of very few scores.
-    low, high = (0.5 * (1 + math.tanh((centre + shift) / 2)) for shift in (-reach, reach))
-    return low, high
+    reach = special.ndtri((1 + confidence) / 2) * deviation / (area * (1 - area))
+    low, high = special.expit(special.logit(area) + np.array([-reach, reach]))
+    return float(low), float(high)
 
 
-def tpr_at_fpr(members: Tensor, nonmembers: Tensor, fpr: float = 0.01, confidence: float = 0.95) -> Estimate:
+def tpr_at_fpr(members: Tensor, nonmembers: Tensor, fpr: float = 0.01) -> Estimate:
     """The largest true positive rate among the thresholds whose false positive rate is at most ``fpr``.
 
     Nothing is interpolated: with fewer than 1 / fpr non-members the threshold must lie above all of them.
 
     Returns:
-        The rate with its Clopper-Pearson interval over the members, for the threshold as it was found; the uncertainty of the
+        The rate with its 95 % Clopper-Pearson interval over the members, for the threshold as it was found; the uncertainty of the
         threshold itself, which is large with few non-members, is not in it.
 
     Raises:
-        ValueError: As ``roc_curve``, or on a rate outside [0, 1] or a confidence outside (0, 1).
+        ValueError: As ``roc_curve``, or on a rate outside [0, 1].
 
     Source: Carlini et al., "Membership Inference Attacks From First Principles", 2022, section III.
     """
@@ -107,7 +105,7 @@ def tpr_at_fpr(members: Tensor, nonmembers: Tensor, fpr: float = 0.01, confidenc
     false, true = _counts(*_checked(members, nonmembers))
     # 0.07 * 100 is 7.000000000000001 and 0.29 * 100 is 28.999999999999996: a rate must admit the count it was made from.
     allowed = math.floor(fpr * len(nonmembers) + 1e-9)
-    return binomial_interval(int(true[false <= allowed].max()), len(members), confidence)
+    return binomial_interval(int(true[false <= allowed].max()), len(members))
 
 
 def binomial_interval(successes: int, trials: int, confidence: float = 0.95) -> Estimate:
@@ -123,6 +121,7 @@ def binomial_interval(successes: int, trials: int, confidence: float = 0.95) -> 
         raise ValueError(f"{successes} successes in {trials} trials")
     tail = (1 - confidence) / 2
     failures = trials - successes
+    # binomtest(...).proportion_ci is the same, many times slower: it searches for the roots.
     low = float(stats.beta.ppf(tail, successes, failures + 1)) if successes else 0.0
     high = float(stats.beta.ppf(1 - tail, successes + 1, failures)) if failures else 1.0
     return Estimate(successes / trials, low, high)

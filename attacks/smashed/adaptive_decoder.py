@@ -25,10 +25,10 @@ USED = 0.1
 class RecurringTokens:
     """Finds the N tokens that recur most over the transmissions of an image, whatever their order.
 
-    An image's own tokens come again in every sending (``PatchShuffle``) or in many (``BatchShuffle``), foreign ones do not.
+    An image's own tokens come again in every transmission (``PatchShuffle``) or in many (``BatchShuffle``), foreign ones do not.
     Greedily: of all candidates (the tokens of the first transmissions), take the one that most of them hold something like; the
     mean of these, weighted by their likeness exp(-(d / distance)^2 / 2), is a token of the image; strike them out, one in each
-    sending; repeat N times.
+    transmission; repeat N times.
 
     Attributes:
         distance: Between two transmissions of the same token, in the unit of the features: the client's blocks change it a little,
@@ -57,8 +57,8 @@ class RecurringTokens:
             total = weights.sum(1, keepdim=True)
             mean = (like * weights.unsqueeze(2)).sum(1) / total.clamp(min=1e-12)
             found.append(torch.cat([mean, total / transmissions], 1))
-            image, sending = (weights > USED).nonzero(as_tuple=True)
-            apart[image, :, sending, slot[image, sending]] = torch.inf
+            image, number = (weights > USED).nonzero(as_tuple=True)
+            apart[image, :, number, slot[image, number]] = torch.inf
         return torch.stack(found, 1)
 
 
@@ -66,21 +66,22 @@ class RecurringTokens:
 class AdaptiveDecoder(FeatureAveraging):
     """A ``TokenDecoder`` that sees R independent transmissions of the same images.
 
-    Auxiliary images are sent R times too: half of a batch stays together, as the targets of an observation do, with other
-    mates in every sending. The released code sends the *output* of one round again instead, through the same block 30 times.
+    Auxiliary images are sent R times too: half of a batch stays together, as the targets of an observation do, and the rest of
+    the batch differs in every transmission. The released code sends the *output* of one round again instead, through the same
+    block 30 times.
 
     ``pooling="concat"`` is the paper's: the R tokens of a slot side by side. When tokens are shuffled these have nothing to do
     with each other. ``"set"`` looks for the tokens that recur (``RecurringTokens``), or takes the mean where the defences leave
     tokens in their slots. Behind one frozen block under ``BatchShuffle(k=0.4)`` (1050 digits, patches of 7, R = 30, one seed)
-    held-out PSNR is 11.6 dB with "concat" and 14.1 dB with "set", where one sending gives 12.1 dB and the mean image 11.9 dB. In
-    a prototype, attention over all R * N tokens stayed below 12.4 dB, at half the steps.
+    held-out PSNR is 11.6 dB with "concat" and 14.1 dB with "set", where one transmission gives 12.1 dB and the mean image 11.9 dB.
+    In a prototype, attention over all R * N tokens stayed below 12.4 dB, at half the steps.
 
     Attributes:
         iterations: Steps of AdamW.
         width: Length of a token inside the decoder.
         depth: Transformer blocks.
         heads: Attention heads, which divide ``width``.
-        batch_size: Auxiliary images per step and per sending, even.
+        batch_size: Auxiliary images per step and per transmission, even.
         learning_rate: The largest.
         transmissions: R at most; it gets as many as the run makes, and learns from as many.
         beyond_run: The clients send the images ``transmissions`` times whatever the run does: an upper bound.

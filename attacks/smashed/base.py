@@ -42,8 +42,8 @@ class SmashedData:
 
     Attributes:
         features: (R, B, N, D), R transmissions of the same target images, after all defences; N tokens of length D. The
-            first ``num_targets`` images of each sending are the targets, in the same places; the others came along in the same
-            batch and are other ones in each sending.
+            first ``num_targets`` images of each are the targets, in the same rows; the rest of the batch differs from one
+            transmission to the next.
         num_targets: Images to reconstruct.
         edge: The client half, in eval mode; its weights are public.
         server: The server half (B, N, D) -> logits, in eval mode.
@@ -52,7 +52,7 @@ class SmashedData:
         std: Per channel.
         orders: (R, B, N) int64, where each token came from. No message carries this: a client tells it to an upper bound that
             asks for it, and only in an audit. Else None.
-        step: The client half's own update on the first sending's batch, where it is trained; else None.
+        step: The client half's own update on the first transmission's batch, where it is trained; else None.
     """
 
     features: Tensor

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ MIN_EXAMPLES = 2 * HOLDOUT
 WARM_UP = 40
 """Steps over which the learning rate rises, as in the paper."""
 GROUPS_AT_ONCE = 8
-"""Groups of images whose transmissions are held in memory together; also those that serve each other as mates."""
+"""Groups of images whose transmissions are held in memory together; also those that are sent together."""
 
 Pool = Callable[[Tensor], Tensor]
 """Transmissions (R, B, N, D) of the same images -> inputs of the network (B, N, D')."""
@@ -65,6 +65,7 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
     """
 
     needs_auxiliary: ClassVar[bool] = True
+    quick: ClassVar[Mapping[str, Any]] = {"iterations": 12, "width": 16, "batch_size": 8}
 
     iterations: int = 600
     width: int = 64
@@ -81,8 +82,8 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
         require(rate, self, "learning_rate", "a finite number above 0")
 
     def pool_of(self, sender: Sender, images: Tensor, generator: torch.Generator) -> Pool:
-        """How the ``transmissions`` of the same images become one input; by default the first sending alone."""
-        return first_sending
+        """How the ``transmissions`` of the same images become one input; by default the first transmission alone."""
+        return first_transmission
 
     def draws(self, sender: Sender, images: Tensor, pool: Pool, generator: torch.Generator) -> Draw:
         """Training pairs of auxiliary images; by default every batch is sent afresh."""
@@ -145,7 +146,7 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
         return Reconstruction(images, torch.full((len(images),), -1), dict(self.learned.diagnostics))
 
 
-def first_sending(features: Tensor) -> Tensor:
+def first_transmission(features: Tensor) -> Tensor:
     """(R, B, N, D) -> (B, N, D)."""
     return features[0]
 
@@ -191,17 +192,17 @@ def tells_slots(sender: Sender, images: Tensor, generator: torch.Generator) -> b
 def independent_transmissions(
     sender: Sender, images: Tensor, transmissions: int, batch_size: int, generator: torch.Generator
 ) -> Tensor:
-    """Sends images several times, each time with other mates: (R, n, N, D).
+    """Sends images several times, each time beside other images: (R, n, N, D).
 
-    Half a batch stays together in every sending, as the targets of an observation do; the other half is another such group,
-    drawn anew. Each group thereby is the other's mates, and nothing that was sent is thrown away.
+    Half a batch stays together in every transmission, as the targets of an observation do; the other half is another such group,
+    drawn anew. Each group thereby is the rest of the other's batch, and nothing that was sent is thrown away.
 
     Args:
         sender: Sends a batch, all defences drawn afresh.
         images: (n, C, H, W), 2 or more.
         transmissions: R.
-        batch_size: Of a sending, at most.
-        generator: Draws mates and defences.
+        batch_size: Of a transmission, at most.
+        generator: Draws who is sent with whom, and defences.
     """
     half = min(batch_size // 2, len(images) // 2)
     groups = torch.arange(len(images), device=images.device).tensor_split(-(-len(images) // half))
@@ -209,7 +210,7 @@ def independent_transmissions(
     for _ in range(transmissions):
         order = torch.randperm(len(groups), generator=generator).tolist()
         sent: dict[int, Tensor] = {}
-        # With an odd number of groups, one lends itself twice and its second sending is not kept.
+        # With an odd number of groups, one lends itself twice and its second transmission is not kept.
         for first, second in zip(order[::2], order[1::2] + order[:1], strict=False):
             rows = torch.cat([groups[first], groups[second]])
             parts = send(sender, images[rows], generator).tensor_split([len(groups[first])])

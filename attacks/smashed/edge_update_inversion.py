@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -50,9 +51,10 @@ class EdgeUpdateInversion(SmashedAttack[Reconstruction]):
         "Zhu 2019 (DLG) and Geiping 2020 (Inverting Gradients), Eq. 4, with the loss that split learning hands to the server"
     )
     threat: ClassVar[str] = (
-        "one sending of smashed data, the gradient returned for it, and the client half's one-step update; its weights, "
+        "one transmission of smashed data, the gradient returned for it, and the client half's one-step update; its weights, "
         "learning rate and defences' algorithm"
     )
+    quick: ClassVar[Mapping[str, Any]] = {"iterations": 12}
 
     iterations: int = 200
     learning_rate: float = 0.1
@@ -80,7 +82,7 @@ class EdgeUpdateInversion(SmashedAttack[Reconstruction]):
         return replace(self, learned=sender_of(knowledge).pipeline)
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
-        """Inverts the first sending with its step.
+        """Inverts the first transmission with its step.
 
         Raises:
             AttackError: Before ``fit``; without a step; when update, gradient and features do not fit the client half.

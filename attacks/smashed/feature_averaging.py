@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ class FeatureAveraging(TokenDecoder):
         width: Length of a token inside the decoder.
         depth: Transformer blocks.
         heads: Attention heads, which divide ``width``.
-        batch_size: Auxiliary images per step and per sending, even.
+        batch_size: Auxiliary images per step and per transmission, even.
         learning_rate: The largest.
         transmissions: R at most; it gets as many as the run makes, and learns from as many.
         beyond_run: The clients send the images ``transmissions`` times whatever the run does: an upper bound.
@@ -41,6 +42,7 @@ class FeatureAveraging(TokenDecoder):
         "smashed data of the same images in many epochs; the client half as a black box; the defences' algorithm; auxiliary "
         "images like the clients'"
     )
+    quick: ClassVar[Mapping[str, Any]] = {**TokenDecoder.quick, "transmissions": 3, "num_images": 32}
 
     iterations: int = 400
     transmissions: int = 60

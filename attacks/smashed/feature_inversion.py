@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Self
 
@@ -93,7 +93,7 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
 
     F follows the defences' algorithm; what it cannot know is the order of the tokens, which ``permutation`` assumes. Against
     shuffling nothing but "oracle" is right, and the client's blocks, where tokens of one row see each other, are inverted in
-    that order too: a wrong one gives the right patches in wrong places wherever it stays within the image.
+    that order too: a wrong one gives the right patches in wrong positions wherever it stays within the image.
 
     Diagnostics: ``feature_loss`` (mean squared error of the features) and ``relative_loss`` (over their variance; 1 is what a
     constant would reach). Where the second is far from 0 the inversion itself failed. With "jigsaw" also those of the reader.
@@ -118,7 +118,8 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
         "He, Zhang, Lee, Model Inversion Attacks against Collaborative Inference, ACSAC 2019, Algorithm 1; "
         "Yao et al., ICDM 2022, Eq. 4 (white box)"
     )
-    threat: ClassVar[str] = "one sending of smashed data; weights of the client half; the defences' algorithm"
+    threat: ClassVar[str] = "one transmission of smashed data; weights of the client half; the defences' algorithm"
+    quick: ClassVar[Mapping[str, Any]] = {"iterations": 12, "reader_iterations": 12}
 
     permutation: str = "fixed"
     iterations: int = 200
@@ -159,7 +160,7 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
         return replace(self, learned=Prepared(knowledge.pipeline, reader))
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
-        """Inverts the first sending.
+        """Inverts the first transmission.
 
         Raises:
             AttackError: Before ``fit``; for "oracle" without the true order; when the features do not fit the client half.

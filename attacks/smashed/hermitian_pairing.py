@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -125,8 +126,11 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
     source: ClassVar[str] = (
         "Hermitian symmetry of the Fourier transform of real signals; attack on Yao et al., ICDM 2022, PS+"
     )
-    threat: ClassVar[str] = "one sending of smashed data; the defences' algorithm; auxiliary images like the clients'"
+    threat: ClassVar[str] = (
+        "one transmission of smashed data; the defences' algorithm; auxiliary images like the clients'"
+    )
     needs_auxiliary: ClassVar[bool] = True
+    quick: ClassVar[Mapping[str, Any]] = {"iterations": 12}
 
     iterations: int = 500
     learned: TokenReader | None = field(default=None, repr=False, compare=False)
@@ -151,7 +155,7 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
         return replace(self, learned=reader)
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
-        """Undoes the first sending.
+        """Undoes the first transmission.
 
         Raises:
             AttackError: Before ``fit``; when the embedding is not affine.

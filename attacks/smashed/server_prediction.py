@@ -20,10 +20,10 @@ class ServerPrediction(SmashedAttack[Labels]):
     """
 
     source: ClassVar[str] = "the task itself: a server half that classifies smashed data"
-    threat: ClassVar[str] = "one sending of smashed data; the server's own half"
+    threat: ClassVar[str] = "one transmission of smashed data; the server's own half"
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Labels:
-        """Predicts the targets of the first sending.
+        """Predicts the targets of the first transmission.
 
         Raises:
             AttackError: When the tokens do not fit the server half; when the logits are not finite.

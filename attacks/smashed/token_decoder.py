@@ -24,7 +24,7 @@ class TokenDecoder(DecoderAttack):
     nothing are noise that drowns the rest: on 1050 digits behind one frozen block, after 600 steps, a prototype reached under
     ``PatchShuffle`` a PSNR of 13.2 dB on other digits when read at slots, 15.5 dB as a set and 13.5 dB with both; without a
     defence 30.5 dB at slots and 22.0 dB as a set; the mean image has 11.8 dB (patches of 7, one seed). Learning to predict the
-    place of each token besides, from orders of the attacker's own, gained nothing.
+    position of each token besides, from orders of the attacker's own, gained nothing.
 
     The paper's own decoder is a ViT-B/16 (768 wide, 12 blocks, 12 heads), trained on the private training set with a learning
     rate of 1.5e-5 (1.5e-4 in its code) over 50 epochs with batches of 50; the fields reach it. Here it gets public images alone.

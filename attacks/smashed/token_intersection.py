@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -47,8 +48,8 @@ def assign_clusters(points: Tensor, centres: Tensor, radius: float) -> Tensor:
 def multiplicities(own: Tensor, pooled: Tensor, kept_share: float) -> Tensor:
     """How often an image holds each cluster, estimated without bias: (C,), in tokens.
 
-    A sending keeps a share k of the image's tokens in its row and fills the row from the pool of all, so that a cluster that it
-    holds m times is expected k m + (1 - k) q times, q being the mean over all images of the batch.
+    A transmission keeps a share k of the image's tokens in its row and fills the row from the pool of all, so that a cluster that
+    it holds m times is expected k m + (1 - k) q times, q being the mean over all images of the batch.
 
     Args:
         own: (C,), tokens of each cluster in the image's row, mean over transmissions.
@@ -69,7 +70,7 @@ def most_recurrent(multiplicity: Tensor, count: int) -> tuple[Tensor, float]:
     copies = torch.arange(1, math.ceil(max(float(multiplicity.max()), 1.0)) + 2, device=multiplicity.device)
     scores = (multiplicity.unsqueeze(1) - copies + 0.5).flatten()
     if len(scores) <= count:
-        raise AttackError(f"only {len(multiplicity)} different tokens for {count} places")
+        raise AttackError(f"only {len(multiplicity)} different tokens for {count} positions")
     best = scores.sort(descending=True, stable=True)
     return best.indices[:count] // len(copies), float(best.values[count - 1] - best.values[count])
 
@@ -79,7 +80,7 @@ class TokenIntersection(TokenReading):
     """Intersects many transmissions of the same image, then places its own tokens.
 
     1. Every received token is decoded to its patch by the network of ``TokenJigsaw``. This removes what the client's blocks mixed
-       in from the row's other tokens, which differ in every sending; without blocks, equal tokens have equal patches.
+       in from the row's other tokens, which differ in every transmission; without blocks, equal tokens have equal patches.
     2. The patches of an image's row in all transmissions are clustered, and each cluster is counted, in that row and in the whole
        batch. What is in the row more often than a random image would explain is the image's own, and how often says how many
        copies it holds (``multiplicities``); the N most recurrent are kept.
@@ -102,6 +103,7 @@ class TokenIntersection(TokenReading):
     source: ClassVar[str] = (
         "intersection attack on Yao et al., ICDM 2022, Algorithm 2, which redraws the tokens that stay"
     )
+    quick: ClassVar[Mapping[str, Any]] = {**TokenReading.quick, "transmissions": 3}
 
     transmissions: int = 30
     radius: float = 0.02
@@ -130,7 +132,7 @@ class TokenIntersection(TokenReading):
         reader = self.reader_for(observation)
         if reader.kept_share < LEAST_KEPT:
             raise AttackError("no tokens stay with their image, so that none recur")
-        readings = [reader(sending) for sending in observation.features]
+        readings = [reader(one) for one in observation.features]
         radius = max(self.radius, 3 * math.sqrt(reader.diagnostics["patch_mse"]))
         found = [self.own_tokens(readings, row, radius, reader.kept_share) for row in range(observation.num_targets)]
         own = Reading(*(torch.cat(parts) for parts in zip(*(vars(one[0]).values() for one in found), strict=True)))

@@ -1,9 +1,10 @@
-"""Undoing a shuffle of tokens from one sending: decode every token to its patch, and put the puzzle together."""
+"""Undoing a shuffle of tokens from one transmission: decode every token to its patch, and put the puzzle together."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ class TokenReading(SmashedAttack[Reconstruction]):
 
     threat: ClassVar[str] = "smashed data; the defences' algorithm; auxiliary images like the clients'"
     needs_auxiliary: ClassVar[bool] = True
+    quick: ClassVar[Mapping[str, Any]] = {"iterations": 12, "width": 16, "batch_size": 8}
 
     iterations: int = 500
     width: int = 64
@@ -70,7 +72,7 @@ class TokenReading(SmashedAttack[Reconstruction]):
         return self.learned
 
     def guess(self, patches: Tensor, observation: SmashedData, numbers: dict[str, float]) -> Reconstruction:
-        """The targets of patches (B, N, P) that are in their places."""
+        """The targets of patches (B, N, P) that are in their positions."""
         rows = patches[: observation.num_targets]
         images = from_patches(rows, observation.edge.patch_size, observation.input_shape).clamp(0, 1)
         return Reconstruction(images, torch.full((len(images),), -1), numbers)
@@ -78,7 +80,7 @@ class TokenReading(SmashedAttack[Reconstruction]):
 
 @dataclass(frozen=True, repr=False)
 class TokenJigsaw(TokenReading):
-    """Decodes every received token to its patch and solves the puzzle, from a single sending.
+    """Decodes every received token to its patch and solves the puzzle, from a single transmission.
 
     A shuffle hides where a token was, not what it is. One small network, trained on auxiliary images that it sends itself, says
     of every token what its patch looks like, where it was, and which tokens were its neighbours; ``token_positions.solve`` finds
@@ -105,7 +107,7 @@ class TokenJigsaw(TokenReading):
         require(is_whole(self.max_tokens) and self.max_tokens >= 1, self, "max_tokens", "a whole number of at least 1")
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
-        """Undoes the first sending.
+        """Undoes the first transmission.
 
         Raises:
             AttackError: Before ``fit``; for smashed data that do not fit the auxiliary ones.

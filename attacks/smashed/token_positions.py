@@ -1,10 +1,10 @@
 """Reading received tokens: where in which image each came from, and what it shows; a jigsaw with learned scores.
 
 A small network gives every token a probability of each position, and every pair of tokens one of being neighbours. Mean-field
-iterations combine both into places (``solve``), as belief propagation does in solvers of square jigsaw puzzles.
+iterations combine both into one position each (``solve``), as belief propagation does in solvers of square jigsaw puzzles.
 
 Source: Noroozi and Favaro 2016 (learning positions by solving jigsaws); Cho, Avidan, Freeman, "A Probabilistic Image Jigsaw
-Puzzle Solver", 2010 (message passing over patches and places).
+Puzzle Solver", 2010 (message passing over patches and positions).
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ HEADS = 4
 MATCH = 32
 """Length of the vectors whose inner product says whether two tokens are neighbours."""
 FLOOR = -5.0
-"""Log-probabilities of neighbours count no less: a single wrong one must not rule a place out."""
+"""Log-probabilities of neighbours count no less: a single wrong one must not rule a position out."""
 RIDGE = 1e-6
+ROUNDS = 40
+"""Of the mean-field iterations."""
 
 
 def to_patches(images: Tensor, patch_size: int) -> Tensor:
@@ -37,10 +39,10 @@ def from_patches(patches: Tensor, patch_size: int, shape: tuple[int, ...]) -> Te
 
 
 def infer_order(scores: Tensor) -> Tensor:
-    """The bijection of slots to places with the highest sum of scores: (G, M, M) -> (G, M) int64 on the CPU.
+    """The bijection of slots to positions with the highest sum of scores: (G, M, M) -> (G, M) int64 on the CPU.
 
     Args:
-        scores: Of slot s at place n; log-probabilities give the most probable order of independent slots.
+        scores: Of slot s at position n; log-probabilities give the most probable order of independent slots.
     """
     # SciPy is slow to load, and most runs solve no puzzle.
     from scipy.optimize import linear_sum_assignment
@@ -50,7 +52,7 @@ def infer_order(scores: Tensor) -> Tensor:
 
 
 def place(values: Tensor, order: Tensor) -> Tensor:
-    """Moves what is in slot s of (G, M, ...) to place ``order[g, s]``."""
+    """Moves what is in slot s of (G, M, ...) to position ``order[g, s]``."""
     placed = torch.empty_like(values)
     placed[torch.arange(len(values)).unsqueeze(1), order] = values
     return placed
@@ -154,14 +156,14 @@ class TokenReader(nn.Module):
         return Reading(self.positions(known).log_softmax(-1), match[..., :2, :], match[..., 2:, :], patches)
 
     def scores(self, reading: Reading) -> Tensor:
-        """Log-probabilities of places, see ``solve``: (B, N, N) within rows, or (1, B * N, B * N) where tokens change rows."""
+        """Log-probabilities of positions, see ``solve``: (B, N, N) within rows, or (1, B * N, B * N) where tokens change rows."""
         if self.kept_share >= 1:
             return solve(reading.positions, reading.neighbours(), self.grid)
         batch, num_tokens = reading.positions.shape[:2]
         # The others are dealt out to all rows, their own among them.
         row = torch.full((batch, batch), (1 - self.kept_share) / batch) + self.kept_share * torch.eye(batch)
         row = row.log().to(reading.positions)
-        # Token (b, s) at place (image i, position n): how likely tokens of row b are of image i, and to be at n.
+        # Token (b, s) at position n of image i: how likely tokens of row b are of image i, and to be at n.
         unary = reading.positions.unsqueeze(2) + row[:, None, :, None]
         group = unary.reshape(1, batch * num_tokens, batch * num_tokens)
         return solve(group, reading.pooled().neighbours(), self.grid)
@@ -175,25 +177,24 @@ class TokenReader(nn.Module):
         return found.view(batch, num_tokens)
 
     def assemble(self, reading: Reading, order: Tensor) -> Tensor:
-        """Patches (B, N, P) at their places, drawn towards the mean image where places are mostly wrong (``trust``)."""
+        """Patches (B, N, P) at their positions, drawn towards the mean image where these are mostly wrong (``trust``)."""
         patches = reading.patches
         placed = place(patches.flatten(0, 1).unsqueeze(0), order.view(1, -1)).view_as(patches)
         return self.mean_patches + self.trust * (placed - self.mean_patches)
 
 
-def solve(unary: Tensor, neighbours: Tensor, grid: tuple[int, int], steps: int = 40) -> Tensor:
-    """Mean-field iterations over the places of tokens, from soft to hard.
+def solve(unary: Tensor, neighbours: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Mean-field iterations over the positions of tokens, from soft to hard.
 
-        S[t, n] = (unary[t, n] + sum over the places m beside n, sum_u Q[u, m] log(p(t, u) / uniform)) / temperature,
+        S[t, n] = (unary[t, n] + sum over the positions m beside n, sum_u Q[u, m] log(p(t, u) / uniform)) / temperature,
 
     with Q = exp(S) after five rounds of Sinkhorn, which make it nearly doubly stochastic; the temperature falls from 4 to 1.
 
     Args:
-        unary: (G, M, M), log-probability of each place for each token. M is a multiple of N: place i * N + n is position n of
+        unary: (G, M, M), log-probability of each position for each token. M is a multiple of N: column i * N + n is position n of
             image i.
         neighbours: (G, 2, M, M), see ``Reading.neighbours``.
         grid: Rows and columns of the N positions.
-        steps: Iterations.
 
     Returns:
         S, (G, M, M).
@@ -202,14 +203,14 @@ def solve(unary: Tensor, neighbours: Tensor, grid: tuple[int, int], steps: int =
     right, below = (neighbours[:, d].clamp_min(FLOOR) + uniform for d in (0, 1))
     marginals = unary.exp()
     scores = unary
-    for step in range(steps):
+    for step in range(ROUNDS):
         cells = marginals.view(*marginals.shape[:2], -1, *grid)
-        # What is at the place to the right of every place, and so on; nothing beyond the border.
+        # What is at the position to the right of every position, and so on; nothing beyond the border.
         east, west = F.pad(cells[..., 1:], (0, 1)), F.pad(cells[..., :-1], (1, 0))
         south, north = F.pad(cells[..., 1:, :], (0, 0, 0, 1)), F.pad(cells[..., :-1, :], (0, 0, 1, 0))
         message = right @ east.flatten(2) + right.mT @ west.flatten(2)
         message = message + below @ south.flatten(2) + below.mT @ north.flatten(2)
-        scores = (unary + message) / 4 ** (1 - step / max(steps - 1, 1))
+        scores = (unary + message) / 4 ** (1 - step / (ROUNDS - 1))
         for _ in range(5):
             scores = scores - scores.logsumexp(1, keepdim=True)
             scores = scores - scores.logsumexp(2, keepdim=True)

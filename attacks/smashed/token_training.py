@@ -16,6 +16,8 @@ POOL = 512
 """Tokens of a training batch that are compared with each other at most: time and memory grow with the square."""
 HOLDOUT = 8
 """One auxiliary image in so many is kept out of the training."""
+LEARNING_RATE = 3e-3
+"""The largest."""
 
 
 def train_reader(
@@ -26,7 +28,6 @@ def train_reader(
     iterations: int,
     width: int = 64,
     batch_size: int = 32,
-    learning_rate: float = 3e-3,
     shows_patches: bool = True,
 ) -> TokenReader:
     """Trains a reader on auxiliary images that are sent afresh at every step; deterministic given the generator.
@@ -45,7 +46,6 @@ def train_reader(
         iterations: Steps of AdamW, with a learning rate that warms up and falls to zero.
         width: Of the transformer; a multiple of 4.
         batch_size: Images per step, at most all of them, and the batch that a defence shuffles over.
-        learning_rate: The largest.
         shows_patches: A token stands for the patch at its position; False for spectra, whose tokens all count the same.
 
     Raises:
@@ -58,8 +58,8 @@ def train_reader(
     reader = _fresh_reader(sender, kept[:512], generator, width)
     if reader.kept_share < 1:
         batch_size = min(batch_size, max(2, POOL // reader.positions.out_features))
-    optimizer = torch.optim.AdamW(reader.parameters(), learning_rate, weight_decay=1e-2)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, max(iterations, 2), pct_start=0.1)
+    optimizer = torch.optim.AdamW(reader.parameters(), LEARNING_RATE, weight_decay=1e-2)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, max(iterations, 2), pct_start=0.1)
     for _ in range(iterations):
         chosen = torch.randperm(len(kept), generator=generator)[:batch_size].to(kept.device)
         loss = _loss(reader, Example.of(sender, kept[chosen], generator), shows_patches)
@@ -75,7 +75,7 @@ def train_reader(
 
 @dataclass(frozen=True)
 class Example:
-    """One sending of auxiliary images.
+    """One transmission of auxiliary images.
 
     Attributes:
         features: (B, N, D), received tokens.
@@ -153,7 +153,7 @@ def _judge(reader: TokenReader, sender: Sender, images: Tensor, generator: torch
     alone, found, order = infer_order(reading.positions), reader.order(reading), example.order.cpu()
     truth = to_patches(images, sender.edge.patch_size).to(example.features) - reader.mean_patches
     guess = reader.assemble(reading, found) - reader.mean_patches
-    # The factor of least squared error: 0 for random places and 1 for the right ones. From 1/2 on, what was placed beats the
+    # The factor of least squared error: 0 for random positions and 1 for the right ones. From 1/2 on, what was placed beats the
     # mean image as it is, and is left sharp.
     trust = float((guess * truth).sum() / guess.square().sum().clamp_min(1e-12))
     reader.trust = 1.0 if trust >= 0.5 else max(trust, 0.0)

@@ -54,23 +54,23 @@ def train(*_: Any) -> nn.Module:
     raise AssertionError("a decoder trains no model of the clients'")
 
 
-def knowledge(sending: Sender | None, count: int = AUXILIARY, pipeline: Pipeline | None = None) -> Knowledge:
+def knowledge(client: Sender | None, count: int = AUXILIARY, pipeline: Pipeline | None = None) -> Knowledge:
     auxiliary = Batch(digits()[0][:count], torch.ones(count, 1))
-    return Knowledge(auxiliary, pipeline or Pipeline(), MEAN, STD, train, sending)
+    return Knowledge(auxiliary, pipeline or Pipeline(), MEAN, STD, train, client)
 
 
-def observe(sending: Sender, transmissions: int = 1, targets: int = TARGETS, **changes: Any) -> SmashedData:
-    """A client sends the same targets several times, with other mates each time."""
+def observe(client: Sender, transmissions: int = 1, targets: int = TARGETS, **changes: Any) -> SmashedData:
+    """A client sends the same targets several times, each time with other images as the rest of the batch."""
     own, stream = digits()[1], seeded(11)
     rounds = []
     for _ in range(transmissions):
-        mates = own[targets:][torch.randperm(len(own) - targets, generator=stream)[: BATCH - targets]]
+        rest = own[targets:][torch.randperm(len(own) - targets, generator=stream)[: BATCH - targets]]
         with torch.no_grad():
-            rounds.append(sending.send(torch.cat([own[:targets], mates]), stream))
+            rounds.append(client.send(torch.cat([own[:targets], rest]), stream))
     seen: dict[str, Any] = {
         "features": torch.stack(rounds),
         "num_targets": targets,
-        "edge": sending.edge,
+        "edge": client.edge,
         "server": nn.Identity(),
         "input_shape": SHAPE,
         "mean": MEAN,

@@ -30,14 +30,14 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     metadata.mkdir()
     (package / "__init__.py").write_text("")
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
-    lines = []
+    points: dict[str, list[str]] = {}
     for page in PAGES:
-        (source,), (text,) = blocks(page, "python"), blocks(page, "toml")
-        for group, offered in tomllib.loads(text)["project"]["entry-points"].items():
-            lines.append(f"[{group}]")
-            for name, value in offered.items():
-                lines.append(f"{name} = {value}")
-                (package / f"{value.partition(':')[0].rpartition('.')[2]}.py").write_text(source)
+        for source, text in zip(blocks(page, "python"), blocks(page, "toml"), strict=True):
+            for group, offered in tomllib.loads(text)["project"]["entry-points"].items():
+                for name, value in offered.items():
+                    points.setdefault(group, []).append(f"{name} = {value}")
+                    (package / f"{value.partition(':')[0].rpartition('.')[2]}.py").write_text(source)
+    lines = [line for group, named in points.items() for line in (f"[{group}]", *named)]
     (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n")
     return site
 
@@ -53,7 +53,12 @@ def run(site: Path, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("file", "name"), [("test_every_defense.py", "Posterise"), ("test_every_attack.py", "NearestAuxiliary")]
+    ("file", "name"),
+    [
+        ("test_every_defense.py", "Posterise"),
+        ("test_every_attack.py", "NearestAuxiliary"),
+        ("test_every_attack.py", "LayerwiseInversion"),
+    ],
 )
 def test_the_examples_obey_what_every_class_must(installed: Path, file: str, name: str) -> None:
     output = run(installed, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/common/{file}", "-k", name)

@@ -7,15 +7,13 @@ import pickle
 from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import cache
-from typing import Any, get_args, get_origin
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-import attacks
 from attacks import (
-    Attack,
     AttackError,
     ClientUpdate,
     InvertingGradients,
@@ -32,54 +30,15 @@ from attacks import (
 from attacks.registry import ATTACKS
 from attacks.smashed.base import SmashedData
 from defenses.base import Batch
-from defenses.spec import parse, parse_statements
+from defenses.spec import parse_statements
 from tests.attacks.wire import CLASSES, MEAN, STD, classes, observe, pictures, sigmoid_net
+from tests.common.any_attack import pipelines_against, quick
 
 EVERY: dict[str, Callable[..., Any]] = ATTACKS  # concrete ones: Refinement is not among them
 # Attacks on smashed data meet other observations: see test_every_smashed_attack.py.
 NAMES = {name: cls for name, cls in EVERY.items() if cls.observes is not SmashedData}
-
-# Enough to see a leak in tests that run every class; fields that a class lacks are ignored.
-CHEAP = {
-    **{
-        "iterations": 40,
-        "restarts": 1,
-        "num_shadows": 2,
-        "batch_size": 8,
-        "images_per_class": 1,
-        "sweeps": 5,
-        "repeats": 1,
-    },
-    **{"representative_iterations": 5, "latent": 8, "width": 4},
-}
-
-# A step of a GAN costs several times as much as a step of an inversion; a step of these L-BFGS attacks is twenty of them.
-FEWER_ITERATIONS = {"ClassGAN": 20, "MultitaskGAN": 20, "LBFGSL2": 4, "LBFGSCosine": 4}
-
-# A pipeline that the attack is meant for, where it is not the empty one.
-PIPELINES = {
-    "EncodingInversion": "InstaHide(num_mixed=2)",
-    "PolicyInversion": "ATS(policies='24')",
-    **dict.fromkeys(
-        ("Jigsaw", "LearnedRestorer", "Shredder", "WindowMean"), "VisualMixer(window_lower=2, window_upper=8)"
-    ),
-    "NoiseModelInversion": "GaussianNoise(std=0.001)",
-}
-
-
-def cheap(cls: Callable[..., Any]) -> Any:
-    attack, name = cls(), cls.__name__
-    given = CHEAP | ({"iterations": FEWER_ITERATIONS[name]} if name in FEWER_ITERATIONS else {})
-    return replace(attack, **{f.name: given[f.name] for f in fields(attack) if f.name in given})
-
-
-def observation_type(cls: Any) -> Any:
-    """What stands for Observation in ``class X(Attack[Observation, Guess])``, in this class or the nearest base."""
-    for base in cls.__mro__:
-        for written in getattr(base, "__orig_bases__", ()):
-            if get_origin(written) is Attack:
-                return get_args(written)[0]
-    raise AssertionError(f"{cls.__name__} must be written as Attack[Observation, Guess]")
+# (attack, one of the defences that name it as their adaptive attack): what it learns differs with each.
+AGAINST = [(name, defense) for name in NAMES for defense in pipelines_against(name)]
 
 
 def update_of(model: nn.Module, image: Tensor, label: Tensor) -> ClientUpdate:
@@ -102,17 +61,16 @@ def train(batch: Batch, seed: int) -> nn.Module:
 
 
 @cache
-def fitted(name: str) -> Any:
-    """The cheap attack after it has learned from 24 auxiliary pictures."""
+def fitted(name: str, defense: str) -> Any:
+    """The quick attack after it has learned from 24 auxiliary pictures and this defence."""
     targets = nn.functional.one_hot(classes(24, seed=8), CLASSES).float()
     auxiliary = Batch(pictures(24, seed=8), targets)
-    knowledge = Knowledge(auxiliary, parse(PIPELINES.get(name, "")), MEAN, STD, train)
-    return cheap(NAMES[name]).fit(knowledge, torch.Generator().manual_seed(9))
+    knowledge = Knowledge(auxiliary, pipelines_against(name)[defense], MEAN, STD, train)
+    return quick(NAMES[name]).fit(knowledge, torch.Generator().manual_seed(9))
 
 
-def run(name: str, seen: list[Any], generators: list[torch.Generator], attack: Any = None) -> list[Any]:
-    """Guesses of the fitted attack; a refinement gets those of a plain inversion, failed ones included."""
-    attack = attack or fitted(name)
+def run(attack: Any, seen: list[Any], generators: list[torch.Generator]) -> list[Any]:
+    """Guesses; a refinement gets those of a plain inversion, failed ones included."""
     if not isinstance(attack, Refinement):
         return list(attack.attack_many(seen, generators))
     first = InvertingGradients(iterations=20).attack_many(seen, streams(len(seen), seed=7))
@@ -129,10 +87,6 @@ def with_updates(observation: Any, change: Callable[[ClientUpdate], ClientUpdate
     return change(observation)
 
 
-# One entry per type of observation: (model, image (1, 1, 12, 12), label (1,)) -> what crossed the wire.
-WIRES: dict[Any, Callable[[nn.Module, Tensor, Tensor], Any]] = {ClientUpdate: update_of, UpdateHistory: history_of}
-
-
 def silenced(observation: Any, seed: int) -> Any:
     """The observation with everything that depends on the private image replaced by fresh noise."""
     generator = torch.Generator().manual_seed(seed)
@@ -143,16 +97,21 @@ def silenced(observation: Any, seed: int) -> Any:
     return with_updates(observation, noise)
 
 
+def of_noise(name: str, defense: str, count: int) -> list[Any]:
+    seen = [silenced(observation, seed) for seed, observation in enumerate(wires(NAMES[name], count))]
+    return run(fitted(name, defense), seen, streams(count))
+
+
 @cache
 def data(count: int) -> tuple[Tensor, Tensor]:
     return pictures(count, seed=3), classes(count, seed=3)
 
 
 def wires(cls: Callable[..., Any], count: int) -> list[Any]:
-    kind = observation_type(cls)
-    assert kind in WIRES, f"add an example of {kind.__name__} to WIRES, so that {cls} is tested"
+    """What crossed the wire of each image alone: one update, or two of the same client."""
+    observed = history_of if cls.observes_history else update_of  # type: ignore[attr-defined]
     model, (images, labels) = sigmoid_net(seed=5), data(count)
-    return [WIRES[kind](model, images[i : i + 1], labels[i : i + 1]) for i in range(count)]
+    return [observed(model, images[i : i + 1], labels[i : i + 1]) for i in range(count)]
 
 
 def streams(count: int, seed: int = 0) -> list[torch.Generator]:
@@ -175,7 +134,7 @@ def test_says_where_it_comes_from_and_what_it_assumes(name):
 
 @pytest.mark.parametrize("name", EVERY)
 def test_survives_pickle_and_its_own_text(name):
-    attack = cheap(EVERY[name])
+    attack = quick(EVERY[name])
     assert pickle.loads(pickle.dumps(attack)) == attack
     for instance in (attack, EVERY[name]()):
         assert parse_statements(repr(instance), EVERY, "attack") == [[instance]]
@@ -193,24 +152,24 @@ def test_fields_cannot_be_changed(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_what_needs_more_than_an_update_says_so(name):
     """Auxiliary data for attacks that learn, another attack's guess for refinements."""
-    attack, seen = cheap(NAMES[name]), wires(NAMES[name], 1)
+    attack, seen = quick(NAMES[name]), wires(NAMES[name], 1)
     if isinstance(attack, Refinement):
         with pytest.raises(AttackError, match="refines"):
             attack.attack_many(seen, streams(1))
     if attack.needs_auxiliary:
         with pytest.raises(AttackError, match=r"auxiliary|fit"):
-            run(name, seen, streams(1), attack)
-        assert fitted(name) == attack  # what was learned is no hyper-parameter
+            run(attack, seen, streams(1))
+        assert fitted(name, next(iter(pipelines_against(name)))) == attack  # what was learned is no hyper-parameter
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_repeats_itself_and_leaves_the_observation_alone(name):
+@pytest.mark.parametrize(("name", "defense"), AGAINST)
+def test_repeats_itself_and_leaves_the_observation_alone(name, defense):
     seen = wires(NAMES[name], 2)
     before = copy.deepcopy(seen)
     torch.manual_seed(1)
-    first = run(name, seen, streams(2))
+    first = run(fitted(name, defense), seen, streams(2))
     torch.manual_seed(2)
-    again = run(name, seen, streams(2))
+    again = run(fitted(name, defense), seen, streams(2))
     assert all(torch.equal(guessed(a), guessed(b)) for a, b in zip(first, again, strict=True))
     assert not any(guess.failure for guess in first)
     pairs = zip(before, seen, strict=True)
@@ -222,23 +181,24 @@ def test_repeats_itself_and_leaves_the_observation_alone(name):
         assert all(p.grad is None and p.requires_grad for p in new.model.parameters())
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_guess_depends_on_its_own_observation(name):
+@pytest.mark.parametrize(("name", "defense"), AGAINST)
+def test_a_guess_depends_on_its_own_observation(name, defense):
     """At least one of several observations is guessed differently from the others, and a broken one harms none of them."""
     seen = wires(NAMES[name], 4)
     broken = with_updates(seen[1], lambda one: replace(one, update={}))
-    guesses = run(name, [seen[0], broken, *seen[2:]], streams(4))
+    guesses = run(fitted(name, defense), [seen[0], broken, *seen[2:]], streams(4))
     assert [bool(guess.failure) for guess in guesses] == [False, True, False, False]
     assert len({tuple(guessed(guess).flatten().tolist()) for guess in guesses if not guess.failure}) > 1
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_is_at_chance_on_fresh_noise(name):
-    cls = NAMES[name]
-    count = 60 if cls is attacks.LabelInference else 4
+@pytest.mark.parametrize(("name", "defense"), AGAINST)
+def test_is_at_chance_on_fresh_noise(name, defense):
+    count = 4
+    guesses = of_noise(name, defense, count)
+    if isinstance(guesses[0], Labels):
+        count = 60  # A guess of one class says little.
+        guesses = of_noise(name, defense, count)
     images, labels = data(count)
-    seen = [silenced(observation, seed) for seed, observation in enumerate(wires(cls, count))]
-    guesses = run(name, seen, streams(count))
     if isinstance(guesses[0], Membership | Representatives):
         # No guess of these images. Noise must not make the attack fail in silence, nor give anything but numbers.
         assert all(torch.isfinite(guessed(guess)).all() for guess in guesses)

@@ -175,10 +175,10 @@ def gradients(defense: EdgeTrainingDefense, network: nn.Module, *which: int) -> 
     patches = torch.rand(4, 16, 48, generator=torch.Generator().manual_seed(1))
     losses = defense.losses(network, features, patches)
     leaves = {**dict(network.named_parameters()), "features": features}
-    slopes = torch.autograd.grad(
+    found = torch.autograd.grad(
         sum(losses[at] for at in which), list(leaves.values()), allow_unused=True, materialize_grads=True
     )
-    return dict(zip(leaves, slopes, strict=True))
+    return dict(zip(leaves, found, strict=True))
 
 
 def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
@@ -438,7 +438,7 @@ def test_a_network_at_the_client_and_its_half_are_trained_on_a_loss_each(defense
     weights = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     own, penalty, both = (gradients(defense, network, *which) for which in ((0,), (1,), (0, 1)))
     assert same(weights, dict(network.state_dict()))
-    assert all(torch.isfinite(slope).all() for slope in both.values())
+    assert all(torch.isfinite(gradient).all() for gradient in both.values())
     assert not own["features"].any()
     assert any(own[name].any() for name in weights)
     assert not any(penalty[name].any() for name in weights)

@@ -41,12 +41,12 @@ def test_one_step_on_the_sum_descends_for_the_network_and_ascends_for_the_featur
     network, features = a_network(defense), noise(2, 4, 3).requires_grad_()
     before = F.mse_loss(network(features), patches).item()
     parameters = [features, *network.parameters()]
-    slopes = torch.autograd.grad(sum(defense.losses(network, features, patches)), parameters)
+    gradients = torch.autograd.grad(sum(defense.losses(network, features, patches)), parameters)
     with torch.no_grad():
-        moved = features - 0.1 * slopes[0]
+        moved = features - 0.1 * gradients[0]
         assert F.mse_loss(network(moved), patches).item() > before
-        for parameter, slope in zip(parameters[1:], slopes[1:], strict=True):
-            parameter -= 0.01 * slope
+        for parameter, gradient in zip(parameters[1:], gradients[1:], strict=True):
+            parameter -= 0.01 * gradient
         assert F.mse_loss(network(features), patches).item() < before
 
 

@@ -168,7 +168,7 @@ def test_the_order_of_tokens_is_that_of_the_tokens_on_the_wire(stages: tuple[Def
 def test_stages_on_tokens_come_before_the_blocks_and_the_others_behind():
     pipeline, tokens = Pipeline((AddFeature(2.0), PatchShuffle(), AddFeature(3.0))), torch.rand(2, 5, 3)
     assert torch.equal(pipeline.protect_features(tokens, (0,)), tokens + 2.0 + 3.0)
-    # The shuffle has the stream of its place in the pipeline, whatever runs before it.
+    # The shuffle has the stream of its position in the pipeline, whatever runs before it.
     expected = PatchShuffle().protect_features(tokens, generator_for(0, 1))
     assert torch.equal(pipeline.protect_tokens(tokens, (0,)), expected)
     assert pipeline.smashed_defenses == pipeline.defenses
@@ -193,7 +193,7 @@ def test_a_stages_stream_is_its_own(batch: Batch):
     assert not torch.equal(last[0], Pipeline((Clip(), Draw())).protect_batch(batch, ("other",)).images)
 
 
-def test_stages_per_step_and_per_update_act_each_in_their_place():
+def test_stages_per_step_and_per_update_act_each_in_their_position():
     pipeline = Pipeline((Clip(1.0, "step"), Pruning(0.5, "update"), Clip(0.5)))
     given = {"w": torch.tensor([3.0, 4.0])}
     torch.testing.assert_close(pipeline.protect_gradient(given, (0,))["w"], torch.tensor([0.6, 0.8]))

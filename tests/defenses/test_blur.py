@@ -57,8 +57,10 @@ def test_shrinking_averages_blocks_and_interpolates_between_their_centres(side: 
     images = torch.rand(2, 3, side, side, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     small = images.unfold(2, factor, factor).unfold(3, factor, factor).mean((-2, -1))
     at = (np.arange(side) + 0.5) / factor - 0.5
-    places = np.meshgrid(at, at, indexing="ij")
-    expected = [[map_coordinates(plane, places, order=1, mode="nearest") for plane in image] for image in small.numpy()]
+    positions = np.meshgrid(at, at, indexing="ij")
+    expected = [
+        [map_coordinates(plane, positions, order=1, mode="nearest") for plane in image] for image in small.numpy()
+    ]
     shown = Downsample(factor).protect_batch(Batch(images, torch.eye(2)), generator_for(0)).images
     torch.testing.assert_close(shown, torch.from_numpy(np.array(expected)), atol=1e-12, rtol=0)
 

@@ -28,8 +28,8 @@ def multiset(tokens: Tensor) -> list[tuple[float, ...]]:
 
 def test_every_permutation_is_equally_likely_and_images_are_independent():
     repeats = 14_400
-    places = PatchShuffle().order(2 * repeats, 3, generator_for(0)) - 3 * torch.arange(2 * repeats)[:, None]
-    pairs = Counter(tuple(row) for row in places.view(repeats, 6).tolist())
+    positions = PatchShuffle().order(2 * repeats, 3, generator_for(0)) - 3 * torch.arange(2 * repeats)[:, None]
+    pairs = Counter(tuple(row) for row in positions.view(repeats, 6).tolist())
     assert len(pairs) == 36
     assert chisquare(list(pairs.values())).pvalue > LEAST_P
 

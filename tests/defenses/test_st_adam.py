@@ -22,12 +22,12 @@ def steps_of(optimizer_class: type[torch.optim.Optimizer], grads: Tensor, **argu
     """What each step adds to a parameter, for a given sequence of gradients: (steps, 5)."""
     parameter = nn.Parameter(torch.zeros(5, dtype=torch.float64))
     optimizer = optimizer_class([parameter], lr=0.1, betas=(0.9, 0.999), **arguments)
-    places = [parameter.detach().clone()]
+    points = [parameter.detach().clone()]
     for gradient in grads:
         parameter.grad = gradient.clone()
         optimizer.step()
-        places.append(parameter.detach().clone())
-    return torch.stack(places).diff(dim=0)
+        points.append(parameter.detach().clone())
+    return torch.stack(points).diff(dim=0)
 
 
 def test_a_step_is_adams_times_the_closed_form_factor():

@@ -322,13 +322,13 @@ def test_all_permutations_of_a_tiny_window_are_equally_likely(height: int, width
 
 @pytest.mark.parametrize("size", [4, 8])
 def test_any_pixel_goes_anywhere_in_its_window_equally_often(size: int):
-    """Checks all windows of a large image at once, so that no place in the image is special."""
+    """Checks all windows of a large image at once, so that no position in the image is special."""
     images = torch.arange(size * size).view(1, 1, size, size).repeat(8, 3, 16, 16).float()
     mixed = protect(VisualMixer(size, size), images).unfold(2, size, size).unfold(3, size, size)
     origin = mixed.reshape(-1, size * size).long()
-    place = torch.arange(size * size).expand_as(origin)
+    position = torch.arange(size * size).expand_as(origin)
     n = size * size
-    observed = torch.bincount((origin * n + place).flatten(), minlength=n * n)
+    observed = torch.bincount((origin * n + position).flatten(), minlength=n * n)
     # A sum of permutation matrices has fixed row and column sums, which leaves (n - 1)^2 degrees of freedom, and cells
     # of variance (1 - 1/n) / n, which makes Pearson's statistic n / (n - 1) times a chi-square one.
     statistic = chisquare(observed.numpy()).statistic * (n - 1) / n

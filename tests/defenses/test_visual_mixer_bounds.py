@@ -146,8 +146,8 @@ def test_grey_windows_can_change_the_output_more_than_binary_ones():
     for kernel, change, high in zip(weights, binary, highest, strict=True):
         rows = np.zeros((4, 10))
         rows[:, 9] = -1
-        for place, (y, x) in enumerate(itertools.product((0, 1), repeat=2)):
-            rows[place, [3 * y + x, 3 * y + x + 1, 3 * y + x + 3, 3 * y + x + 4]] = kernel.numpy()
+        for position, (y, x) in enumerate(itertools.product((0, 1), repeat=2)):
+            rows[position, [3 * y + x, 3 * y + x + 1, 3 * y + x + 3, 3 * y + x + 4]] = kernel.numpy()
         lowest = linprog(np.eye(10)[9], rows, np.zeros(4), bounds=[(0, 1)] * 9 + [(None, None)]).fun
         excess.append(float(high) - lowest - float(change))
     assert min(excess) > -1e-9

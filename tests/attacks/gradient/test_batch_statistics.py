@@ -71,9 +71,9 @@ def test_collected_under_vmap_and_grad():
 
     observed = direct_statistics(model, images[:3])
     distance = lambda x: statistics_distance(observed, call_with_statistics(private, *state, x)[1])  # noqa: E731
-    slopes = vmap(grad(distance))(many)
-    assert slopes[1].abs().sum() > 100 * slopes[0].abs().sum()  # the first batch is the one that was observed
-    step = many[1] - 1e-2 * slopes[1] / slopes[1].norm()
+    gradients = vmap(grad(distance))(many)
+    assert gradients[1].abs().sum() > 100 * gradients[0].abs().sum()  # the first batch is the one that was observed
+    step = many[1] - 1e-2 * gradients[1] / gradients[1].norm()
     assert distance(step) < distance(many[1])
 
 

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from attacks.base import AttackError
+from attacks.gradient.costs import COSTS
 from attacks.gradient.finite_difference import DifferencedMatching, agrees
 from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.kinks import RecordKinks, ReplayKinks
-from attacks.gradient.matching import COSTS, GradientMatching, attackable
+from attacks.gradient.matching import GradientMatching, attackable
 from attacks.gradient.trial_layers import TrialNetwork, expanded
 from clients.models.classifiers import build_model
 from tests.attacks.gradient.test_batch_statistics import sent
@@ -80,7 +81,7 @@ def net(name: str) -> nn.Module:
 def objective(model: nn.Module, batch: int, cost: str = "cosine", *, joint: bool = False) -> GradientMatching:
     targets = {n: random(TRIALS, *p.shape, seed=i) for i, (n, p) in enumerate(model.named_parameters())}
     labels = None if joint else torch.arange(TRIALS * batch).view(TRIALS, batch) % CLASSES
-    return GradientMatching(model, (batch, 2, 6, 6), CLASSES, targets, labels, cost, 0.1)
+    return GradientMatching(model, (batch, 2, 6, 6), CLASSES, targets, labels, COSTS[cost], 0.1)
 
 
 def unknowns(batch: int, *, joint: bool = False) -> Tensor:
@@ -128,7 +129,9 @@ def test_float32_networks_of_the_papers_keep_the_direction() -> None:
     for name, width in (("lenet", 0), ("convnet", 4), ("resnet20", 1)):
         model = build_model(name, num_classes=CLASSES, input_shape=(2, 16, 16), width=width).eval()
         targets = {n: random(2, *p.shape, seed=i).float() for i, (n, p) in enumerate(model.named_parameters())}
-        exact = GradientMatching(model, (1, 2, 16, 16), CLASSES, targets, torch.tensor([[0], [1]]), "cosine", 0.0)
+        exact = GradientMatching(
+            model, (1, 2, 16, 16), CLASSES, targets, torch.tensor([[0], [1]]), COSTS["cosine"], 0.0
+        )
         rows = random(2, 512, seed=3).float()
         gradients = [f(rows, torch.arange(2))[1] for f in (exact, DifferencedMatching(exact))]
         assert F.cosine_similarity(*gradients).min() > 0.999
@@ -138,7 +141,7 @@ def test_without_fixed_kinks_the_difference_would_be_useless(monkeypatch: pytest
     """Why ``attacks.gradient.kinks`` exists: the same difference with ReLUs that may switch points elsewhere."""
     model = build_model("convnet", num_classes=CLASSES, input_shape=(2, 32, 32), width=8).eval()
     targets = {n: random(1, *p.shape, seed=i).float() for i, (n, p) in enumerate(model.named_parameters())}
-    exact = GradientMatching(model, (1, 2, 32, 32), CLASSES, targets, torch.tensor([[0]]), "cosine", 0.0)
+    exact = GradientMatching(model, (1, 2, 32, 32), CLASSES, targets, torch.tensor([[0]]), COSTS["cosine"], 0.0)
     rows = random(1, 2048, seed=3).float()
     assert agrees(exact, rows)
     monkeypatch.setattr("attacks.gradient.finite_difference.ReplayKinks", lambda noted: RecordKinks())
@@ -154,7 +157,7 @@ def test_replay_keeps_the_side_of_every_kink() -> None:
     assert [v.flatten().tolist() for v in again] == [[0.0, -4.0], [6.0]]
 
 
-def test_a_slope_given_by_its_place_is_the_slope() -> None:
+def test_a_slope_given_by_its_position_is_the_slope() -> None:
     values = torch.tensor([-1.0, 2.0])
     with RecordKinks() as kinks:
         first = F.leaky_relu(values, 0.3)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.base import ClientUpdate
+from attacks.gradient.costs import COSTS
 from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.local_steps import local_orders
 from attacks.gradient.matching import GradientMatching, attackable, unrolled_client
@@ -74,7 +75,7 @@ def test_objective_is_zero_at_the_truth_and_only_when_unrolled(cost, options):
     targets = {name: value[None] for name, value in seen.gradient().items()}
     truth = normalised(images).double().flatten()[None]
     losses = [
-        GradientMatching(private, tuple(images.shape), CLASSES, targets, labels[None], cost, 0.0, client)(
+        GradientMatching(private, tuple(images.shape), CLASSES, targets, labels[None], COSTS[cost], 0.0, client)(
             truth, torch.tensor([0])
         )[0].item()
         for client in (unrolled_client(private, seen), None)

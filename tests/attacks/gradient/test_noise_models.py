@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from attacks import GradientInversion, InvertingGradients, Knowledge, MaskedInversion, NoiseModelInversion, score
 from attacks.base import Attack, ClientUpdate
-from attacks.gradient.matching import GradientMatching, cosine_distance, masked_cosine_distance
+from attacks.gradient.costs import COSTS, cosine_distance, masked_cosine_distance
+from attacks.gradient.matching import GradientMatching
 from attacks.gradient.noise_models import PIXEL_SCALE, gradient_noise
 from defenses import parse
 from defenses.base import Batch
@@ -142,7 +143,9 @@ def alone(search: NoiseModelInversion) -> NoiseModelInversion:
 def test_the_guide_grows_with_each_gradient_and_shrinks_to_the_prior() -> None:
     """It changes the way, not the goal."""
     gradients = {"weight": torch.stack([torch.full((3, 4), value) for value in (0.5, 2.0)])}
-    objective = GradientMatching(nn.Linear(4, 3), (1, 1, 2, 2), 3, gradients, torch.tensor([[0], [1]]), "l2", 0.0)
+    objective = GradientMatching(
+        nn.Linear(4, 3), (1, 1, 2, 2), 3, gradients, torch.tensor([[0], [1]]), COSTS["l2"], 0.0
+    )
     assert objective.from_zero().tolist() == [12 * 0.25, 12 * 4.0]
     search = replace(NoiseModelInversion()._searches(prior=0.02)[1], guide=0.1)
     weights = torch.stack([stage.objective.smoothing for stage in search._stages(objective)])  # type: ignore[attr-defined]

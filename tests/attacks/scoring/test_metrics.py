@@ -163,7 +163,7 @@ def test_retrieval_agrees_with_a_slow_search():
     expected = []
     for picture, at in zip(guess.double().numpy(), own.tolist(), strict=True):
         errors = [float(((picture - image) ** 2).mean()) for image in line_up.double().numpy()]
-        expected.append(float(all(errors[at] < error for place, error in enumerate(errors) if place != at)))
+        expected.append(float(all(errors[at] < error for other, error in enumerate(errors) if other != at)))
     found = retrieved(guess, line_up, own)
     assert found == expected
     assert 0 < sum(found) < 24
@@ -180,7 +180,7 @@ def test_ties_and_guesses_that_are_not_finite_retrieve_nothing():
 
 
 def test_a_blind_guess_retrieves_one_in_as_many_as_are_lined_up():
-    """Chance, exactly: over all places of the truth one of K guesses hits, whatever the guess is."""
+    """Chance, exactly: over all positions of the truth one of K guesses hits, whatever the guess is."""
     line_up, guess = noise(25, 3, 8, 8), noise(1, 3, 8, 8, seed=3).expand(25, -1, -1, -1)
     for blind in (guess, line_up.mean(0).expand_as(line_up), torch.full_like(line_up, 0.5)):
         assert sum(retrieved(blind, line_up, torch.arange(25))) == 1

@@ -16,7 +16,7 @@ SMALL = AdaptiveDecoder(iterations=80, width=32, depth=2, learning_rate=3e-3, tr
 
 @dataclass
 class Recorder:
-    """Stands for a sender: "sends" the number of each image and that of the sending, and remembers who was sent with whom."""
+    """Stands for a sender: "sends" the number of each image and that of the transmission, and remembers who was sent with whom."""
 
     batches: list[list[int]] = field(default_factory=list)
 
@@ -27,32 +27,32 @@ class Recorder:
 
 
 @pytest.mark.parametrize(("count", "batch_size"), [(32, 8), (35, 8), (2, 32), (3, 32), (9, 2)])
-def test_transmissions_are_independent_with_new_mates(count, batch_size):
+def test_transmissions_are_independent_and_the_rest_of_the_batch_differs(count, batch_size):
     images, recorder = torch.arange(float(count)).view(-1, 1, 1, 1), Recorder()
     sent = independent_transmissions(recorder, images, 6, batch_size, seeded())
     assert sent.shape == (6, count, 1, 2)
-    # Each image kept its row, and no two of its rows came from the same sending.
+    # Each image kept its row, and no two of its rows came from the same transmission.
     assert torch.equal(sent[:, :, 0, 0], torch.arange(float(count)).expand(6, -1))
     assert all(len(set(sent[:, row, 0, 1].tolist())) == 6 for row in range(count))
     assert all(len(batch) <= batch_size and len(set(batch)) == len(batch) for batch in recorder.batches)
     company = [{frozenset(b) for b in recorder.batches if image in b} for image in range(count)]
     if count > 2 * batch_size:
-        assert all(len(mates) > 1 for mates in company)
+        assert all(len(batches) > 1 for batches in company)
         # Half of the batch stays together.
-        always = [set.intersection(*map(set, mates)) for mates in company]
+        always = [set.intersection(*map(set, batches)) for batches in company]
         assert all(batch_size // 4 <= len(together) <= batch_size // 2 for together in always)
 
 
 def test_training_pairs_are_transmissions_with_fresh_shuffles():
-    """The same multiset of tokens in each sending, in unrelated orders: not one shuffle of another's output."""
-    sending = sender(PatchShuffle(), edge_blocks=0)
+    """The same multiset of tokens in each transmission, in unrelated orders: not one shuffle of another's output."""
+    client = sender(PatchShuffle(), edge_blocks=0)
     images = digits()[0][:8]
     with torch.no_grad():
-        clean = replace(sending, pipeline=type(sending.pipeline)()).send(images, seeded())
-    sent = independent_transmissions(sending, images, 20, 4, seeded())
+        clean = replace(client, pipeline=type(client.pipeline)()).send(images, seeded())
+    sent = independent_transmissions(client, images, 20, 4, seeded())
     assert torch.allclose(sent.sort(2).values, clean.sort(1).values.expand_as(sent), atol=1e-6)
-    places = (sent.unsqueeze(3) - clean[None, :, None]).norm(dim=4).argmin(3)[:, 0]
-    assert len({tuple(order) for order in places.tolist()}) == 20
+    positions = (sent.unsqueeze(3) - clean[None, :, None]).norm(dim=4).argmin(3)[:, 0]
+    assert len({tuple(order) for order in positions.tolist()}) == 20
 
 
 def test_finds_exactly_the_tokens_that_recur():
@@ -70,11 +70,11 @@ def test_finds_exactly_the_tokens_that_recur():
 
 
 def test_finds_the_native_tokens_of_a_batch_shuffle():
-    sending = sender(BatchShuffle(k=0.5))
+    client = sender(BatchShuffle(k=0.5))
     with torch.no_grad():
-        clean = replace(sending, pipeline=type(sending.pipeline)()).send(digits()[0][:32], seeded())
-    sent = independent_transmissions(sending, digits()[0][:32], 12, 32, seeded())
-    pool = AdaptiveDecoder(transmissions=12).pool_of(sending, digits()[0], seeded())
+        clean = replace(client, pipeline=type(client.pipeline)()).send(digits()[0][:32], seeded())
+    sent = independent_transmissions(client, digits()[0][:32], 12, 32, seeded())
+    pool = AdaptiveDecoder(transmissions=12).pool_of(client, digits()[0], seeded())
     assert isinstance(pool, RecurringTokens)
 
     def missed(tokens):
@@ -105,9 +105,9 @@ def test_decodes_digits_it_never_saw(fitted):
 
 
 def test_order_of_tokens_and_transmissions_does_not_matter_under_a_shuffle():
-    sending = sender(PatchShuffle())
-    attack = replace(SMALL, iterations=2, num_images=16).fit(knowledge(sending), seeded())
-    seen = observe(sending, 4)
+    client = sender(PatchShuffle())
+    attack = replace(SMALL, iterations=2, num_images=16).fit(knowledge(client), seeded())
+    seen = observe(client, 4)
     other = replace(seen, features=seen.features.flip(0, 2))
     assert torch.allclose(attack(seen, seeded()).images, attack(other, seeded()).images, atol=1e-3)
 

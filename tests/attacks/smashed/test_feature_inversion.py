@@ -37,7 +37,7 @@ def test_the_true_order_makes_a_shuffle_as_broken_as_none(defense):
     assert psnr(guess.images, clean).min() > 25
 
 
-def test_a_wrong_order_recovers_the_patches_in_wrong_places():
+def test_a_wrong_order_recovers_the_patches_in_wrong_positions():
     guess, clean = invert(QUICK, PatchShuffle())
     assert psnr(guess.images, clean).max() < 20
     found, true = (to_patches(images, PATCH) for images in (guess.images, clean))

@@ -69,13 +69,13 @@ def test_reads_shuffled_tokens_as_a_set(shuffled, fitted):
     assert not torch.allclose(fitted(seen, seeded()).images, fitted(again, seeded()).images, atol=1e-2)
 
 
-def test_moves_the_content_of_shuffled_tokens_to_its_place():
-    """Patches that say where they belong (a ramp over the image) can be put back: nothing else tells their places."""
+def test_moves_the_content_of_shuffled_tokens_to_its_position():
+    """Patches that say where they belong (a ramp over the image) can be put back: nothing else tells their positions."""
     ramp = torch.linspace(0.1, 0.9, 16).repeat_interleave(49).view(1, 16, 49).transpose(1, 2)
     layout = Layout((4, 4), 7, 1)
     images = (F.fold(ramp, (28, 28), 7, stride=7) + 0.02 * torch.randn(240, 1, 28, 28, generator=seeded())).clamp(0, 1)
-    sending = sender(PatchShuffle(), edge_blocks=0, raw_patches=True)
-    known = knowledge(sending)
+    client = sender(PatchShuffle(), edge_blocks=0, raw_patches=True)
+    known = knowledge(client)
     known = replace(known, auxiliary=replace(known.auxiliary, images=images))
     report = replace(SMALL, iterations=100).fit(known, seeded()).learned.diagnostics
     means = images.mean((1, 2, 3), keepdim=True).expand_as(images)
@@ -86,8 +86,8 @@ def test_moves_the_content_of_shuffled_tokens_to_its_place():
 @pytest.mark.parametrize("defense", [BatchShuffle(k=0.5), Blur()], ids=lambda d: type(d).__name__)
 @pytest.mark.parametrize("attack", EVERY, ids=lambda a: type(a).__name__)
 def test_every_decoder_trains_against_any_defence(attack, defense):
-    sending = sender(defense, width=16)
-    guess = attack.fit(knowledge(sending, count=40), seeded())(observe(sending, attack.transmissions, 3), seeded())
+    client = sender(defense, width=16)
+    guess = attack.fit(knowledge(client, count=40), seeded())(observe(client, attack.transmissions, 3), seeded())
     assert not guess.failure
     assert guess.images.shape == (3, *SHAPE)
     assert torch.isfinite(guess.images).all()
@@ -105,10 +105,10 @@ def test_every_fit_repeats_itself_and_leaves_the_global_stream_alone(attack):
 
 @pytest.mark.parametrize("attack", EVERY, ids=lambda a: type(a).__name__)
 def test_every_text_and_pickle_give_it_back(attack):
-    sending = sender(width=16)
-    learned = attack.fit(knowledge(sending, count=24), seeded())
+    client = sender(width=16)
+    learned = attack.fit(knowledge(client, count=24), seeded())
     assert parse_statements(repr(learned), {type(attack).__name__: type(attack)}, "attack") == [[attack]]
-    again, seen = pickle.loads(pickle.dumps(learned)), observe(sending, attack.transmissions)
+    again, seen = pickle.loads(pickle.dumps(learned)), observe(client, attack.transmissions)
     assert again == learned == attack
     assert torch.equal(again(seen, seeded()).images, learned(seen, seeded()).images)
 
@@ -134,7 +134,7 @@ def test_one_bad_observation_harms_no_other(fitted):
     assert torch.equal(results[1].images, fitted(good, seeded()).images)
 
 
-def test_guesses_do_not_depend_on_the_mates(fitted):
+def test_guesses_do_not_depend_on_the_rest_of_the_batch(fitted):
     seen = observe(sender())
     alone = replace(seen, features=seen.features[:, :TARGETS])
     assert torch.equal(fitted(alone, seeded()).images, fitted(seen, seeded()).images)

@@ -27,7 +27,7 @@ TRAINED = TokenIntersection(iterations=120)
 
 def recall(attack, observation, clean):
     """Share of the targets' patches that are among those that the attack calls their own; each answers for one."""
-    readings = [attack.learned(sending) for sending in observation.features]
+    readings = [attack.learned(one) for one in observation.features]
     hits = []
     for row, true in enumerate(to_patches(clean, PATCH)):
         own = attack.own_tokens(readings, row, attack.radius, attack.learned.kept_share)[0].patches[0]
@@ -49,7 +49,7 @@ def test_own_tokens_are_found(fitted, blocks, least):
 
 
 def test_few_transmissions_find_fewer(fitted):
-    # One sending holds 4 tokens that stayed, and returned ones: (4 + 5 / 6) / 9 = 0.54.
+    # One transmission holds 4 tokens that stayed, and returned ones: (4 + 5 / 6) / 9 = 0.54.
     observation, clean, _ = observe(BATCH, blocks=0, transmissions=30)
     assert recall(fitted[0], replace(observation, features=observation.features[:1]), clean) < 0.8
 
@@ -69,13 +69,13 @@ def test_transmissions_of_other_images_tell_nothing(fitted):
 
 
 def test_multiplicities_are_unbiased():
-    # Cluster 0 fills 6 of 9 places of the image and 3 on average; cluster 1 fills 3 and 6.
+    # Cluster 0 fills 6 of 9 positions of the image and 3 on average; cluster 1 fills 3 and 6.
     held, mean, kept = torch.tensor([6.0, 3.0]), torch.tensor([3.0, 6.0]), 4 / 9
     expected = kept * held + (1 - kept) * mean
     assert torch.allclose(multiplicities(expected, mean, kept), held)
 
 
-def test_the_most_recurrent_fill_all_places():
+def test_the_most_recurrent_fill_all_positions():
     chosen, gap = most_recurrent(torch.tensor([0.1, 3.2, 0.9]), 4)
     assert sorted(chosen.tolist()) == [1, 1, 1, 2]
     assert gap == pytest.approx(

@@ -31,7 +31,7 @@ def test_a_patch_shuffle_is_undone(fitted):
     assert guess.diagnostics["order_accuracy"] > 0.5
 
 
-def test_what_one_sending_cannot_tell_is_guessed_as_the_mean():
+def test_what_one_transmission_cannot_tell_is_guessed_as_the_mean():
     attack = QUICK.fit(knowledge(BatchShuffle(k=0.67)), seeded(1))
     observation, clean, _ = observe(BatchShuffle(k=0.67), targets=6)
     guess = attack(observation, seeded())

@@ -52,7 +52,7 @@ def test_placing_undoes_a_gather():
 
 
 def puzzle(order, grid):
-    """Neighbour scores that say the truth of tokens that were at places ``order``."""
+    """Neighbour scores that say the truth of tokens that were at positions ``order``."""
     rows, columns = grid
     count = len(order)
     neighbours = torch.full((1, 2, count, count), -6.0)

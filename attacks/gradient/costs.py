@@ -1,0 +1,114 @@
+"""How far a dummy gradient is from the observed one: what a gradient inversion minimises, before any prior."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.func import grad_and_value, vmap
+
+from defenses.base import Update
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A distance between two gradients.
+
+    A new one is a function and one entry in the ``costs`` of a subclass of ``GradientInversion``; nothing else needs to know of it.
+
+    Attributes:
+        distance: (dummy, target) -> 0-d, both name -> tensor, of one trial; differentiable by the first, in operations that
+            ``torch.func.vmap`` can batch.
+        scale_free: Multiplying a gradient by a positive number changes nothing, so that no learning rate need be known.
+        closed_form: (T, P), (T, P) -> values (T,) and their gradients (T, P) by the first, of T trials with all parameters
+            concatenated: what autograd makes of ``distance``, in fewer passes over memory. None leaves it to autograd.
+    """
+
+    distance: Callable[[Update, Update], Tensor]
+    scale_free: bool = False
+    closed_form: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
+
+    def with_gradient(self, dummy: Tensor, target: Tensor, named: Callable[[Tensor], Update]) -> tuple[Tensor, Tensor]:
+        """Values (T,) and their gradients (T, P) by ``dummy``, for gradients (T, P) with all parameters concatenated.
+
+        Args:
+            dummy: (T, P).
+            target: (T, P).
+            named: Reads a concatenated gradient (P,) as name -> tensor.
+        """
+        if self.closed_form is not None:
+            return self.closed_form(dummy, target)
+
+        def distance(one: Tensor, other: Tensor) -> Tensor:
+            return self.distance(named(one), named(other))
+
+        gradients, values = vmap(grad_and_value(distance))(dummy, target)
+        return values, gradients
+
+
+def cosine_distance(gradient: Update, target: Update) -> Tensor:
+    """1 - <a, b> / (|a| |b|) over all parameters concatenated; 1 where one of them is zero (Geiping et al. 2020, Eq. 4)."""
+    product = sum_over(lambda a, b: a * b, gradient, target)
+    # 1e-24 keeps the derivative of the root finite at a zero gradient, and is far below any gradient that carries a picture.
+    norms = [(sum_over(lambda a, _: a.square(), g, g) + 1e-24).sqrt() for g in (gradient, target)]
+    return 1 - product / (norms[0] * norms[1])
+
+
+def masked_cosine_distance(gradient: Update, target: Update) -> Tensor:
+    """``cosine_distance`` over the entries at which ``target`` is not zero: what pruning left."""
+    return cosine_distance({name: value * (target[name] != 0) for name, value in gradient.items()}, target)
+
+
+def squared_distance(gradient: Update, target: Update) -> Tensor:
+    """Sum of squared differences over all parameters (Zhu et al. 2019, Eq. 3)."""
+    return sum_over(lambda a, b: (a - b).square(), gradient, target)
+
+
+def absolute_distance(gradient: Update, target: Update) -> Tensor:
+    """Sum of absolute differences over all parameters."""
+    return sum_over(lambda a, b: (a - b).abs(), gradient, target)
+
+
+def sum_over(term: Callable[[Tensor, Tensor], Tensor], a: Update, b: Update) -> Tensor:
+    """Sum of ``term(a[name], b[name])`` over names and entries: a 0-d tensor."""
+    return torch.stack([term(value, b[name]).sum() for name, value in a.items()]).sum()
+
+
+def _cosine(dummy: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    products, squares, others = (_dots(*pair)[:, None] for pair in ((dummy, target), (dummy, dummy), (target, target)))
+    # As in ``cosine_distance``.
+    squares, others = squares + 1e-24, others + 1e-24
+    scale = (squares * others).rsqrt()
+    gradients = torch.mul(target, -scale).addcmul_(dummy, scale * products / squares)
+    return (1 - products * scale).squeeze(1), gradients
+
+
+def _masked_cosine(dummy: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    # The gradient is zero where the target is, because both of its terms are.
+    return _cosine(dummy * (target != 0), target)
+
+
+def _squared(dummy: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    difference = dummy - target
+    return _dots(difference, difference), 2 * difference
+
+
+def _absolute(dummy: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    difference = dummy - target
+    return difference.abs().sum(1), difference.sign()
+
+
+def _dots(a: Tensor, b: Tensor) -> Tensor:
+    """Inner products of the rows (T, P), without a temporary of their size."""
+    return torch.bmm(a[:, None], b[:, :, None]).flatten()
+
+
+COSTS = {
+    "masked-cosine": Cost(masked_cosine_distance, scale_free=True, closed_form=_masked_cosine),
+    "cosine": Cost(cosine_distance, scale_free=True, closed_form=_cosine),
+    "l2": Cost(squared_distance, closed_form=_squared),
+    "l1": Cost(absolute_distance, closed_form=_absolute),
+}
+"""By the name that ``GradientInversion.cost`` gives them."""

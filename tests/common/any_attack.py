@@ -1,0 +1,24 @@
+"""How an attack is run in tests that run every one: by what it says of itself, and against the defences that name it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from defenses.base import Defense
+from defenses.pipeline import Pipeline
+from defenses.registry import DEFENSES
+
+
+def quick(cls: Callable[..., Any]) -> Any:
+    """The attack with its own settings for a quick run."""
+    attack = cls()
+    return replace(attack, **attack.quick)
+
+
+def pipelines_against(name: str, kind: type[Defense] = Defense) -> dict[str, Pipeline]:
+    """Defence -> it alone, by its defaults, for each of this kind whose adaptive attack this is; else "plain": no defence."""
+    named = [defense for defense in DEFENSES.values() if name in defense.adaptive_attacks]
+    found = {cls.__name__: Pipeline((cls(),)) for cls in named if issubclass(cls, kind)}
+    return found or {"plain": Pipeline(())}
