@@ -1,0 +1,43 @@
+"""Training on the server's own examples is a client's training, from the first round to the last."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from attacks.local_model import shared_tensors
+from clients.federated.lone_training import train_alone
+from tests.clients.test_recipe import TASK as RECIPE
+from tests.clients.test_recipe import client as recipe_client
+from tests.clients.test_training import TASK, client
+
+
+def test_training_alone_is_a_client_s_whole_training_and_repeats() -> None:
+    task = replace(TASK, rounds=3, local_epochs=4)
+    batch = client().data.originals()
+    first, again, other = (train_alone(task, batch, seed) for seed in (1, 1, 2))
+    weight = [shared_tensors(model) for model in (first, again, other)]
+    assert all(torch.equal(weight[0][name], weight[1][name]) for name in weight[0])
+    assert any(not torch.equal(weight[0][name], weight[2][name]) for name in weight[0])
+    assert not first.training
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_training_alone_counts_the_limited_steps_of_all_rounds(count: int) -> None:
+    taken = []
+    hook = register_optimizer_step_post_hook(lambda *_: taken.append(1))
+    train_alone(replace(TASK, rounds=3, local_epochs=4, local_steps=count), client().data.originals(), 1)
+    hook.remove()
+    assert len(taken) == 3 * count
+
+
+def test_a_model_trained_alone_falls_with_the_milestones() -> None:
+    """A factor near zero after the first of two rounds leaves what one round gives."""
+    batch = recipe_client().data.originals()
+    task = replace(RECIPE, momentum=0.0, milestones=(1,), learning_rate_factor=1e-9)
+    stopped, single = train_alone(task, batch, 5), train_alone(replace(task, rounds=1, milestones=()), batch, 5)
+    for (name, left), right in zip(stopped.named_parameters(), single.parameters(), strict=True):
+        torch.testing.assert_close(left, right, atol=1e-6, rtol=1e-5, msg=name)
