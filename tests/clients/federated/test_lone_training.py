@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from attacks.local_model import shared_tensors
+from attacks.normalisation import normalise
 from clients.federated.lone_training import train_alone
+from defenses.spec import parse
 from tests.clients.test_recipe import TASK as RECIPE
 from tests.clients.test_recipe import client as recipe_client
 from tests.clients.test_training import TASK, client
@@ -41,3 +44,29 @@ def test_a_model_trained_alone_falls_with_the_milestones() -> None:
     stopped, single = train_alone(task, batch, 5), train_alone(replace(task, rounds=1, milestones=()), batch, 5)
     for (name, left), right in zip(stopped.named_parameters(), single.parameters(), strict=True):
         torch.testing.assert_close(left, right, atol=1e-6, rtol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("pipeline", ["", "Downsample(factor=4)", "Clip(max_norm=0.001, per='update')"])
+def test_training_alone_is_plain_descent_on_the_protected_examples(pipeline: str) -> None:
+    """Batches of everyone leave no doubt about the order: two epochs in each of three rounds, written down by hand."""
+    task = replace(TASK, rounds=3, local_epochs=2, batch_size=40, weight_decay=0.0, pipeline=pipeline)
+    batch, card = client().data.originals(), task.data_card()
+    model = train_alone(replace(task, learning_rate=1e-30), batch, 7)  # where the training of this seed begins
+    seen = parse(pipeline).protect_once(batch, ("any",))
+    for _ in range(task.rounds):
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        for _ in range(task.local_epochs):
+            loss = F.cross_entropy(model(normalise(seen.images, card)), seen.targets)
+            slopes = torch.autograd.grad(loss, list(model.parameters()))
+            with torch.no_grad():
+                for parameter, slope in zip(model.parameters(), slopes, strict=True):
+                    parameter -= task.learning_rate * slope
+        if "Clip" in pipeline:  # of a whole round's update, not of a step's
+            length = torch.cat([(p - b).flatten() for p, b in zip(model.parameters(), before, strict=True)]).norm()
+            assert length > 0.001
+            with torch.no_grad():
+                for parameter, old in zip(model.parameters(), before, strict=True):
+                    parameter.copy_(old + (parameter - old) * (0.001 / length))
+    trained = train_alone(task, batch, 7)
+    for (name, parameter), expected in zip(trained.named_parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(parameter, expected, atol=1e-5, rtol=1e-3, msg=name)
