@@ -111,12 +111,13 @@ def sample(paths: Sequence[Path], count: int, seed: int) -> list[Mutant]:
 
 
 def tests_of(module: str) -> list[str]:
-    """Its own test file, others that name it or import what it defines, the own files of modules that use it, common tests."""
+    """Its own tests, others that name it or import what it defines, the own files of modules that use it, common tests."""
     pattern = re.compile(rf"\b{re.escape(module)}\b")
     users = [name for name in _modules() if name != module and pattern.search(_source(name))]
     package = module.partition(".")[0]
     common = sorted((ROOT / "tests/common").glob("test_*.py")) if package in ("defenses", "attacks") else []
-    chosen = [*_own_tests(module), *_naming(module), *(test for user in users for test in _own_tests(user)), *common]
+    used_by = [path for user in users for path in _mirror(user)]
+    chosen = [*own_tests(module), *_naming(module), *used_by, *common]
     return list(dict.fromkeys(str(path.relative_to(ROOT)) for path in chosen))
 
 
@@ -130,8 +131,16 @@ def _source(module: str) -> str:
     return (ROOT / (module.replace(".", "/") + ".py")).read_text()
 
 
-def _own_tests(module: str) -> list[Path]:
-    return sorted((ROOT / "tests").rglob(f"test_{module.rpartition('.')[2]}.py"))
+def own_tests(module: str) -> list[Path]:
+    """The file that mirrors it, tests/PACKAGE/ROOM/test_MODULE.py; where there is none, all of its room, but of no room inside."""
+    room = ROOT / "tests" / Path(*module.split(".")[:-1])
+    return _mirror(module) or sorted(room.glob("test_*.py"))
+
+
+def _mirror(module: str) -> list[Path]:
+    *room, name = module.split(".")
+    path = ROOT.joinpath("tests", *room, f"test_{name}.py")
+    return [path] if path.is_file() else []
 
 
 @functools.cache

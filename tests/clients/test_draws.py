@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -21,7 +20,7 @@ from clients.draws import MOST_NOTES, Draws, ForgottenError, Notebook
 from clients.federated.plan import FederatedPlan
 from clients.local_data import LocalData
 from clients.node import answers_of, draws_from_seed, draws_of
-from clients.records import REFUSED, tensors_of, to_record, values_of
+from clients.records import REFUSED, tensors_of, to_record
 from clients.split.training import SplitClient
 from clients.task import Task, load_weights
 from clients.training import LocalClient
@@ -348,41 +347,3 @@ def test_transmissions_are_counted_over_all_messages_of_a_run(tmp_path: Path) ->
     assert ask(3, 2).error.code == REFUSED
     assert not ask(2, 2).has_error()
     assert ask(1, 3).error.code == REFUSED
-
-
-def test_the_server_cannot_choose_the_noise_by_the_ledger_that_it_hands_back(tmp_path: Path) -> None:
-    """On resume a ledger comes from the server: in a deployment what was spent counts, the noise multiplier does not."""
-    task = TASK.but(pipeline="DPSGD(target_epsilon=1.0)")
-    state = {"noise_multiplier": 1e-6, "accountant": {"mechanism": "rdp", "history": [[1.0, 0.5, 7]]}}
-    ledger = json.dumps({"train": state})
-    sizes = {}
-    for randomness in ("secret", "seed"):
-        grid = LocalGrid(1, randomness=randomness, node_config={0: {"secret-dir": str(tmp_path)}})
-        grid.contexts[100].state["indices"] = to_record({"train": torch.arange(40), "test": torch.arange(20)})
-        exchange = Exchange(grid, {0: 100}, 60.0)
-        content = RecordDict({
-            "config": exchange.config(task), "arrays": to_record(weights_of(task)),
-            "ledger": ConfigRecord({task.plan.pipeline: ledger}),
-        })  # fmt: skip
-        reply = exchange("train", {0: content})[0]
-        kept = str(reply.content["ledger"][task.plan.pipeline])  # type: ignore[index]
-        assert "[1.0, 0.5, 7]" in kept
-        sizes[randomness] = sum(float(t.square().sum()) for t in tensors_of(reply, "arrays").values())
-    assert sizes["secret"] > 25 * sizes["seed"]
-
-
-def test_another_spelling_of_a_pipeline_is_the_same_account(tmp_path: Path) -> None:
-    """The finding: a server that wrote 1.00 for 1.0 in the second round got an epsilon that began at zero again."""
-    spent = {}
-    plain, other = "DPSGD(noise_multiplier=1.0)", "DPSGD( noise_multiplier = 1.00 )"
-    for name, spellings in (("one", (plain, plain)), ("two", (plain, other))):
-        grid = LocalGrid(1, randomness="secret", node_config={0: {"secret-dir": str(tmp_path / name)}})
-        grid.contexts[100].state["indices"] = to_record({"train": torch.arange(40), "test": torch.arange(20)})
-        exchange, epsilons = Exchange(grid, {0: 100}, 60.0), []
-        for at, text in enumerate(spellings, 1):
-            task = TASK.but(pipeline=text, round=at)
-            content = RecordDict({"config": exchange.config(task), "arrays": to_record(weights_of(TASK))})
-            epsilons.append(values_of(exchange("train", {0: content})[0], "metrics")["epsilon"])
-        spent[name] = epsilons
-    assert spent["one"] == spent["two"]
-    assert spent["two"][1] > spent["two"][0]

@@ -12,7 +12,6 @@ from attacks import InvertingGradients
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
 from clients.data.augmentation import random_crop_and_flip
-from clients.federated.lone_training import train_alone
 from clients.federated.plan import FederatedPlan
 from clients.local_data import LocalData
 from clients.scenarios import read_task
@@ -202,15 +201,6 @@ def test_training_and_evaluation_repeat_and_test_images_stay_whole() -> None:
     first, second = (client(**AUGMENTED, local_epochs=2).train(weights(), {}).updates[0] for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert client(**AUGMENTED).evaluate(weights()) == client(momentum=0.0).evaluate(weights())
-
-
-def test_a_model_trained_alone_falls_with_the_milestones() -> None:
-    """A factor near zero after the first of two rounds leaves what one round gives."""
-    batch = client().data.originals()
-    task = TASK.but(momentum=0.0, milestones=(1,), learning_rate_factor=1e-9)
-    stopped, single = train_alone(task.plan, batch, 5), train_alone(task.but(rounds=1, milestones=()).plan, batch, 5)
-    for (name, left), right in zip(stopped.named_parameters(), single.parameters(), strict=True):
-        torch.testing.assert_close(left, right, atol=1e-6, rtol=1e-5, msg=name)
 
 
 def test_a_kept_job_remembers_the_mode(tmp_path: object) -> None:

@@ -19,7 +19,6 @@ from attacks.membership.loss_threshold import Membership
 from attacks.normalisation import normalise
 from clients.audit import audit_baselines, audit_guesses, defense_totals, recognition
 from clients.auxiliary import Auxiliary
-from clients.federated.lone_training import train_alone
 from clients.federated.plan import FederatedPlan
 from clients.local_data import LocalData
 from clients.task import Task, load_weights
@@ -403,25 +402,6 @@ def test_the_server_s_examples_are_nobody_else_s_and_cover_all_classes() -> None
     assert len(set(data.train.labels[torch.from_numpy(indices)].tolist())) == data.num_classes
     assert len(Auxiliary(task.plan).examples()) == len(indices)
     assert len(Auxiliary(TASK.plan).examples()) == 0
-
-
-def test_training_alone_is_a_client_s_whole_training_and_repeats() -> None:
-    task = TASK.but(rounds=3, local_epochs=4)
-    batch = client().data.originals()
-    first, again, other = (train_alone(task.plan, batch, seed) for seed in (1, 1, 2))
-    weight = [shared_tensors(model) for model in (first, again, other)]
-    assert all(torch.equal(weight[0][name], weight[1][name]) for name in weight[0])
-    assert any(not torch.equal(weight[0][name], weight[2][name]) for name in weight[0])
-    assert not first.training
-
-
-@pytest.mark.parametrize("count", [2, 5])
-def test_training_alone_counts_the_limited_steps_of_all_rounds(count: int) -> None:
-    taken = []
-    hook = register_optimizer_step_post_hook(lambda *_: taken.append(1))
-    train_alone(TASK.but(rounds=3, local_epochs=4, local_steps=count).plan, client().data.originals(), 1)
-    hook.remove()
-    assert len(taken) == 3 * count
 
 
 def test_noise_per_step_is_in_the_unit_of_the_gradient() -> None:

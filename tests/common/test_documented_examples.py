@@ -111,38 +111,3 @@ def test_a_wrong_entry_point_is_named(installed: Path, tmp_path: Path, line: str
         check=True,
     )
     assert message in done.stdout
-
-
-OFFERS = {
-    "fedveil.clients": "from clients.local_data import Client; from clients.scenarios import ClientSide; "
-    "MINE = ClientSide('split', Client, {})",
-    "fedveil.scenarios": "from simulations.scenarios.split import SCENARIO as MINE",
-}
-
-
-@pytest.mark.parametrize(
-    ("group", "ask"),
-    [
-        ("fedveil.clients", "from clients.scenarios import client_sides; client_sides()"),
-        ("fedveil.scenarios", "from simulations.scenarios.base import scenarios; scenarios()"),
-    ],
-)
-def test_no_package_replaces_a_scenario_unseen(tmp_path: Path, group: str, ask: str) -> None:
-    """A node would run a stranger's code in place of what protects its images."""
-    metadata = tmp_path / "wrong-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: wrong\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text(f"[{group}]\nsplit = wrong_module:MINE\n")
-    (tmp_path / "wrong_module.py").write_text(OFFERS[group])
-    code = f"try:\n    {ask}\nexcept ValueError as error:\n    print(error)"
-    paths = os.pathsep.join([str(tmp_path), str(ROOT)])
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "there is another scenario 'split'; rename one of them" in done.stdout
-    assert "wrong_module:MINE" in done.stdout

@@ -74,9 +74,7 @@ BAD = [
     ({"learning-rate": 0.0}, "learning-rate is 0.0; allowed: above 0"),
     ({"learning-rate": float("nan")}, "learning-rate is nan; allowed: above 0"),
     ({"momentum": 1.0}, "momentum is 1.0; allowed: from 0, below 1"),
-    ({"train-edge": True}, "train-edge is True; it is a setting of split, and scenario is 'federated'"),
     ({"nesterov": True, "momentum": 0.0}, "nesterov is True; allowed with momentum = 0: False"),
-    ({"nesterov": True, "scenario": "split", "model": "vit", "defenses": "", "optimizer": "adamw"}, "nesterov is True"),
     (
         {"rounds": 6, "learning-rate-milestones": "2,6"},
         "learning-rate-milestones: '6'; allowed: numbers from 1 to 5, as rounds = 6, and shares such as 5/8",
@@ -85,12 +83,6 @@ BAD = [
     ({"learning-rate-milestones": "1/"}, "learning-rate-milestones: '1/'; allowed"),
     ({"learning-rate-milestones": "half"}, "learning-rate-milestones: 'half'; allowed"),
     ({"learning-rate-factor": 0.0}, "learning-rate-factor is 0.0; allowed: above 0, at most 1"),
-    (
-        {"scenario": "split", "model": "vit", "defenses": "", "learning-rate-milestones": "1"},
-        "learning-rate-milestones is '1'; it is a setting of federated, and scenario is 'split'",
-    ),
-    ({"optimizer": "adamw"}, "optimizer is 'adamw'; it is a setting of split"),
-    ({"block-learning-rate": 0.1}, "block-learning-rate is 0.1; it is a setting of split"),
     ({"seed": 2**64}, "seed is 18446744073709551616; allowed: at least 0, at most 9223372036854775807"),
     ({"rounds": 10**9}, "rounds is 1000000000; allowed: at least 1, at most 1000000"),
     ({"image-size": 10**9}, "image-size is 1000000000; allowed: at least 0, at most 4096"),
@@ -100,10 +92,6 @@ BAD = [
     ({"crop-padding": 2, "defenses": "VisualMixer()"}, "protects an image once and keeps the result"),
     ({"horizontal-flip": True, "defenses": "ImageNoise()"}, "leave one of the two out"),
     ({"probe-mode": "test"}, "probe-mode is 'test'; allowed: 'train' or 'eval'"),
-    (
-        {"scenario": "split", "model": "vit", "defenses": "", "probe-mode": "eval"},
-        "it is a setting of federated",
-    ),
     ({"fraction-train": 1.5}, "fraction-train is 1.5; allowed: above 0, at most 1"),
     ({"dataset": "mnist5k"}, "unknown dataset 'mnist5k', did you mean 'mnist-5k'?"),
     ({"model": "lenett"}, "unknown model 'lenett', did you mean 'lenet'?"),
