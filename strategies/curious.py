@@ -13,13 +13,14 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from torch import Tensor
 
-from clients.records import reason_of, tensors_of, to_record, to_tensors, values_of
+from attacks.local_model import shared_tensors
+from clients.records import tensors_of, to_record, to_tensors, values_of
 from clients.task import Task
 from defenses.base import generator_for
 from strategies.audit.auditor import Auditor
 from strategies.audit.score_rows import mean_and_interval
 from strategies.audit.updates import UpdateAudit
-from strategies.guard import fault, usable_replies
+from strategies.guard import GuardedExchange, fault
 
 
 class CuriousFedAvg(FedAvg):
@@ -62,16 +63,19 @@ class CuriousFedAvg(FedAvg):
         self.auditor = auditor
         self.exchange = auditor.exchange
         self.recorder = auditor.recorder
-        self.audit = UpdateAudit(
-            auditor, {"probe": tuple(probe_attacks), "update": tuple(update_attacks)}, attack_rounds, task.rounds, label
-        )
+        texts = {"probe": tuple(probe_attacks), "update": tuple(update_attacks)}
+        self.audit = UpdateAudit(auditor, texts, attack_rounds, task.rounds, label)
         self.known_labels = known_labels
-        self.min_usable = min_usable
+        self._guarded = GuardedExchange(self.exchange, self.recorder, min_usable)
         self.ledgers: dict[int, str] = {}
         """Partition -> the training defences' state as the client last reported it, to be handed back on resume."""
         self.accuracy: float | None = None
         """Of the current global model, on clean test images."""
         self._weights: dict[str, Tensor] = {}
+
+    def initial_arrays(self) -> ArrayRecord:
+        """The weights to start from, as the clients build the model too."""
+        return to_record(shared_tensors(self.task.build_model()))
 
     # Training ---------------------------------------------------------------------------------------------------------
 
@@ -79,17 +83,9 @@ class CuriousFedAvg(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Probes the clients if this round is attacked, then orders the training of a seeded sample of them."""
-        contents = self.train_contents(server_round, arrays)
-        return [
-            Message(content, dst_node_id=self.exchange.nodes[p], message_type="train")
-            for p, content in contents.items()
-        ]
-
-    def train_contents(self, server_round: int, arrays: ArrayRecord) -> dict[int, RecordDict]:
-        """Partition -> content of its training message, after the probes of an attacked round."""
         self.observe_model(server_round, arrays)
-        partitions = self._sample(server_round)
-        return {p: self._content(server_round, arrays, p) for p in partitions}
+        asked = self._sample(server_round)
+        return self.exchange.messages("train", self._contents(server_round, arrays, asked, config))
 
     def observe_model(self, server_round: int, arrays: ArrayRecord) -> None:
         """Probes the clients on a round's global model, if it is to be attacked; nothing is trained."""
@@ -103,8 +99,9 @@ class CuriousFedAvg(FedAvg):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Refuses what cannot be averaged, shows the rest to the attacks, and returns global + weighted mean update."""
         task = replace(self.task, round=server_round)
-        asked = self._sample(server_round)
-        good = self._usable(task, "train", asked, replies)
+        asked, received = self._sample(server_round), self.exchange.by_partition(replies)
+        good = self._guarded.check(task, "train", asked, received, lambda _, reply: self._fault_in(reply))
+        self.recorder.row(task, metric="clients-failed", value=len(asked) - len(good), n=len(asked))
         for partition, reply in good.items():
             self._keep_ledger(partition, reply)
         self._record_training(task, good)
@@ -122,37 +119,21 @@ class CuriousFedAvg(FedAvg):
         order = torch.randperm(len(partitions), generator=generator_for(self.task.seed, "sample", server_round))
         return sorted(partitions[i] for i in order[:count].tolist())
 
-    def _content(self, server_round: int, arrays: ArrayRecord, partition: int, **values: Any) -> RecordDict:
+    def _contents(
+        self, server_round: int, arrays: ArrayRecord, asked: Iterable[int], config: Mapping[str, Any]
+    ) -> dict[int, RecordDict]:
+        """Partition -> content of its message: the model, the orders, and what the server keeps of its ledger."""
         task = replace(self.task, round=server_round)
-        content = RecordDict({"arrays": arrays, "config": self.exchange.config(task, **values)})
-        if partition in self.ledgers:
-            content["ledger"] = ConfigRecord({self.task.pipeline: self.ledgers[partition]})
-        return content
+        orders = ConfigRecord({**config, **self.exchange.config(task)})
+        contents = {partition: RecordDict({"arrays": arrays, "config": orders}) for partition in asked}
+        for partition in contents.keys() & self.ledgers.keys():
+            contents[partition]["ledger"] = ConfigRecord({self.task.pipeline: self.ledgers[partition]})
+        return contents
 
-    def _usable(
-        self,
-        task: Task,
-        what: str,
-        asked: list[int],
-        replies: Iterable[Message],
-        records: tuple[str, ...] = ("arrays",),
-    ) -> dict[int, Message]:
-        """Replies that passed the guard, by partition in order; the others cost a row each.
-
-        Raises:
-            TooFewReplies: When they are fewer than ``min_usable`` of those asked.
-        """
-        by_node = {node: partition for partition, node in self.exchange.nodes.items()}
-        received = {by_node[reply.metadata.src_node_id]: reply for reply in replies}
+    def _fault_in(self, reply: Message, records: Iterable[str] = ("arrays",)) -> str:
+        """Why a reply's updates are none of the current model, or ""."""
         reference = {name: tensor.numpy() for name, tensor in self._weights.items()}
-        good = usable_replies(
-            task, what, asked, received,
-            lambda _, reply: next((why for record in records if (why := fault(reply, reference, record))), ""),
-            rows=self.recorder, min_usable=self.min_usable, timeout=self.exchange.timeout,
-        )  # fmt: skip
-        if what == "train":
-            self.recorder.row(task, metric="clients-failed", value=len(asked) - len(good), n=len(asked))
-        return good
+        return next((why for record in records if (why := fault(reply, reference, record))), "")
 
     def _step(self, mean_update: ArrayRecord) -> ArrayRecord:
         moved_weights, mean = {}, to_tensors(mean_update)
@@ -183,10 +164,9 @@ class CuriousFedAvg(FedAvg):
         """Asks every client for one-step updates and queues the attacks on them."""
         task = replace(self.task, round=server_round)
         asked = {"publish-labels": self.known_labels, "reveal-windows": self.audit.told_windows()}
-        contents = {p: self._content(server_round, arrays, p, **asked) for p in self.exchange.nodes}
-        replies = self.exchange("train.probe", contents)
+        contents = self._contents(server_round, arrays, sorted(self.exchange.nodes), asked)
         records = tuple(f"target-{at}" for at in range(task.probe_targets))
-        good = self._usable(task, "train.probe", sorted(contents), replies.values(), records)
+        good = self._guarded.ask(task, "train.probe", contents, lambda _, reply: self._fault_in(reply, records))
         for partition, reply in good.items():
             self._keep_ledger(partition, reply)
         self._record_probe(task, good)
@@ -209,29 +189,14 @@ class CuriousFedAvg(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Asks every client for the accuracy on its share of the test data."""
-        contents = self.evaluate_contents(server_round, arrays)
-        return [
-            Message(content, dst_node_id=self.exchange.nodes[p], message_type="evaluate")
-            for p, content in contents.items()
-        ]
-
-    def evaluate_contents(self, server_round: int, arrays: ArrayRecord) -> dict[int, RecordDict]:
-        """Partition -> content of its evaluation message."""
-        return {p: self._content(server_round, arrays, p) for p in sorted(self.exchange.nodes)}
+        asked = sorted(self.exchange.nodes)
+        return self.exchange.messages("evaluate", self._contents(server_round, arrays, asked, config))
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Means over the clients' test examples, and a row for each."""
-        task = replace(self.task, round=server_round)
-        by_node = {node: partition for partition, node in self.exchange.nodes.items()}
-        good = []
-        for reply in sorted(replies, key=lambda r: by_node[r.metadata.src_node_id]):
-            if not reply.has_error():
-                good.append(reply)
-                continue
-            self.recorder.row(
-                task, metric="client", value=None, status="failed", client=by_node[reply.metadata.src_node_id],
-                message=f"evaluate: {reason_of(reply)}",
-            )  # fmt: skip
+        """Means over the clients' test examples, and a row for each; who cannot evaluate leaves a row and ends nothing."""
+        task, received = replace(self.task, round=server_round), self.exchange.by_partition(replies)
+        answers = self._guarded.check(task, "evaluate", sorted(self.exchange.nodes), received, at_least=0.0)
+        good = list(answers.values())
         metrics = super().aggregate_evaluate(server_round, good)
         if metrics is None:
             return None

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar
 
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, ConfigRecord
 from torch import Tensor, nn
 
-from attacks.local_model import shared_tensors
 from clients.data.card import DataCard
 from clients.models.classifiers import model_names
 from clients.records import to_record, to_tensors
@@ -26,11 +25,11 @@ from strategies.curious import CuriousFedAvg
 
 
 class FederatedRounds:
-    """Federated averaging of whole models."""
+    """Federated averaging of whole models, by the hooks that Flower's own loop calls; this one can be taken up again."""
 
-    def __init__(self, strategy: CuriousFedAvg, task: Task) -> None:
+    def __init__(self, strategy: CuriousFedAvg) -> None:
         self._strategy = strategy
-        self._arrays: ArrayRecord = to_record(shared_tensors(task.build_model()))
+        self._arrays: ArrayRecord = strategy.initial_arrays()
 
     def restore(self, done: Checkpoint) -> None:
         """Goes on from a checkpoint."""
@@ -39,13 +38,13 @@ class FederatedRounds:
 
     def run_round(self, server_round: int) -> None:
         """Trains (unless it is round 0), then evaluates."""
-        strategy, exchange = self._strategy, self._strategy.exchange
+        strategy, exchange, config = self._strategy, self._strategy.exchange, ConfigRecord()
         if server_round > 0:
-            replies = exchange("train", strategy.train_contents(server_round, self._arrays))
-            arrays, _ = strategy.aggregate_train(server_round, replies.values())
+            asked = strategy.configure_train(server_round, self._arrays, config, exchange.grid)
+            arrays, _ = strategy.aggregate_train(server_round, exchange.send_and_receive(asked))
             self._arrays = arrays if arrays is not None else self._arrays
-        replies = exchange("evaluate", strategy.evaluate_contents(server_round, self._arrays))
-        strategy.aggregate_evaluate(server_round, replies.values())
+        asked = strategy.configure_evaluate(server_round, self._arrays, config, exchange.grid)
+        strategy.aggregate_evaluate(server_round, exchange.send_and_receive(asked))
 
     def observe_final(self, server_round: int) -> None:
         """Probes the final model."""
@@ -102,7 +101,7 @@ class Federated(Scenario[Experiment]):
             min_usable=experiment.min_usable,
             label=label,
         )
-        return FederatedRounds(strategy, task)
+        return FederatedRounds(strategy)
 
     def whole_model(self, task: Task) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
         """The model."""

@@ -139,7 +139,7 @@ class SplitAudit:
         return Seen(partition, target, {}, attacked, 0, features=features, orders=orders)
 
     def _with_steps(self, task: Task, server: SplitServer, good: dict[int, Message], seen: list[Seen]) -> list[Seen]:
-        """Adds each client half's one-step update on the first sending, and the gradient that the server returned for it."""
+        """Adds each client half's one-step update on the first transmission, and the gradient that the server returned for it."""
         gradients: dict[int, dict[str, Tensor]] = {partition: {} for partition in good}
         for one in seen:
             assert one.features is not None

@@ -365,6 +365,28 @@ def test_a_bad_client_costs_its_own_update_and_a_row(tmp_path: Path, kind: str) 
     assert [row["n"] for row in rows if row["metric"] == "train-loss"] == [2]
 
 
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_client_that_does_not_evaluate_costs_its_share_of_the_test_images_and_a_row(
+    tmp_path: Path, lost: bool
+) -> None:
+    """A lost reply too: nobody was told that the accuracy was that of two clients."""
+
+    def tamper(partition: int, request: Message, reply: Message) -> Message | None:
+        if partition != 1 or request.metadata.message_type != "evaluate":
+            return reply
+        if lost:
+            return None
+        raise RuntimeError("disk full")
+
+    settings = experiment(tmp_path / "run", defenses="", rounds=1, attack_rounds="", min_usable=1.0)
+    run_experiment(LocalGrid(3, tamper), settings)
+    rows = read_lines(tmp_path / "run" / "rows.jsonl")
+    failed = [(row["round"], row["client"], row["message"]) for row in rows if row["status"] == "failed"]
+    reason = "no reply within 300 s" if lost else "RuntimeError: disk full"
+    assert failed == [(at, 1, f"evaluate: {reason}") for at in (0, 1)]
+    assert {row["n"] for row in rows if row["metric"] == "test-accuracy"} == {27}  # of 40
+
+
 def test_numbers_that_json_cannot_hold_do_not_end_the_run(tmp_path: Path) -> None:
     def tamper(partition: int, request: Message, reply: Message) -> Message:
         if request.metadata.message_type == "train" and partition == 1:
