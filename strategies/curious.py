@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import FedAvg, Result
 from torch import Tensor
 
 from attacks.local_model import shared_tensors
@@ -30,12 +30,15 @@ class CuriousFedAvg(FedAvg):
     for one-step probes; both kinds of updates go to the auditor, whose attacks run beside the following rounds. The final model,
     which no training follows, is probed too (``observe_model``); attacks on training updates then have the last round's.
 
+    ``start`` runs it as any strategy of Flower; a loop of one's own calls the four hooks, as Flower's does.
+
     Args:
         task: Orders for the clients; the round is filled in here.
         auditor: Queues attacks and has them scored.
         probe_attacks: Texts of attacks on one-step probes.
         update_attacks: Texts of attacks on real training updates.
-        attack_rounds: Server rounds that are attacked; ``task.rounds`` + 1 is the model after the last one.
+        attack_rounds: Server rounds that are attacked; ``task.rounds`` + 1 is the model after the last one. None: the first
+            round and that model.
         known_labels: Clients publish the classes of probed images.
         fraction_train: Share of the clients that train in a round.
         min_usable: Share of the asked clients that must send something usable, or the run stops.
@@ -52,7 +55,7 @@ class CuriousFedAvg(FedAvg):
         auditor: Auditor,
         probe_attacks: Iterable[str] = (),
         update_attacks: Iterable[str] = (),
-        attack_rounds: Iterable[int] = (),
+        attack_rounds: Iterable[int] | None = None,
         known_labels: bool = False,
         fraction_train: float = 1.0,
         min_usable: float = 0.5,
@@ -64,7 +67,8 @@ class CuriousFedAvg(FedAvg):
         self.exchange = auditor.exchange
         self.recorder = auditor.recorder
         texts = {"probe": tuple(probe_attacks), "update": tuple(update_attacks)}
-        self.audit = UpdateAudit(auditor, texts, attack_rounds, task.rounds, label)
+        attacked = (1, task.rounds + 1) if attack_rounds is None else attack_rounds
+        self.audit = UpdateAudit(auditor, texts, attacked, task.rounds, label)
         self.known_labels = known_labels
         self._guarded = GuardedExchange(self.exchange, self.recorder, min_usable)
         self.ledgers: dict[int, str] = {}
@@ -73,9 +77,49 @@ class CuriousFedAvg(FedAvg):
         """Of the current global model, on clean test images."""
         self._weights: dict[str, Tensor] = {}
 
+    # The way in -------------------------------------------------------------------------------------------------------
+
     def initial_arrays(self) -> ArrayRecord:
         """The weights to start from, as the clients build the model too."""
         return to_record(shared_tensors(self.task.build_model()))
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Flower's loop over the rounds; before it the initial model is evaluated, behind it the final one is attacked.
+
+        Returns when all attacks are scored.
+
+        Args:
+            grid: The auditor's, or one that carries messages to the same nodes.
+            initial_arrays: See the method of that name.
+            num_rounds: As many as ``task.rounds``, which clients plan by (a privacy budget, for one).
+            timeout: Seconds to wait for the replies to training and evaluation.
+            train_config: Further values for the clients' training messages; those that this strategy sets come first.
+            evaluate_config: The same for evaluation.
+            evaluate_fn: The server's own evaluation of a round's model.
+
+        Raises:
+            ValueError: When the task is for another number of rounds.
+            TooFewReplies: When a round leaves too few usable replies.
+        """
+        if num_rounds != self.task.rounds:
+            raise ValueError(f"num_rounds is {num_rounds}, and the clients' task is for {self.task.rounds} rounds")
+        asked = self.configure_evaluate(0, initial_arrays, evaluate_config or ConfigRecord(), grid)
+        initial = self.aggregate_evaluate(0, grid.send_and_receive(asked, timeout=timeout))
+        result = super().start(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
+        if initial is not None:
+            result.evaluate_metrics_clientapp = {0: initial, **result.evaluate_metrics_clientapp}
+        self.observe_model(num_rounds + 1, result.arrays or initial_arrays)
+        self.auditor.collect(wait=True)
+        return result
 
     # Training ---------------------------------------------------------------------------------------------------------
 
