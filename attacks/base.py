@@ -98,6 +98,14 @@ class ClientUpdate:
         return gradient
 
 
+class Probe(ClientUpdate):
+    """The update of one step on few images, which no training sends: a curious server asks for it."""
+
+
+class TrainingUpdate(ClientUpdate):
+    """The update of a whole local round."""
+
+
 @dataclass(frozen=True)
 class Knowledge:
     """What the server holds besides its observations.
@@ -191,16 +199,18 @@ class Attack(Generic[Observation, Guess]):
         source: The paper, with the number of the algorithm or equation.
         threat: What the server is assumed to know, in one line.
         needs_auxiliary: The attack must be fitted (``fit``) before use, on auxiliary data.
-        observes: What it is meant for: "probe" (a one-step update of few examples), "update" (of a whole local round) or
-            "smashed" (what the client half of a split model sends).
-        observes_history: Its observations are ``UpdateHistory``, not ``ClientUpdate``.
+        observes: The type of observation that it is meant for: ``Probe``, ``TrainingUpdate``, ``SmashedData``, ... What is meant
+            for one of the first two can be run on the other.
+        observes_history: Its observations are ``UpdateHistory``, one for each client, not single updates.
+        begins_chains: Its guesses are images that a ``Refinement`` can go on from.
     """
 
     source: ClassVar[str] = ""
     threat: ClassVar[str] = ""
     needs_auxiliary: ClassVar[bool] = False
-    observes: ClassVar[str] = "probe"
+    observes: ClassVar[type] = Probe
     observes_history: ClassVar[bool] = False
+    begins_chains: ClassVar[bool] = False
 
     @property
     def upper_bound(self) -> str:

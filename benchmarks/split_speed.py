@@ -36,7 +36,7 @@ GOAL = 0.5
 
 def settings(arguments: argparse.Namespace, batches_per_message: int) -> Experiment:
     """The run that is timed."""
-    return Experiment(
+    return Experiment.of(
         experiment="split-speed",
         scenario="split",
         dataset="mnist-5k",
@@ -65,7 +65,7 @@ def over_flower(experiment: Experiment) -> tuple[float, float]:
     """Samples per second of the rounds after the first, and bytes that a client sends for each."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "speed.toml"
-        changed = {k: v for k, v in experiment.to_mapping().items() if v != Experiment().to_mapping()[k]}
+        changed = {k: v for k, v in experiment.to_mapping().items() if v != Experiment.of().to_mapping()[k]}
         config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in changed.items()))
         output = Path(folder) / "run"
         command = [

@@ -23,7 +23,7 @@ from attacks.scoring.representatives import score_representatives
 from clients.blind_guesses import BlindGuesses
 from clients.guesses import Guess
 from clients.line_up import CANDIDATES, other_images, retrieval, retrieval_from_round
-from clients.local_data import CHUNK, Client, Probed, chunks
+from clients.local_data import CHUNK, Client, Probed, Truths, chunks
 from clients.task import Task
 from defenses.base import Batch
 
@@ -55,7 +55,7 @@ def audit_guesses(
 
     Args:
         client: Holds the truth.
-        observation: "probe", "update" or "smashed".
+        observation: The kind of what is attacked, such as "probe".
         guesses: Each with the classes (B,) that an oracle sees in its images, or None.
         oracle: The oracle itself, which then compares features of the guesses with those of the truth.
 
@@ -69,10 +69,10 @@ def audit_guesses(
         ValueError: When the number of guesses is not the number of observed updates, or their image shape is not the data's.
     """
     known = client.truths(observation)
-    if len(guesses) != len(known):
-        raise ValueError(f"{len(guesses)} guesses for {len(known)} observed updates")
+    if len(guesses) != len(known.views):
+        raise ValueError(f"{len(guesses)} guesses for {len(known.views)} observations")
     scores: dict[str, list[float]] = defaultdict(list)
-    for target, ((guess, recognised), truth) in enumerate(zip(guesses, known, strict=True)):
+    for target, ((guess, recognised), truth) in enumerate(zip(guesses, known.views, strict=True)):
         if isinstance(guess, Membership):
             # A test that failed judged nobody: its records would pass for records that were judged alike.
             if guess.failure:
@@ -84,11 +84,11 @@ def audit_guesses(
             found = score_representatives(guess, truth.original.images, classes, seen)
             _add(scores, "", {name: values for name, values in found.items() if values})
         else:
-            paired = client.pairs_rows
+            paired = known.paired
             _add(scores, "", score_both(guess, truth, paired=paired))
             if isinstance(guess, Reconstruction):
-                others = _others(client, observation, truth, target)
-                _add(scores, "", _retrieval(guess, truth, others, observation, paired=paired))
+                others = _others(client, known, target)
+                _add(scores, "", _retrieval(guess, truth, others, known))
             if isinstance(guess, Reconstruction) and paired:
                 _add(scores, "", paper_scores(guess.images, truth.original.images, paper_scale(client.task)))
             if isinstance(guess, Reconstruction) and recognised is not None:
@@ -132,18 +132,17 @@ def audit_baselines(client: Client, observation: str, *, pictures: bool) -> Audi
     """
     known = client.truths(observation)
     # Of a whole local round an attack reconstructs a few images, so the baselines answer with a few as well.
-    blind = BlindGuesses(client.data, known, slice(max(client.task.probe_images, BASELINE_IMAGES)))
+    blind = BlindGuesses(client.data, known.views, slice(max(client.task.probe_images, BASELINE_IMAGES)))
     scores: dict[str, list[float]] = defaultdict(list)
     shared: dict[str, Tensor] = {}
-    for target, truth in enumerate(known):
-        paired = client.pairs_rows
-        others = _others(client, observation, truth, target)
+    for target, truth in enumerate(known.views):
+        others = _others(client, known, target)
         for name, guesses in blind.of(truth).items():
-            found = _both_references(guesses, truth, paired=paired)
-            found |= _retrieval(guesses[0], truth, others, observation, paired=paired)
+            found = _both_references(guesses, truth, paired=known.paired)
+            found |= _retrieval(guesses[0], truth, others, known)
             _add(scores, f"{name}:", found)
-        scores["baseline:uniform:label-accuracy"].extend(uniform_label_accuracy(truth.original, paired=paired))
-        if pictures and observation != "update":
+        scores["baseline:uniform:label-accuracy"].extend(uniform_label_accuracy(truth.original, paired=known.paired))
+        if pictures and not known.whole_round:
             shared |= {f"original-{target}": truth.original.images, f"protected-{target}": truth.seen.images}
     scores |= {f"{COUNTS}:{name}": [float(number)] for name, number in defense_counts(client).items()}
     return Audited(dict(scores), shared)
@@ -262,18 +261,16 @@ def _both_references(
     return found
 
 
-def _others(client: Client, observation: str, truth: Probed, target: int) -> Tensor:
-    return other_images(client.data, truth, target, CANDIDATES - 1 if observation == "update" else None)
+def _others(client: Client, known: Truths, target: int) -> Tensor:
+    return other_images(client.data, known.views[target], target, CANDIDATES - 1 if known.whole_round else None)
 
 
-def _retrieval(
-    guess: Reconstruction, truth: Probed, others: Tensor, observation: str, *, paired: bool
-) -> dict[str, list[float]]:
+def _retrieval(guess: Reconstruction, truth: Probed, others: Tensor, known: Truths) -> dict[str, list[float]]:
     images = truth.original.images
-    pairs = _pairs(guess.images, images, paired=paired)
-    if observation == "update":
+    pairs = _pairs(guess.images, images, paired=known.paired)
+    if known.whole_round:
         return retrieval_from_round(guess, pairs, images, others)
-    return retrieval(guess, pairs, images, others, paired=paired)
+    return retrieval(guess, pairs, images, others, paired=known.paired)
 
 
 def _add(scores: dict[str, list[float]], prefix: str, more: dict[str, list[float]]) -> None:

@@ -7,7 +7,6 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -46,6 +45,21 @@ class Probed:
     original: Batch
     seen: Batch
     positions: Tensor
+
+
+@dataclass(frozen=True)
+class Truths:
+    """What the server observed of one kind in a round, as the client knows it.
+
+    Attributes:
+        views: One entry for each observation.
+        paired: What crosses the wire says which row is of which image, so that guess i is compared with image i.
+        whole_round: Each observation is of all that was trained on, so that a guess may be of any of many images.
+    """
+
+    views: list[Probed]
+    paired: bool = False
+    whole_round: bool = False
 
 
 class LocalData:
@@ -203,10 +217,7 @@ class Client:
 
     Attributes:
         data: The examples.
-        pairs_rows: What crosses the wire says which row is of which image, so that guess i is compared with image i.
     """
-
-    pairs_rows: ClassVar[bool] = False
 
     def __init__(self, data: LocalData) -> None:
         self.data = data
@@ -221,8 +232,8 @@ class Client:
         """The defences."""
         return self.data.pipeline
 
-    def truths(self, observation: str) -> list[Probed]:
-        """What the server observed ("probe", "update" or "smashed"), as the client knows it: one entry for each observation."""
+    def truths(self, observation: str) -> Truths:
+        """What the server observed of a kind ("probe", "smashed", ...), as the client knows it."""
         raise NotImplementedError
 
     def trained_on(self) -> Tensor:

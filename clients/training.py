@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
-from clients.local_data import CHUNK, Client, KeptExamples, Probed, chunks, join, rows
+from clients.local_data import CHUNK, Client, KeptExamples, Probed, Truths, chunks, join, rows
 from clients.task import load_weights
 from defenses.base import Batch, InputDefense, Key, Training, TrainingDefense, Update, generator_for
 from defenses.pipeline import Pipeline
@@ -93,11 +93,11 @@ class LocalClient(Client):
         examples = min(self.data.num_train, steps * self.task.batch_size)
         return LocalResult([update], examples, steps, metrics, _without_empty(ledger | {"train": training.state}))
 
-    def truths(self, observation: str) -> list[Probed]:
-        """One entry per probe target, or one for the whole local round."""
+    def truths(self, observation: str) -> Truths:
+        """One view for each probe target, or one for the whole local round."""
         if observation == "probe":
-            return [self.probed(target) for target in range(self.task.probe_targets)]
-        return [self.trained_views()]
+            return Truths([self.probed(target) for target in range(self.task.probe_targets)])
+        return Truths([self.trained_views()], whole_round=True)
 
     def trained_on(self) -> Tensor:
         """Positions (n,), int64 and ascending, of the training examples that this round's training update depends on."""

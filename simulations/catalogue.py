@@ -17,7 +17,7 @@ from clients.models.classifiers import model_names
 from clients.models.halves import split_model_names
 from defenses.base import EdgeTrainingDefense, InputDefense, SmashedDefense, TrainingDefense, UpdateDefense
 from defenses.registry import DEFENSES
-from simulations.experiment import Experiment, key_of
+from simulations.experiment import all_settings, owners
 from simulations.scenarios.base import scenarios
 
 SECTIONS = ("scenarios", "defenses", "attacks", "datasets", "models", "settings")
@@ -56,7 +56,7 @@ def print_section(console: Console, section: str) -> None:
 
 def _scenarios() -> Iterator[tuple[str, ...]]:
     for name, one in scenarios().items():
-        yield name, one.about, f"the server observes: {', '.join(one.observations)}"
+        yield name, one.about, f"the server observes: {', '.join(kind.plural for kind in one.kinds)}"
 
 
 def _defenses() -> Iterator[tuple[str, ...]]:
@@ -87,9 +87,12 @@ def _models() -> Iterator[tuple[str, ...]]:
 
 
 def _settings() -> Iterator[tuple[str, ...]]:
-    for spec in fields(Experiment):
+    everywhere = len(scenarios())
+    for key, spec in all_settings().items():
         allowed = f" ({spec.metadata['allowed']})" if spec.metadata["allowed"] else ""
-        yield key_of(spec.name), spec.metadata["about"] + allowed, f"default: {spec.default!r}"
+        of = owners(key)
+        whose = f"{', '.join(of)}: " if len(of) < everywhere else ""
+        yield key, whose + spec.metadata["about"] + allowed, f"default: {spec.default!r}"
 
 
 def _signature(name: str, cls: Any) -> str:

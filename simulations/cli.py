@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 import tomllib
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +20,7 @@ from clients.data.card import DataCard
 from defenses.registry import RegistryError
 from simulations.dry_run import check_memory, describe, shares, workers_of
 from simulations.errors import ConfigError
-from simulations.experiment import Experiment, key_of
+from simulations.experiment import Experiment, all_settings
 from simulations.notices import too_few_images
 from simulations.progress import follow, read_progress
 from simulations.recorded.request import DEFAULT_ATTACKS, Request
@@ -250,8 +250,8 @@ def _pair(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals:
         raise ConfigError(f"-s {text!r}: expected key=value")
-    kinds = {key_of(spec.name): type(spec.default) for spec in fields(Experiment)}
-    kind = kinds.get(key.strip(), str)
+    spec = all_settings().get(key.strip())
+    kind = type(spec.default) if spec else str
     if kind is str:
         return key.strip(), value
     try:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from attacks.gradient.inversion import GradientInversion
 from attacks.local_model import shared_tensors
+from attacks.spec import stages_of
 from clients.auxiliary import Auxiliary
 from clients.data.card import DataCard
 from clients.data.images import ImageData, ImageDataset, StoredImages
@@ -23,7 +24,6 @@ from simulations.errors import ConfigError
 from simulations.experiment import Experiment
 from simulations.notices import idle_defenses
 from simulations.scenarios.base import scenario
-from strategies.audit.jobs import parse_attacks, stages_of
 
 GIB = 2**30
 PROCESSES_BESIDE = 1
@@ -67,7 +67,7 @@ def check_memory(experiment: Experiment, data: ImageDataset) -> None:
             "crop may be black"
         )
     attacked = any(
-        experiment.attacks_on(pipeline, kind) for pipeline in experiment.pipelines() for kind in experiment.observations
+        experiment.attacks_on(pipeline, kind) for pipeline in experiment.pipelines() for kind in experiment.kinds
     )
     if attacked and experiment.attacked_rounds():
         try:
@@ -169,9 +169,9 @@ def count_messages(experiment: Experiment, train: int, test: int) -> int:
     clients = experiment.num_clients
     total = 2 * clients  # who are you, and set-up
     for pipeline in experiment.pipelines():
-        observed = {kind: experiment.attacks_on(pipeline, kind) for kind in experiment.observations}
-        audits = sum(1 + len(texts) for texts in observed.values() if texts)
-        probes = sum(1 for kind, texts in observed.items() if texts and kind != "update")
+        observed = {kind: experiment.attacks_on(pipeline, kind) for kind in experiment.kinds}
+        audits = sum(1 + len(chosen) for chosen in observed.values() if chosen)
+        probes = sum(1 for kind, chosen in observed.items() if chosen and kind.chosen)
         attacked = len(experiment.attacked_rounds())
         total += attacked * clients * (audits + probes)
         total += scenario(experiment.scenario).count_messages(experiment, experiment.task(pipeline), train, test)
@@ -212,14 +212,12 @@ def _attacks(experiment: Experiment, step: Step) -> Iterator[str]:
     rounds, targets = len(experiment.attacked_rounds()), experiment.num_clients * experiment.probe_targets
     evaluations, texts = 0, set[str]()
     for pipeline in experiment.pipelines():
-        for kind in experiment.observations:
+        for kind in experiment.kinds:
             chosen = experiment.attacks_on(pipeline, kind)
-            texts.update(chosen)
+            texts.update(map(repr, chosen))
             # Chains that begin with the same attack run it once.
-            for first in {
-                repr(stage): stage for stage in (stages_of(parse_attacks(text)[0])[0] for text in chosen)
-            }.values():
-                if kind == "probe" and isinstance(first, GradientInversion):
+            for first in {repr(stage): stage for stage in (stages_of(attack)[0] for attack in chosen)}.values():
+                if kind.chosen and isinstance(first, GradientInversion):
                     evaluations += first.evaluations * targets * experiment.probe_images * rounds
     if not texts or not rounds:
         yield "attacks:    none"

@@ -1,12 +1,14 @@
-"""The experiment: every setting with its default, its meaning and its range, read from a Flower run config."""
+"""The experiment: the settings of all scenarios with default, meaning and range, read from a Flower run config."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from attacks.base import Attack
 from attacks.registry import ATTACKS
 from clients.auxiliary import OWN_AUXILIARY
 from clients.data.datasets import dataset_names
@@ -16,16 +18,12 @@ from defenses.base import DefenseError
 from defenses.pipeline import Pipeline
 from defenses.spec import SpecError, parse_pipelines
 from simulations.errors import ConfigError, require_known
-from simulations.scenarios.base import DEFAULT, scenario
-from simulations.settings import SHARE, above, at_least, between, milestone, one_of, setting
+from simulations.scenarios.base import DEFAULT, scenario, scenarios
+from simulations.settings import SHARE, above, at_least, between, one_of, setting
 from strategies.audit.adaptive import adaptive_attacks
-from strategies.audit.jobs import parse_attacks, parse_smashed_attacks, parse_update_attacks
+from strategies.audit.kinds import Kind
 
 Value = bool | int | float | str
-
-DEFAULT_MILESTONES = "5/8,7/8"
-"""Where accuracy has climbed, the rate falls, so that the end of a run is no longer where the last steps happened to throw it."""
-
 
 DEFAULT_DEFENSES = "; ".join(
     (
@@ -35,14 +33,13 @@ DEFAULT_DEFENSES = "; ".join(
         "DPSGD(target_epsilon=8.0)",
     )
 )
-DEFAULT_UPDATE_ATTACKS = "LabelInference(); LossThreshold()"
-DEFAULT_ATTACKS = "InvertingGradients(); LabelInference()"
-DEFAULT_SMASHED_ATTACKS = "TokenDecoder(); FeatureInversion()"
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """All settings. In TOML files and on the command line names are written with hyphens, as ``batch-size``.
+    """The settings that all scenarios read; each adds its own in a subclass (``Scenario.settings``), which ``of`` finds.
+
+    In TOML files and on the command line names are written with hyphens, as ``batch-size``.
 
     Raises:
         ConfigError: On any value that cannot be run.
@@ -79,19 +76,6 @@ class Experiment:
     model: str = setting("cnn", "model; `fedveil list` describes them")
     width: int = setting(0, "width of the model; 0: its usual width", **at_least(0))
     norm: str = setting("group", "normalisation layers", **one_of("group", "batch"))
-    patch_size: int = setting(4, "split: side of a patch in pixels, which divides the images' sides", **at_least(1))
-    depth: int = setting(4, "split: transformer blocks of both halves together", **at_least(1))
-    heads: int = setting(4, "split: attention heads of a block", **at_least(1))
-    edge_blocks: int = setting(
-        1, "split: blocks at the clients, unless a defence asks for another number", **at_least(0)
-    )
-    train_edge: bool = setting(False, "split: the clients' half is trained and averaged; else it stays as initialised")
-    pretrained: str = setting(
-        "",
-        "split, vit: absolute path of a file of weights to start from, the same file on every machine: a state dict of timm by "
-        "torch.save, or .safetensors; set its model's width, depth, patch-size and heads (which no check can tell); empty: random "
-        "weights",
-    )
 
     defenses: str = setting(
         DEFAULT_DEFENSES, "pipelines: stages joined by |, pipelines separated by ; (no defence always runs first)"
@@ -103,26 +87,6 @@ class Experiment:
     )
     batch_size: int = setting(16, "examples of a local step", **at_least(1))
     learning_rate: float = setting(0.01, "of local SGD", **above(0))
-    learning_rate_milestones: str = setting(
-        DEFAULT_MILESTONES,
-        "federated: rounds after each of which learning-rate is multiplied by learning-rate-factor (MultiStepLR, a round for an "
-        "epoch), separated by commas: numbers, or shares such as 5/8, which few rounds may lack; empty: the rate is constant",
-    )
-    learning_rate_factor: float = setting(0.1, "federated: see learning-rate-milestones", **SHARE)
-    block_learning_rate: float = setting(
-        0.0,
-        "split: of the transformer blocks in both halves; 0: learning-rate, which is else that of the head",
-        **at_least(0),
-    )
-    learning_rate_floor: float = setting(
-        0.004,
-        "split: the last round's learning rates over the first's; between them they fall along a cosine",
-        **SHARE,
-    )
-    optimizer: str = setting("sgd", "split: of both halves", **one_of("sgd", "adamw"))
-    batches_per_message: int = setting(
-        4, "split: batches in a message (K); with 1 a trained client half is never behind", **at_least(1)
-    )
     momentum: float = setting(0.9, "of local SGD", allowed="from 0, below 1", check=lambda value: 0 <= value < 1)
     nesterov: bool = setting(False, "local SGD looks ahead by its momentum (Nesterov); needs a momentum above 0")
     weight_decay: float = setting(0.0, "L2 coefficient of local SGD", **at_least(0))
@@ -133,7 +97,6 @@ class Experiment:
         **at_least(0),
     )
     horizontal_flip: bool = setting(False, "local training also sees mirror images, with probability 1/2, like crops")
-    fraction_train: float = setting(1.0, "share of the clients that train in a round", **SHARE)
     min_usable: float = setting(0.5, "share of the asked clients that must answer usably, or the run stops", **SHARE)
     client_timeout: float = setting(300.0, "seconds a client may take for one message", **above(0))
 
@@ -142,8 +105,6 @@ class Experiment:
         "what is attacked, separated by commas: numbers of rounds, first and last (the model that the round begins with, and "
         "what the round sends), final (the model after the last round; no training follows), or all; empty: nothing",
     )
-    probe_attacks: str = setting(DEFAULT_ATTACKS, "attacks on one-step probes, separated by ;")
-    smashed_attacks: str = setting(DEFAULT_SMASHED_ATTACKS, "split: attacks on smashed data, separated by ;")
     adaptive: bool = setting(True, "also run the attacks that know the pipeline's defences")
     auxiliary_fraction: float = setting(
         0.2,
@@ -157,15 +118,8 @@ class Experiment:
         "own: the worst case; split only, attacks test images), or the name of another data set (split only)",
     )
     auxiliary_limit: int = setting(0, "use at most so many of the server's examples; 0: all", **at_least(0))
-    update_attacks: str = setting(DEFAULT_UPDATE_ATTACKS, "attacks on real training updates, separated by ;")
     probe_targets: int = setting(4, "one-step updates that each client is probed for", **at_least(1))
     probe_images: int = setting(1, "images in each of them", **at_least(1))
-    probe_mode: str = setting(
-        "train",
-        "federated: mode of the model in probes; in eval mode BatchNorm uses its running statistics and dropout is off, as most "
-        "papers on gradient inversion have it, though no training step sends such a gradient",
-        **one_of("train", "eval"),
-    )
     labels: str = setting(
         "",
         "federated: unknown or known, whether clients publish the classes of probed images; split: server or client, who holds "
@@ -189,6 +143,8 @@ class Experiment:
                 )
             if check and not check(value):
                 raise ConfigError(f"{key} is {value!r}; allowed: {spec.metadata['allowed']}")
+        if type(self) is not (wanted := scenario(self.scenario).settings):
+            raise ConfigError(f"the settings of scenario {self.scenario!r} are a {wanted.__name__}: use Experiment.of")
         require_known("dataset", self.dataset.partition(":")[0], dataset_names())
         allowed = scenario(self.scenario).labels
         if self.labels and self.labels not in allowed:
@@ -208,19 +164,17 @@ class Experiment:
             )
         if self.resume and not self.output_dir:
             raise ConfigError("resume needs output-dir, the folder of the run to continue")
-        for key, read in (
+        readers: list[tuple[str, Callable[[], object]]] = [
             ("partition", lambda: self.partition == "node" or parse_partition(self.partition)),
             ("defenses", self.pipelines),
-            ("probe-attacks", lambda: parse_update_attacks(self.probe_attacks)),
-            ("update-attacks", lambda: parse_update_attacks(self.update_attacks)),
-            ("smashed-attacks", lambda: parse_smashed_attacks(self.smashed_attacks)),
-        ):
+            *((kind.setting, functools.partial(self.chosen_attacks, kind)) for kind in self.kinds),
+        ]
+        for key, read in readers:
             try:
                 read()
             except (SpecError, DefenseError, ValueError) as error:
                 raise ConfigError(f"{key}: {error}") from error
         self.attacked_rounds()
-        self.milestones()
         scenario(self.scenario).check(self)
         for pipeline in self.pipelines():
             if missing := [name for name in pipeline.adaptive_attacks if name not in ATTACKS]:
@@ -241,46 +195,65 @@ class Experiment:
         return self.labels or scenario(self.scenario).labels[0]
 
     @classmethod
+    def of(cls, **values: Any) -> Experiment:
+        """The experiment of a scenario (``scenario``; federated, if none is named) with these settings.
+
+        Raises:
+            ConfigError: On any value that cannot be run.
+        """
+        return cls.from_mapping({key_of(name): value for name, value in values.items()})
+
+    @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Experiment:
-        """Reads hyphenated keys.
+        """Reads hyphenated keys. Settings of other scenarios may be among them as long as they have their defaults.
 
         Raises:
             ConfigError: On unknown keys, with the nearest known one, and on bad values.
         """
-        known = {key_of(spec.name): spec.name for spec in fields(cls)}
-        for key in values:
+        name = values.get("scenario", DEFAULT)
+        settings = scenario(name).settings
+        own, known = {key_of(spec.name): spec.name for spec in fields(settings)}, all_settings()
+        chosen = {}
+        for key, value in values.items():
             require_known("setting", key, known)
-        return cls(**{known[key]: value for key, value in values.items()})
+            if key in own:
+                chosen[own[key]] = value
+            elif value != known[key].default:
+                raise ConfigError(
+                    f"{key} is {value!r}; it is a setting of {' and '.join(owners(key))}, and scenario is {name!r}: leave it out"
+                )
+        experiment: Experiment = settings(**chosen)
+        return experiment
 
     def to_mapping(self) -> dict[str, Value]:
-        """Hyphenated key -> value, all settings."""
+        """Hyphenated key -> value, all settings of its scenario."""
         return {key_of(spec.name): getattr(self, spec.name) for spec in fields(self)}
 
     def pipelines(self) -> list[Pipeline]:
         """The pipelines, no defence first."""
         return parse_pipelines(self.defenses)
 
-    def attacks_on(self, pipeline: Pipeline, observation: str) -> list[str]:
-        """Texts of the attacks on one kind of observation of a pipeline, the adaptive ones last.
-
-        Args:
-            pipeline: The attacked one.
-            observation: One of ``observations``.
-        """
-        if observation not in self.observations:
+    def attacks_on(self, pipeline: Pipeline, kind: Kind) -> list[Attack[Any, Any]]:
+        """The attacks on one kind of observation of a pipeline, the adaptive ones last; none of what the scenario does not show."""
+        if kind not in self.kinds:
             return []
-        chosen = parse_attacks(self.texts_on(observation))
-        added = adaptive_attacks(pipeline, self.pipelines(), chosen, observation) if self.adaptive and chosen else []
-        return list(dict.fromkeys([*map(repr, chosen), *added]))
+        chosen = self.chosen_attacks(kind)
+        added = adaptive_attacks(pipeline, self.pipelines(), chosen, kind) if self.adaptive and chosen else []
+        return list({repr(attack): attack for attack in [*chosen, *added]}.values())
 
-    def texts_on(self, observation: str) -> str:
-        """The setting that names the attacks on one kind of observation: ``probe-attacks`` and the like."""
-        return str(getattr(self, f"{observation}_attacks"))
+    def chosen_attacks(self, kind: Kind) -> list[Attack[Any, Any]]:
+        """Those that the setting names (``Kind.setting``).
+
+        Raises:
+            SpecError: Naming what is unknown or not allowed.
+            AttackError: When one of them attacks something else.
+        """
+        return kind.parse(str(getattr(self, f"{kind.name}_attacks")))
 
     @property
-    def observations(self) -> tuple[str, ...]:
+    def kinds(self) -> tuple[Kind, ...]:
         """What the scenario lets a server observe."""
-        return scenario(self.scenario).observations
+        return scenario(self.scenario).kinds
 
     def attacked_rounds(self) -> list[int]:
         """Numbers of the attacked rounds, in order; ``rounds + 1`` is the model after the last one."""
@@ -297,28 +270,24 @@ class Experiment:
             chosen.update(numbers)
         return sorted(chosen)
 
-    def milestones(self) -> tuple[int, ...]:
-        """Rounds after which the learning rate falls, ascending."""
-        if not scenario(self.scenario).decays_by_milestones:
-            return ()
-        words = [word.strip() for word in self.learning_rate_milestones.split(",") if word.strip()]
-        found = [milestone(word, self.rounds) for word in words]
-        # A share of few rounds may be all of them, or none; two shares may be the same round.
-        return tuple(sorted({at for at in found if 0 < at < self.rounds}))
-
     def task(self, pipeline: Pipeline) -> Task:
         """Orders for the clients, before the first round."""
         names = {spec.name for spec in fields(Task)} & {spec.name for spec in fields(self)}
         values = {name: getattr(self, name) for name in names}
-        return Task(
-            **values,
-            pipeline=str(pipeline),
-            round=0,
-            owns_data=self.partition == "node",
-            milestones=self.milestones(),
-        )
+        return Task(**values, pipeline=str(pipeline), round=0, owns_data=self.partition == "node")
 
 
 def key_of(name: str) -> str:
     """The field's name as users write it."""
     return name.replace("_", "-")
+
+
+def all_settings() -> dict[str, Field[Any]]:
+    """Key -> field, of all scenarios; what two of them share has the same default in both."""
+    specs = [*fields(Experiment), *(spec for one in scenarios().values() for spec in fields(one.settings))]
+    return {key_of(spec.name): spec for spec in specs}
+
+
+def owners(key: str) -> list[str]:
+    """The scenarios that read a setting."""
+    return [one.name for one in scenarios().values() if any(key_of(spec.name) == key for spec in fields(one.settings))]

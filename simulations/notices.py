@@ -9,7 +9,7 @@ from simulations.report.analysis.control import LEAST_IMAGES
 
 def too_few_images(experiment: Experiment, num_clients: int) -> str:
     """A warning where a round attacks too few images for a verdict, or ""."""
-    asked = any(experiment.texts_on(kind).strip() for kind in experiment.observations if kind != "update")
+    asked = any(experiment.chosen_attacks(kind) for kind in experiment.kinds if kind.chosen)
     count = num_clients * experiment.probe_targets * experiment.probe_images
     if not asked or not experiment.attacked_rounds() or count >= LEAST_IMAGES:
         return ""

@@ -35,7 +35,7 @@ def about_run(experiment: Experiment, path: Path, progress: Mapping[str, Any]) -
     pipelines = experiment.pipelines()
     described = {
         str(p): {
-            "adaptive_attacks": adaptive_names(p, experiment.observations),
+            "adaptive_attacks": adaptive_names(p, experiment.kinds),
             "sources": [d.source for d in p.defenses],
         }
         for p in pipelines

@@ -32,7 +32,8 @@ from simulations.errors import ConfigError
 from simulations.experiment import Experiment
 from simulations.report import Row, validate
 from simulations.run_config import about_run, check_same
-from strategies.audit.jobs import AttackJob, Observed
+from strategies.audit.jobs import AttackJob
+from strategies.audit.kinds import Observed
 
 
 @dataclass
@@ -58,9 +59,9 @@ class RunDirectory:
         self._order = {str(pipeline): at for at, pipeline in enumerate(self.experiment.pipelines())}
         # Numbers for the names of picture files: the same after a resume.
         for pipeline in self.experiment.pipelines():
-            for observation in self.experiment.observations:
-                for text in self.experiment.attacks_on(pipeline, observation):
-                    self._attacks.setdefault(text, len(self._attacks))
+            for kind in self.experiment.kinds:
+                for attack in self.experiment.attacks_on(pipeline, kind):
+                    self._attacks.setdefault(repr(attack), len(self._attacks))
 
     # Opening ----------------------------------------------------------------------------------------------------------
 
@@ -112,7 +113,7 @@ class RunDirectory:
         open_jobs = {
             (job.task.pipeline, job.task.round, attack, _observed(job.setting))
             for job in self.open_jobs()
-            for attack in job.attacks
+            for attack in map(repr, job.attacks)
         }
 
         def keep(entry: dict[str, Any]) -> bool:
@@ -161,9 +162,10 @@ class RunDirectory:
 
         entry = {"defense": task.pipeline, "round": task.round, "final": task.is_final, "image": image_number, **fields}
         kind = fields["kind"] if not fields["attack"] else f"attack{self._attack_number(fields['attack'])}"
-        # One attack may run on probes and on training updates of a round.
-        kind = f"update-{kind}" if fields["observation"] == "training update" else kind
-        name = f"{self.label(task.pipeline)}-r{task.round:04d}-c{fields['client']}-t{fields['target']}-i{image_number}-{kind}.png"
+        # One attack may run on several kinds of observation of a round.
+        of = str(fields["observation"]).replace(" ", "-")
+        place = f"r{task.round:04d}-c{fields['client']}-t{fields['target']}-i{image_number}"
+        name = f"{self.label(task.pipeline)}-{place}-{of}-{kind}.png"
         pixels = (image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy()
         pixels = pixels[:, :, 0] if pixels.shape[2] == 1 else np.ascontiguousarray(pixels)
         partial = self.path / "pictures" / f"{name}.tmp"
@@ -195,7 +197,7 @@ class RunDirectory:
 
     def history(self, job: AttackJob) -> tuple[Observed, ...]:
         """What was kept of the same pipeline and kind of observation in earlier rounds, oldest first."""
-        stem = f"{self.label(job.task.pipeline)}-r*-{job.observation}-history.safetensors"
+        stem = f"{self.label(job.task.pipeline)}-r*-{job.kind.name}-history.safetensors"
         kept = [AttackJob.load(path).observed for path in sorted((self.path / "history").glob(stem))]
         return tuple(observed for observed in kept if observed.task.round < job.task.round)
 

@@ -13,13 +13,16 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 from torch import Tensor
 
+from attacks.base import Attack
 from attacks.local_model import shared_tensors
 from clients.records import tensors_of, to_record, to_tensors, values_of
 from clients.task import Task
 from defenses.base import generator_for
 from strategies.audit.auditor import Auditor
+from strategies.audit.kinds import Kind
 from strategies.audit.score_rows import mean_and_interval
 from strategies.audit.updates import UpdateAudit
+from strategies.federated.observations import PROBE, UPDATE
 from strategies.guard import GuardedExchange, fault
 
 
@@ -35,8 +38,8 @@ class CuriousFedAvg(FedAvg):
     Args:
         task: Orders for the clients; the round is filled in here.
         auditor: Queues attacks and has them scored.
-        probe_attacks: Texts of attacks on one-step probes.
-        update_attacks: Texts of attacks on real training updates.
+        probe_attacks: Attacks on one-step probes.
+        update_attacks: Attacks on real training updates.
         attack_rounds: Server rounds that are attacked; ``task.rounds`` + 1 is the model after the last one. None: the first
             round and that model.
         known_labels: Clients publish the classes of probed images.
@@ -53,8 +56,8 @@ class CuriousFedAvg(FedAvg):
         *,
         task: Task,
         auditor: Auditor,
-        probe_attacks: Iterable[str] = (),
-        update_attacks: Iterable[str] = (),
+        probe_attacks: Iterable[Attack[Any, Any]] = (),
+        update_attacks: Iterable[Attack[Any, Any]] = (),
         attack_rounds: Iterable[int] | None = None,
         known_labels: bool = False,
         fraction_train: float = 1.0,
@@ -66,9 +69,9 @@ class CuriousFedAvg(FedAvg):
         self.auditor = auditor
         self.exchange = auditor.exchange
         self.recorder = auditor.recorder
-        texts = {"probe": tuple(probe_attacks), "update": tuple(update_attacks)}
+        attacks: dict[Kind, tuple[Attack[Any, Any], ...]] = {PROBE: tuple(probe_attacks), UPDATE: tuple(update_attacks)}
         attacked = (1, task.rounds + 1) if attack_rounds is None else attack_rounds
-        self.audit = UpdateAudit(auditor, texts, attacked, task.rounds, label)
+        self.audit = UpdateAudit(auditor, attacks, attacked, task.rounds, label)
         self.known_labels = known_labels
         self._guarded = GuardedExchange(self.exchange, self.recorder, min_usable)
         self.ledgers: dict[int, str] = {}
@@ -135,7 +138,7 @@ class CuriousFedAvg(FedAvg):
         """Probes the clients on a round's global model, if it is to be attacked; nothing is trained."""
         self._weights = to_tensors(arrays)
         self.auditor.collect()
-        if self.audit.wants("probe", server_round):
+        if self.audit.wants(PROBE, server_round):
             self._probe(server_round, arrays)
 
     def aggregate_train(
@@ -149,8 +152,8 @@ class CuriousFedAvg(FedAvg):
         for partition, reply in good.items():
             self._keep_ledger(partition, reply)
         self._record_training(task, good)
-        if self.audit.wants("update", server_round):
-            self.audit.observe(task, "update", self._weights, self.accuracy, good, ["arrays"])
+        if self.audit.wants(UPDATE, server_round):
+            self.audit.observe(task, UPDATE, self._weights, self.accuracy, good, ["arrays"])
         mean_update, metrics = super().aggregate_train(server_round, list(good.values()))
         if mean_update is None:
             return None, None
@@ -214,7 +217,7 @@ class CuriousFedAvg(FedAvg):
         for partition, reply in good.items():
             self._keep_ledger(partition, reply)
         self._record_probe(task, good)
-        self.audit.observe(task, "probe", self._weights, self.accuracy, good, records)
+        self.audit.observe(task, PROBE, self._weights, self.accuracy, good, records)
 
     def _record_probe(self, task: Task, good: Mapping[int, Message]) -> None:
         spent = [values_of(reply, "metrics").get("epsilon-with-probes") for reply in good.values()]

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from attacks.base import Attack, AttackError, ClientUpdate, Representatives, UpdateHistory
+from attacks.base import Attack, AttackError, ClientUpdate, Representatives, TrainingUpdate, UpdateHistory
 from attacks.gradient.matching import count_classes
 from attacks.local_model import local_model
 from attacks.networks.generator import ImageGenerator
@@ -38,7 +38,7 @@ class RepresentativeAttack(Attack[UpdateHistory, Representatives]):
         classes: The classes to draw; empty for all.
     """
 
-    observes: ClassVar[str] = "update"
+    observes: ClassVar[type] = TrainingUpdate
     observes_history: ClassVar[bool] = True
 
     iterations: int = 200

@@ -87,6 +87,7 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
     Gradients", 2020, Eq. 4.
     """
 
+    begins_chains: ClassVar[bool] = True
     source: ClassVar[str] = "Zhu 2019 (DLG), Algorithm 1; Geiping 2020 (Inverting Gradients), Eq. 4"
     threat: ClassVar[str] = (
         "global model, one update, its number of examples, learning rate and normalisation; no auxiliary data"

@@ -10,7 +10,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from attacks.base import Attack, AttackError, ClientUpdate
+from attacks.base import Attack, AttackError, ClientUpdate, TrainingUpdate
 from attacks.local_model import Module, local_model, overwrite, shared_tensors
 
 SCORED_AT_ONCE = 256
@@ -135,7 +135,7 @@ class LossThreshold(Attack[ClientUpdate, Membership]):
     2018, Adversary 2. Theirs answers yes below a given loss; we leave the threshold open, so that a ROC curve covers them all.
     """
 
-    observes: ClassVar[str] = "update"
+    observes: ClassVar[type] = TrainingUpdate
     source: ClassVar[str] = "Yeom et al. 2018, Adversary 2"
     threat: ClassVar[str] = "global model and one update; true classes of the records in question; no auxiliary data"
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.base import Attack, AttackError, ClientUpdate, Knowledge
+from attacks.base import Attack, AttackError, ClientUpdate, Knowledge, TrainingUpdate
 from attacks.local_model import local_model
 from attacks.membership.loss_threshold import Membership, MembershipNetwork, membership_features, predict
 from attacks.normalisation import normalise
@@ -47,7 +47,7 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
     not from the observed global model.
     """
 
-    observes: ClassVar[str] = "update"
+    observes: ClassVar[type] = TrainingUpdate
     source: ClassVar[str] = "Shokri et al. 2017, section V"
     threat: ClassVar[str] = (
         "global model, one update, auxiliary data, the client's training procedure; true classes of the records in question"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, Self, TypeVar
+from typing import ClassVar, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -70,10 +70,10 @@ class SmashedAttack(Attack[SmashedData, Guess], Generic[Guess]):
     """Base of attacks on smashed data. A subclass implements ``attack_one``.
 
     Attributes:
-        observes: "smashed".
+        observes: ``SmashedData``.
     """
 
-    observes = "smashed"
+    observes: ClassVar[type] = SmashedData
 
     @property
     def transmissions(self) -> int:

@@ -10,13 +10,12 @@ import copy
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from attacks.local_model import shared_tensors
-from clients.local_data import Client, LocalData, Probed, chunks
+from clients.local_data import Client, LocalData, Truths, chunks
 from clients.models.halves import EdgeHalf, RawPatches
 from clients.split.audits import AuditBatches
 from clients.split.batches import SplitBatches, smashed
@@ -54,16 +53,14 @@ class SplitClient(Client):
         audits: The batches that an audit asks for.
     """
 
-    pairs_rows: ClassVar[bool] = True
-
     def __init__(self, data: LocalData) -> None:
         super().__init__(data)
         self.batches = SplitBatches(data)
         self.audits = AuditBatches(self.batches)
 
-    def truths(self, observation: str) -> list[Probed]:
-        """One entry per audit batch."""
-        return [self.audits.truth(target) for target in range(self.task.probe_targets)]
+    def truths(self, observation: str) -> Truths:
+        """One view for each audit batch, in which an image keeps its row."""
+        return Truths([self.audits.truth(target) for target in range(self.task.probe_targets)], paired=True)
 
     # Training of the client half ----------------------------------------------------------------------------------------
 

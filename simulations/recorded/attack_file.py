@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from attacks import Attack, AttackError, ClientUpdate, Knowledge, Labels, Reconstruction
 from attacks.gradient.memory import fitting_trials
+from attacks.spec import stages_of
 from clients.data.datasets import load_dataset, to_float
 from clients.models.classifiers import build_model
 from defenses.base import Batch, generator_for
@@ -37,7 +38,7 @@ from simulations.recorded.results import (
     write_results,
 )
 from simulations.recorded.update_files import few, load_global_weights, read_truth, read_update, resembles_weights
-from strategies.audit.jobs import parse_update_attacks, stages_of
+from strategies.federated.observations import PROBE
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def attack_update(
         SpecError: When the text names nothing we know.
         AttackError: When an attack needs more than one update or auxiliary data, before any attack runs.
     """
-    attacks = parse_update_attacks(text)
+    attacks = PROBE.parse(text)
     for attack in attacks:
         require_usable(attack, has_auxiliary=knowledge is not None)
     fitted = attacks if knowledge is None else [_fit(attack, seed, knowledge) for attack in attacks]

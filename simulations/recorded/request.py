@@ -17,7 +17,7 @@ from attacks import Attack, AttackError, Membership
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
 from simulations.errors import ConfigError
-from strategies.audit.jobs import parse_update_attacks
+from strategies.federated.observations import PROBE
 
 DEFAULT_ATTACKS = "InvertingGradients(); LabelInference()"
 MAX_EXAMPLES = 1_000_000
@@ -216,7 +216,7 @@ def _per_channel(key: str, text: str, channels: int, default: float) -> tuple[fl
 
 def _attacks(request: Request) -> list[Attack[Any, Any]]:
     with blaming("--attack"):
-        attacks = parse_update_attacks(request.attacks)
+        attacks = PROBE.parse(request.attacks)
         for attack in attacks:
             require_usable(attack, has_auxiliary=bool(request.auxiliary))
     if not attacks:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attacks import Attack, Labels, Reconstruction
 from attacks.scoring.metrics import blurred, null_baselines, score
-from strategies.audit.jobs import stages_of
+from attacks.spec import stages_of
 
 
 def file_names(attacks: Sequence[Attack[Any, Any]]) -> list[str]:

@@ -20,12 +20,10 @@ from simulations.checkpoints import Checkpoint
 from simulations.errors import ConfigError
 from simulations.known_clients import KnownClients
 from strategies.audit.auditor import Auditor
+from strategies.audit.kinds import Kind
 
 DEFAULT = "federated"
 """Of experiments that name none."""
-
-OBSERVATIONS = ("probe", "update", "smashed")
-"""What the server can observe so far: kinds of which there is a setting with attacks, and a form in which they are kept."""
 
 E = TypeVar("E")
 """The experiment; its class imports this module, which therefore cannot name it."""
@@ -53,16 +51,16 @@ class Scenario(ABC, Generic[E]):
     Attributes:
         name: Value of the setting ``scenario``.
         about: One line for `fedveil list`.
-        observations: What the server may observe: "probe", "update", "smashed", ...
+        settings: Its settings: those of all scenarios and its own.
+        kinds: What the server may observe.
         labels: Values of the setting ``labels``, the usual one first.
-        decays_by_milestones: Reads ``learning-rate-milestones``.
     """
 
     name: ClassVar[str]
     about: ClassVar[str]
-    observations: ClassVar[tuple[str, ...]]
+    settings: ClassVar[type[Any]]
+    kinds: ClassVar[tuple[Kind, ...]]
     labels: ClassVar[tuple[str, ...]]
-    decays_by_milestones: ClassVar[bool] = True
 
     @abstractmethod
     def check(self, experiment: E) -> None:
@@ -128,7 +126,7 @@ def scenarios() -> dict[str, Scenario[Any]]:
     """Name -> scenario.
 
     Raises:
-        RegistryError: Of another package: when one cannot be loaded, has a name that is taken, or observes what nothing reads.
+        RegistryError: Of another package: when one cannot be loaded, or has a name that is taken.
     """
     here = __package__ or "simulations.scenarios"
     modules = sorted(info.name for info in pkgutil.iter_modules([str(Path(__file__).parent)]) if info.name != "base")
@@ -139,10 +137,6 @@ def scenarios() -> dict[str, Scenario[Any]]:
             raise RegistryError(f"{where} is no Scenario but {type(one).__name__}")
         if one.name in found:
             raise RegistryError(f"{where}: there is another scenario {one.name!r}; rename one of them")
-        if strange := [kind for kind in one.observations if kind not in OBSERVATIONS]:
-            raise RegistryError(
-                f"{where}: nothing reads the observation {strange[0]!r}; known: {', '.join(OBSERVATIONS)}"
-            )
         found[one.name] = one
     return found
 

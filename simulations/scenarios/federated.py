@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from flwr.app import ArrayRecord, ConfigRecord
@@ -17,11 +17,31 @@ from defenses.base import EdgeTrainingDefense, SmashedDefense
 from defenses.pipeline import Pipeline
 from simulations.checkpoints import Checkpoint
 from simulations.errors import ConfigError, require_known
-from simulations.experiment import Experiment
 from simulations.known_clients import KnownClients
 from simulations.scenarios.base import Rounds, Scenario
+from simulations.settings import SHARE, one_of, setting
+from simulations.whole_models import WholeModelExperiment
 from strategies.audit.auditor import Auditor
+from strategies.audit.kinds import Kind
 from strategies.curious import CuriousFedAvg
+from strategies.federated.observations import KINDS, PROBE, UPDATE
+
+
+@dataclass(frozen=True)
+class FederatedExperiment(WholeModelExperiment):
+    """The settings of federated learning."""
+
+    fraction_train: float = setting(1.0, "share of the clients that train in a round", **SHARE)
+    probe_attacks: str = setting("InvertingGradients(); LabelInference()", "attacks on one-step probes, separated by ;")
+    update_attacks: str = setting(
+        "LabelInference(); LossThreshold()", "attacks on real training updates, separated by ;"
+    )
+    probe_mode: str = setting(
+        "train",
+        "mode of the model in probes; in eval mode BatchNorm uses its running statistics and dropout is off, as most "
+        "papers on gradient inversion have it, though no training step sends such a gradient",
+        **one_of("train", "eval"),
+    )
 
 
 class FederatedRounds:
@@ -56,26 +76,21 @@ class FederatedRounds:
         return Checkpoint(server_round, to_tensors(self._arrays), strategy.ledgers, strategy.accuracy)
 
 
-class Federated(Scenario[Experiment]):
+class Federated(Scenario[FederatedExperiment]):
     """Clients train whole models; the server sees their updates, and asks for one-step probes."""
 
     name: ClassVar[str] = "federated"
     about: ClassVar[str] = "clients train whole models and send updates"
-    observations: ClassVar[tuple[str, ...]] = ("probe", "update")
+    settings: ClassVar[type[FederatedExperiment]] = FederatedExperiment
+    kinds: ClassVar[tuple[Kind, ...]] = KINDS
     labels: ClassVar[tuple[str, ...]] = ("unknown", "known")
 
-    def check(self, experiment: Experiment) -> None:
+    def check(self, experiment: FederatedExperiment) -> None:
         """Refuses what belongs to split learning."""
         if ":" not in experiment.model:
             also = "or a torchvision or timm classifier, such as torchvision:resnet18"
             require_known("model", experiment.model, model_names(), also=also)
-        for key, value, allowed in (
-            ("auxiliary-data", experiment.auxiliary_data, "held-out"),
-            ("pretrained", experiment.pretrained, ""),
-            ("train-edge", experiment.train_edge, False),
-            ("optimizer", experiment.optimizer, "sgd"),
-            ("block-learning-rate", experiment.block_learning_rate, 0.0),
-        ):
+        for key, value, allowed in (("auxiliary-data", experiment.auxiliary_data, "held-out"),):
             if value != allowed:
                 raise ConfigError(f"{key} is {_shown(value)}; allowed with scenario = {self.name!r}: {_ALLOWED[key]}")
         for pipeline in experiment.pipelines():
@@ -83,18 +98,20 @@ class Federated(Scenario[Experiment]):
                 if isinstance(defense, SmashedDefense | EdgeTrainingDefense):
                     raise ConfigError(f"defenses: {defense} protects smashed data, which needs scenario = 'split'")
 
-    def check_data(self, experiment: Experiment, pipeline: Pipeline, card: DataCard) -> None:
+    def check_data(self, experiment: FederatedExperiment, pipeline: Pipeline, card: DataCard) -> None:
         """Builds the model."""
         replace(experiment.task(pipeline), card=card).build_model()
 
-    def rounds(self, experiment: Experiment, task: Task, auditor: Auditor, clients: KnownClients, label: str) -> Rounds:
+    def rounds(
+        self, experiment: FederatedExperiment, task: Task, auditor: Auditor, clients: KnownClients, label: str
+    ) -> Rounds:
         """Federated averaging by a curious server."""
         pipeline = task.defenses()
         strategy = CuriousFedAvg(
             task=task,
             auditor=auditor,
-            probe_attacks=experiment.attacks_on(pipeline, "probe"),
-            update_attacks=experiment.attacks_on(pipeline, "update"),
+            probe_attacks=experiment.attacks_on(pipeline, PROBE),
+            update_attacks=experiment.attacks_on(pipeline, UPDATE),
             attack_rounds=experiment.attacked_rounds(),
             known_labels=experiment.labels == "known",
             fraction_train=experiment.fraction_train,
@@ -108,13 +125,13 @@ class Federated(Scenario[Experiment]):
         model = task.build_model().train()
         return [model], model
 
-    def count_messages(self, experiment: Experiment, task: Task, train: int, test: int) -> int:
+    def count_messages(self, experiment: FederatedExperiment, task: Task, train: int, test: int) -> int:
         """One of training and one of evaluation for each client and round."""
         clients, rounds = experiment.num_clients, experiment.rounds
         trained = max(1, round(experiment.fraction_train * clients))
         return rounds * trained + (rounds + 1) * clients
 
-    def needs_whole_share(self, experiment: Experiment) -> str:
+    def needs_whole_share(self, experiment: FederatedExperiment) -> str:
         """A training update is scored against all images behind it."""
         return "update-attacks" if experiment.update_attacks.strip() else ""
 

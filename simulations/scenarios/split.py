@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -23,11 +23,14 @@ from defenses.feature_noise import FeatureDP
 from defenses.pipeline import Pipeline
 from simulations.checkpoints import Checkpoint
 from simulations.errors import ConfigError, require_known
-from simulations.experiment import DEFAULT_MILESTONES, Experiment
+from simulations.experiment import Experiment
 from simulations.known_clients import KnownClients
 from simulations.scenarios.base import Rounds, Scenario
+from simulations.settings import SHARE, at_least, one_of, setting
 from strategies.audit.auditor import Auditor
+from strategies.audit.kinds import Kind
 from strategies.split.costs import record_costs
+from strategies.split.observations import KINDS, SMASHED, smashed_attacks
 from strategies.split.server import Holder
 from strategies.split.split_fed import Schedule, SplitFed
 
@@ -36,6 +39,38 @@ MIN_EXAMPLES = 2
 
 LARGEST_MESSAGE = 1 << 30
 """Bytes of smashed data in one message: Flower keeps several copies of it on the way."""
+
+
+@dataclass(frozen=True)
+class SplitExperiment(Experiment):
+    """The settings of split learning."""
+
+    patch_size: int = setting(4, "side of a patch in pixels, which divides the images' sides", **at_least(1))
+    depth: int = setting(4, "transformer blocks of both halves together", **at_least(1))
+    heads: int = setting(4, "attention heads of a block", **at_least(1))
+    edge_blocks: int = setting(1, "blocks at the clients, unless a defence asks for another number", **at_least(0))
+    train_edge: bool = setting(False, "the clients' half is trained and averaged; else it stays as initialised")
+    pretrained: str = setting(
+        "",
+        "vit: absolute path of a file of weights to start from, the same file on every machine: a state dict of timm by "
+        "torch.save, or .safetensors; set its model's width, depth, patch-size and heads (which no check can tell); empty: random "
+        "weights",
+    )
+    block_learning_rate: float = setting(
+        0.0,
+        "of the transformer blocks in both halves; 0: learning-rate, which is else that of the head",
+        **at_least(0),
+    )
+    learning_rate_floor: float = setting(
+        0.004,
+        "the last round's learning rates over the first's; between them they fall along a cosine",
+        **SHARE,
+    )
+    optimizer: str = setting("sgd", "of both halves", **one_of("sgd", "adamw"))
+    batches_per_message: int = setting(
+        4, "batches in a message (K); with 1 a trained client half is never behind", **at_least(1)
+    )
+    smashed_attacks: str = setting("TokenDecoder(); FeatureInversion()", "attacks on smashed data, separated by ;")
 
 
 class SplitRounds:
@@ -65,16 +100,16 @@ class SplitRounds:
         return Checkpoint(server_round, self._strategy.tensors(), {}, self._strategy.accuracy)
 
 
-class Split(Scenario[Experiment]):
+class Split(Scenario[SplitExperiment]):
     """Clients send the tokens of every image; the server sees these, and the updates of a trained client half."""
 
     name: ClassVar[str] = "split"
     about: ClassVar[str] = "clients hold the first part of a transformer and send tokens"
-    observations: ClassVar[tuple[str, ...]] = ("smashed",)
+    settings: ClassVar[type[SplitExperiment]] = SplitExperiment
+    kinds: ClassVar[tuple[Kind, ...]] = KINDS
     labels: ClassVar[tuple[str, ...]] = ("server", "client")
-    decays_by_milestones: ClassVar[bool] = False  # rates fall along a cosine
 
-    def check(self, experiment: Experiment) -> None:
+    def check(self, experiment: SplitExperiment) -> None:
         """Refuses what belongs to whole models, and defences of what is never sent."""
         require_known("split model", experiment.model, split_model_names())
         if experiment.pretrained:
@@ -83,25 +118,12 @@ class Split(Scenario[Experiment]):
             raise ConfigError(
                 "labels is 'server', but with partition = 'node' the server has none; set labels = 'client'"
             )
-        if experiment.fraction_train < 1:
-            raise ConfigError(
-                f"fraction-train is {experiment.fraction_train:g}; allowed with scenario = {self.name!r}: 1"
-            )
         if experiment.nesterov and experiment.optimizer != "sgd":
             raise ConfigError(f"nesterov is True; allowed with optimizer = {experiment.optimizer!r}: False")
-        if experiment.learning_rate_milestones not in ("", DEFAULT_MILESTONES):
-            raise ConfigError(
-                f"learning-rate-milestones is {experiment.learning_rate_milestones!r}; allowed with scenario = {self.name!r}: '', "
-                "as the rates fall along a cosine to learning-rate-floor"
-            )
-        if experiment.probe_mode != "train":
-            raise ConfigError(
-                f"probe-mode is {experiment.probe_mode!r}; allowed with scenario = {self.name!r}: 'train', as no probes are sent"
-            )
         for pipeline in experiment.pipelines():
             self._check_pipeline(experiment, pipeline)
 
-    def _check_pipeline(self, experiment: Experiment, pipeline: Pipeline) -> None:
+    def _check_pipeline(self, experiment: SplitExperiment, pipeline: Pipeline) -> None:
         trained, at_server = experiment.task(pipeline).trains_edge, experiment.who_holds_labels == "server"
         for defense in pipeline.defenses:
             if isinstance(defense, TrainingDefense):
@@ -121,7 +143,7 @@ class Split(Scenario[Experiment]):
             if isinstance(defense, InputDefense) and defense.mixes_examples and at_server:
                 raise ConfigError(f"defenses: {defense} mixes labels, which a server cannot do: set labels = 'client'")
 
-    def check_data(self, experiment: Experiment, pipeline: Pipeline, card: DataCard) -> None:
+    def check_data(self, experiment: SplitExperiment, pipeline: Pipeline, card: DataCard) -> None:
         """Builds both halves.
 
         Raises:
@@ -139,7 +161,7 @@ class Split(Scenario[Experiment]):
                 f"{edge.num_tokens} tokens a message would hold {size / 2**30:.1f} GiB, and 1 GiB is allowed; lower one of them"
             )
 
-    def check_clients(self, experiment: Experiment, clients: KnownClients) -> None:
+    def check_clients(self, experiment: SplitExperiment, clients: KnownClients) -> None:
         """As ``check_data``; refuses clients that hold too few examples."""
         for pipeline in experiment.pipelines():
             self.check_data(experiment, pipeline, clients.card)
@@ -149,11 +171,13 @@ class Split(Scenario[Experiment]):
                     f"client {partition} holds {train} training and {test} test examples; a split run needs {MIN_EXAMPLES} of each"
                 )
 
-    def server_has_labels(self, experiment: Experiment) -> bool:
+    def server_has_labels(self, experiment: SplitExperiment) -> bool:
         """Unless clients send them with their tokens."""
         return experiment.who_holds_labels == "server"
 
-    def rounds(self, experiment: Experiment, task: Task, auditor: Auditor, clients: KnownClients, label: str) -> Rounds:
+    def rounds(
+        self, experiment: SplitExperiment, task: Task, auditor: Auditor, clients: KnownClients, label: str
+    ) -> Rounds:
         """SplitFed by a curious server."""
         # The server half trains beside the attacks. Threads that wait for a core spin, so they must not be more than there are.
         torch.set_num_threads(max(1, (os.cpu_count() or 1) - experiment.attack_workers))
@@ -163,7 +187,7 @@ class Split(Scenario[Experiment]):
             holders={p: Holder(*sizes, clients.labels.get(p)) for p, sizes in clients.sizes.items()},
             schedule=schedule_of(experiment),
             batches_per_message=experiment.batches_per_message,
-            attacks=experiment.attacks_on(task.defenses(), "smashed"),
+            attacks=smashed_attacks(experiment.attacks_on(task.defenses(), SMASHED)),
             attack_rounds=experiment.attacked_rounds(),
             min_usable=experiment.min_usable,
             label=label,
@@ -177,7 +201,7 @@ class Split(Scenario[Experiment]):
         key = (task.seed, "dry-run")
         return [edge, server], lambda images: server(smash(edge, task.defenses(), images, task.data_card(), key))
 
-    def count_messages(self, experiment: Experiment, task: Task, train: int, test: int) -> int:
+    def count_messages(self, experiment: SplitExperiment, task: Task, train: int, test: int) -> int:
         """Those of the steps, the last gradients, the half's update, and the evaluation behind every round."""
         per_message, rounds = experiment.batches_per_message, experiment.rounds
         steps = math.ceil(len(SplitPasses(task, train).batches()) / per_message) + 1 + task.trains_edge
@@ -185,7 +209,7 @@ class Split(Scenario[Experiment]):
         return experiment.num_clients * (rounds * steps + (rounds + 1) * evaluation)
 
 
-def schedule_of(experiment: Experiment) -> Schedule:
+def schedule_of(experiment: SplitExperiment) -> Schedule:
     """The learning rates of a split run."""
     return Schedule(
         head=experiment.learning_rate,
@@ -195,7 +219,7 @@ def schedule_of(experiment: Experiment) -> Schedule:
     )
 
 
-def _check_pretrained(experiment: Experiment) -> None:
+def _check_pretrained(experiment: SplitExperiment) -> None:
     path = experiment.pretrained
     if experiment.model != "vit":
         raise ConfigError(

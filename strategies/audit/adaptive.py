@@ -6,46 +6,44 @@ from collections.abc import Sequence
 from typing import Any
 
 from attacks.base import Attack
-from attacks.gradient.inversion import GradientInversion
-from attacks.refinement.base import Refinement
+from attacks.refinement.base import Chain, Refinement
 from attacks.registry import ATTACKS
 from defenses.pipeline import Pipeline
+from strategies.audit.kinds import Kind
 
 
 def adaptive_attacks(
-    pipeline: Pipeline, pipelines: Sequence[Pipeline], chosen: Sequence[Attack[Any, Any]], observation: str
-) -> list[str]:
-    """Texts of a pipeline's adaptive attacks on one kind of observation, with their default settings.
+    pipeline: Pipeline, pipelines: Sequence[Pipeline], chosen: Sequence[Attack[Any, Any]], kind: Kind
+) -> list[Attack[Any, Any]]:
+    """A pipeline's adaptive attacks on one kind of observation, with their default settings.
 
-    An attack that the run uses anyway, with settings of its own, is not added again. A refinement is written behind the first
-    inversion that the run uses anyway, so that it costs little. The pipeline without a defence gets the other pipelines' attacks
-    that stand alone, as their positive control.
+    An attack that the run uses anyway, with settings of its own, is not added again. A refinement is put behind the first attack
+    that the run uses anyway and that gives it images, so that it costs little. The pipeline without a defence gets the other
+    pipelines' attacks that stand alone, as their positive control.
 
     Args:
         pipeline: The attacked one.
         pipelines: All of the run.
         chosen: The attacks on this kind of observation that the run uses in any case.
-        observation: "probe", "update" or "smashed".
+        kind: What is observed.
     """
-    known = ATTACKS
     names = pipeline.adaptive_attacks
     controls = not pipeline.defenses
     if controls:
         names = tuple(dict.fromkeys(name for one in pipelines for name in one.adaptive_attacks))
-    inversions = [repr(a) for a in chosen if isinstance(a, GradientInversion)][:1]
-    found = []
+    starts = [attack for attack in chosen if attack.begins_chains][:1]
+    found: list[Attack[Any, Any]] = []
     for name in names:
-        attack = known[name]()
-        if attack.observes != observation or any(type(one) is type(attack) for one in chosen):
+        attack = ATTACKS[name]()
+        if not kind.meant(attack) or any(type(one) is type(attack) for one in chosen):
             continue
         if not isinstance(attack, Refinement):
-            found.append(repr(attack))
+            found.append(attack)
         elif not controls:
-            found += [f"{inversion} | {attack!r}" for inversion in inversions]
+            found += [Chain((start, attack)) for start in starts]
     return found
 
 
-def adaptive_names(pipeline: Pipeline, observations: Sequence[str]) -> list[str]:
+def adaptive_names(pipeline: Pipeline, kinds: Sequence[Kind]) -> list[str]:
     """Names of a pipeline's adaptive attacks that can run where the server sees these kinds of observations."""
-    known = ATTACKS
-    return [name for name in pipeline.adaptive_attacks if known[name]().observes in observations]
+    return [name for name in pipeline.adaptive_attacks if any(kind.meant(ATTACKS[name]()) for kind in kinds)]

@@ -13,13 +13,14 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
-from attacks.base import Labels
+from attacks.base import Attack, Labels
 from attacks.scoring.roc import auc, auc_interval, roc_curve, tpr_at_fpr
 from clients.audit import COUNTS
 from clients.guesses import GUESSES, guess_tensors
 from clients.records import tensors_of, to_record, values_of
 from clients.task import Task
-from strategies.audit.jobs import AttackJob, Observed, Outcome, parse_attacks
+from strategies.audit.jobs import AttackJob, Outcome
+from strategies.audit.kinds import Kind, Observed
 from strategies.audit.pool import AttackPool
 from strategies.audit.score_rows import score_rows
 from strategies.exchange import Exchange
@@ -94,13 +95,13 @@ class Auditor:
             if not wait or not len(self.pool):
                 return
 
-    def baselines(self, task: Task, observation: str, partitions: Sequence[int], setting: dict[str, Any]) -> list[int]:
+    def baselines(self, task: Task, kind: Kind, partitions: Sequence[int], setting: dict[str, Any]) -> list[int]:
         """Rows of the guesses that used no observation, and the original and protected pictures.
 
         Returns:
             The partitions that do not refuse to score guesses: attacks on the others' messages would find no judge.
         """
-        replies = self._ask(task, observation, "baselines", dict.fromkeys(partitions, RecordDict()))
+        replies = self._ask(task, kind, "baselines", dict.fromkeys(partitions, RecordDict()))
         by_name: dict[str, Scores] = defaultdict(lambda: defaultdict(list))
         for name, values in _gather(replies.values()).items():
             guess, metric = name.rsplit(":", 1)
@@ -110,8 +111,8 @@ class Auditor:
             self._rows(task, guess, setting, scores)
         for partition, reply in replies.items():
             for name, images in tensors_of(reply, "pictures").items():
-                kind, target = name.rsplit("-", 1)
-                self._pictures(task, images, setting, attack="", client=partition, target=int(target), kind=kind)
+                shown, target = name.rsplit("-", 1)
+                self._pictures(task, images, setting, attack="", client=partition, target=int(target), kind=shown)
         return [partition for partition in partitions if partition not in replies.refused]
 
     def _count(self, task: Task, counts: Mapping[str, list[float]]) -> None:
@@ -126,7 +127,7 @@ class Auditor:
         seen, setting = job.observed.seen, job.setting | _card(job, outcome.attack)
         if outcome.error:
             self.recorder.row(
-                job.task, metric="attack", value=None, attack=outcome.attack, setting=setting, status="failed",
+                job.task, metric="attack", value=None, attack=repr(outcome.attack), setting=setting, status="failed",
                 n=len(seen), failures=len(seen), message=outcome.error, seconds=outcome.seconds,
             )  # fmt: skip
             return
@@ -136,22 +137,22 @@ class Auditor:
             guesses[one.partition].append((one.target, guess))
             recognised = outcome.recognised[at] if outcome.recognised else None
             records[one.partition] |= guess_tensors(guess, one.target, recognised)
-        kind = next(name for name, cls in GUESSES.items() if isinstance(outcome.guesses[0], cls))
+        guessed = next(name for name, cls in GUESSES.items() if isinstance(outcome.guesses[0], cls))
         shared = {"oracle": to_record(outcome.oracle)} if outcome.oracle else {}
         contents = {p: RecordDict({"guesses": to_record(theirs), **shared}) for p, theirs in records.items()}
         targets = len({one.target for one in seen})
-        replies = self._ask(job.task, job.observation, kind, contents, targets)
+        replies = self._ask(job.task, job.kind, guessed, contents, targets)
         failed = [guess for guess in outcome.guesses if guess.failure]
         setting = setting | {"attack_failures": sorted({guess.failure for guess in failed})} if failed else setting
         scores = _gather(replies.values())
-        if kind == "membership":
+        if guessed == "membership":
             self._membership(job.task, outcome, setting, scores, failures=len(failed))
         else:
-            self._rows(job.task, outcome.attack, setting, scores, outcome=outcome)
+            self._rows(job.task, repr(outcome.attack), setting, scores, outcome=outcome)
         self._diagnostics(job.task, outcome, setting)
-        shown = job.observation != "update" or kind == "representatives"
-        if kind in ("images", "representatives") and self.share_images and shown:
-            self._keep_reconstructions(job, outcome.attack, guesses, replies)
+        shown = job.kind.chosen or guessed == "representatives"
+        if guessed in ("images", "representatives") and self.share_images and shown:
+            self._keep_reconstructions(job, repr(outcome.attack), guesses, replies)
 
     def _membership(
         self, task: Task, outcome: Outcome, setting: dict[str, Any], scores: Scores, *, failures: int
@@ -163,14 +164,14 @@ class Auditor:
             told = sorted({guess.failure for guess in outcome.guesses if guess.failure})
             message = "; ".join(told) or f"scores of {len(members)} members and {len(others)} others make no curve"
             self.recorder.row(
-                task, metric="membership-auc", value=None, attack=outcome.attack, setting=setting, status="failed",
+                task, metric="membership-auc", value=None, attack=repr(outcome.attack), setting=setting, status="failed",
                 n=tested, failures=failures or tested, message=message, seconds=outcome.seconds,
             )  # fmt: skip
             return
         fpr, tpr = roc_curve(members, others)
         low, high = auc_interval(members, others)
         common: dict[str, Any] = {
-            "attack": outcome.attack, "setting": setting | {"members": len(members), "others": len(others)},
+            "attack": repr(outcome.attack), "setting": setting | {"members": len(members), "others": len(others)},
             "n": len(members) + len(others), "failures": failures, "seconds": outcome.seconds,
         }  # fmt: skip
         points = [[round(float(x), 4), round(float(y), 4)] for x, y in zip(fpr, tpr, strict=True)]
@@ -186,14 +187,14 @@ class Auditor:
         names = sorted({name for guess in outcome.guesses for name in guess.diagnostics})
         for name in names:
             values = [guess.diagnostics[name] for guess in outcome.guesses if name in guess.diagnostics]
-            self._rows(task, outcome.attack, setting, {name: [float(value) for value in values]})
+            self._rows(task, repr(outcome.attack), setting, {name: [float(value) for value in values]})
         if outcome.oracle_accuracy is not None or outcome.oracle_error:
             self.recorder.row(
-                task, metric="oracle-accuracy", value=outcome.oracle_accuracy, attack=outcome.attack, setting=setting,
+                task, metric="oracle-accuracy", value=outcome.oracle_accuracy, attack=repr(outcome.attack), setting=setting,
                 status="failed" if outcome.oracle_error else "ok", message=outcome.oracle_error,
             )  # fmt: skip
         self.recorder.row(
-            task, metric="attack-seconds", value=outcome.seconds, attack=outcome.attack, setting=setting,
+            task, metric="attack-seconds", value=outcome.seconds, attack=repr(outcome.attack), setting=setting,
             n=len(outcome.guesses), seconds=outcome.seconds,
         )  # fmt: skip
 
@@ -221,12 +222,12 @@ class Auditor:
             self.recorder.picture(task, image, image_number=at, psnr=psnr[at] if psnr else None, **seen, **fields)
 
     def _ask(
-        self, task: Task, observation: str, kind: str, contents: Mapping[int, RecordDict], guesses: int = 0
+        self, task: Task, kind: Kind, guessed: str, contents: Mapping[int, RecordDict], guesses: int = 0
     ) -> Answers:
         """One audit message to each partition."""
         asked: dict[str, Any] = {
-            "observation": observation,
-            "kind": kind,
+            "observation": kind.name,
+            "kind": guessed,
             "guesses": guesses,
             "share-images": self.share_images,
         }
@@ -254,12 +255,12 @@ def _images_of(guess: Any) -> int:
     return len(guess.classes if isinstance(guess, Labels) else guess.images)
 
 
-def _card(job: AttackJob, attack: str) -> dict[str, Any]:
+def _card(job: AttackJob, attack: Attack[Any, Any]) -> dict[str, Any]:
     """What the attack itself adds to the threat card."""
-    stages, task = parse_attacks(attack)[0], job.task
-    told = [bound for bound in (job.setting.get("upper_bound", ""), stages.upper_bound) if bound]
+    task = job.task
+    told = [bound for bound in (job.setting.get("upper_bound", ""), attack.upper_bound) if bound]
     bound = {"upper_bound": " and ".join(told)} if told else {}
-    if not stages.needs_auxiliary:
+    if not attack.needs_auxiliary:
         return bound
     return bound | {"auxiliary_data": AUXILIARY.get(task.auxiliary_data, f"data set {task.auxiliary_data}")}
 

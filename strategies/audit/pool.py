@@ -102,7 +102,7 @@ class _RayActors(_Backend):
         at = min(range(len(self._actors)), key=lambda i: len(self._queues[i]))
         if job.learns:
             # What one actor learned about a pipeline the next would have to learn again.
-            at = self._learned.setdefault((job.task.pipeline, *job.attacks), at)
+            at = self._learned.setdefault((job.task.pipeline, *map(repr, job.attacks)), at)
         handle = self._actors[at].run.remote(job)
         self._queues[at].add(handle)
         return handle
@@ -176,4 +176,6 @@ def _prepare_process() -> None:
 
 
 def _lost(job: AttackJob, reason: str) -> AttackResult:
-    return AttackResult(job, [Outcome(text, [], 0.0, f"the attack's worker failed: {reason}") for text in job.attacks])
+    return AttackResult(
+        job, [Outcome(attack, [], 0.0, f"the attack's worker failed: {reason}") for attack in job.attacks]
+    )

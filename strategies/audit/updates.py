@@ -8,12 +8,16 @@ from typing import Any
 from flwr.app import Message
 from torch import Tensor
 
+from attacks.base import Attack
 from attacks.refinement.unshuffle import Unshuffle
+from attacks.spec import stages_of
 from clients.records import tensors_of, values_of
 from clients.task import Task
 from strategies.audit.auditor import Auditor
 from strategies.audit.cards import defense_strength
-from strategies.audit.jobs import AttackJob, Observed, Seen, parse_attacks, stages_of
+from strategies.audit.jobs import AttackJob
+from strategies.audit.kinds import Kind, Observed
+from strategies.federated.observations import PROBE, UPDATE, SeenUpdate
 
 
 class UpdateAudit:
@@ -21,7 +25,7 @@ class UpdateAudit:
 
     Args:
         auditor: Has attacks run and scored.
-        texts: Observation ("probe", "update") -> texts of attacks on it.
+        attacks: Kind of observation -> attacks on it.
         attack_rounds: Server rounds that are attacked; ``last_round`` + 1 is the model after the last one.
         last_round: The last round that trains.
         label: Short name of the pipeline for file names.
@@ -30,31 +34,34 @@ class UpdateAudit:
     def __init__(
         self,
         auditor: Auditor,
-        texts: Mapping[str, tuple[str, ...]],
+        attacks: Mapping[Kind, tuple[Attack[Any, Any], ...]],
         attack_rounds: Iterable[int],
         last_round: int,
         label: str,
     ) -> None:
         self.auditor, self.recorder = auditor, auditor.recorder
-        self.texts = texts
+        self.attacks = attacks
         probed = frozenset(attack_rounds)
         # Who attacks the final model attacks the last update that led to it: no other follows.
-        self.rounds = {"probe": probed, "update": frozenset(min(at, last_round) for at in probed)}
+        self.rounds: dict[Kind, frozenset[int]] = {
+            PROBE: probed,
+            UPDATE: frozenset(min(at, last_round) for at in probed),
+        }
         self.label = label
 
-    def wants(self, observation: str, server_round: int) -> bool:
-        """Whether any attack is on this observation of this round."""
-        return bool(self.texts[observation]) and server_round in self.rounds[observation]
+    def wants(self, kind: Kind, server_round: int) -> bool:
+        """Whether any attack is on this kind of observation of this round."""
+        return bool(self.attacks[kind]) and server_round in self.rounds[kind]
 
     def told_windows(self) -> bool:
         """Whether an attack on probes, or a stage of a chain, is an upper bound that is told the windows of VisualMixer."""
-        stages = (stage for text in self.texts["probe"] for stage in stages_of(parse_attacks(text)[0]))
+        stages = (stage for attack in self.attacks[PROBE] for stage in stages_of(attack))
         return any(isinstance(stage, Unshuffle) and stage.told_windows for stage in stages)
 
     def observe(
         self,
         task: Task,
-        observation: str,
+        kind: Kind,
         weights: dict[str, Tensor],
         accuracy: float | None,
         good: Mapping[int, Message],
@@ -64,14 +71,14 @@ class UpdateAudit:
 
         Args:
             task: Orders of the round.
-            observation: "probe" or "update".
+            kind: ``PROBE`` or ``UPDATE``.
             weights: The global model that the updates are of.
             accuracy: Of that model, on clean test images.
             good: Partition -> reply that passed the guard.
             records: Names of the records that hold updates, the first for target 0.
         """
         seen = [
-            Seen(
+            SeenUpdate(
                 partition=partition,
                 target=at,
                 update=tensors_of(reply, record),
@@ -79,43 +86,43 @@ class UpdateAudit:
                 local_steps=int(values_of(reply, "metrics")["local-steps"]),
                 labels=_published(reply, "labels", at),
                 windows=_published(reply, "windows", at),
-                train_mode=observation != "probe" or task.probe_mode == "train",
+                train_mode=kind != PROBE or task.probe_mode == "train",
             )
             for partition, reply in good.items()
             for at, record in enumerate(records)
         ]
         if not seen:  # every node refused
             return
-        setting = self._setting(task, observation, seen, weights, accuracy)
-        judges = self.auditor.baselines(task, observation, list(good), setting)
+        setting = self._setting(task, kind, seen, weights, accuracy)
+        judges = self.auditor.baselines(task, kind, list(good), setting)
         seen = [one for one in seen if one.partition in judges]
         if not seen:
             return
         observed = Observed(task, weights, seen)
-        name = f"{self.label}-r{task.round:04d}-{observation}"
-        last = task.round == max(self.rounds[observation])
-        grouped, over_rounds = _grouped(self.texts[observation])
+        name = f"{self.label}-r{task.round:04d}-{kind.name}"
+        last = task.round == max(self.rounds[kind])
+        grouped, over_rounds = _grouped(self.attacks[kind])
         for at, group in enumerate(grouped):
-            self.auditor.submit(AttackJob(f"{name}-{at:02d}", group, observation, observed, setting))
+            self.auditor.submit(AttackJob(f"{name}-{at:02d}", group, kind, observed, setting))
         if not over_rounds:
             return
-        history = AttackJob(f"{name}-history", over_rounds, observation, observed, setting)
+        history = AttackJob(f"{name}-history", over_rounds, kind, observed, setting)
         if not last:
             self.recorder.keep_history(history)
             return
         earlier = self.recorder.history(history)
-        for at, text in enumerate(over_rounds):
+        for at, attack in enumerate(over_rounds):
             over = setting | {"rounds_observed": len(earlier) + 1}
-            job = AttackJob(f"{name}-history-{at:02d}", (text,), observation, observed, over, earlier)
+            job = AttackJob(f"{name}-history-{at:02d}", (attack,), kind, observed, over, earlier)
             self.auditor.submit(job)
 
     def _setting(
-        self, task: Task, observation: str, seen: list[Seen], weights: Mapping[str, Tensor], accuracy: float | None
+        self, task: Task, kind: Kind, seen: list[SeenUpdate], weights: Mapping[str, Tensor], accuracy: float | None
     ) -> dict[str, Any]:
         """The threat card: what the server saw and knew."""
         statistics = any(name.endswith("running_mean") for name in weights)
         return {
-            "observation": "one-step probe" if observation == "probe" else "training update",
+            "observation": kind.title,
             "num_classes": task.data_card().num_classes,
             "images": max(s.num_examples for s in seen),
             "local_steps": max(s.local_steps for s in seen),
@@ -124,7 +131,7 @@ class UpdateAudit:
             "mode": "train" if seen[0].train_mode else "eval",
             "batch_norm_statistics": _statistics(task, seen[0].train_mode) if statistics else "none",
             **_recipe(task),
-            **defense_strength(task, observation),
+            **defense_strength(task, one_step=kind == PROBE),
             "auxiliary_data": "none",
             "randomness": self.auditor.randomness,
             "round": task.round,
@@ -132,15 +139,17 @@ class UpdateAudit:
         }
 
 
-def _grouped(texts: Iterable[str]) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
+def _grouped(
+    chosen: Iterable[Attack[Any, Any]],
+) -> tuple[list[tuple[Attack[Any, Any], ...]], tuple[Attack[Any, Any], ...]]:
     """Attacks on one round, chains beside the attack that they begin with; and attacks on all rounds."""
-    groups: dict[str, list[str]] = {}
+    groups: dict[str, list[Attack[Any, Any]]] = {}
     over_rounds = []
-    for text in texts:
-        if parse_attacks(text)[0].observes_history:
-            over_rounds.append(text)
+    for attack in chosen:
+        if attack.observes_history:
+            over_rounds.append(attack)
         else:
-            groups.setdefault(text.split(" | ")[0], []).append(text)
+            groups.setdefault(repr(stages_of(attack)[0]), []).append(attack)
     return [tuple(group) for group in groups.values()], tuple(over_rounds)
 
 
@@ -160,7 +169,7 @@ def _recipe(task: Task) -> dict[str, Any]:
     return found | ({"momentum": f"Nesterov, {task.momentum:g}"} if task.nesterov else {})
 
 
-def _label_knowledge(seen: list[Seen]) -> dict[str, Any]:
+def _label_knowledge(seen: list[SeenUpdate]) -> dict[str, Any]:
     """Clients of a real federation publish no labels: where one of them does, an attack is an upper bound."""
     told = sum(one.labels is not None for one in seen)
     if not told:

@@ -23,9 +23,11 @@ from clients.split.passes import SplitPasses
 from clients.task import Task
 from strategies.audit.auditor import Auditor
 from strategies.audit.cards import defense_strength
-from strategies.audit.jobs import AttackJob, Observed, Seen, parse_smashed_attacks
+from strategies.audit.jobs import AttackJob
+from strategies.audit.kinds import Observed
 from strategies.guard import fault
 from strategies.split.exchange import like
+from strategies.split.observations import SMASHED, SeenTokens
 from strategies.split.server import Holder, SplitServer
 
 
@@ -34,14 +36,16 @@ class SplitAudit:
 
     Args:
         auditor: Queues attacks and has them scored.
-        texts: The attacks.
+        attacks: On smashed data.
         rounds: Attacked rounds.
         label: Short name of the pipeline for file names.
     """
 
-    def __init__(self, auditor: Auditor, texts: tuple[str, ...], rounds: Iterable[int], label: str) -> None:
+    def __init__(
+        self, auditor: Auditor, attacks: tuple[SmashedAttack[Any], ...], rounds: Iterable[int], label: str
+    ) -> None:
         self.auditor = auditor
-        self.attacks = {text: parse_smashed_attacks(text)[0] for text in texts}
+        self.attacks = attacks
         self.rounds = frozenset(rounds)
         self.label = label
 
@@ -53,9 +57,7 @@ class SplitAudit:
             num_train: Training examples of the client.
         """
         most = most_transmissions(task, num_train)
-        return max(
-            (a.transmissions if a.beyond_run else min(a.transmissions, most) for a in self.attacks.values()), default=0
-        )
+        return max((a.transmissions if a.beyond_run else min(a.transmissions, most) for a in self.attacks), default=0)
 
     def extra_transmissions(self, task: Task, num_train: int) -> int:
         """How often all audits up to the task's round have sent one example of a client, at most.
@@ -78,7 +80,7 @@ class SplitAudit:
         """
         if not self.attacks:
             return
-        attacks = self.attacks.values()
+        attacks = self.attacks
         transmissions = max(self.transmissions(task, holder.num_train) for holder in server.holders.values())
         reveal = any(attack.reveals_order for attack in attacks)
         good = self._ask(task, server, transmissions, reveal=reveal)
@@ -93,9 +95,9 @@ class SplitAudit:
             seen = self._with_steps(task, server, good, seen)
         counts = [tensors_of(good[one.partition], "exposure")[f"target-{one.target}"] for one in seen]
         setting = self._setting(task, server, seen) | {"transmissions": _range(torch.cat(counts))}
-        judges = self.auditor.baselines(task, "smashed", list(good), setting)
+        judges = self.auditor.baselines(task, SMASHED, list(good), setting)
         judged = [(one, count) for one, count in zip(seen, counts, strict=True) if one.partition in judges]
-        for at, (text, attack) in enumerate(self.attacks.items()):
+        for at, attack in enumerate(self.attacks):
             # Whoever keeps the order to itself is not attacked by those who must be told.
             of = [(one, count) for one, count in judged if one.orders is not None or not attack.reveals_order]
             if not of:
@@ -105,11 +107,11 @@ class SplitAudit:
                 most = max(1, min(most, transmissions, max(int(count.max()) for _, count in of)))
             card = setting | {"transmissions_used": most}
             if attack.needs_step:
-                card |= {"client_half_update": "one step"} | defense_strength(task, "probe")
+                card |= {"client_half_update": "one step"} | defense_strength(task, one_step=True)
             shown = [_slice(one, attack, most, count) for one, count in of]
             observed = Observed(task, server.weights(), shown)
             name = f"{self.label}-r{task.round:04d}-smashed-{at:02d}"
-            self.auditor.submit(AttackJob(name, (text,), "smashed", observed, card))
+            self.auditor.submit(AttackJob(name, (attack,), SMASHED, observed, card))
 
     def _ask(self, task: Task, server: SplitServer, transmissions: int, *, reveal: bool) -> dict[int, Message]:
         since, until = window(task)
@@ -132,17 +134,18 @@ class SplitAudit:
 
         return server.exchange.ask(task, "train.smash", dict.fromkeys(server.holders, content), fault_in)
 
-    def _seen(self, task: Task, server: SplitServer, partition: int, reply: Message, target: int) -> Seen:
+    def _seen(self, task: Task, server: SplitServer, partition: int, reply: Message, target: int) -> SeenTokens:
         attacked, _ = audit_sizes(task, server.holders[partition])
         features = tensors_of(reply, f"target-{target}")["features"]
         orders = tensors_of(reply, "orders").get(f"target-{target}")
-        return Seen(partition, target, {}, attacked, 0, features=features, orders=orders)
+        return SeenTokens(partition, target, attacked, features, orders=orders)
 
-    def _with_steps(self, task: Task, server: SplitServer, good: dict[int, Message], seen: list[Seen]) -> list[Seen]:
+    def _with_steps(
+        self, task: Task, server: SplitServer, good: dict[int, Message], seen: list[SeenTokens]
+    ) -> list[SeenTokens]:
         """Adds each client half's one-step update on the first transmission, and the gradient that the server returned for it."""
         gradients: dict[int, dict[str, Tensor]] = {partition: {} for partition in good}
         for one in seen:
-            assert one.features is not None
             name = f"target-{one.target}"
             targets = tensors_of(good[one.partition], "targets")[name]
             gradients[one.partition][name] = server.gradient(one.features[0], targets)
@@ -158,24 +161,24 @@ class SplitAudit:
             lambda _, reply: next(filter(None, [fault(reply, reference, name) for name in names]), ""),
         )  # fmt: skip
         return [
-            Seen(
-                one.partition, one.target, tensors_of(replies[one.partition], f"target-{one.target}"), one.num_examples, 1,
-                features=one.features, orders=one.orders, gradient=gradients[one.partition][f"target-{one.target}"],
+            replace(
+                one, update=tensors_of(replies[one.partition], f"target-{one.target}"),
+                gradient=gradients[one.partition][f"target-{one.target}"],
             )
             if one.partition in replies
             else one
             for one in seen
         ]  # fmt: skip
 
-    def _setting(self, task: Task, server: SplitServer, seen: list[Seen]) -> dict[str, Any]:
+    def _setting(self, task: Task, server: SplitServer, seen: list[SeenTokens]) -> dict[str, Any]:
         """The threat card: what the server saw and knew."""
         private = task.auxiliary_data == "private"
         travelling = any(holder.labels is None for holder in server.holders.values())
         return {
-            "observation": "smashed data",
+            "observation": SMASHED.title,
             "num_classes": task.data_card().num_classes,
             "images": max(one.num_examples for one in seen),
-            "batch": max(one.features.shape[1] for one in seen if one.features is not None),
+            "batch": max(one.features.shape[1] for one in seen),
             "attacked": "test images" if private else "training images",
             "tokens": f"{server.token_shape[0]} of length {server.token_shape[1]}",
             "client_half": "trained" if task.trains_edge else "frozen",
@@ -244,9 +247,8 @@ def audit_sizes(task: Task, holder: Holder) -> tuple[int, int]:
     return attacked, max(min(task.batch_size, pool) - attacked, 0)
 
 
-def _slice(seen: Seen, attack: SmashedAttack[Any], transmissions: int, counts: Tensor) -> Seen:
+def _slice(seen: SeenTokens, attack: SmashedAttack[Any], transmissions: int, counts: Tensor) -> SeenTokens:
     """What one attack gets to see."""
-    assert seen.features is not None
     step = attack.needs_step and seen.gradient is not None
     counts = torch.full_like(counts, transmissions) if attack.beyond_run else counts
     told = attack.reveals_order and seen.orders is not None

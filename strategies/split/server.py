@@ -13,8 +13,8 @@ from attacks.local_model import shared_tensors
 from clients.task import Task
 from clients.training import device
 from strategies.audit.auditor import Auditor
-from strategies.audit.jobs import EDGE, SERVER
 from strategies.split.exchange import SplitExchange
+from strategies.split.observations import EDGE, SERVER
 
 
 @dataclass(frozen=True)

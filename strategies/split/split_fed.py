@@ -22,13 +22,13 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 from torch.nn import functional as F
 
+from attacks.smashed.base import SmashedAttack
 from clients.records import tensors_of, to_record
 from clients.split.optimizer_state import build_optimizer, flat_state, load_flat_state
 from clients.split.passes import SplitPasses
 from clients.task import Task, load_weights
 from clients.training import device
 from strategies.audit.auditor import Auditor
-from strategies.audit.jobs import EDGE, SERVER
 from strategies.audit.score_rows import mean_and_interval
 from strategies.exchange import Posted
 from strategies.guard import fault, require_enough
@@ -36,6 +36,7 @@ from strategies.split.audit import SplitAudit
 from strategies.split.costs import record_privacy
 from strategies.split.evaluation import evaluate
 from strategies.split.exchange import Tally, numbered
+from strategies.split.observations import EDGE, SERVER
 from strategies.split.server import Holder, SplitServer
 
 OPTIMIZER = "optimizer/"
@@ -84,7 +85,7 @@ class SplitFed(SplitServer):
         holders: Partition -> what the server knows of its data.
         schedule: Learning rates.
         batches_per_message: K.
-        attacks: Texts of attacks on smashed data.
+        attacks: On smashed data.
         attack_rounds: Rounds that are attacked; ``task.rounds`` + 1 is the model after the last one.
         min_usable: Share of the asked clients that must send something usable, at every step.
         label: Short name of the pipeline for file names.
@@ -98,7 +99,7 @@ class SplitFed(SplitServer):
         holders: Mapping[int, Holder],
         schedule: Schedule,
         batches_per_message: int = 1,
-        attacks: Iterable[str] = (),
+        attacks: Iterable[SmashedAttack[Any]] = (),
         attack_rounds: Iterable[int] = (),
         min_usable: float = 0.5,
         label: str = "p00",

@@ -101,7 +101,7 @@ def test_baselines_of_the_transformed_images_are_made_of_transformed_images() ->
 def test_a_baseline_is_scored_as_an_attack_is() -> None:
     """A grey guess that came as an attack's scores what the baseline does, in every metric."""
     scores = audit_baselines(client(), "probe", pictures=False).scores
-    truth = client().truths("probe")
+    truth = client().truths("probe").views
     again = audit_guesses(client(), "probe", [guess(torch.full_like(t.original.images, 0.5)) for t in truth]).scores
     for name in ("psnr-original", "mse-original", "ssim-transformed", "retrieval-original", "retrieval-chance"):
         assert scores[f"baseline:grey:{name}"] == pytest.approx(again[name])
@@ -135,21 +135,21 @@ def test_images_that_repeat_the_attacked_one_are_no_candidates(monkeypatch: pyte
 
 def test_a_client_with_few_images_lines_up_fewer_and_says_so() -> None:
     few = client(train=range(10, 22), test=range(8))
-    truth = few.truths("probe")
+    truth = few.truths("probe").views
     others = other_images(few.data, truth[0], 0)
     assert len(others) == 11 + 8  # the training examples but one, then test examples
     scores = audit_guesses(few, "probe", [guess(t.original.images) for t in truth]).scores
     assert scores["retrieval-chance"] == [1 / 20] * 3
     assert scores["retrieval-original"] == [1.0] * 3
     alone = client(train=range(10, 11), test=range(0))
-    scores = audit_guesses(alone, "probe", [guess(t.original.images) for t in alone.truths("probe")]).scores
+    scores = audit_guesses(alone, "probe", [guess(t.original.images) for t in alone.truths("probe").views]).scores
     assert scores["retrieval-chance"] == [1.0] * 3  # nobody else: no evidence of anything
 
 
 def test_free_assignment_gives_a_blind_guess_no_more_than_one_in_a_hundred() -> None:
     """Of a batch of B images a guess is paired with the nearest; B times as many others make up for the choice."""
     one = client(train=range(400), probe_images=4, probe_targets=1)
-    seen = one.truths("probe")[0]
+    seen = one.truths("probe").views[0]
     truth = seen.original.images
     assert len(other_images(one.data, seen, 0)) == 4 * 99
     hits, chances, digits = [], set(), torch.from_numpy(pixels("train", range(400))).float()
@@ -185,7 +185,7 @@ def test_of_cropped_images_the_attacked_one_is_no_candidate_and_the_others_are_c
     """By its place in the data: its pixels differ from those of its view."""
     one = client(train=range(10, 60), test=range(20, 30), probe_targets=8, **CROPPED)
     bordered = []
-    for target, truth in enumerate(one.truths("probe")):
+    for target, truth in enumerate(one.truths("probe").views):
         others = other_images(one.data, truth, target)
         assert len(others) == 49 + 10
         views = [v for shift in range(81) for v in shifted(one.data.own_images(truth.positions)[0], shift)]

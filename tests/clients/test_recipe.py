@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.transforms import functional as TF  # type: ignore[import-untyped]
 
+from attacks import InvertingGradients
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
 from clients.data.augmentation import random_crop_and_flip
@@ -18,7 +19,9 @@ from clients.local_data import LocalData
 from clients.task import Task, load_weights
 from clients.training import LocalClient, set_eval
 from defenses.base import Batch
-from strategies.audit.jobs import AttackJob, Observed, Seen
+from strategies.audit.jobs import AttackJob
+from strategies.audit.kinds import Observed
+from strategies.federated.observations import PROBE, SeenUpdate
 
 TASK = Task(
     scenario="federated",
@@ -112,9 +115,9 @@ def test_a_probe_is_the_gradient_by_hand_in_its_mode_and_attacks_are_told(probe_
     update = one.probe(start, {}).updates[1]
     model = load_weights(task.build_model(), start).train(probe_mode == "train")
     expected = gradient(model, one.probed(1).original)
-    seen = Seen(0, 1, update, 2, 1, train_mode=probe_mode == "train")
-    observed = Observed.of(Observed(task, start, [seen]).about(), Observed(task, start, [seen]).tensors())
-    (observation,) = observed.updates()
+    seen = SeenUpdate(0, 1, 2, update, 1, train_mode=probe_mode == "train")
+    observed = Observed.of(Observed(task, start, [seen]).about(), Observed(task, start, [seen]).tensors(), SeenUpdate)
+    (observation,) = PROBE.observations(observed)
     assert observation.train_mode == (probe_mode == "train")
     for name, value in observation.gradient().items():
         torch.testing.assert_close(value, expected[name], atol=2e-4, rtol=1e-3)
@@ -210,6 +213,6 @@ def test_a_kept_job_remembers_the_mode(tmp_path: object) -> None:
     from pathlib import Path
 
     folder = Path(str(tmp_path))
-    seen = Seen(0, 0, weights(), 1, 1, train_mode=False)
-    AttackJob("job", ("InvertingGradients()",), "probe", Observed(TASK, weights(), [seen]), {}).save(folder)
+    seen = SeenUpdate(0, 0, 1, weights(), 1, train_mode=False)
+    AttackJob("job", (InvertingGradients(),), PROBE, Observed(TASK, weights(), [seen]), {}).save(folder)
     assert not AttackJob.load(folder / "job.safetensors").observed.seen[0].train_mode

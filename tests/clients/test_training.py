@@ -306,7 +306,7 @@ def test_the_audit_scores_against_original_and_transformed() -> None:
         swapped["psnr-original"] == pytest.approx(scores["psnr-transformed"][::-1], abs=1e-3)
         or max(swapped["psnr-original"]) < 30
     )
-    with pytest.raises(ValueError, match="1 guesses for 2 observed updates"):
+    with pytest.raises(ValueError, match="1 guesses for 2 observations"):
         audit_guesses(mixing, "probe", unseen(perfect[:1]))
 
 

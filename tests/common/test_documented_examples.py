@@ -68,7 +68,7 @@ from pathlib import Path
 from simulations.experiment import Experiment
 from simulations.server_app import run_experiment
 from tests.local_grid import LocalGrid
-run_experiment(LocalGrid(2), Experiment(
+run_experiment(LocalGrid(2), Experiment.of(
     output_dir={str(tmp_path / "run")!r}, dataset="mnist-5k", model="lenet", train_limit=120, test_limit=20, rounds=1,
     local_epochs=1, defenses="Posterise(bits=1)", probe_attacks="NearestAuxiliary(candidates=8)", update_attacks="",
     probe_targets=1, attack_workers=0, attack_rounds="first",

@@ -30,13 +30,14 @@ from attacks import (
     score,
 )
 from attacks.registry import ATTACKS
+from attacks.smashed.base import SmashedData
 from defenses.base import Batch
 from defenses.spec import parse, parse_statements
 from tests.attacks.wire import CLASSES, MEAN, STD, classes, observe, pictures, sigmoid_net
 
 EVERY: dict[str, Callable[..., Any]] = ATTACKS  # concrete ones: Refinement is not among them
 # Attacks on smashed data meet other observations: see test_every_smashed_attack.py.
-NAMES = {name: cls for name, cls in EVERY.items() if cls.observes != "smashed"}
+NAMES = {name: cls for name, cls in EVERY.items() if cls.observes is not SmashedData}
 
 # Enough to see a leak in tests that run every class; fields that a class lacks are ignored.
 CHEAP = {

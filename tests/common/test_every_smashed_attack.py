@@ -19,7 +19,7 @@ from defenses.base import Defense
 from tests.attacks.smashed_wire import CLASSES, halves, knowledge, observe, seeded
 from tests.common.test_every_attack import EVERY
 
-NAMES = [name for name, cls in EVERY.items() if cls.observes == "smashed"]
+NAMES = [name for name, cls in EVERY.items() if cls.observes is SmashedData]
 CHEAP = {"iterations": 12, "transmissions": 3, "batch_size": 8, "width": 16, "num_images": 32, "reader_iterations": 12}
 
 # A pipeline that the attack is meant for, where it is not the empty one.

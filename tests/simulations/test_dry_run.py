@@ -13,6 +13,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from attacks.gradient.inversion import GradientInversion
+from attacks.spec import stages_of
 from clients.data.card import DataCard
 from clients.data.images import StoredImages
 from defenses.pipeline import Pipeline
@@ -20,7 +21,7 @@ from simulations.cli import app
 from simulations.dry_run import count_messages, describe, measure, shares
 from simulations.experiment import Experiment
 from simulations.notices import idle_defenses
-from strategies.audit.jobs import parse_attacks, stages_of
+from strategies.federated.observations import PROBE
 from tests.clients.data_files import write_celeba, write_cifar10, write_cifar100, write_mnist
 
 CONFIGS = sorted((Path(__file__).resolve().parents[2] / "simulations" / "configs").glob("*.toml"))
@@ -96,7 +97,7 @@ def test_what_a_header_counts_is_what_the_settings_say(path: Path) -> None:
     for attacked in re.findall(r"and (\d+) attacked images", header):
         images = experiment.num_clients * experiment.probe_targets * experiment.probe_images
         assert int(attacked) == images * pipelines * len(experiment.attacked_rounds())
-    inversions = [stages_of(attack)[0] for attack in parse_attacks(experiment.probe_attacks)]
+    inversions = [stages_of(attack)[0] for attack in experiment.attacks_on(Pipeline(), PROBE)]
     assert experiment.scenario == "split" or any(isinstance(one, GradientInversion) for one in inversions)
     if "Differs from the paper" in header and experiment.nesterov:
         assert "GroupNorm" not in header
@@ -151,7 +152,7 @@ def test_what_cannot_run_is_refused_by_name(settings: list[str], message: str) -
 
 def test_a_measured_step_is_as_large_as_its_parts() -> None:
     """At the peak of a step there are at least weights, their gradients and the images' activations."""
-    task = Experiment(model="resnet20", dataset="photos").task(Pipeline())
+    task = Experiment.of(model="resnet20", dataset="photos").task(Pipeline())
     step = measure(task)
     model = task.build_model()
     weights = sum(parameter.numel() for parameter in model.parameters())
@@ -166,7 +167,7 @@ def test_messages_are_counted_as_they_are_sent(tmp_path: Path) -> None:
     from simulations.server_app import run_experiment
     from tests.local_grid import LocalGrid
 
-    experiment = Experiment(
+    experiment = Experiment.of(
         output_dir=str(tmp_path / "run"), train_limit=100, test_limit=20, num_clients=2, rounds=2, defenses="Clip(max_norm=1.0)",
         probe_attacks="LabelInference()", update_attacks="LabelInference()", attack_rounds="first,final", attack_workers=0,
         adaptive=False, batch_size=16,
@@ -208,7 +209,7 @@ def test_bounds_that_leave_nothing_to_decide_are_told_before_the_run(defense: st
 
 
 def test_no_shipped_configuration_has_a_defence_that_does_nothing() -> None:
-    shipped = [Experiment(), *(Experiment.from_mapping(tomllib.loads(path.read_text())) for path in CONFIGS)]
+    shipped = [Experiment.of(), *(Experiment.from_mapping(tomllib.loads(path.read_text())) for path in CONFIGS)]
     mixing = [one for one in shipped if "VisualMixer" in one.defenses]
     assert mixing
     assert [why for one in mixing for why in idle_defenses(one, one.task(Pipeline()).data_card())] == []

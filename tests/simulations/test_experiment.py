@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from typer.testing import CliRunner
 from defenses import Blur
 from simulations.cli import EXIT_ATTACKS_FAILED, app, tell_failures
 from simulations.errors import ConfigError
-from simulations.experiment import Experiment
+from simulations.experiment import Experiment, all_settings, key_of
 from simulations.run_directory import read_lines
+from simulations.scenarios.base import scenarios
 from simulations.server_app import run_experiment
 from tests.local_grid import LocalGrid
 from tests.simulations.report.report_run import demo_rows, row, write_run
@@ -43,7 +45,13 @@ def test_rates_fall_after_numbered_rounds_and_after_shares_of_all(
 
 def test_flower_app_config_has_the_same_defaults() -> None:
     shipped = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    assert shipped == Experiment().to_mapping()
+    assert shipped == {key: spec.default for key, spec in all_settings().items()}
+
+
+def test_what_scenarios_share_has_one_default() -> None:
+    for one in scenarios().values():
+        for spec in fields(one.settings):
+            assert spec.default == all_settings()[key_of(spec.name)].default, f"{one.name}: {spec.name}"
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "simulations" / "configs").glob("*.toml")), ids=lambda p: p.name)
@@ -66,7 +74,7 @@ BAD = [
     ({"learning-rate": 0.0}, "learning-rate is 0.0; allowed: above 0"),
     ({"learning-rate": float("nan")}, "learning-rate is nan; allowed: above 0"),
     ({"momentum": 1.0}, "momentum is 1.0; allowed: from 0, below 1"),
-    ({"train-edge": True}, "train-edge is True; allowed with scenario = 'federated': False"),
+    ({"train-edge": True}, "train-edge is True; it is a setting of split, and scenario is 'federated'"),
     ({"nesterov": True, "momentum": 0.0}, "nesterov is True; allowed with momentum = 0: False"),
     ({"nesterov": True, "scenario": "split", "model": "vit", "defenses": "", "optimizer": "adamw"}, "nesterov is True"),
     (
@@ -79,10 +87,10 @@ BAD = [
     ({"learning-rate-factor": 0.0}, "learning-rate-factor is 0.0; allowed: above 0, at most 1"),
     (
         {"scenario": "split", "model": "vit", "defenses": "", "learning-rate-milestones": "1"},
-        "learning-rate-milestones is '1'; allowed with scenario = 'split': ''",
+        "learning-rate-milestones is '1'; it is a setting of federated, and scenario is 'split'",
     ),
-    ({"optimizer": "adamw"}, "optimizer is 'adamw'; allowed with scenario = 'federated': 'sgd'"),
-    ({"block-learning-rate": 0.1}, "block-learning-rate is 0.1; allowed with scenario = 'federated': 0"),
+    ({"optimizer": "adamw"}, "optimizer is 'adamw'; it is a setting of split"),
+    ({"block-learning-rate": 0.1}, "block-learning-rate is 0.1; it is a setting of split"),
     ({"seed": 2**64}, "seed is 18446744073709551616; allowed: at least 0, at most 9223372036854775807"),
     ({"rounds": 10**9}, "rounds is 1000000000; allowed: at least 1, at most 1000000"),
     ({"image-size": 10**9}, "image-size is 1000000000; allowed: at least 0, at most 4096"),
@@ -92,7 +100,10 @@ BAD = [
     ({"crop-padding": 2, "defenses": "VisualMixer()"}, "protects an image once and keeps the result"),
     ({"horizontal-flip": True, "defenses": "ImageNoise()"}, "leave one of the two out"),
     ({"probe-mode": "test"}, "probe-mode is 'test'; allowed: 'train' or 'eval'"),
-    ({"scenario": "split", "model": "vit", "defenses": "", "probe-mode": "eval"}, "as no probes are sent"),
+    (
+        {"scenario": "split", "model": "vit", "defenses": "", "probe-mode": "eval"},
+        "it is a setting of federated",
+    ),
     ({"fraction-train": 1.5}, "fraction-train is 1.5; allowed: above 0, at most 1"),
     ({"dataset": "mnist5k"}, "unknown dataset 'mnist5k', did you mean 'mnist-5k'?"),
     ({"model": "lenett"}, "unknown model 'lenett', did you mean 'lenet'?"),
@@ -106,7 +117,10 @@ BAD = [
     ({"defenses": "STAdam() | DPSGD()"}, "both replace the optimizer"),
     ({"defenses": "__import__('os')"}, "unknown defence '__import__'"),
     ({"probe-attacks": "DGL()"}, "probe-attacks: unknown attack 'DGL', did you mean 'DLG'?"),
-    ({"probe-attacks": "TokenDecoder()"}, "attacks smashed data"),
+    (
+        {"probe-attacks": "TokenDecoder()"},
+        "does not attack one-step probes but smashed data (see smashed-attacks)",
+    ),
     (
         {"rounds": 6, "attack-rounds": "9"},
         "attack-rounds: '9'; allowed: first, last, final, all and numbers from 1 to rounds = 6",
@@ -169,14 +183,14 @@ def test_list_names_everything_with_source() -> None:
 
 
 def test_attacked_rounds() -> None:
-    assert Experiment(rounds=5, attack_rounds="first, 3,last").attacked_rounds() == [1, 3, 5]
-    assert Experiment(rounds=5, attack_rounds="last, final").attacked_rounds() == [5, 6]
-    assert Experiment(rounds=2, attack_rounds="all").attacked_rounds() == [1, 2, 3]
-    assert Experiment(attack_rounds="").attacked_rounds() == []
+    assert Experiment.of(rounds=5, attack_rounds="first, 3,last").attacked_rounds() == [1, 3, 5]
+    assert Experiment.of(rounds=5, attack_rounds="last, final").attacked_rounds() == [5, 6]
+    assert Experiment.of(rounds=2, attack_rounds="all").attacked_rounds() == [1, 2, 3]
+    assert Experiment.of(attack_rounds="").attacked_rounds() == []
 
 
 def test_local_steps_reach_the_clients_and_the_threat_card(tmp_path: Path) -> None:
-    settings = Experiment(
+    settings = Experiment.of(
         output_dir=str(tmp_path / "run"), train_limit=100, test_limit=20, num_clients=2, rounds=1, local_steps=1,
         batch_size=8, defenses="", probe_attacks="", update_attacks="LabelInference()", attack_rounds="first",
         attack_workers=0, adaptive=False,
@@ -204,5 +218,5 @@ def test_a_defence_that_names_an_attack_which_is_not_there_is_refused_before_the
 ) -> None:
     monkeypatch.setattr(Blur, "adaptive_attacks", ("LearnedRestorer", "Nowhere"))
     with pytest.raises(ConfigError, match=r"defenses: Blur\(std=1.0\) names Nowhere as an attack that knows it"):
-        Experiment(defenses="Blur()")
-    assert Experiment(defenses="Clip()").pipelines()
+        Experiment.of(defenses="Blur()")
+    assert Experiment.of(defenses="Clip()").pipelines()

@@ -55,7 +55,7 @@ def run(out: Path, wire: Wire, nodes: dict[int, dict[str, object]] | None = None
         "num_clients": 4, "partition": PARTITION, "rounds": ROUNDS, "local_epochs": 1, "batch_size": 8,
         "defenses": "", "attack_rounds": "", "attack_workers": 0, "auxiliary_fraction": 0.0,
     }  # fmt: skip
-    run_experiment(LocalGrid(4, wire, nodes, "secret" if nodes else "seed"), Experiment(**{**settings, **changes}))  # type: ignore[arg-type]
+    run_experiment(LocalGrid(4, wire, nodes, "secret" if nodes else "seed"), Experiment.of(**{**settings, **changes}))  # type: ignore[arg-type]
 
 
 def expected(before: Arrays, updates: list[tuple[int, Arrays]]) -> Arrays:
@@ -153,5 +153,5 @@ def test_labels_that_only_some_clients_told_make_an_upper_bound_too(tmp_path: Pa
     ],
 )
 def test_a_card_says_what_happened_to_batch_norm_statistics(defenses: str, mode: str, told: str) -> None:
-    experiment = Experiment(defenses=defenses, model="resnet20", norm="batch")
+    experiment = Experiment.of(defenses=defenses, model="resnet20", norm="batch")
     assert _statistics(experiment.task(experiment.pipelines()[-1]), mode == "train") == told

@@ -13,13 +13,15 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Result
 
+from attacks.gradient.labels import LabelInference
 from clients.records import to_tensors, values_of
 from clients.task import Task
 from defenses.pipeline import Pipeline
-from simulations.experiment import Experiment
 from simulations.run_directory import RunDirectory, read_lines
+from simulations.scenarios.federated import FederatedExperiment
 from simulations.server_app import auditing, finish, run_experiment
 from strategies.curious import CuriousFedAvg
+from strategies.federated.observations import PROBE, UPDATE
 from strategies.guard import TooFewReplies
 from tests.local_grid import LocalGrid, Tamper
 from tests.simulations.test_federation import experiment, untimed
@@ -34,35 +36,26 @@ class LateFirst(LocalGrid):
         return super().pull_messages(message_ids)[::-1]
 
 
-def settings_for(out: Path, **changes: object) -> Experiment:
+def settings_for(out: Path, **changes: object) -> FederatedExperiment:
     """Two clients on digits; everything is attacked that can be."""
-    attacks = {
-        "probe_attacks": "InvertingGradients(iterations=20); LabelInference()",
-        "update_attacks": "LossThreshold()",
-    }
-    return experiment(
-        out,
-        **{
-            "defenses": "",
-            "num_clients": 2,
-            "attack_rounds": "first,final",
-            "seed": 5,
-            "batch_size": 4,
-            **attacks,
-            **changes,
-        },
-    )
+    usual: dict[str, object] = {
+        "defenses": "", "num_clients": 2, "attack_rounds": "first,final", "seed": 5, "batch_size": 4,
+        "probe_attacks": "InvertingGradients(iterations=20); LabelInference()", "update_attacks": "LossThreshold()",
+    }  # fmt: skip
+    found = experiment(out, **{**usual, **changes})
+    assert isinstance(found, FederatedExperiment)
+    return found
 
 
-def start(settings: Experiment, grid: LocalGrid, pipeline: Pipeline | None = None, **how: Any) -> Result:
+def start(settings: FederatedExperiment, grid: LocalGrid, pipeline: Pipeline | None = None, **how: Any) -> Result:
     """What a user writes (docs/own_server.md), and the report behind it."""
     run, pipeline = RunDirectory.open(Path(settings.output_dir), settings), pipeline or Pipeline()
     with auditing(grid, run) as (auditor, clients):
         strategy = CuriousFedAvg(
             task=replace(settings.task(pipeline), card=clients.card),
             auditor=auditor,
-            probe_attacks=settings.attacks_on(pipeline, "probe"),
-            update_attacks=settings.attacks_on(pipeline, "update"),
+            probe_attacks=settings.attacks_on(pipeline, PROBE),
+            update_attacks=settings.attacks_on(pipeline, UPDATE),
             fraction_train=settings.fraction_train,
             min_usable=settings.min_usable,
             label=run.label(str(pipeline)),
@@ -74,7 +67,7 @@ def start(settings: Experiment, grid: LocalGrid, pipeline: Pipeline | None = Non
     return result
 
 
-def rows_of(settings: Experiment) -> list[dict[str, Any]]:
+def rows_of(settings: FederatedExperiment) -> list[dict[str, Any]]:
     return untimed(read_lines(Path(settings.output_dir) / "rows.jsonl"))
 
 
@@ -115,7 +108,7 @@ def test_a_strategy_that_is_told_no_rounds_attacks_the_first_and_the_final_model
     grid = LocalGrid(2)
     with auditing(grid, run) as (auditor, clients):
         task = replace(settings.task(Pipeline()), card=clients.card)
-        strategy = CuriousFedAvg(task=task, auditor=auditor, probe_attacks=["LabelInference()"], attack_rounds=[2])
+        strategy = CuriousFedAvg(task=task, auditor=auditor, probe_attacks=[LabelInference()], attack_rounds=[2])
         strategy.start(grid=grid, initial_arrays=strategy.initial_arrays(), num_rounds=2)
     finish(run)
     assert {row["round"] for row in rows_of(settings) if row["attack"] == "LabelInference()"} == {2}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -189,7 +190,9 @@ def test_the_default_attacks_are_the_same_everywhere(
 ) -> None:
     """Of the command, of a request and of the Python call."""
     seen: list[str] = []
-    monkeypatch.setattr("simulations.recorded.attack_file.parse_update_attacks", lambda text: seen.append(text) or [])
+    monkeypatch.setattr(
+        "simulations.recorded.attack_file.PROBE", SimpleNamespace(parse=lambda text: seen.append(text) or [])
+    )
     assert attack_update(cast("ClientUpdate", None)) == []
     monkeypatch.setattr(
         "simulations.recorded.attack_file.prepare", lambda request: seen.append(request.attacks) or prepare(request)

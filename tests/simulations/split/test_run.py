@@ -33,7 +33,7 @@ SHUFFLES = ("", "PatchShuffle()", "BatchShuffle(k=0.4)")
 
 def split_experiment(out: Path, **changes: Any) -> Experiment:
     """Two clients with three batches of 16 digits each: 120 examples less a fifth for the server. 16 tokens of length 16."""
-    small = Experiment(
+    small = Experiment.of(
         scenario="split", model="vit", output_dir=str(out), dataset="mnist-5k", train_limit=120, test_limit=30, num_clients=2,
         rounds=2, local_epochs=1, batch_size=16, patch_size=7, width=16, depth=2, heads=2, learning_rate=0.3, momentum=0.5,
         batches_per_message=2, defenses="", smashed_attacks=f"{DECODER}; ServerPrediction()", attack_rounds="",

@@ -2,44 +2,52 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from attacks.base import AttackError
 from attacks.registry import ATTACKS
+from attacks.spec import parse_attacks
 from defenses.registry import DEFENSES
 from defenses.spec import parse_pipelines
 from strategies.audit.adaptive import adaptive_attacks, adaptive_names
-from strategies.audit.jobs import parse_attacks
+from strategies.federated.observations import PROBE, UPDATE
+from strategies.split.observations import SMASHED
 
 CHOSEN = parse_attacks("DLG(); InvertingGradients(); LabelInference()")
+
+
+def texts(*arguments: Any) -> list[str]:
+    return [repr(attack) for attack in adaptive_attacks(*arguments)]
 
 
 def test_refinements_stand_behind_the_first_inversion_and_controls_alone() -> None:
     plain, shuffled, noisy = parse_pipelines("VisualMixer(); GaussianNoise(std=0.1)")
     everything = [plain, shuffled, noisy]
-    found = adaptive_attacks(shuffled, everything, CHOSEN, "probe")
+    found = texts(shuffled, everything, CHOSEN, PROBE)
     assert "DLG() | LearnedRestorer()" in found
     assert all(text.startswith("DLG() | ") for text in found)
-    assert adaptive_attacks(noisy, everything, CHOSEN, "probe") == ["NoiseModelInversion()"]
-    assert adaptive_attacks(plain, everything, CHOSEN, "probe") == ["NoiseModelInversion()"], "its positive control"
+    assert texts(noisy, everything, CHOSEN, PROBE) == ["NoiseModelInversion()"]
+    assert texts(plain, everything, CHOSEN, PROBE) == ["NoiseModelInversion()"], "its positive control"
 
 
 def test_attacks_on_training_updates_do_not_run_on_probes() -> None:
     _, private = parse_pipelines("DPSGD(target_epsilon=1.0)")
-    assert adaptive_attacks(private, [private], CHOSEN, "probe") == []
-    assert adaptive_attacks(private, [private], CHOSEN, "update") == ["LossThreshold()", "ShadowModels()"]
+    assert texts(private, [private], CHOSEN, PROBE) == []
+    assert texts(private, [private], CHOSEN, UPDATE) == ["LossThreshold()", "ShadowModels()"]
 
 
 def test_an_attack_with_settings_of_its_own_is_not_added_again() -> None:
     _, mixed = parse_pipelines("PatchShuffle()")
     chosen = parse_attacks("TokenJigsaw(iterations=3)")
-    assert adaptive_attacks(mixed, [mixed], chosen, "smashed") == ["AdaptiveDecoder()"]
+    assert texts(mixed, [mixed], chosen, SMASHED) == ["AdaptiveDecoder()"]
 
 
 def test_only_attacks_that_can_run_are_expected() -> None:
     _, blurred = parse_pipelines("Downsample(factor=2)")
-    assert adaptive_names(blurred, ("probe", "update")) == ["LearnedRestorer"]
-    assert adaptive_names(blurred, ("smashed",)) == ["TokenDecoder"]
+    assert adaptive_names(blurred, (PROBE, UPDATE)) == ["LearnedRestorer"]
+    assert adaptive_names(blurred, (SMASHED,)) == ["TokenDecoder"]
 
 
 @pytest.mark.parametrize("name", DEFENSES)

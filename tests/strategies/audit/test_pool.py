@@ -11,15 +11,18 @@ from typing import Any
 import pytest
 import torch
 
-from attacks import Labels, UpdateHistory
+from attacks import LabelInference, Labels, UpdateHistory
+from attacks.spec import parse_attacks
 from clients.auxiliary import Auxiliary
 from clients.local_data import LocalData
 from clients.task import Task
 from clients.training import LocalClient
-from strategies.audit.jobs import AttackJob, Observed, Seen
+from strategies.audit.jobs import AttackJob
+from strategies.audit.kinds import Observed
 from strategies.audit.pool import AttackPool
 from strategies.audit.runner import run_job
 from strategies.audit.score_rows import mean_and_interval
+from strategies.federated.observations import PROBE, SeenUpdate
 from tests.clients.test_training import TASK, weights
 
 
@@ -28,16 +31,16 @@ def job() -> AttackJob:
     start = weights()
     updates = LocalClient(LocalData(TASK, 0, range(40), range(20))).probe(start, {}).updates
     labels = torch.tensor([1, 2])
-    seen = [Seen(0, at, update, 2, 1, labels if at else None) for at, update in enumerate(updates)]
+    seen = [SeenUpdate(0, at, 2, update, 1, labels if at else None) for at, update in enumerate(updates)]
     observed = Observed(TASK, start, seen)
-    return AttackJob("p00-r0001-probe-00", ("LabelInference()",), "probe", observed, {"round": 1}, (observed,))
+    return AttackJob("p00-r0001-probe-00", (LabelInference(),), PROBE, observed, {"round": 1}, (observed,))
 
 
 def test_saving_and_loading_keeps_everything(job: AttackJob, tmp_path: Path) -> None:
     job.save(tmp_path)
     loaded = AttackJob.load(tmp_path / "p00-r0001-probe-00.safetensors")
-    assert (loaded.name, loaded.attacks, loaded.observation, loaded.task, loaded.setting) == (
-        job.name, job.attacks, job.observation, job.task, job.setting,
+    assert (loaded.name, loaded.attacks, loaded.kind, loaded.task, loaded.setting) == (
+        job.name, job.attacks, job.kind, job.task, job.setting,
     )  # fmt: skip
     assert len(loaded.earlier) == 1
     for found in (loaded.observed, loaded.earlier[0]):
@@ -58,7 +61,7 @@ def pool() -> Iterator[AttackPool]:
 
 def test_processes_give_what_this_process_gives(job: AttackJob, pool: AttackPool) -> None:
     pool.submit(job)
-    pool.submit(replace(job, name="broken", attacks=("NoSuchAttack()",)))
+    pool.submit(replace(job, name="broken", observed=replace(job.observed, weights={})))
     results = []
     while len(pool):
         results += pool.finished(wait=True)
@@ -66,7 +69,7 @@ def test_processes_give_what_this_process_gives(job: AttackJob, pool: AttackPool
     by_name = {result.job.name: result for result in results}
     guesses = [[g.classes.tolist() for g in found.outcomes[0].guesses] for found in (by_name[job.name], here)]
     assert guesses[0] == guesses[1]
-    assert "unknown attack 'NoSuchAttack'" in by_name["broken"].outcomes[0].error
+    assert by_name["broken"].outcomes[0].error.startswith("KeyError")
 
 
 class Killer:
@@ -91,9 +94,9 @@ def test_a_job_builds_its_model_and_its_auxiliary_data_once(job: AttackJob, monk
     for owner, name in ((Task, "build_model"), (Auxiliary, "examples")):
         original = getattr(owner, name)
         monkeypatch.setattr(owner, name, lambda one, n=name, o=original: calls.append(n) or o(one))
-    texts = ("LabelInference()", "LossThreshold()", "InvertingGradients(iterations=1, restarts=1)")
+    several = tuple(parse_attacks("LabelInference(); LossThreshold(); InvertingGradients(iterations=1, restarts=1)"))
     observed = replace(job.observed, task=replace(job.task, seed=91))  # of no other test: fitted attacks are cached
-    outcomes = run_job(replace(job, attacks=texts, observed=observed)).outcomes
+    outcomes = run_job(replace(job, attacks=several, observed=observed)).outcomes
     assert [outcome.error for outcome in outcomes] == ["", "", ""]
     assert sorted(calls) == ["build_model", "examples"]
 
@@ -110,7 +113,7 @@ def test_a_history_holds_the_updates_of_one_client_oldest_first(
     monkeypatch.setattr("attacks.ClassGAN.attack_many", attack_many)
     first, second = job.observed.seen
     earlier = [replace(job.observed, seen=seen) for seen in ([second], [replace(second, num_examples=1), first])]
-    (outcome,) = run_job(replace(job, attacks=("ClassGAN()",), earlier=tuple(earlier))).outcomes
+    (outcome,) = run_job(replace(job, attacks=tuple(parse_attacks("ClassGAN()")), earlier=tuple(earlier))).outcomes
     assert not outcome.error
     assert [[update.num_examples for update in history.updates] for history in histories] == [[2, 2], [2, 1, 2]]
     for history, seen in zip(histories, job.observed.seen, strict=True):

@@ -22,9 +22,9 @@ from simulations.known_clients import KnownClients
 from simulations.nodes import set_up
 from simulations.scenarios.split import schedule_of
 from strategies.audit.auditor import Auditor
-from strategies.audit.jobs import EDGE, SERVER
 from strategies.audit.pool import AttackPool
 from strategies.exchange import Exchange
+from strategies.split.observations import EDGE, SERVER
 from strategies.split.server import Holder
 from strategies.split.split_fed import OPTIMIZER, Schedule, SplitFed
 from tests.local_grid import LocalGrid

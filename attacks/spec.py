@@ -1,0 +1,33 @@
+"""The configuration language of attacks: ``InvertingGradients(); DLG(iterations=100) | LearnedRestorer()``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attacks.base import Attack, AttackError
+from attacks.refinement.base import Chain, Refinement
+from attacks.registry import ATTACKS
+from defenses.spec import parse_statements
+
+
+def parse_attacks(text: str, start: str = "InvertingGradients()") -> list[Attack[Any, Any]]:
+    """Reads attacks, separated by ``;``; what stands behind ``|`` refines what the attack before it found.
+
+    Args:
+        text: The attacks.
+        start: How a chain may begin, for the error that names a lone refinement.
+
+    Raises:
+        SpecError: Naming what is unknown or not allowed.
+        AttackError: When a chain cannot be one.
+    """
+    statements = parse_statements(text, ATTACKS, "attack")
+    lone = [stages[0] for stages in statements if len(stages) == 1 and isinstance(stages[0], Refinement)]
+    if lone:
+        raise AttackError(f"{lone[0]} refines what another attack found; write {start} | {lone[0]}")
+    return [stages[0] if len(stages) == 1 else Chain(tuple(stages)) for stages in statements]
+
+
+def stages_of(attack: Attack[Any, Any]) -> tuple[Attack[Any, Any], ...]:
+    """The attacks of a chain in order, or the attack alone."""
+    return attack.stages if isinstance(attack, Chain) else (attack,)

@@ -1,0 +1,44 @@
+"""Settings of scenarios in which whole models are trained by SGD with a step decay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from clients.task import Task
+from defenses.pipeline import Pipeline
+from simulations.experiment import Experiment
+from simulations.settings import SHARE, milestone, setting
+
+DEFAULT_MILESTONES = "5/8,7/8"
+"""Where accuracy has climbed, the rate falls, so that the end of a run is no longer where the last steps happened to throw it."""
+
+
+@dataclass(frozen=True)
+class WholeModelExperiment(Experiment):
+    """What such scenarios read besides the settings of all."""
+
+    learning_rate_milestones: str = setting(
+        DEFAULT_MILESTONES,
+        "rounds after each of which learning-rate is multiplied by learning-rate-factor (MultiStepLR, a round for an "
+        "epoch), separated by commas: numbers, or shares such as 5/8, which few rounds may lack; empty: the rate is constant",
+    )
+    learning_rate_factor: float = setting(0.1, "see learning-rate-milestones", **SHARE)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.milestones()
+
+    def milestones(self) -> tuple[int, ...]:
+        """Rounds after which the learning rate falls, ascending.
+
+        Raises:
+            ConfigError: Naming the word that is no round.
+        """
+        words = [word.strip() for word in self.learning_rate_milestones.split(",") if word.strip()]
+        found = [milestone(word, self.rounds) for word in words]
+        # A share of few rounds may be all of them, or none; two shares may be the same round.
+        return tuple(sorted({at for at in found if 0 < at < self.rounds}))
+
+    def task(self, pipeline: Pipeline) -> Task:
+        """Orders for the clients, before the first round."""
+        return replace(super().task(pipeline), milestones=self.milestones())

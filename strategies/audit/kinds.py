@@ -1,0 +1,236 @@
+"""Kinds of observations: what the server gets to see of clients, how it is kept, and what attacks are given of it.
+
+A kind is an object without state. Those of this package are found in the modules ``strategies.NAME.observations``, those of others
+by entry points of the group "fedveil.observations".
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from torch import Tensor, nn
+
+from attacks.base import Attack, AttackError, Knowledge
+from attacks.registry import ATTACKS
+from attacks.sender import Sender
+from attacks.spec import parse_attacks, stages_of
+from clients.auxiliary import Auxiliary
+from clients.federated.lone_training import train_alone
+from clients.task import Task, load_weights
+from defenses.base import Batch
+from defenses.registry import RegistryError, offered
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One observation as the server holds it. A kind adds what it has: plain values, tensors or None, and tensors by name.
+
+    Attributes:
+        partition: The client's partition.
+        target: Number of the audit batch; 0 where there is one for each client.
+        num_examples: Images behind it.
+    """
+
+    partition: int
+    target: int
+    num_examples: int
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Its tensors under flat names: FIELD, or FIELD/NAME for tensors by name."""
+        found: dict[str, Tensor] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                found[name] = value
+            elif isinstance(value, Mapping):
+                found |= {f"{name}/{key}": tensor for key, tensor in value.items()}
+        return found
+
+    def plain(self) -> dict[str, Any]:
+        """What is neither a tensor nor missing, for JSON."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, bool | int | float | str)}
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
+        """What ``plain`` and ``tensors`` returned."""
+        values: dict[str, Any] = dict(plain)
+        names = {spec.name for spec in fields(cls)}
+        for name in sorted(names & {key.partition("/")[0] for key in tensors}):
+            values[name] = tensors[name] if name in tensors else part_of(tensors, f"{name}/")
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """The observations of one kind in one round, and the global model of that round.
+
+    Attributes:
+        task: Carries the model, the pipeline, the round and the seed.
+        weights: The global model.
+        seen: The observations.
+    """
+
+    task: Task
+    weights: dict[str, Tensor]
+    seen: Sequence[Seen]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors under flat names, for a file."""
+        found = {f"weights/{name}": tensor for name, tensor in self.weights.items()}
+        for at, seen in enumerate(self.seen):
+            found |= {f"seen-{at}/{name}": tensor for name, tensor in seen.tensors().items()}
+        return found
+
+    def about(self) -> dict[str, Any]:
+        """All that is not a tensor, for JSON."""
+        return {"task": self.task.to_json(), "seen": [seen.plain() for seen in self.seen]}
+
+    @classmethod
+    def of(cls, about: Mapping[str, Any], tensors: Mapping[str, Tensor], seen: type[Seen]) -> Observed:
+        """What ``about`` and ``tensors`` returned, of observations of the type ``seen``."""
+        found = [seen.of(plain, part_of(tensors, f"seen-{at}/")) for at, plain in enumerate(about["seen"])]
+        return cls(Task.from_json(about["task"]), part_of(tensors, "weights/"), found)
+
+    def model(self) -> nn.Module:
+        """The global model, where it is a whole one."""
+        return load_weights(self.task.build_model(), self.weights)
+
+
+@dataclass(frozen=True)
+class Kind(ABC):
+    """What the audit must know of one kind of observation.
+
+    Attributes:
+        name: In messages and file names; the setting that names the attacks on it is NAME-attacks.
+        title: What threat cards and reports call one.
+        plural: What sentences call several.
+        observation: What attacks on it are given; those that declare it as ``observes`` are meant for it.
+        seen: How the server holds one.
+        start: How a chain of attacks on it may begin.
+        chosen: The audit chooses its images (``probe-targets``, ``probe-images``), so that pictures of them can be shown.
+        paired: It says which row is of which image, so that guess i is of image i.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    plural: ClassVar[str]
+    observation: ClassVar[type]
+    seen: ClassVar[type[Seen]]
+    start: ClassVar[str] = "InvertingGradients()"
+    chosen: ClassVar[bool] = True
+    paired: ClassVar[bool] = False
+
+    @property
+    def setting(self) -> str:
+        """The setting that names the attacks on it, as users write it."""
+        return f"{self.name}-attacks"
+
+    def suits(self, attack: Attack[Any, Any]) -> bool:
+        """Whether the attack can be run on it."""
+        return stages_of(attack)[0].observes is self.observation
+
+    def meant(self, attack: Attack[Any, Any]) -> bool:
+        """Whether the attack, alone or behind another, is made for it: as an attack that knows a defence it then runs unasked."""
+        return attack.observes is self.observation
+
+    @abstractmethod
+    def observations(self, observed: Observed) -> list[Any]:
+        """What attacks are given, one for each entry of ``observed.seen``."""
+
+    def limited(self, stage: Attack[Any, Any], observed: Observed) -> Attack[Any, Any]:
+        """The attack that is to be fitted for what was observed; by default itself."""
+        return stage
+
+    def depends_on(self, observed: Observed) -> str:
+        """What a fitted attack depends on besides text and pipeline, such as a digest of weights; "" for nothing."""
+        return ""
+
+    def sender(self, observed: Observed) -> Sender | None:
+        """What makes smashed data of images as a client would; None where clients send none."""
+        return None
+
+    def train(self, task: Task) -> Callable[[Batch, int], nn.Module]:
+        """What trains a model on the server's own examples as the clients' models are trained: (examples, seed) -> model."""
+        return functools.partial(train_alone, task)
+
+    def knowledge(self, observed: Observed, task: Task) -> Knowledge:
+        """What the server holds besides its observations; without auxiliary data, an empty batch of it.
+
+        Args:
+            observed: The observations.
+            task: The clients' orders, without what differs from round to round.
+        """
+        card = task.data_card()
+        return Knowledge(
+            _auxiliary(replace(task, pipeline="")),
+            task.defenses(),
+            card.mean,
+            card.std,
+            self.train(task),
+            self.sender(observed),
+        )
+
+    def parse(self, text: str) -> list[Attack[Any, Any]]:
+        """Reads attacks on it.
+
+        Raises:
+            SpecError: Naming what is unknown or not allowed.
+            AttackError: When one of them attacks something else.
+        """
+        found = parse_attacks(text, self.start)
+        if wrong := [attack for attack in found if not self.suits(attack)]:
+            fitting = sorted(name for name, cls in ATTACKS.items() if self.meant(cls()))
+            other = next((kind for kind in kinds().values() if kind.meant(stages_of(wrong[0])[0])), None)
+            where = f" but {other.plural} (see {other.setting})" if other else ""
+            raise AttackError(f"{wrong[0]} does not attack {self.plural}{where}; these do: {', '.join(fitting)}")
+        return found
+
+
+@functools.cache
+def kinds() -> dict[str, Kind]:
+    """Name -> kind.
+
+    Raises:
+        RegistryError: Of another package: when one cannot be loaded, or has a name that is taken.
+    """
+    root = Path(__file__).parent.parent
+    folders = sorted(info.name for info in pkgutil.iter_modules([str(root)]) if info.ispkg)
+    modules = [f"strategies.{folder}.observations" for folder in folders]
+    own: list[Kind] = [kind for name in modules if find_spec(name) for kind in importlib.import_module(name).KINDS]
+    found = {kind.name: kind for kind in own}
+    for _, where, kind in offered("fedveil.observations"):
+        if not isinstance(kind, Kind):
+            raise RegistryError(f"{where} is no kind of observation but {type(kind).__name__}")
+        if kind.name in found:
+            raise RegistryError(f"{where}: there is another kind of observation {kind.name!r}; rename one of them")
+        found[kind.name] = kind
+    return found
+
+
+def kind_of(name: str) -> Kind:
+    """The kind of a name.
+
+    Raises:
+        RegistryError: With the names that there are.
+    """
+    known = kinds()
+    if name not in known:
+        raise RegistryError(f"no kind of observation is called {name!r}; known: {', '.join(known)}")
+    return known[name]
+
+
+def part_of(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with a prefix, without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+@functools.lru_cache(maxsize=1)
+def _auxiliary(task: Task) -> Batch:
+    return Auxiliary(task).examples()

@@ -1,0 +1,90 @@
+"""What the server of federated learning observes: updates of one step that it asks for, and those of training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from attacks.base import Attack, ClientUpdate, Probe, TrainingUpdate
+from attacks.spec import stages_of
+from defenses.base import Update
+from strategies.audit.kinds import Kind, Observed, Seen
+
+
+@dataclass(frozen=True)
+class SeenUpdate(Seen):
+    """One update, and what the server knows of its making.
+
+    Attributes:
+        update: Name -> (local - global).
+        local_steps: Optimizer steps, as the client said.
+        labels: Classes of the examples where clients publish them, else None.
+        windows: Sides of the windows that VisualMixer shuffled the images in, (B, H, W), for upper bounds only.
+        train_mode: The client's model was in train mode.
+    """
+
+    update: Update = field(default_factory=dict)
+    local_steps: int = 1
+    labels: Tensor | None = None
+    windows: Tensor | None = None
+    train_mode: bool = True
+
+
+class _Updates(Kind):
+    """Updates of whole models; an attack on one kind of them can be run on the other."""
+
+    seen: ClassVar[type[Seen]] = SeenUpdate
+
+    def suits(self, attack: Attack[Any, Any]) -> bool:
+        """Whether it attacks updates."""
+        return issubclass(stages_of(attack)[0].observes, ClientUpdate)
+
+    def observations(self, observed: Observed) -> list[Any]:
+        """What an attack gets to see of each update."""
+        task, card, model = observed.task, observed.task.data_card(), observed.model()
+        return [
+            self.observation(
+                model=model,
+                update=seen.update,
+                input_shape=card.input_shape,
+                mean=card.mean,
+                std=card.std,
+                num_examples=seen.num_examples,
+                batch_size=min(task.batch_size, seen.num_examples),
+                local_steps=seen.local_steps,
+                learning_rate=task.round_learning_rate,
+                weight_decay=task.weight_decay,
+                labels=seen.labels,
+                train_mode=seen.train_mode,
+                momentum=task.momentum,
+                nesterov=task.nesterov,
+                window_sides=seen.windows,
+            )
+            for seen in observed.seen
+            if isinstance(seen, SeenUpdate)
+        ]
+
+
+class Probes(_Updates):
+    """Updates of one step on few images: the strongest setting of the papers."""
+
+    name: ClassVar[str] = "probe"
+    title: ClassVar[str] = "one-step probe"
+    plural: ClassVar[str] = "one-step probes"
+    observation: ClassVar[type] = Probe
+
+
+class TrainingUpdates(_Updates):
+    """What training sends."""
+
+    name: ClassVar[str] = "update"
+    title: ClassVar[str] = "training update"
+    plural: ClassVar[str] = "training updates"
+    observation: ClassVar[type] = TrainingUpdate
+    chosen: ClassVar[bool] = False
+
+
+PROBE, UPDATE = Probes(), TrainingUpdates()
+KINDS = (PROBE, UPDATE)

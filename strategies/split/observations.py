@@ -1,0 +1,117 @@
+"""What the server of split learning observes: smashed data, and a step of the client half where that is trained."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from attacks.base import Attack
+from attacks.local_model import shared_tensors
+from attacks.sender import Sender
+from attacks.smashed.base import EdgeStep, SmashedAttack, SmashedData
+from clients.models.halves import EdgeHalf, ServerHalf
+from clients.task import load_weights
+from clients.training import device
+from defenses.base import Update
+from strategies.audit.kinds import Kind, Observed, Seen, part_of
+
+EDGE, SERVER = "edge/", "server/"
+"""Prefixes of the weights of a split model's halves."""
+
+
+@dataclass(frozen=True)
+class SeenTokens(Seen):
+    """One audit batch of smashed data.
+
+    Attributes:
+        features: (R, B, N, D), see ``attacks.smashed.base.SmashedData``.
+        update: The client half's update after one step on it, empty without one.
+        gradient: What the server returned for the first transmission, (B, N, D), behind ``update``.
+        orders: True order of its tokens (R, B, N), for upper bounds only.
+    """
+
+    features: Tensor
+    update: Update = field(default_factory=dict)
+    gradient: Tensor | None = None
+    orders: Tensor | None = None
+
+
+class Smashed(Kind):
+    """The tokens that leave the client half. An image keeps its row."""
+
+    name: ClassVar[str] = "smashed"
+    title: ClassVar[str] = "smashed data"
+    plural: ClassVar[str] = "smashed data"
+    observation: ClassVar[type] = SmashedData
+    seen: ClassVar[type[Seen]] = SeenTokens
+    start: ClassVar[str] = "TokenDecoder()"
+    paired: ClassVar[bool] = True
+
+    def suits(self, attack: Attack[Any, Any]) -> bool:
+        """Whether it says what the server must ask for: how many transmissions, true orders, steps."""
+        return isinstance(attack, SmashedAttack)
+
+    def observations(self, observed: Observed) -> list[Any]:
+        """What an attack gets to see of each batch of smashed data."""
+        task, card = observed.task, observed.task.data_card()
+        edge, server = _halves(observed)
+        return [
+            SmashedData(
+                features=seen.features.to(device()),
+                num_targets=seen.num_examples,
+                edge=edge,
+                server=server,
+                input_shape=card.input_shape,
+                mean=card.mean,
+                std=card.std,
+                orders=seen.orders,
+                step=None
+                if seen.gradient is None
+                else EdgeStep(seen.update, seen.gradient, task.edge_learning_rate, task.weight_decay),
+            )
+            for seen in observed.seen
+            if isinstance(seen, SeenTokens)
+        ]
+
+    def limited(self, stage: Attack[Any, Any], observed: Observed) -> Attack[Any, Any]:
+        """For as many transmissions as there are: what is learned depends on them."""
+        first = observed.seen[0] if observed.seen else None
+        limits = isinstance(stage, SmashedAttack) and isinstance(first, SeenTokens)
+        return stage.limited_to(len(first.features)) if limits else stage  # type: ignore[union-attr, attr-defined]
+
+    def depends_on(self, observed: Observed) -> str:
+        """A trained client half; a frozen one is the same in every round."""
+        if not observed.task.trains_edge:
+            return ""
+        digest, edge = hashlib.blake2b(digest_size=16), part_of(observed.weights, EDGE)
+        for name in sorted(edge):
+            digest.update(np.ascontiguousarray(edge[name].cpu().numpy()).tobytes())
+        return digest.hexdigest()
+
+    def sender(self, observed: Observed) -> Sender | None:
+        """The clients' sending side with the weights of this round, as the server can run it."""
+        edge, card = _halves(observed)[0], observed.task.data_card()
+        return Sender(edge, observed.task.defenses(), card.mean, card.std)
+
+
+def _halves(observed: Observed) -> tuple[EdgeHalf, ServerHalf]:
+    edge, server = observed.task.build_halves()
+    load_weights(edge, {name: observed.weights.get(EDGE + name, t) for name, t in shared_tensors(edge).items()})
+    load_weights(server, part_of(observed.weights, SERVER))
+    for half in (edge, server):
+        half.to(device()).eval().requires_grad_(False)
+    return edge, server
+
+
+SMASHED = Smashed()
+KINDS = (SMASHED,)
+
+
+def smashed_attacks(attacks: Iterable[Attack[Any, Any]]) -> list[SmashedAttack[Any]]:
+    """Attacks that suit smashed data, as what they are."""
+    return [attack for attack in attacks if isinstance(attack, SmashedAttack)]
