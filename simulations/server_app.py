@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,35 +61,51 @@ def run_experiment(grid: Grid, experiment: Experiment) -> Path:
 
 
 def _run(grid: Grid, run: RunDirectory) -> Path:
+    with auditing(grid, run) as (auditor, clients):
+        for job in run.open_jobs():
+            auditor.submit(job)
+        for at, pipeline in enumerate(run.experiment.pipelines()):
+            run_pipeline(run, auditor, pipeline, at, clients)
+        auditor.collect(wait=True)
+    return finish(run)
+
+
+@contextmanager
+def auditing(grid: Grid, run: RunDirectory) -> Iterator[tuple[Auditor, KnownClients]]:
+    """Sets up the nodes of a grid, and has attacks run beside what is done within; the attackers end with it.
+
+    Args:
+        grid: Carries messages to the nodes.
+        run: Says what to set up, and keeps what comes out.
+
+    Yields:
+        The auditor, and what is known of the clients.
+
+    Raises:
+        ConfigError: When the experiment cannot be run with these clients.
+        RuntimeError: When nodes are missing or cannot be set up.
+    """
     experiment = run.experiment
-    nodes = find_nodes(grid, experiment)
-    exchange = Exchange(grid, nodes, experiment.client_timeout)
+    exchange = Exchange(grid, find_nodes(grid, experiment), experiment.client_timeout)
     clients = set_up(exchange, experiment)
-    if warning := too_few_images(experiment, len(nodes)):
+    if warning := too_few_images(experiment, len(exchange.nodes)):
         log.warning("fedveil: %s", warning)
     scenario(experiment.scenario).check_clients(experiment, clients)
     for why in idle_defenses(experiment, clients.card):
         log.warning("fedveil: %s", why)
     pool = AttackPool(experiment.attack_workers, experiment.attack_gpus)
-    auditor = Auditor(exchange, pool, run, share_images=experiment.share_images, randomness=clients.randomness)
     try:
-        for job in run.open_jobs():
-            auditor.submit(job)
-        pipelines = experiment.pipelines()
-        for at, pipeline in enumerate(pipelines):
-            run_pipeline(run, auditor, pipeline, at, clients)
-        auditor.collect(wait=True)
+        yield Auditor(exchange, pool, run, share_images=experiment.share_images, randomness=clients.randomness), clients
     finally:
         pool.close()
-    progress = {
-        "pipeline": len(pipelines),
-        "of": len(pipelines),
-        "round": experiment.rounds,
-        "rounds": experiment.rounds,
-    }
+
+
+def finish(run: RunDirectory) -> Path:
+    """Judges the rows of a run that is over, and writes all that it leaves behind; returns the path of the report."""
+    rounds, pipelines = run.experiment.rounds, len(run.experiment.pipelines())
     run.mark_not_validated()
     run.flush()
-    run.write_progress({**progress, "finished": True})
+    run.write_progress({"pipeline": pipelines, "of": pipelines, "round": rounds, "rounds": rounds, "finished": True})
     report = write_report(run.path)
     for failure in failed_attacks(run.path):
         log.warning("fedveil: attack without a score: %s", failure)

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import FedAvg, Result
 from torch import Tensor
 
 from attacks.base import Attack
-from clients.records import reason_of, tensors_of, to_record, to_tensors, values_of
+from attacks.local_model import shared_tensors
+from clients.records import tensors_of, to_record, to_tensors, values_of
 from clients.task import Task, WholeModelPlan
 from defenses.base import generator_for
 from strategies.audit.auditor import Auditor
+from strategies.audit.kinds import Kind
 from strategies.audit.score_rows import mean_and_interval
 from strategies.audit.updates import UpdateAudit
 from strategies.federated.observations import PROBE, UPDATE
-from strategies.guard import fault, usable_replies
+from strategies.guard import GuardedExchange, fault
 
 
 class CuriousFedAvg(FedAvg):
@@ -30,12 +32,15 @@ class CuriousFedAvg(FedAvg):
     for one-step probes; both kinds of updates go to the auditor, whose attacks run beside the following rounds. The final model,
     which no training follows, is probed too (``observe_model``); attacks on training updates then have the last round's.
 
+    ``start`` runs it as any strategy of Flower; a loop of one's own calls the four hooks, as Flower's does.
+
     Args:
         plan: What the run fixes for the clients.
         auditor: Queues attacks and has them scored.
         probe_attacks: Attacks on one-step probes.
         update_attacks: Attacks on real training updates.
-        attack_rounds: Server rounds that are attacked; ``task.plan.rounds`` + 1 is the model after the last one.
+        attack_rounds: Server rounds that are attacked; ``plan.rounds`` + 1 is the model after the last one. None: the first
+            round and that model.
         known_labels: Clients publish the classes of probed images.
         fraction_train: Share of the clients that train in a round.
         min_usable: Share of the asked clients that must send something usable, or the run stops.
@@ -52,7 +57,7 @@ class CuriousFedAvg(FedAvg):
         auditor: Auditor,
         probe_attacks: Iterable[Attack[Any, Any]] = (),
         update_attacks: Iterable[Attack[Any, Any]] = (),
-        attack_rounds: Iterable[int] = (),
+        attack_rounds: Iterable[int] | None = None,
         known_labels: bool = False,
         fraction_train: float = 1.0,
         min_usable: float = 0.5,
@@ -63,16 +68,60 @@ class CuriousFedAvg(FedAvg):
         self.auditor = auditor
         self.exchange = auditor.exchange
         self.recorder = auditor.recorder
-        self.audit = UpdateAudit(
-            auditor, {PROBE: tuple(probe_attacks), UPDATE: tuple(update_attacks)}, attack_rounds, plan.rounds, label
-        )
+        attacks: dict[Kind, tuple[Attack[Any, Any], ...]] = {PROBE: tuple(probe_attacks), UPDATE: tuple(update_attacks)}
+        attacked = (1, plan.rounds + 1) if attack_rounds is None else attack_rounds
+        self.audit = UpdateAudit(auditor, attacks, attacked, plan.rounds, label)
         self.known_labels = known_labels
-        self.min_usable = min_usable
+        self._guarded = GuardedExchange(self.exchange, self.recorder, min_usable)
         self.ledgers: dict[int, str] = {}
         """Partition -> the training defences' state as the client last reported it, to be handed back on resume."""
         self.accuracy: float | None = None
         """Of the current global model, on clean test images."""
         self._weights: dict[str, Tensor] = {}
+
+    # The way in -------------------------------------------------------------------------------------------------------
+
+    def initial_arrays(self) -> ArrayRecord:
+        """The weights to start from, as the clients build the model too."""
+        return to_record(shared_tensors(self.plan.build_model()))
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Flower's loop over the rounds; before it the initial model is evaluated, behind it the final one is attacked.
+
+        Returns when all attacks are scored.
+
+        Args:
+            grid: The auditor's, or one that carries messages to the same nodes.
+            initial_arrays: See the method of that name.
+            num_rounds: As many as ``plan.rounds``, which clients plan by (a privacy budget, for one).
+            timeout: Seconds to wait for the replies to training and evaluation.
+            train_config: Further values for the clients' training messages; those that this strategy sets come first.
+            evaluate_config: The same for evaluation.
+            evaluate_fn: The server's own evaluation of a round's model.
+
+        Raises:
+            ValueError: When the plan is for another number of rounds.
+            TooFewReplies: When a round leaves too few usable replies.
+        """
+        if num_rounds != self.plan.rounds:
+            raise ValueError(f"num_rounds is {num_rounds}, and the clients' plan is for {self.plan.rounds} rounds")
+        asked = self.configure_evaluate(0, initial_arrays, evaluate_config or ConfigRecord(), grid)
+        initial = self.aggregate_evaluate(0, grid.send_and_receive(asked, timeout=timeout))
+        result = super().start(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
+        if initial is not None:
+            result.evaluate_metrics_clientapp = {0: initial, **result.evaluate_metrics_clientapp}
+        self.observe_model(num_rounds + 1, result.arrays or initial_arrays)
+        self.auditor.collect(wait=True)
+        return result
 
     # Training ---------------------------------------------------------------------------------------------------------
 
@@ -80,17 +129,9 @@ class CuriousFedAvg(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Probes the clients if this round is attacked, then orders the training of a seeded sample of them."""
-        contents = self.train_contents(server_round, arrays)
-        return [
-            Message(content, dst_node_id=self.exchange.nodes[p], message_type="train")
-            for p, content in contents.items()
-        ]
-
-    def train_contents(self, server_round: int, arrays: ArrayRecord) -> dict[int, RecordDict]:
-        """Partition -> content of its training message, after the probes of an attacked round."""
         self.observe_model(server_round, arrays)
-        partitions = self._sample(server_round)
-        return {p: self._content(server_round, arrays, p) for p in partitions}
+        asked = self._sample(server_round)
+        return self.exchange.messages("train", self._contents(server_round, arrays, asked, config))
 
     def observe_model(self, server_round: int, arrays: ArrayRecord) -> None:
         """Probes the clients on a round's global model, if it is to be attacked; nothing is trained."""
@@ -104,8 +145,9 @@ class CuriousFedAvg(FedAvg):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Refuses what cannot be averaged, shows the rest to the attacks, and returns global + weighted mean update."""
         task = self.plan.at(server_round)
-        asked = self._sample(server_round)
-        good = self._usable(task, "train", asked, replies)
+        asked, received = self._sample(server_round), self.exchange.by_partition(replies)
+        good = self._guarded.check(task, "train", asked, received, lambda _, reply: self._fault_in(reply))
+        self.recorder.row(task, metric="clients-failed", value=len(asked) - len(good), n=len(asked))
         for partition, reply in good.items():
             self._keep_ledger(partition, reply)
         self._record_training(task, good)
@@ -123,37 +165,21 @@ class CuriousFedAvg(FedAvg):
         order = torch.randperm(len(partitions), generator=generator_for(self.plan.seed, "sample", server_round))
         return sorted(partitions[i] for i in order[:count].tolist())
 
-    def _content(self, server_round: int, arrays: ArrayRecord, partition: int, **values: Any) -> RecordDict:
+    def _contents(
+        self, server_round: int, arrays: ArrayRecord, asked: Iterable[int], config: Mapping[str, Any]
+    ) -> dict[int, RecordDict]:
+        """Partition -> content of its message: the model, the orders, and what the server keeps of its ledger."""
         task = self.plan.at(server_round)
-        content = RecordDict({"arrays": arrays, "config": self.exchange.config(task, **values)})
-        if partition in self.ledgers:
-            content["ledger"] = ConfigRecord({self.plan.pipeline: self.ledgers[partition]})
-        return content
+        orders = ConfigRecord({**config, **self.exchange.config(task)})
+        contents = {partition: RecordDict({"arrays": arrays, "config": orders}) for partition in asked}
+        for partition in contents.keys() & self.ledgers.keys():
+            contents[partition]["ledger"] = ConfigRecord({self.plan.pipeline: self.ledgers[partition]})
+        return contents
 
-    def _usable(
-        self,
-        task: Task,
-        what: str,
-        asked: list[int],
-        replies: Iterable[Message],
-        records: tuple[str, ...] = ("arrays",),
-    ) -> dict[int, Message]:
-        """Replies that passed the guard, by partition in order; the others cost a row each.
-
-        Raises:
-            TooFewReplies: When they are fewer than ``min_usable`` of those asked.
-        """
-        by_node = {node: partition for partition, node in self.exchange.nodes.items()}
-        received = {by_node[reply.metadata.src_node_id]: reply for reply in replies}
+    def _fault_in(self, reply: Message, records: Iterable[str] = ("arrays",)) -> str:
+        """Why a reply's updates are none of the current model, or ""."""
         reference = {name: tensor.numpy() for name, tensor in self._weights.items()}
-        good = usable_replies(
-            task, what, asked, received,
-            lambda _, reply: next((why for record in records if (why := fault(reply, reference, record))), ""),
-            rows=self.recorder, min_usable=self.min_usable, timeout=self.exchange.timeout,
-        )  # fmt: skip
-        if what == "train":
-            self.recorder.row(task, metric="clients-failed", value=len(asked) - len(good), n=len(asked))
-        return good
+        return next((why for record in records if (why := fault(reply, reference, record))), "")
 
     def _step(self, mean_update: ArrayRecord) -> ArrayRecord:
         moved_weights, mean = {}, to_tensors(mean_update)
@@ -184,10 +210,9 @@ class CuriousFedAvg(FedAvg):
         """Asks every client for one-step updates and queues the attacks on them."""
         task = self.plan.at(server_round)
         asked = {"publish-labels": self.known_labels, "reveal-windows": self.audit.told_windows()}
-        contents = {p: self._content(server_round, arrays, p, **asked) for p in self.exchange.nodes}
-        replies = self.exchange("train.probe", contents)
+        contents = self._contents(server_round, arrays, sorted(self.exchange.nodes), asked)
         records = tuple(f"target-{at}" for at in range(task.plan.probe_targets))
-        good = self._usable(task, "train.probe", sorted(contents), replies.values(), records)
+        good = self._guarded.ask(task, "train.probe", contents, lambda _, reply: self._fault_in(reply, records))
         for partition, reply in good.items():
             self._keep_ledger(partition, reply)
         self._record_probe(task, good)
@@ -210,29 +235,14 @@ class CuriousFedAvg(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Asks every client for the accuracy on its share of the test data."""
-        contents = self.evaluate_contents(server_round, arrays)
-        return [
-            Message(content, dst_node_id=self.exchange.nodes[p], message_type="evaluate")
-            for p, content in contents.items()
-        ]
-
-    def evaluate_contents(self, server_round: int, arrays: ArrayRecord) -> dict[int, RecordDict]:
-        """Partition -> content of its evaluation message."""
-        return {p: self._content(server_round, arrays, p) for p in sorted(self.exchange.nodes)}
+        asked = sorted(self.exchange.nodes)
+        return self.exchange.messages("evaluate", self._contents(server_round, arrays, asked, config))
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Means over the clients' test examples, and a row for each."""
-        task = self.plan.at(server_round)
-        by_node = {node: partition for partition, node in self.exchange.nodes.items()}
-        good = []
-        for reply in sorted(replies, key=lambda r: by_node[r.metadata.src_node_id]):
-            if not reply.has_error():
-                good.append(reply)
-                continue
-            self.recorder.row(
-                task, metric="client", value=None, status="failed", client=by_node[reply.metadata.src_node_id],
-                message=f"evaluate: {reason_of(reply)}",
-            )  # fmt: skip
+        """Means over the clients' test examples, and a row for each; who cannot evaluate leaves a row and ends nothing."""
+        task, received = self.plan.at(server_round), self.exchange.by_partition(replies)
+        answers = self._guarded.check(task, "evaluate", sorted(self.exchange.nodes), received, at_least=0.0)
+        good = list(answers.values())
         metrics = super().aggregate_evaluate(server_round, good)
         if metrics is None:
             return None

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from clients.records import REFUSED
 from clients.task import Task
 
 MARGIN_SECONDS = 300.0
@@ -60,35 +59,49 @@ class Exchange:
 
     def post(self, message_type: str, contents: Mapping[int, RecordDict]) -> Posted:
         """Sends one message to each partition and does not wait for the replies: ``wait`` does."""
-        messages = [
-            Message(content=content, dst_node_id=self.nodes[partition], message_type=message_type)
-            for partition, content in contents.items()
-        ]
-        # The client's own watchdog answers first. Others may be in front of it on the same worker, and one whose worker ends is
-        # run once more.
-        deadline = time.monotonic() + self.timeout * (len(messages) + 1) + MARGIN_SECONDS
-        return Posted(message_type, dict(contents), list(self.grid.push_messages(messages)), deadline)
+        ids, deadline = self._push(self.messages(message_type, contents))
+        return Posted(message_type, dict(contents), ids, deadline)
 
     def wait(self, posted: Posted) -> dict[int, Message]:
         """The replies to ``post``, as ``__call__`` returns them."""
+        return self.by_partition(self._pull(posted.ids, posted.deadline))
+
+    def send_and_receive(self, messages: Iterable[Message]) -> list[Message]:
+        """The replies to messages of any nodes in the order in which they come, as from Flower's grid; sooner than from it."""
+        return self._pull(*self._push(list(messages)))
+
+    def messages(self, message_type: str, contents: Mapping[int, RecordDict]) -> list[Message]:
+        """One message to the node of each partition in ``contents``."""
+        return [
+            Message(content=content, dst_node_id=self.nodes[partition], message_type=message_type)
+            for partition, content in contents.items()
+        ]
+
+    def by_partition(self, replies: Iterable[Message]) -> dict[int, Message]:
+        """Partition -> its node's reply, in order of partition."""
         partitions = {node: partition for partition, node in self.nodes.items()}
-        start, open_ids, replies = time.monotonic(), set(posted.ids), {}
+        return dict(sorted((partitions[reply.metadata.src_node_id], reply) for reply in replies))
+
+    def _push(self, messages: list[Message]) -> tuple[list[str], float]:
+        """Sends; returns the messages' ids and when to stop waiting for replies to them."""
+        # The client's own watchdog answers first. Others may be in front of it on the same worker, and one whose worker ends is
+        # run once more.
+        deadline = time.monotonic() + self.timeout * (len(messages) + 1) + MARGIN_SECONDS
+        return list(self.grid.push_messages(messages)), deadline
+
+    def _pull(self, ids: list[str], deadline: float) -> list[Message]:
+        start, open_ids, replies = time.monotonic(), set(ids), []
         while open_ids:
             for reply in self.grid.pull_messages(open_ids):
                 open_ids.discard(reply.metadata.reply_to_message_id)
-                replies[partitions[reply.metadata.src_node_id]] = reply
+                replies.append(reply)
             now = time.monotonic()
-            if not open_ids or now >= posted.deadline:
+            if not open_ids or now >= deadline:
                 break
             # Short messages are asked for often, long ones seldom: a tenth of the wait at most is lost.
             time.sleep(min(max(0.1 * (now - start), SHORTEST_POLL), LONGEST_POLL))
-        return dict(sorted(replies.items()))
+        return replies
 
     def config(self, task: Task, **values: str | int | float | bool) -> ConfigRecord:
         """The ``config`` record that every message carries."""
         return ConfigRecord({"task": task.to_json(), "timeout": self.timeout, **values})
-
-
-def is_refusal(reply: Message) -> bool:
-    """Whether the node said that its configuration does not let it answer."""
-    return reply.has_error() and reply.error.code == REFUSED

@@ -6,11 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from clients.records import WITHHELD, reason_of, values_of
+from clients.records import REFUSED, WITHHELD, reason_of, values_of
 from clients.task import Task
-from strategies.exchange import is_refusal
+from strategies.exchange import Exchange, Posted
+
+FaultIn = Callable[[int, Message], str]
+"""(partition, reply that is no error) -> why it cannot be used, or ""."""
 
 
 class TooFewReplies(RuntimeError):  # noqa: N818 (the field's word for it)
@@ -24,58 +27,119 @@ class Rows(Protocol):
         """Adds one number."""
 
 
-def usable_replies(
-    task: Task,
-    what: str,
-    asked: Sequence[int],
-    replies: Mapping[int, Message],
-    fault_in: Callable[[int, Message], str],
-    *,
-    rows: Rows,
-    min_usable: float,
-    timeout: float,
-) -> dict[int, Message]:
-    """Replies that can be used, by partition in the order asked; each of the others costs a row, and so does what they leave out.
+class Answers(dict[int, Message]):
+    """Partition -> reply that can be used, in the order asked.
 
-    Whoever refuses the question, as its node's configuration says, has not failed: the share is of the others.
+    Attributes:
+        refused: Partitions whose nodes, as they are configured, do not answer the question.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: set[int] = set()
+
+
+class GuardedExchange:
+    """Asks clients, hands on the replies that can be used, and writes a row for every other and for what a reply leaves out.
 
     Args:
-        task: Orders of the round.
-        what: Type of the messages.
-        asked: Partitions that were asked.
-        replies: Partition -> its reply, if it came.
-        fault_in: Why a partition's reply cannot be used, or "".
-        rows: Where refusals are recorded.
-        min_usable: Share of those asked that must be usable, at least one; 0 lets all fail.
-        timeout: Seconds that a client had, for the message.
-
-    Raises:
-        TooFewReplies: When they are fewer than ``min_usable`` of those asked.
+        exchange: Round trips with the nodes.
+        rows: Where failures and refusals are recorded.
+        min_usable: Share of those asked that must answer usably, at least one; 0 lets all fail.
     """
-    good, reasons, standing = {}, [], []
-    for partition in asked:
-        reply = replies.get(partition)
-        if reply is not None and refusal_rows(task, what, partition, reply, rows):
-            continue
-        standing.append(partition)
-        reason = f"no reply within {timeout:g} s" if reply is None else fault_in(partition, reply)
-        if reply is not None and not reason:
-            good[partition] = reply
-            continue
-        reasons.append(f"client {partition}: {reason}")
-        rows.row(task, metric="client", value=None, status="failed", client=partition, message=f"{what}: {reason}")
-    if min_usable:
-        require_enough(task, what, standing, list(good), min_usable, reasons[:1])
-    return good
 
+    def __init__(self, exchange: Exchange, rows: Rows, min_usable: float = 0.0) -> None:
+        self.exchange = exchange
+        self.rows = rows
+        self.min_usable = min_usable
 
-def refusal_rows(task: Task, what: str, partition: int, reply: Message, rows: Rows) -> bool:
-    """Writes a row for a refused question and one for each thing that an answer leaves out; whether it was refused."""
-    refused = is_refusal(reply)
-    # The record of a reply that is an error cannot be read.
-    for reason in [reason_of(reply)] if refused else [] if reply.has_error() else values_of(reply, WITHHELD).values():
-        rows.row(task, metric="client", value=None, status="refused", client=partition, message=f"{what}: {reason}")
-    return refused
+    def config(self, task: Task, **values: str | int | float | bool) -> ConfigRecord:
+        """The ``config`` record that every message carries."""
+        return self.exchange.config(task, **values)
+
+    def ask(
+        self, task: Task, message_type: str, contents: Mapping[int, RecordDict], fault_in: FaultIn | None = None
+    ) -> Answers:
+        """Sends one message to each partition in ``contents`` and returns the replies that can be used.
+
+        Raises:
+            TooFewReplies: When they are fewer than ``min_usable`` of those asked.
+        """
+        return self.receive(task, self.post(message_type, contents), fault_in)
+
+    def post(self, message_type: str, contents: Mapping[int, RecordDict]) -> Posted:
+        """Sends without waiting: ``receive`` does."""
+        return self.exchange.post(message_type, contents)
+
+    def receive(
+        self, task: Task, posted: Posted, fault_in: FaultIn | None = None, *, at_least: float | None = None
+    ) -> Answers:
+        """The usable replies to ``post``; see ``check``."""
+        replies = self.exchange.wait(posted)
+        return self.check(task, posted.message_type, list(posted.contents), replies, fault_in, at_least=at_least)
+
+    def check(
+        self,
+        task: Task,
+        message_type: str,
+        asked: Sequence[int],
+        replies: Mapping[int, Message],
+        fault_in: FaultIn | None = None,
+        *,
+        at_least: float | None = None,
+    ) -> Answers:
+        """The usable ones among replies; each of the others costs a row, and so does what they leave out.
+
+        Whoever refuses the question has not failed: the share is of the others.
+
+        Args:
+            task: Orders of the round.
+            message_type: Of what was asked.
+            asked: Partitions that were asked.
+            replies: Partition -> its reply, if it came.
+            fault_in: What else than an error makes a reply useless; None: nothing.
+            at_least: Share that must be usable, in place of ``min_usable``.
+
+        Raises:
+            TooFewReplies: When too few can be used.
+        """
+        good, reasons, standing = Answers(), [], []
+        for partition in asked:
+            reply = replies.get(partition)
+            if reply is not None and self._refuses(task, message_type, partition, reply):
+                good.refused.add(partition)
+                continue
+            standing.append(partition)
+            reason = self._reason(partition, reply, fault_in)
+            if reply is not None and not reason:
+                good[partition] = reply
+                continue
+            reasons.append(f"client {partition}: {reason}")
+            self._row(task, "failed", partition, f"{message_type}: {reason}")
+        if share := self.min_usable if at_least is None else at_least:
+            require_enough(task, message_type, standing, list(good), share, reasons[:1])
+        return good
+
+    def _reason(self, partition: int, reply: Message | None, fault_in: FaultIn | None) -> str:
+        """Why a reply cannot be used, or ""."""
+        if reply is None:
+            return f"no reply within {self.exchange.timeout:g} s"
+        if reply.has_error():
+            return reason_of(reply)
+        return fault_in(partition, reply) if fault_in else ""
+
+    def _refuses(self, task: Task, message_type: str, partition: int, reply: Message) -> bool:
+        """Writes a row for a refused question and one for each thing that an answer leaves out; whether it was refused."""
+        refused = reply.has_error() and reply.error.code == REFUSED
+        # The record of a reply that is an error cannot be read.
+        for reason in (
+            [reason_of(reply)] if refused else [] if reply.has_error() else values_of(reply, WITHHELD).values()
+        ):
+            self._row(task, "refused", partition, f"{message_type}: {reason}")
+        return refused
+
+    def _row(self, task: Task, status: str, partition: int, message: str) -> None:
+        self.rows.row(task, metric="client", value=None, status=status, client=partition, message=message)
 
 
 def require_enough(
@@ -90,24 +154,17 @@ def require_enough(
         )
 
 
-def failure(reply: Message) -> str:
-    """Why a reply is an error, or ""; of replies that carry no arrays nothing else matters."""
-    return reason_of(reply) if reply.has_error() else ""
-
-
 def fault(reply: Message, reference: Mapping[str, np.ndarray], record: str = "arrays") -> str:
     """Why a reply's arrays cannot be used, or "".
 
     Args:
-        reply: A client's reply.
+        reply: A client's reply that is no error.
         reference: Name -> array of the shape and dtype that is expected, such as the global model.
         record: The reply's record to check.
 
-    Refused are error replies, missing records, other names, shapes or dtypes, NaN or infinite values, and counts of
+    Refused are missing records, other names, shapes or dtypes, NaN or infinite values, and counts of
     examples that are not positive whole numbers (they are the weights of the average, and the client chooses them).
     """
-    if reply.has_error():
-        return reason_of(reply)
     arrays = reply.content.get(record)
     if not isinstance(arrays, ArrayRecord):
         return f"the reply has no {record!r}"

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, ConfigRecord
 from torch import Tensor, nn
 
-from attacks.local_model import shared_tensors
 from clients.data.card import DataCard
+from clients.federated.plan import FederatedPlan, federated_plan
 from clients.models.classifiers import model_names
 from clients.records import to_record, to_tensors
-from clients.task import Plan, whole_model_plan
+from clients.task import Plan
 from defenses.base import EdgeTrainingDefense, SmashedDefense
 from defenses.pipeline import Pipeline
 from simulations.checkpoints import Checkpoint
@@ -44,13 +44,17 @@ class FederatedExperiment(WholeModelExperiment):
         **one_of("train", "eval"),
     )
 
+    def plan(self, pipeline: Pipeline) -> FederatedPlan:
+        """What the run fixes for the clients of a pipeline."""
+        return federated_plan(super().plan(pipeline))
+
 
 class FederatedRounds:
-    """Federated averaging of whole models."""
+    """Federated averaging of whole models, by the hooks that Flower's own loop calls; this one can be taken up again."""
 
-    def __init__(self, strategy: CuriousFedAvg, plan: Plan) -> None:
+    def __init__(self, strategy: CuriousFedAvg) -> None:
         self._strategy = strategy
-        self._arrays: ArrayRecord = to_record(shared_tensors(plan.build_model()))
+        self._arrays: ArrayRecord = strategy.initial_arrays()
 
     def restore(self, done: Checkpoint) -> None:
         """Goes on from a checkpoint."""
@@ -59,13 +63,13 @@ class FederatedRounds:
 
     def run_round(self, server_round: int) -> None:
         """Trains (unless it is round 0), then evaluates."""
-        strategy, exchange = self._strategy, self._strategy.exchange
+        strategy, exchange, config = self._strategy, self._strategy.exchange, ConfigRecord()
         if server_round > 0:
-            replies = exchange("train", strategy.train_contents(server_round, self._arrays))
-            arrays, _ = strategy.aggregate_train(server_round, replies.values())
+            asked = strategy.configure_train(server_round, self._arrays, config, exchange.grid)
+            arrays, _ = strategy.aggregate_train(server_round, exchange.send_and_receive(asked))
             self._arrays = arrays if arrays is not None else self._arrays
-        replies = exchange("evaluate", strategy.evaluate_contents(server_round, self._arrays))
-        strategy.aggregate_evaluate(server_round, replies.values())
+        asked = strategy.configure_evaluate(server_round, self._arrays, config, exchange.grid)
+        strategy.aggregate_evaluate(server_round, exchange.send_and_receive(asked))
 
     def observe_final(self, server_round: int) -> None:
         """Probes the final model."""
@@ -109,7 +113,7 @@ class Federated(Scenario[FederatedExperiment]):
         """Federated averaging by a curious server."""
         pipeline = plan.defenses()
         strategy = CuriousFedAvg(
-            plan=whole_model_plan(plan),
+            plan=federated_plan(plan),
             auditor=auditor,
             probe_attacks=experiment.attacks_on(pipeline, PROBE),
             update_attacks=experiment.attacks_on(pipeline, UPDATE),
@@ -119,7 +123,7 @@ class Federated(Scenario[FederatedExperiment]):
             min_usable=experiment.min_usable,
             label=label,
         )
-        return FederatedRounds(strategy, plan)
+        return FederatedRounds(strategy)
 
     def whole_model(self, plan: Plan) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
         """The model."""

@@ -73,6 +73,10 @@ class SplitExperiment(Experiment):
     )
     smashed_attacks: str = setting("TokenDecoder(); FeatureInversion()", "attacks on smashed data, separated by ;")
 
+    def plan(self, pipeline: Pipeline) -> SplitPlan:
+        """What the run fixes for the clients of a pipeline."""
+        return split_plan(super().plan(pipeline))
+
 
 class SplitRounds:
     """Split-federated training of a transformer in two halves."""
@@ -125,7 +129,7 @@ class Split(Scenario[SplitExperiment]):
             self._check_pipeline(experiment, pipeline)
 
     def _check_pipeline(self, experiment: SplitExperiment, pipeline: Pipeline) -> None:
-        trained, at_server = split_plan(experiment.plan(pipeline)).trains_edge, experiment.who_holds_labels == "server"
+        trained, at_server = experiment.plan(pipeline).trains_edge, experiment.who_holds_labels == "server"
         for defense in pipeline.defenses:
             if isinstance(defense, TrainingDefense):
                 raise ConfigError(
@@ -151,7 +155,7 @@ class Split(Scenario[SplitExperiment]):
             ConfigError: When sizes do not fit the images, a defence cannot protect such batches, or a message would be too large.
         """
         try:
-            edge, _ = split_plan(replace(experiment.plan(pipeline), card=card)).build_halves()
+            edge, _ = replace(experiment.plan(pipeline), card=card).build_halves()
         except (ModelError, DefenseError) as error:
             raise ConfigError(f"{pipeline or 'no defence'}: {error}".removeprefix(": ")) from error
         tokens = edge.num_tokens * edge.dim * pipeline.widening

@@ -17,14 +17,14 @@ from attacks.base import Attack, Labels
 from attacks.scoring.roc import auc, auc_interval, roc_curve, tpr_at_fpr
 from clients.audit import COUNTS
 from clients.guesses import GUESSES, guess_tensors
-from clients.records import reason_of, tensors_of, to_record, values_of
+from clients.records import tensors_of, to_record, values_of
 from clients.task import Task
 from strategies.audit.jobs import AttackJob, Outcome
 from strategies.audit.kinds import Kind, Observed
 from strategies.audit.pool import AttackPool
 from strategies.audit.score_rows import score_rows
 from strategies.exchange import Exchange
-from strategies.guard import refusal_rows
+from strategies.guard import Answers, GuardedExchange
 
 Scores = dict[str, list[float]]
 
@@ -76,7 +76,8 @@ class Auditor:
         self.recorder = recorder
         self.share_images = share_images
         self.randomness = randomness
-        self._refused: set[int] = set()
+        # Who does not answer leaves a row, and its scores are missing: attacks never end a run.
+        self._guarded = GuardedExchange(exchange, recorder)
         self._counted: set[str] = set()
 
     def submit(self, job: AttackJob) -> None:
@@ -100,7 +101,6 @@ class Auditor:
         Returns:
             The partitions that do not refuse to score guesses: attacks on the others' messages would find no judge.
         """
-        self._refused.clear()
         replies = self._ask(task, kind, "baselines", dict.fromkeys(partitions, RecordDict()))
         by_name: dict[str, Scores] = defaultdict(lambda: defaultdict(list))
         for name, values in _gather(replies.values()).items():
@@ -113,7 +113,7 @@ class Auditor:
             for name, images in tensors_of(reply, "pictures").items():
                 shown, target = name.rsplit("-", 1)
                 self._pictures(task, images, setting, attack="", client=partition, target=int(target), kind=shown)
-        return [partition for partition in partitions if partition not in self._refused]
+        return [partition for partition in partitions if partition not in replies.refused]
 
     def _count(self, task: Task, counts: Mapping[str, list[float]]) -> None:
         """One row for each thing that the clients' defences count, all clients together, once a pipeline."""
@@ -223,8 +223,8 @@ class Auditor:
 
     def _ask(
         self, task: Task, kind: Kind, guessed: str, contents: Mapping[int, RecordDict], guesses: int = 0
-    ) -> dict[int, Message]:
-        """One audit message to each partition; a client that does not answer leaves a row, and its score is missing."""
+    ) -> Answers:
+        """One audit message to each partition."""
         asked: dict[str, Any] = {
             "observation": kind.name,
             "kind": guessed,
@@ -233,21 +233,7 @@ class Auditor:
         }
         config = self.exchange.config(task, **asked)
         messages = {partition: RecordDict({**content, "config": config}) for partition, content in contents.items()}
-        replies = self.exchange("query.audit", messages)
-        answered = {}
-        for partition in contents:
-            reply = replies.get(partition)
-            if reply is not None and refusal_rows(task, "query.audit", partition, reply, self.recorder):
-                self._refused.add(partition)
-                continue
-            if reply is not None and not reply.has_error():
-                answered[partition] = reply
-                continue
-            reason = reason_of(reply) if reply is not None else "no reply"
-            self.recorder.row(
-                task, metric="client", value=None, status="failed", client=partition, message=f"query.audit: {reason}"
-            )
-        return answered
+        return self._guarded.ask(task, "query.audit", messages)
 
     def _rows(
         self, task: Task, attack: str, setting: dict[str, Any], scores: Scores, *, outcome: Outcome | None = None

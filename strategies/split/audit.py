@@ -148,7 +148,7 @@ class SplitAudit:
     def _with_steps(
         self, task: Task, server: SplitServer, good: dict[int, Message], seen: list[SeenTokens]
     ) -> list[SeenTokens]:
-        """Adds each client half's one-step update on the first sending, and the gradient that the server returned for it."""
+        """Adds each client half's one-step update on the first transmission, and the gradient that the server returned for it."""
         gradients: dict[int, dict[str, Tensor]] = {partition: {} for partition in good}
         for one in seen:
             name = f"target-{one.target}"

@@ -15,7 +15,7 @@ from clients.records import tensors_of, to_record, values_of
 from clients.split.plan import split_plan
 from clients.task import Task
 from clients.training import device
-from strategies.guard import failure, fault
+from strategies.guard import fault
 from strategies.split.exchange import like
 from strategies.split.server import SplitServer
 
@@ -38,7 +38,7 @@ def evaluate(task: Task, server: SplitServer) -> float:
     classes = task.plan.data_card().num_classes
     good = server.exchange.ask(
         task, "evaluate", contents,
-        lambda partition, reply: failure(reply) or _fault_in(reply, classes, server.holders[partition].num_test),
+        lambda partition, reply: _fault_in(reply, classes, server.holders[partition].num_test),
     )  # fmt: skip
     pooled = {
         name: sum((np.asarray(values_of(reply, "metrics")[name]) for reply in good.values()), np.zeros(1))

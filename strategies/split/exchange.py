@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, Message
 
 from clients.records import values_of
 from clients.task import Task
 from strategies.exchange import Exchange, Posted
-from strategies.guard import Rows, usable_replies
-
-FaultIn = Callable[[int, Message], str]
-"""(partition, reply) -> why the reply cannot be used, or ""."""
+from strategies.guard import Answers, FaultIn, GuardedExchange, Rows
 
 
 @dataclass
@@ -33,61 +30,29 @@ class Tally:
     failed: set[int] = field(default_factory=set)
 
 
-class SplitExchange:
-    """The exchange of one pipeline, behind the guard.
-
-    Args:
-        exchange: Round trips with the nodes.
-        rows: Where refused replies are recorded.
-        min_usable: Share of the asked clients that must answer usably, each time.
-    """
+class SplitExchange(GuardedExchange):
+    """The guarded exchange of one pipeline, with the costs of a round (see ``GuardedExchange`` for the arguments)."""
 
     def __init__(self, exchange: Exchange, rows: Rows, min_usable: float) -> None:
-        self.exchange = exchange
-        self.rows = rows
-        self.min_usable = min_usable
+        super().__init__(exchange, rows, min_usable)
         self.tally = Tally()
 
-    def config(self, task: Task, **values: str | int | float | bool) -> ConfigRecord:
-        """The ``config`` record that every message carries."""
-        return self.exchange.config(task, **values)
-
-    def ask(
-        self, task: Task, message_type: str, contents: Mapping[int, RecordDict], fault_in: FaultIn
-    ) -> dict[int, Message]:
-        """Sends one message to each partition in ``contents`` and returns the usable replies.
-
-        Raises:
-            TooFewReplies: When they are too few.
-        """
-        return self.receive(task, self.post(message_type, contents), fault_in)
-
-    def post(self, message_type: str, contents: Mapping[int, RecordDict]) -> Posted:
-        """Sends without waiting: ``receive`` does."""
-        return self.exchange.post(message_type, contents)
-
     def receive(
-        self, task: Task, posted: Posted, fault_in: FaultIn, *, at_least: float | None = None
-    ) -> dict[int, Message]:
-        """The usable replies to ``post``; raises as ``ask``, with another share than ``min_usable`` if one is given."""
-        asked = list(posted.contents)
-        good = usable_replies(
-            task, posted.message_type, asked, self.exchange.wait(posted), fault_in,
-            rows=self.rows, min_usable=self.min_usable if at_least is None else at_least, timeout=self.exchange.timeout,
-        )  # fmt: skip
-        self.tally.failed |= set(asked) - set(good)
+        self, task: Task, posted: Posted, fault_in: FaultIn | None = None, *, at_least: float | None = None
+    ) -> Answers:
+        """The usable replies, counted."""
+        good = super().receive(task, posted, fault_in, at_least=at_least)
+        self.tally.failed |= set(posted.contents) - set(good)
         for partition, reply in good.items():
-            seconds = values_of(reply, "metrics").get("train-seconds")
-            # A client may report anything, and nothing but a row depends on it.
-            self.tally.seconds[partition] += seconds if isinstance(seconds, int | float) else 0.0
-            arrays = [
-                array
-                for record in reply.content.values()
-                if isinstance(record, ArrayRecord)
-                for array in record.values()
-            ]
-            self.tally.sent[partition] += sum(len(array.data) for array in arrays)
+            self._count(partition, reply)
         return good
+
+    def _count(self, partition: int, reply: Message) -> None:
+        seconds = values_of(reply, "metrics").get("train-seconds")
+        # A client may report anything, and nothing but a row depends on it.
+        self.tally.seconds[partition] += seconds if isinstance(seconds, int | float) else 0.0
+        records = [record for record in reply.content.values() if isinstance(record, ArrayRecord)]
+        self.tally.sent[partition] += sum(len(array.data) for record in records for array in record.values())
 
 
 def like(*shape: int, dtype: type[np.generic] = np.float32) -> np.ndarray:

@@ -32,7 +32,7 @@ from clients.training import device
 from strategies.audit.auditor import Auditor
 from strategies.audit.score_rows import mean_and_interval
 from strategies.exchange import Posted
-from strategies.guard import failure, fault, require_enough
+from strategies.guard import fault, require_enough
 from strategies.split.audit import SplitAudit
 from strategies.split.costs import record_privacy
 from strategies.split.evaluation import evaluate
@@ -271,7 +271,7 @@ class SplitFed(SplitServer):
             config = self.exchange.config(task, applied=last)
             contents[partition] = RecordDict({"config": config, **record})
         if contents:
-            self.exchange.ask(task, "train.backward", contents, lambda _, reply: failure(reply))
+            self.exchange.ask(task, "train.backward", contents)
 
     def _average(self, task: Task) -> None:
         """Collects the client halves' updates and averages them by training examples."""

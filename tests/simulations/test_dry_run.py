@@ -152,9 +152,9 @@ def test_what_cannot_run_is_refused_by_name(settings: list[str], message: str) -
 
 def test_a_measured_step_is_as_large_as_its_parts() -> None:
     """At the peak of a step there are at least weights, their gradients and the images' activations."""
-    task = Experiment.of(model="resnet20", dataset="photos").task(Pipeline())
-    step = measure(task)
-    model = task.plan.build_model()
+    plan = Experiment.of(model="resnet20", dataset="photos").plan(Pipeline())
+    step = measure(plan)
+    model = plan.build_model()
     weights = sum(parameter.numel() for parameter in model.parameters())
     assert step.parameters == weights
     assert step.peak(1) > 2 * 4 * weights
@@ -189,7 +189,7 @@ def test_messages_are_counted_as_they_are_sent(tmp_path: Path) -> None:
 def test_the_paper_sized_data_would_be_read_batch_by_batch(data: Path) -> None:
     path = next(path for path in CONFIGS if path.name == "split_table1_gpu.toml")
     settings = tomllib.loads(path.read_text()) | {"data-dir": str(data), "image-memory": 0.001}
-    loaded = Experiment.from_mapping(settings).task(Pipeline()).load_data()
+    loaded = Experiment.from_mapping(settings).plan(Pipeline()).load_data()
     assert isinstance(loaded.train.images, StoredImages)
     assert DataCard.of(loaded).input_shape == (3, 224, 224)
 
@@ -212,7 +212,7 @@ def test_no_shipped_configuration_has_a_defence_that_does_nothing() -> None:
     shipped = [Experiment.of(), *(Experiment.from_mapping(tomllib.loads(path.read_text())) for path in CONFIGS)]
     mixing = [one for one in shipped if "VisualMixer" in one.defenses]
     assert mixing
-    assert [why for one in mixing for why in idle_defenses(one, one.task(Pipeline()).data_card())] == []
+    assert [why for one in mixing for why in idle_defenses(one, one.plan(Pipeline()).data_card())] == []
 
 
 DIGITS = next(path for path in CONFIGS if path.name == "lenet_digits.toml")

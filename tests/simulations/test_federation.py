@@ -15,7 +15,7 @@ from torch import nn
 from attacks.base import AttackError, ClientUpdate
 from attacks.local_model import local_model
 from clients.records import to_tensors
-from clients.task import Task
+from clients.scenarios import read_task
 from defenses.pipeline import Pipeline
 from simulations.experiment import Experiment
 from simulations.notices import too_few_images
@@ -112,7 +112,7 @@ def test_the_final_model_is_attacked_as_the_last_round_left_it(tmp_path: Path) -
 
     def keep(partition: int, request: Message, reply: Message) -> Message:
         if request.metadata.message_type == "train.probe":
-            task = Task.from_json(request.content["config"]["task"])
+            task = read_task(request.content["config"]["task"])
             probed[task.round] = request.content["arrays"]
         return reply
 
@@ -369,6 +369,28 @@ def test_a_bad_client_costs_its_own_update_and_a_row(tmp_path: Path, kind: str) 
     assert REASONS[kind] in failed[0]["message"]
     assert [row["value"] for row in rows if row["metric"] == "clients-failed"] == [1]
     assert [row["n"] for row in rows if row["metric"] == "train-loss"] == [2]
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_client_that_does_not_evaluate_costs_its_share_of_the_test_images_and_a_row(
+    tmp_path: Path, lost: bool
+) -> None:
+    """A lost reply too: nobody was told that the accuracy was that of two clients."""
+
+    def tamper(partition: int, request: Message, reply: Message) -> Message | None:
+        if partition != 1 or request.metadata.message_type != "evaluate":
+            return reply
+        if lost:
+            return None
+        raise RuntimeError("disk full")
+
+    settings = experiment(tmp_path / "run", defenses="", rounds=1, attack_rounds="", min_usable=1.0)
+    run_experiment(LocalGrid(3, tamper), settings)
+    rows = read_lines(tmp_path / "run" / "rows.jsonl")
+    failed = [(row["round"], row["client"], row["message"]) for row in rows if row["status"] == "failed"]
+    reason = "no reply within 300 s" if lost else "RuntimeError: disk full"
+    assert failed == [(at, 1, f"evaluate: {reason}") for at in (0, 1)]
+    assert {row["n"] for row in rows if row["metric"] == "test-accuracy"} == {27}  # of 40
 
 
 def test_numbers_that_json_cannot_hold_do_not_end_the_run(tmp_path: Path) -> None:

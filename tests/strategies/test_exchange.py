@@ -2,85 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
-
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.app.error import Error
+from flwr.app import ConfigRecord, RecordDict
 from flwr.common.constant import ErrorCode
-from flwr.supercore.task_identity import TaskIdentity
 
-from strategies import exchange as module
 from strategies.exchange import MARGIN_SECONDS, Exchange
+from tests.strategies.stub_grid import Clock, StubGrid, contents
 
 NODES = {0: 103, 1: 101, 2: 102}
 """Node ids in another order than partitions."""
-
-
-@dataclass
-class Clock:
-    """Time passes only while someone sleeps."""
-
-    now: float = 1000.0
-    slept: list[float] = field(default_factory=list)
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.now += seconds
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(module, "time", clock)
-    return clock
-
-
-@dataclass
-class Node:
-    """What a node answers: the seconds until then and an error code (0: fine), message after message."""
-
-    plan: deque[tuple[float, int]]
-
-
-class StubGrid:
-    """Nodes that keep to a plan."""
-
-    def __init__(self, clock: Clock, plans: dict[int, list[tuple[float, int]]]) -> None:
-        # Who runs this process: Flower's messages cannot be made without it.
-        TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
-        self.clock = clock
-        self.nodes = {node: Node(deque(plan)) for node, plan in plans.items()}
-        self.pushed: list[Message] = []
-        self._replies: dict[str, tuple[float, Message]] = {}
-
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        ids = []
-        for message in messages:
-            identity = f"message-{len(self.pushed)}"
-            message.metadata.__dict__["_message_id"] = identity
-            self.pushed.append(message)
-            ids.append(identity)
-            plan = self.nodes[message.metadata.dst_node_id].plan
-            if plan:
-                seconds, code = plan.popleft()
-                body: Any = Error(code=code, reason="stub") if code else RecordDict(dict(message.content))
-                self._replies[identity] = self.clock.now + seconds, Message(body, reply_to=message)
-        return ids
-
-    def pull_messages(self, ids: Iterable[str]) -> list[Message]:
-        due = [one for one in ids if one in self._replies and self._replies[one][0] <= self.clock.now]
-        return [self._replies.pop(identity)[1] for identity in due]
-
-
-def contents(*partitions: int) -> dict[int, RecordDict]:
-    return {p: RecordDict({"config": ConfigRecord({"for": p})}) for p in partitions}
 
 
 def exchange_over(clock: Clock, plans: dict[int, list[tuple[float, int]]], timeout: float = 5.0) -> Exchange:

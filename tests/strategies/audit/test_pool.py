@@ -15,7 +15,7 @@ from attacks import LabelInference, Labels, UpdateHistory
 from attacks.spec import parse_attacks
 from clients.auxiliary import Auxiliary
 from clients.local_data import LocalData
-from clients.task import Task
+from clients.task import Plan
 from clients.training import LocalClient
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed
@@ -91,7 +91,7 @@ def test_a_killed_worker_loses_its_job_and_no_later_one(job: AttackJob, pool: At
 
 def test_a_job_builds_its_model_and_its_auxiliary_data_once(job: AttackJob, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    for owner, name in ((Task, "build_model"), (Auxiliary, "examples")):
+    for owner, name in ((Plan, "build_model"), (Auxiliary, "examples")):
         original = getattr(owner, name)
         monkeypatch.setattr(owner, name, lambda one, n=name, o=original: calls.append(n) or o(one))
     several = tuple(parse_attacks("LabelInference(); LossThreshold(); InvertingGradients(iterations=1, restarts=1)"))

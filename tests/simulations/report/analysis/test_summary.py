@@ -371,7 +371,7 @@ def test_studies_are_never_mixed() -> None:
 def test_a_row_says_when_privacy_and_accuracy_are_of_different_strength(
     pipeline: str, observation: str, local_steps: int, differs: bool
 ) -> None:
-    task = Experiment.of(output_dir="/tmp/x", local_steps=local_steps).task(pipeline)
-    card = PROBE | defense_strength(task, observation)
+    task = Experiment.of(output_dir="/tmp/x", local_steps=local_steps).plan(pipeline).at(1)
+    card = PROBE | defense_strength(task, one_step=observation == "probe")
     found = line(psnr(15.0, 14.0, defense="D()", setting=card))
     assert any("not the strength of the accuracy beside it" in caveat for caveat in found.caveats) is differs

@@ -1,0 +1,16 @@
+"""What tests of the server share."""
+
+from __future__ import annotations
+
+import pytest
+
+from strategies import exchange
+from tests.strategies.stub_grid import Clock
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Time as the exchange sees it."""
+    clock = Clock()
+    monkeypatch.setattr(exchange, "time", clock)
+    return clock
