@@ -26,8 +26,7 @@ from torch.nn import functional as F
 from attacks.normalisation import normalise
 from clients.data.card import DataCard
 from clients.local_data import local_batch
-from clients.split.optimizer_state import build_optimizer
-from clients.split.plan import split_plan
+from clients.split.plan import build_optimizer, split_plan
 from defenses.pipeline import Pipeline
 from simulations.experiment import Experiment
 

@@ -29,6 +29,8 @@ OWN = frozenset({"network", "calibrate", "counts", "mean-transformed"})
 """Kinds of draws behind what the client keeps to itself or sums over many images: the same whenever a pipeline asks for them."""
 RENEWED = frozenset({"train", "probe", "batches", "collect", "smash", "edge-step", "audit-step", "test-tokens"})
 """Kinds of draws that are new for every message: its reply depends on them."""
+MESSAGE = "message:"
+"""How the kinds of draws begin that the messages of further scenarios renew, as "message:upload"."""
 MOST_NOTES = 128
 """Nonces of a kind that a node remembers; older messages can no longer be audited."""
 
@@ -115,13 +117,13 @@ class Draws:
         """To be called when a message begins to be answered whose reply depends on draws of this kind.
 
         Args:
-            kind: One of ``RENEWED``.
+            kind: One of ``RENEWED``, or one that begins with ``MESSAGE``.
             pipeline: Text of the pipeline.
             server_round: The round.
             first: First number that the message is about.
             count: How many.
         """
-        if kind not in RENEWED:
+        if not _renewed(kind):
             raise ValueError(f"draws of {kind!r} are not renewed; known: {sorted(RENEWED)}")
         if self.notebook:
             self.notebook.renew(kind, pipeline, server_round, first, count)
@@ -134,7 +136,7 @@ class Draws:
         """The name of a stream.
 
         Args:
-            kind: One of ``CHOICES``, ``PROTECTED``, ``OWN`` or ``RENEWED``.
+            kind: One of ``CHOICES``, ``PROTECTED``, ``OWN`` or ``RENEWED``, or one that begins with ``MESSAGE``.
             what: Tells streams of a kind apart.
             pipeline: Text of the pipeline.
             server_round: The round.
@@ -148,7 +150,7 @@ class Draws:
             return (self.secret, "kept", kind, *what)
         if kind in OWN:
             return (self.secret, "own", kind, pipeline, *what)
-        if kind not in RENEWED:
+        if not _renewed(kind):
             raise ValueError(f"draws of {kind!r} are neither kept nor renewed: enter them in clients/draws.py")
         if self.notebook is None:
             return (self.secret, kind, *what)
@@ -171,6 +173,10 @@ def digest_of(batch: Batch, text: str) -> bytes:
         digest.update(repr(tuple(tensor.shape)).encode())
         digest.update(tensor.contiguous().numpy().tobytes())
     return digest.digest()
+
+
+def _renewed(kind: str) -> bool:
+    return kind in RENEWED or kind.startswith(MESSAGE)
 
 
 def _name(pipeline: str) -> str:

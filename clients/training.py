@@ -21,8 +21,9 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
+from clients.evaluation import device, evaluate
 from clients.federated.plan import federated_plan
-from clients.local_data import CHUNK, Client, KeptExamples, Probed, Truths, chunks, join, rows
+from clients.local_data import Client, KeptExamples, Probed, Truths, join, rows
 from clients.task import load_weights
 from defenses.base import Batch, Key, Training, TrainingDefense, Update, generator_for
 from defenses.pipeline import Pipeline
@@ -53,11 +54,6 @@ class LocalResult:
     local_steps: int
     metrics: dict[str, float]
     ledger: Ledger
-
-
-def device() -> torch.device:
-    """The GPU when this process may use one, else the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def soft_cross_entropy(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
@@ -197,31 +193,8 @@ class LocalClient(Client):
         return self.pipeline.window_sides(self.probed(target).original.images)
 
     def evaluate(self, weights: Mapping[str, Tensor]) -> dict[str, float]:
-        """Accuracy and mean loss of the global model on the local test share, on clean images and as deployed.
-
-        Returns:
-            "test-accuracy-original", "test-loss-original" and the same for "transformed" (test images protected where
-            the pipeline asks for it at inference; else equal), and "num-examples".
-        """
-        model, shown = self._model(weights).eval(), ["original"] + ["transformed"] * self.pipeline.at_inference
-        found = {f"test-{what}-{name}": 0.0 for name in shown for what in ("accuracy", "loss")}
-        for positions in chunks(self.data.num_test, CHUNK):
-            clean = self.data.test_plain(positions)
-            for name in shown:
-                batch = clean if name == "original" else self.data.protected_test("test", clean, int(positions[0]))
-                correct, loss = self._judge(model, batch)
-                found[f"test-accuracy-{name}"] += correct / self.data.num_test
-                found[f"test-loss-{name}"] += loss / self.data.num_test
-        for what in ("accuracy", "loss"):
-            found.setdefault(f"test-{what}-transformed", found[f"test-{what}-original"])
-        return {"num-examples": float(self.data.num_test), **found}
-
-    @torch.no_grad()
-    def _judge(self, model: nn.Module, batch: Batch) -> tuple[float, float]:
-        """Right answers and summed loss."""
-        truth = batch.targets.argmax(1).to(device())
-        logits = model(normalise(batch.images.to(device()), self.data.card))
-        return float((logits.argmax(1) == truth).sum()), float(F.cross_entropy(logits, truth, reduction="sum"))
+        """Accuracy and mean loss of the global model on the local test share; see ``clients.evaluation``."""
+        return evaluate(self.data, self._model(weights))
 
     def _model(self, weights: Mapping[str, Tensor]) -> nn.Module:
         return load_weights(self.task.plan.build_model(), weights).to(device())

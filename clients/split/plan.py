@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import torch
 
 from clients.models.halves import EdgeHalf, ServerHalf, SplitShape, build_split_model, default_width
 from clients.task import Plan
@@ -84,3 +87,12 @@ def split_plan(plan: Plan) -> SplitPlan:
     if not isinstance(plan, SplitPlan):
         raise TypeError(f"a run of scenario {plan.scenario!r} has no client half")
     return plan
+
+
+def build_optimizer(plan: SplitPlan, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    """The experiment's optimizer over groups of parameters that carry their own learning rates."""
+    if plan.optimizer == "adamw":
+        return torch.optim.AdamW(groups, weight_decay=plan.weight_decay)
+    return torch.optim.SGD(
+        groups, lr=0.0, momentum=plan.momentum, weight_decay=plan.weight_decay, nesterov=plan.nesterov
+    )

@@ -15,14 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from attacks.local_model import shared_tensors
+from clients.evaluation import device
 from clients.local_data import Client, LocalData, Truths, chunks
 from clients.models.halves import EdgeHalf, RawPatches
+from clients.optimizer_state import flat_state, load_flat_state
 from clients.split.audits import AuditBatches
 from clients.split.batches import SplitBatches, smashed
-from clients.split.optimizer_state import build_optimizer, flat_state, load_flat_state
-from clients.split.plan import SplitPlan, split_plan
+from clients.split.plan import SplitPlan, build_optimizer, split_plan
 from clients.task import Task, load_weights
-from clients.training import TrainingError, device, protect_gradient
+from clients.training import TrainingError, protect_gradient
 from defenses.base import Update, generator_for
 
 NETWORK = "network/"

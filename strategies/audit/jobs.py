@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from attacks.base import Attack
-from attacks.spec import parse_attacks
+from attacks.spec import parse_attacks, stages_of
 from clients.task import Task
 from strategies.audit.kinds import Kind, Observed, kind_of, part_of
 
@@ -103,3 +103,17 @@ class AttackResult:
 
     job: AttackJob
     outcomes: list[Outcome] = field(default_factory=list)
+
+
+def grouped(
+    chosen: Iterable[Attack[Any, Any]],
+) -> tuple[list[tuple[Attack[Any, Any], ...]], tuple[Attack[Any, Any], ...]]:
+    """Attacks on one round, chains beside the attack that they begin with; and attacks on all rounds."""
+    groups: dict[str, list[Attack[Any, Any]]] = {}
+    over_rounds = []
+    for attack in chosen:
+        if attack.observes_history:
+            over_rounds.append(attack)
+        else:
+            groups.setdefault(repr(stages_of(attack)[0]), []).append(attack)
+    return [tuple(group) for group in groups.values()], tuple(over_rounds)

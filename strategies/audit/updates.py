@@ -16,7 +16,7 @@ from clients.records import tensors_of, values_of
 from clients.task import Task
 from strategies.audit.auditor import Auditor
 from strategies.audit.cards import defense_strength
-from strategies.audit.jobs import AttackJob
+from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Kind, Observed
 from strategies.federated.observations import PROBE, UPDATE, SeenUpdate
 
@@ -102,8 +102,8 @@ class UpdateAudit:
         observed = Observed(task, weights, seen)
         name = f"{self.label}-r{task.round:04d}-{kind.name}"
         last = task.round == max(self.rounds[kind])
-        grouped, over_rounds = _grouped(self.attacks[kind])
-        for at, group in enumerate(grouped):
+        at_once, over_rounds = grouped(self.attacks[kind])
+        for at, group in enumerate(at_once):
             self.auditor.submit(AttackJob(f"{name}-{at:02d}", group, kind, observed, setting))
         if not over_rounds:
             return
@@ -138,20 +138,6 @@ class UpdateAudit:
             "round": task.round,
             "model_accuracy": None if accuracy is None else round(accuracy, 4),
         }
-
-
-def _grouped(
-    chosen: Iterable[Attack[Any, Any]],
-) -> tuple[list[tuple[Attack[Any, Any], ...]], tuple[Attack[Any, Any], ...]]:
-    """Attacks on one round, chains beside the attack that they begin with; and attacks on all rounds."""
-    groups: dict[str, list[Attack[Any, Any]]] = {}
-    over_rounds = []
-    for attack in chosen:
-        if attack.observes_history:
-            over_rounds.append(attack)
-        else:
-            groups.setdefault(repr(stages_of(attack)[0]), []).append(attack)
-    return [tuple(group) for group in groups.values()], tuple(over_rounds)
 
 
 def _statistics(task: Task, train_mode: bool) -> str:

@@ -11,10 +11,10 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from attacks.scoring.confusion import accuracy, macro_mcc, micro_mcc
+from clients.evaluation import device
 from clients.records import tensors_of, to_record, values_of
 from clients.split.plan import split_plan
 from clients.task import Task
-from clients.training import device
 from strategies.guard import fault
 from strategies.split.exchange import like
 from strategies.split.server import SplitServer

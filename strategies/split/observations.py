@@ -14,10 +14,10 @@ from attacks.base import Attack
 from attacks.local_model import shared_tensors
 from attacks.sender import Sender
 from attacks.smashed.base import EdgeStep, SmashedAttack, SmashedData
+from clients.evaluation import device
 from clients.models.halves import EdgeHalf, ServerHalf
 from clients.split.plan import split_plan
 from clients.task import load_weights
-from clients.training import device
 from defenses.base import Update
 from strategies.audit.kinds import Kind, Observed, Seen, part_of
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attacks.local_model import shared_tensors
+from clients.evaluation import device
 from clients.split.plan import SplitPlan
-from clients.training import device
 from strategies.audit.auditor import Auditor
 from strategies.split.exchange import SplitExchange
 from strategies.split.observations import EDGE, SERVER

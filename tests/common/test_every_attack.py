@@ -28,15 +28,14 @@ from attacks import (
     score,
 )
 from attacks.registry import ATTACKS
-from attacks.smashed.base import SmashedData
 from defenses.base import Batch
 from defenses.spec import parse_statements
 from tests.attacks.wire import CLASSES, MEAN, STD, classes, observe, pictures, sigmoid_net
 from tests.common.any_attack import pipelines_against, quick
 
 EVERY: dict[str, Callable[..., Any]] = ATTACKS  # concrete ones: Refinement is not among them
-# Attacks on smashed data meet other observations: see test_every_smashed_attack.py.
-NAMES = {name: cls for name, cls in EVERY.items() if cls.observes is not SmashedData}
+# Attacks that meet other observations have tests of their own, such as test_every_smashed_attack.py.
+NAMES = {name: cls for name, cls in EVERY.items() if issubclass(cls.observes, ClientUpdate)}
 # (attack, one of the defences that name it as their adaptive attack): what it learns differs with each.
 AGAINST = [(name, defense) for name in NAMES for defense in pipelines_against(name)]
 

@@ -16,9 +16,9 @@ from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
 from clients.local_data import LocalData
 from clients.models.halves import EdgeHalf, RawPatches
-from clients.split.optimizer_state import build_optimizer, flat_state, load_flat_state
+from clients.optimizer_state import flat_state, load_flat_state
 from clients.split.passes import SplitPasses
-from clients.split.plan import SplitPlan, split_plan
+from clients.split.plan import SplitPlan, build_optimizer, split_plan
 from clients.split.training import (
     NETWORK,
     EdgeState,

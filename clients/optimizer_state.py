@@ -1,23 +1,11 @@
-"""The optimizers of both halves of a split model, and what they remember as tensors that can be kept and sent."""
+"""What optimizers remember, as tensors that can be kept and sent."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
-
-from clients.split.plan import SplitPlan
-
-
-def build_optimizer(plan: SplitPlan, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-    """The experiment's optimizer over groups of parameters that carry their own learning rates."""
-    if plan.optimizer == "adamw":
-        return torch.optim.AdamW(groups, weight_decay=plan.weight_decay)
-    return torch.optim.SGD(
-        groups, lr=0.0, momentum=plan.momentum, weight_decay=plan.weight_decay, nesterov=plan.nesterov
-    )
 
 
 def flat_state(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
