@@ -47,6 +47,7 @@ from attacks.smashed.server_prediction import ServerPrediction
 from attacks.smashed.token_decoder import TokenDecoder
 from attacks.smashed.token_intersection import TokenIntersection
 from attacks.smashed.token_jigsaw import TokenJigsaw
+from attacks.uploads.base import AsUploaded
 
 __all__ = [
     "DLG",
@@ -55,6 +56,7 @@ __all__ = [
     "AdamL1",
     "AdamL2",
     "AdaptiveDecoder",
+    "AsUploaded",
     "Attack",
     "AttackError",
     "ClassGAN",

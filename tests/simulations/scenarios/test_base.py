@@ -33,7 +33,7 @@ def read_anew() -> Iterator[None]:
 
 
 def test_every_scenario_has_a_client_side() -> None:
-    assert list(scenarios()) == list(client_sides()) == ["federated", "split"]
+    assert list(scenarios()) == list(client_sides()) == ["federated", "outsourced", "split"]
     assert all(name == one.name for name, one in scenarios().items())
 
 

@@ -1,0 +1,60 @@
+"""What the server of outsourced training sees: protected images with their labels; and the attack that any other must beat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from attacks.base import Attack, AttackError, Reconstruction, TrainingUpdate
+
+
+@dataclass(frozen=True)
+class UploadedImages:
+    """Images that one client uploaded in one batch.
+
+    Attributes:
+        images: (B, C, H, W), after all input defences; in [0, 1] unless a defence leaves that range.
+        labels: (B,) int64, the classes that came with them; of a mixed label the largest part.
+        window_sides: Always None: nobody is told the true windows of what was uploaded.
+    """
+
+    images: Tensor
+    labels: Tensor
+    window_sides: Tensor | None = None
+
+
+class TrainedModel(TrainingUpdate):
+    """The model that the server trained on all uploads, as an update of nothing: whoever gets the model can attack it."""
+
+
+@dataclass(frozen=True, repr=False)
+class AsUploaded(Attack[UploadedImages, Reconstruction]):
+    """Takes the images as they were uploaded: what a defence of images hides from who merely looks.
+
+    Refinements go on from it, without any inversion before them: ``AsUploaded() | LearnedRestorer()``.
+
+    Source: VisualMixer (Li et al., NDSS 2024), section III-A: the server holds the obfuscated images.
+    """
+
+    observes: ClassVar[type] = UploadedImages
+    begins_chains: ClassVar[bool] = True
+    source: ClassVar[str] = "VisualMixer (NDSS 2024), threat model"
+    threat: ClassVar[str] = "the uploaded images; no auxiliary data"
+    quick: ClassVar[Mapping[str, Any]] = {}
+
+    def attack_many(
+        self, observations: Sequence[UploadedImages], generators: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        """One guess for each upload; nothing is random."""
+        return [self._attack(observation) for observation, _ in zip(observations, generators, strict=True)]
+
+    def _attack(self, observation: UploadedImages) -> Reconstruction:
+        images = observation.images.float()
+        guess = Reconstruction(images.clamp(0, 1), observation.labels)
+        if torch.isfinite(images).all():
+            return guess
+        return guess.failed(AttackError("the uploaded images are not finite"))

@@ -1,0 +1,15 @@
+"""The report's section on outsourced training."""
+
+from __future__ import annotations
+
+from simulations.report.sections.base import Section
+from simulations.report.sections.outsourced.analysis import outsourced_training
+from simulations.report.sections.outsourced.template import OUTSOURCED
+
+SECTION = Section(
+    name="outsourced",
+    title="Outsourced training",
+    view=outsourced_training,
+    template=OUTSOURCED,
+    pictures_show="the images as they were uploaded",
+)

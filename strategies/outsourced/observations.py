@@ -1,0 +1,100 @@
+"""What the server of outsourced training observes: the uploads, and the model that it trained on them itself."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from attacks.base import Attack, TrainingUpdate
+from attacks.refinement.base import Refinement
+from attacks.spec import stages_of
+from attacks.uploads.base import TrainedModel, UploadedImages
+from clients.task import Plan, whole_model_plan
+from defenses.base import Batch
+from strategies.audit.kinds import Kind, Observed, Seen
+from strategies.outsourced.training import train_alone
+
+
+@dataclass(frozen=True)
+class SeenUpload(Seen):
+    """Attacked images of one batch of an upload.
+
+    Attributes:
+        images: (B, C, H, W), as they came.
+        labels: (B,) int64.
+    """
+
+    images: Tensor
+    labels: Tensor
+
+
+class Outsourced(Kind):
+    """Kinds of this scenario: models of the attacker's own are trained as the server trains."""
+
+    def train(self, plan: Plan) -> Callable[[Batch, int], nn.Module]:
+        """On the server's own examples, protected as if a client had uploaded them."""
+        return functools.partial(train_alone, whole_model_plan(plan))
+
+
+class Upload(Outsourced):
+    """Uploaded images, which keep their rows."""
+
+    name: ClassVar[str] = "upload"
+    title: ClassVar[str] = "uploaded images"
+    plural: ClassVar[str] = "uploaded images"
+    observation: ClassVar[type] = UploadedImages
+    seen: ClassVar[type[Seen]] = SeenUpload
+    start: ClassVar[str] = "AsUploaded()"
+    paired: ClassVar[bool] = True
+
+    def meant(self, attack: Attack[Any, Any]) -> bool:
+        """Also refinements, which need no inversion before them here."""
+        return isinstance(attack, Refinement) or super().meant(attack)
+
+    def observations(self, observed: Observed) -> list[Any]:
+        """The attacked images."""
+        return [UploadedImages(seen.images, seen.labels) for seen in observed.seen if isinstance(seen, SeenUpload)]
+
+
+class Model(Outsourced):
+    """The trained model, once for each client, whose examples it may give away."""
+
+    name: ClassVar[str] = "model"
+    title: ClassVar[str] = "trained model"
+    plural: ClassVar[str] = "trained models"
+    observation: ClassVar[type] = TrainedModel
+    seen: ClassVar[type[Seen]] = Seen
+    start: ClassVar[str] = "LossThreshold()"
+    chosen: ClassVar[bool] = False
+
+    def suits(self, attack: Attack[Any, Any]) -> bool:
+        """Whether it attacks what a client's training left behind, and starts from the model alone."""
+        return issubclass(stages_of(attack)[0].observes, TrainingUpdate)
+
+    def meant(self, attack: Attack[Any, Any]) -> bool:
+        """As ``suits``."""
+        return issubclass(attack.observes, TrainingUpdate)
+
+    def observations(self, observed: Observed) -> list[Any]:
+        """The model, as an update that moves nothing."""
+        plan, model = whole_model_plan(observed.task.plan), observed.model()
+        nothing = {name: torch.zeros_like(tensor) for name, tensor in observed.weights.items()}
+        card = plan.data_card()
+        return [
+            TrainedModel(
+                model=model, update=nothing, input_shape=card.input_shape, mean=card.mean, std=card.std,
+                num_examples=seen.num_examples, batch_size=plan.batch_size, local_steps=1,
+                learning_rate=observed.task.learning_rate, weight_decay=plan.weight_decay, momentum=plan.momentum,
+                nesterov=plan.nesterov,
+            )
+            for seen in observed.seen
+        ]  # fmt: skip
+
+
+UPLOAD, MODEL = Upload(), Model()
+KINDS = (UPLOAD, MODEL)

@@ -1,0 +1,202 @@
+"""The server of outsourced training: collects what clients upload, trains on it, and lets attacks at it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Message, RecordDict
+from torch import Tensor
+
+from attacks.base import Attack
+from clients.local_data import chunks
+from clients.outsourced.uploads import UPLOAD_ROUND
+from clients.records import tensors_of, to_record, values_of
+from clients.task import Task, WholeModelPlan
+from defenses.base import Batch
+from strategies.audit.auditor import Auditor
+from strategies.audit.jobs import AttackJob, grouped
+from strategies.audit.kinds import Kind, Observed, Seen
+from strategies.audit.score_rows import mean_and_interval
+from strategies.guard import GuardedExchange, TooFewReplies, fault
+from strategies.outsourced.observations import MODEL, UPLOAD, SeenUpload
+from strategies.outsourced.training import CentralTraining
+
+
+class OutsourcedServer:
+    """Trains one pipeline's model.
+
+    Args:
+        plan: What the run fixes.
+        auditor: Queues attacks and has them scored.
+        sizes: Partition -> training examples of the client.
+        attacks: Kind of observation -> attacks on it.
+        attack_rounds: Attacked rounds; ``plan.rounds`` + 1 is the model after the last one.
+        min_usable: Share of the clients that must answer usably, or the run stops.
+        batches_per_message: Batches of an upload in one message.
+        label: Short name of the pipeline for file names.
+    """
+
+    def __init__(
+        self,
+        plan: WholeModelPlan,
+        auditor: Auditor,
+        sizes: Mapping[int, int],
+        attacks: Mapping[Kind, Iterable[Attack[Any, Any]]],
+        attack_rounds: Iterable[int],
+        min_usable: float,
+        batches_per_message: int,
+        label: str,
+    ) -> None:
+        self.plan, self.auditor, self.sizes, self.label = plan, auditor, dict(sorted(sizes.items())), label
+        self.attacks = {kind: tuple(chosen) for kind, chosen in attacks.items()}
+        self.attack_rounds = frozenset(attack_rounds)
+        self.exchange = GuardedExchange(auditor.exchange, auditor.recorder, min_usable)
+        self.batches_per_message = batches_per_message
+        self.accuracy: float | None = None
+        """Of the current model on clean test images."""
+        self.uploads: dict[int, list[Batch]] = {}
+        """Partition -> the batches of its upload."""
+        self._training: CentralTraining | None = None
+
+    # Uploads ------------------------------------------------------------------------------------------------------------
+
+    def collect(self) -> None:
+        """Asks every client for its upload; one that fails is asked no more, and what it has sent is used.
+
+        Raises:
+            TooFewReplies: When too few clients answer.
+        """
+        task = self.plan.at(UPLOAD_ROUND)
+        work = {partition: chunks(size, self.plan.batch_size) for partition, size in self.sizes.items()}
+        seconds = dict.fromkeys(work, 0.0)
+        standing = set(work)
+        for first in range(0, max(map(len, work.values())), self.batches_per_message):
+            asked = [partition for partition in work if partition in standing and first < len(work[partition])]
+            config = self.exchange.config(task, first=first, count=self.batches_per_message)
+            answers = self.exchange.ask(
+                task, "train.upload", {p: RecordDict({"config": config}) for p in asked}, self._fault_in(first, work)
+            )
+            standing -= set(asked) - set(answers)
+            for partition, reply in answers.items():
+                images, targets = tensors_of(reply, "images"), tensors_of(reply, "targets")
+                mine = self.uploads.setdefault(partition, [])
+                mine += [Batch(images[name], targets[name]) for name in sorted(images, key=int)]
+                told = values_of(reply, "metrics").get("train-seconds")
+                seconds[partition] += told if isinstance(told, int | float) else 0.0
+        if not self.uploads:
+            raise TooFewReplies(f"{self.plan.pipeline or 'no defence'}: no client uploaded anything")
+        whole = [batch for partition in sorted(self.uploads) for batch in self.uploads[partition]]
+        examples = Batch(torch.cat([b.images for b in whole]), torch.cat([b.targets for b in whole]))
+        self._training = CentralTraining(self.plan, examples, ("outsourced", self.plan.seed))
+        self._record_uploads(task, len(work) - len(standing), seconds)
+
+    def _fault_in(self, first: int, work: Mapping[int, list[Tensor]]) -> Any:
+        card = self.plan.data_card()
+
+        def fault_in(partition: int, reply: Message) -> str:
+            sizes = [len(batch) for batch in work[partition][first : first + self.batches_per_message]]
+            for record, shape in (("images", card.input_shape), ("targets", (card.num_classes,))):
+                expected = {
+                    str(first + at): np.broadcast_to(np.float32(0), (size, *shape)) for at, size in enumerate(sizes)
+                }
+                if why := fault(reply, expected, record):
+                    return why
+            return ""
+
+        return fault_in
+
+    def _record_uploads(self, task: Task, failed: int, seconds: Mapping[int, float]) -> None:
+        row = self.auditor.recorder.row
+        sent = [sum(b.images.nbytes + b.targets.nbytes for b in mine) for mine in self.uploads.values()]
+        row(task, metric="clients-failed", value=failed, n=len(self.sizes))
+        row(task, metric="upload-bytes", **mean_and_interval([float(size) for size in sent]))
+        row(task, metric="upload-seconds", **mean_and_interval([seconds[p] for p in self.uploads]))
+        images = sum(len(batch) for mine in self.uploads.values() for batch in mine)
+        row(task, metric="uploaded-images", value=images, n=len(self.uploads))
+
+    @property
+    def training(self) -> CentralTraining:
+        """The training on the uploads, which are collected first."""
+        if self._training is None:
+            self.collect()
+        assert self._training is not None
+        return self._training
+
+    # Rounds -------------------------------------------------------------------------------------------------------------
+
+    def train_round(self, server_round: int) -> None:
+        """Attacks what the round begins with if it is to be attacked, then trains."""
+        training = self.training
+        self.observe_model(server_round)
+        task = self.plan.at(server_round)
+        loss, seconds = training.run_round(task)
+        row = self.auditor.recorder.row
+        row(task, metric="train-loss", value=loss, n=len(training.examples))
+        row(task, metric="server-seconds", value=seconds)
+
+    def evaluate_round(self, server_round: int) -> None:
+        """Means over the clients' test examples, and a row for each; who cannot evaluate leaves a row and ends nothing."""
+        task = self.plan.at(server_round)
+        content = RecordDict({"config": self.exchange.config(task), "arrays": to_record(self.training.weights())})
+        asked = dict.fromkeys(self.sizes, content)
+        good = self.exchange.receive(task, self.exchange.post("evaluate", asked), at_least=0.0)
+        found = [values_of(reply, "metrics") for reply in good.values()]
+        if not found:
+            return
+        total = sum(int(one["num-examples"]) for one in found)
+        for name in sorted(set(found[0]) - {"num-examples"}):
+            metric, _, reference = name.rpartition("-")
+            mean = sum(float(one[name]) * int(one["num-examples"]) for one in found) / total
+            self.auditor.recorder.row(task, metric=metric, reference=reference, value=mean, n=total)
+            if name == "test-accuracy-original":
+                self.accuracy = mean
+
+    # Attacks ------------------------------------------------------------------------------------------------------------
+
+    def observe_model(self, server_round: int) -> None:
+        """Attacks the uploads in the first attacked round, as they never change, and any model that was trained before."""
+        self.auditor.collect()
+        if server_round not in self.attack_rounds:
+            return
+        task = self.plan.at(server_round)
+        if server_round == min(self.attack_rounds) and self.attacks[UPLOAD]:
+            self._observe(task, UPLOAD, [seen for p in self.uploads for seen in self._attacked(p)])
+        if server_round > 1 and self.attacks[MODEL]:
+            self._observe(task, MODEL, [Seen(p, 0, sum(map(len, mine))) for p, mine in self.uploads.items()])
+
+    def _attacked(self, partition: int) -> list[SeenUpload]:
+        """The attacked images of a client: the first ones of its first batches."""
+        found = []
+        for target, batch in enumerate(self.uploads[partition][: self.plan.probe_targets]):
+            images, targets = batch.images[: self.plan.probe_images], batch.targets[: self.plan.probe_images]
+            found.append(SeenUpload(partition, target, len(images), images, targets.argmax(1)))
+        return found
+
+    def _observe(self, task: Task, kind: Kind, seen: list[Any]) -> None:
+        setting = self._setting(task, kind, seen)
+        judges = self.auditor.baselines(task, kind, sorted({one.partition for one in seen}), setting)
+        seen = [one for one in seen if one.partition in judges]
+        if not seen:
+            return
+        observed = Observed(task, self.training.weights(), seen)
+        at_once, over_rounds = grouped(self.attacks[kind])
+        for at, group in enumerate([*at_once, *((attack,) for attack in over_rounds)]):
+            name = f"{self.label}-r{task.round:04d}-{kind.name}-{at:02d}"
+            self.auditor.submit(AttackJob(name, group, kind, observed, setting))
+
+    def _setting(self, task: Task, kind: Kind, seen: list[Seen]) -> dict[str, Any]:
+        """The threat card: what the server saw and knew."""
+        return {
+            "observation": kind.title,
+            "num_classes": task.plan.data_card().num_classes,
+            "images": max(one.num_examples for one in seen),
+            "labels": "uploaded with the images",
+            "uploads_of_an_image": 1,
+            "auxiliary_data": "none",
+            "randomness": self.auditor.randomness,
+            "round": task.round,
+            "model_accuracy": None if self.accuracy is None else round(self.accuracy, 4),
+        }
