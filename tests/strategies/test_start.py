@@ -123,7 +123,7 @@ def test_what_start_is_given_reaches_clients_and_server(tmp_path: Path) -> None:
         kind, config = request.metadata.message_type, values_of(request, "config")
         if kind in ("train", "evaluate"):
             mine = read_task(config["task"])
-            told.append((kind, mine.round, config.get("mood"), mine.dataset == "mnist-5k"))
+            told.append((kind, mine.round, config.get("mood"), mine.plan.dataset == "mnist-5k"))
         return reply
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
