@@ -15,7 +15,7 @@ from torch import Tensor
 from attacks.base import Attack
 from attacks.local_model import shared_tensors
 from clients.records import tensors_of, to_record, to_tensors, values_of
-from clients.task import Task, WholeModelPlan
+from clients.task import Plan, Task, whole_model_plan
 from defenses.base import generator_for
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
@@ -47,13 +47,14 @@ class CuriousFedAvg(FedAvg):
         label: Short name of the pipeline for file names, such as "p02".
 
     Raises:
+        TypeError: When the plan is of a scenario that trains no whole model.
         TooFewReplies: When a round leaves too few usable replies.
     """
 
     def __init__(
         self,
         *,
-        plan: WholeModelPlan,
+        plan: Plan,
         auditor: Auditor,
         probe_attacks: Iterable[Attack[Any, Any]] = (),
         update_attacks: Iterable[Attack[Any, Any]] = (),
@@ -63,8 +64,8 @@ class CuriousFedAvg(FedAvg):
         min_usable: float = 0.5,
         label: str = "p00",
     ) -> None:
+        self.plan = whole_model_plan(plan)
         super().__init__(fraction_train=fraction_train, min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
-        self.plan = plan
         self.auditor = auditor
         self.exchange = auditor.exchange
         self.recorder = auditor.recorder

@@ -24,6 +24,7 @@ from strategies.curious import CuriousFedAvg
 from strategies.federated.observations import PROBE, UPDATE
 from strategies.guard import TooFewReplies
 from tests.local_grid import LocalGrid, Tamper
+from tests.simulations.split.test_run import split_experiment
 from tests.simulations.test_federation import experiment, untimed
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "own_server.md"
@@ -123,7 +124,7 @@ def test_what_start_is_given_reaches_clients_and_server(tmp_path: Path) -> None:
         kind, config = request.metadata.message_type, values_of(request, "config")
         if kind in ("train", "evaluate"):
             mine = read_task(config["task"])
-            told.append((kind, mine.round, config.get("mood"), mine.dataset == "mnist-5k"))
+            told.append((kind, mine.round, config.get("mood"), mine.plan.dataset == "mnist-5k"))
         return reply
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
@@ -190,3 +191,9 @@ def test_the_documented_server_runs(tmp_path: Path) -> None:
         assert named <= {row["attack"] for row in mine}
         assert {row["round"] for row in mine if row["attack"] in named} == {1, 2, 3}
     assert "VisualMixer" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_a_plan_of_another_scenario_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
+    settings = split_experiment(tmp_path / "run")
+    with pytest.raises(TypeError, match="scenario 'split' trains no whole model"):
+        CuriousFedAvg(plan=settings.plan(Pipeline()), auditor=None)  # type: ignore[arg-type]
