@@ -55,7 +55,7 @@ class AuditBatches:
         return self.batches.transmissions(max(first_round, 1), last_round)[chosen]
 
     def targets(self, target: int) -> Tensor:
-        """Class probabilities (B, K) of the first sending of an audit batch, which the server knows as it does in training."""
+        """Class probabilities (B, K) of the first transmission of an audit batch, which the server knows as it does in training."""
         return self._shown(target, 0).targets
 
     def orders(self, target: int, transmissions: int, num_tokens: int) -> Tensor:
@@ -67,7 +67,7 @@ class AuditBatches:
         return torch.stack(orders)
 
     def step(self, edge: EdgeHalf, target: int, gradient: Tensor) -> Update:
-        """The update of one plain step of SGD on the first sending of an audit batch, through the update defences.
+        """The update of one plain step of SGD on the first transmission of an audit batch, through the update defences.
 
         An edge-training defence adds nothing to this step: its penalty is left out.
         """
@@ -88,10 +88,10 @@ class AuditBatches:
         }
         return self.data.pipeline.protect_update(update, key)
 
-    def _key(self, target: int, sending: int) -> Key:
-        return self.data.key("smash", self.task.round, target, sending, number=target)
+    def _key(self, target: int, transmission: int) -> Key:
+        return self.data.key("smash", self.task.round, target, transmission, number=target)
 
-    def _examples(self, target: int, sending: int) -> Tensor:
+    def _examples(self, target: int, transmission: int) -> Tensor:
         """Positions in the audit pool; the attacked ones are the same in all rounds and pipelines, so that curves compare.
 
         No image is attacked in two batches as long as there are enough.
@@ -101,15 +101,17 @@ class AuditBatches:
         order = order.roll(-target * self.task.plan.probe_images)
         attacked, rest = order[: self.task.plan.probe_images], order[self.task.plan.probe_images :]
         company = max(min(self.task.plan.batch_size, size) - len(attacked), 0)
-        drawn = torch.randperm(len(rest), generator=generator_for(*self._key(target, sending), "company"))[:company]
+        drawn = torch.randperm(len(rest), generator=generator_for(*self._key(target, transmission), "company"))[
+            :company
+        ]
         return torch.cat([attacked, rest[drawn]])
 
-    def _shown(self, target: int, sending: int) -> Batch:
-        return self._view(target, sending).seen
+    def _shown(self, target: int, transmission: int) -> Batch:
+        return self._view(target, transmission).seen
 
-    def _view(self, target: int, sending: int) -> Probed:
+    def _view(self, target: int, transmission: int) -> Probed:
         """An audit batch before the defences and as it enters the embedding; test images are neither cropped nor mirrored."""
-        chosen, key = self._examples(target, sending), self._key(target, sending)
+        chosen, key = self._examples(target, transmission), self._key(target, transmission)
         if self.task.plan.auxiliary_data != "private":
             return self.data.view(chosen, key)
         clean = self.data.test_plain(chosen)

@@ -182,9 +182,9 @@ def test_the_audit_finds_the_images_that_a_probe_was_computed_on() -> None:
         seen = node.client().probed(target).seen
         model = load_weights(task.plan.build_model(), weights)
         loss = F.cross_entropy(model(normalise(seen.images, task.plan.data_card())), seen.targets)
-        slopes = torch.autograd.grad(loss, list(model.parameters()))
-        for (name, _), slope in zip(model.named_parameters(), slopes, strict=True):
-            torch.testing.assert_close(update[name], -0.1 * slope, atol=1e-6, rtol=1e-4)
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        for (name, _), own in zip(model.named_parameters(), gradients, strict=True):
+            torch.testing.assert_close(update[name], -0.1 * own, atol=1e-6, rtol=1e-4)
 
 
 def test_the_audit_finds_whom_a_round_trained_on() -> None:

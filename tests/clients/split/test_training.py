@@ -212,18 +212,18 @@ def test_learning_rates_of_the_halves_are_their_own() -> None:
 def test_gradients_of_one_message_are_all_taken_at_the_weights_their_batches_were_sent_with() -> None:
     one, gradients = client(), [some_gradient(client(), seed) for seed in (0, 1)]
     start = initial(one)
-    slopes = []
+    taken = []
     for number, gradient in enumerate(gradients, start=2):
         edge = one.load_edge(start.weights)
         (one.batches.smash(edge, number).features * gradient).sum().backward()
-        slopes.append({name: parameter.grad for name, parameter in edge.named_parameters()})
+        taken.append({name: parameter.grad for name, parameter in edge.named_parameters()})
     late = one.apply_gradients(start, 2, gradients)
     assert late.steps == 2
     rate, decay, momentum = TASK.learning_rate, TASK.plan.weight_decay, TASK.plan.momentum
     for name, weight in start.weights.items():
-        velocity = slopes[0][name] + decay * weight
+        velocity = taken[0][name] + decay * weight
         middle = weight - rate * velocity
-        velocity = momentum * velocity + slopes[1][name] + decay * middle
+        velocity = momentum * velocity + taken[1][name] + decay * middle
         torch.testing.assert_close(late.weights[name], middle - rate * velocity, atol=1e-6, rtol=1e-5)
     in_turn = one.apply_gradients(one.apply_gradients(start, 2, gradients[:1]), 3, gradients[1:])
     assert not close(in_turn.weights, late.weights, 1e-6)
@@ -387,12 +387,12 @@ def test_the_simulated_attacker_is_trained_by_adam_on_its_own_loss_and_stays_at_
     against = torch.autograd.grad((sent.features * gradient).sum() - 2 * mse, list(edge.parameters()))
     later = one.apply_gradients(state, 1, [gradient])
     first = [state.optimizer[f"1/{at}/exp_avg"] for at in range(len(names))]
-    for at, slope in enumerate(own):
+    for at, gradient in enumerate(own):
         torch.testing.assert_close(
-            later.optimizer[f"1/{at}/exp_avg"], 0.9 * first[at] + 0.1 * slope, atol=1e-7, rtol=1e-4
+            later.optimizer[f"1/{at}/exp_avg"], 0.9 * first[at] + 0.1 * gradient, atol=1e-7, rtol=1e-4
         )
-    for at, (slope, (name, weight)) in enumerate(zip(against, edge.named_parameters(), strict=True)):
-        velocity = 0.9 * state.optimizer[f"0/{at}/momentum_buffer"] + slope + TASK.plan.weight_decay * weight
+    for at, (gradient, (name, weight)) in enumerate(zip(against, edge.named_parameters(), strict=True)):
+        velocity = 0.9 * state.optimizer[f"0/{at}/momentum_buffer"] + gradient + TASK.plan.weight_decay * weight
         expected = (weight - TASK.learning_rate * velocity).detach()
         torch.testing.assert_close(later.weights[name], expected, atol=1e-6, rtol=1e-4)
 
@@ -463,9 +463,9 @@ def test_an_audit_batch_is_of_the_size_of_training_and_changes_behind_the_attack
     assert sent.shape == (3, TASK.plan.batch_size, 16, 16)
     attacked = edge.embed(normalise(one.audits.truth(0).original.images, one.data.card))
     pool = edge.embed(normalise(one.data.originals().images, one.data.card))
-    for sending in sent:
-        torch.testing.assert_close(sending[:2], attacked, atol=1e-6, rtol=1e-5)
-        distance = (sending[:, None] - pool).abs().amax((2, 3))
+    for transmission in sent:
+        torch.testing.assert_close(transmission[:2], attacked, atol=1e-6, rtol=1e-5)
+        distance = (transmission[:, None] - pool).abs().amax((2, 3))
         found = distance.argmin(1)
         assert distance.amin(1).max() < 1e-5, "all of them are the client's"
         assert len(set(found.tolist())) == TASK.plan.batch_size, "and different ones"
@@ -484,8 +484,8 @@ def test_the_told_order_is_the_order_of_the_sending(pipeline: str) -> None:
     orders = one.audits.orders(1, 2, 16)
     assert orders.shape == (2, TASK.plan.batch_size, 16)
     assert not torch.equal(orders[0], orders[1])
-    for sending, unshuffled, order in zip(sent, tokens, orders, strict=True):
-        torch.testing.assert_close(sending, unshuffled.flatten(0, 1)[order], atol=1e-6, rtol=1e-5)
+    for transmission, unshuffled, order in zip(sent, tokens, orders, strict=True):
+        torch.testing.assert_close(transmission, unshuffled.flatten(0, 1)[order], atol=1e-6, rtol=1e-5)
     later = client(edge_blocks=0, pipeline=pipeline, round=2).audits.orders(1, 2, 16)
     assert not torch.equal(later, orders), "each round shuffles anew"
 

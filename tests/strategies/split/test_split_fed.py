@@ -218,19 +218,19 @@ def test_several_clients_against_a_slow_loop(tmp_path: Path, count: int) -> None
             # Two waves take turns; inside of one the server steps row by row.
             for wave in ([0, 2], [1]):
                 columns = [[(p, b) for b in sent[at, p][turn]] for p in wave if turn < len(sent[at, p])]
-                slopes: dict[int, list[tuple[Tensor, ...]]] = {p: [] for p in wave}
+                gradients: dict[int, list[tuple[Tensor, ...]]] = {p: [] for p in wave}
                 for partition, examples in filter(None, itertools.chain.from_iterable(itertools.zip_longest(*columns))):
                     images, classes = data[partition]
                     theirs.zero_grad()
                     loss = F.cross_entropy(server(edges[partition](images[examples])), classes[examples])
-                    slopes[partition].append(
+                    gradients[partition].append(
                         torch.autograd.grad(loss, list(edges[partition].parameters()), retain_graph=True)
                     )
                     loss.backward()
                     theirs.step()
-                for partition, steps in slopes.items():
-                    for slope in steps:
-                        for parameter, gradient in zip(edges[partition].parameters(), slope, strict=True):
+                for partition, steps in gradients.items():
+                    for step in steps:
+                        for parameter, gradient in zip(edges[partition].parameters(), step, strict=True):
                             parameter.grad = gradient
                         ours[partition].step()
         with torch.no_grad():
