@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,7 +101,7 @@ class LocalRuntime:
         # JSON's strings, numbers and booleans are valid TOML values.
         settings.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in config.items()))
         command = [
-            self._flwr, "run", str(app or app_folder(self.home)), "local", "--stream", "--run-config", str(settings),
+            self._flwr, "run", str(app or app_folder(self.home, config)), "local", "--stream", "--run-config", str(settings),
             "--federation-config", resources.federation_config(),
         ]  # fmt: skip
         with self.log_path.open("ab") as log:
@@ -165,14 +166,22 @@ def free_port() -> int:
     raise LaunchError(f"none of {PORT_TRIES} ports from {PORTS.start} to {PORTS.stop - 1} is free on 127.0.0.1")
 
 
-def app_folder(scratch: Path) -> Path:
-    """The Flower app: the checkout, or a copy made in ``scratch`` when fedveil was installed from a wheel."""
-    if (ROOT / "pyproject.toml").is_file() and (ROOT / "clients" / "app.py").is_file():
+def app_folder(scratch: Path, config: Mapping[str, Any]) -> Path:
+    """The Flower app: the checkout, or a copy made in ``scratch`` when fedveil was installed from a wheel.
+
+    Flower takes no setting that the app's own file does not name, and a scenario of another package has settings of its own: then
+    the copy's file names them, too.
+    """
+    checkout = (ROOT / "pyproject.toml").is_file() and (ROOT / "clients" / "app.py").is_file()
+    text = (ROOT / ("pyproject.toml" if checkout else "simulations/app_pyproject.toml")).read_text()
+    unnamed = config.keys() - tomllib.loads(text)["tool"]["flwr"]["app"]["config"].keys()
+    if checkout and not unnamed:
         return ROOT
     app = scratch / "fedveil"
     for package in PACKAGES:
         shutil.copytree(ROOT / package, app / package, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "simulations" / "app_pyproject.toml", app / "pyproject.toml")
+    named = "".join(f"{key} = {json.dumps(config[key])}\n" for key in sorted(unnamed))
+    (app / "pyproject.toml").write_text(text.replace("[tool.flwr.app.config]\n", f"[tool.flwr.app.config]\n{named}", 1))
     return app
 
 

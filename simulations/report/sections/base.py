@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from defenses.registry import RegistryError, offered
 from simulations.report.analysis.study import Study
 from simulations.report.analysis.summary import Line
 
@@ -37,7 +38,21 @@ class Section:
 
 @functools.cache
 def sections() -> tuple[Section, ...]:
-    """Those of the folders beside this module, by name."""
+    """Those of the folders beside this module, by name, and those of other packages, by entry points of the group "fedveil.sections".
+
+    Raises:
+        RegistryError: Of another package: when one cannot be loaded, or has a name that is taken.
+    """
     here = __package__ or "simulations.report.sections"
     folders = sorted(info.name for info in pkgutil.iter_modules([str(Path(__file__).parent)]) if info.ispkg)
-    return tuple(importlib.import_module(f"{here}.{folder}").SECTION for folder in folders)
+    found: dict[str, Section] = {}
+    for folder in folders:
+        own: Section = importlib.import_module(f"{here}.{folder}").SECTION
+        found[own.name] = own
+    for _, where, section in offered("fedveil.sections"):
+        if not isinstance(section, Section):
+            raise RegistryError(f"{where} is no Section but {type(section).__name__}")
+        if section.name in found:
+            raise RegistryError(f"{where}: there is another section {section.name!r}; rename one of them")
+        found[section.name] = section
+    return tuple(found.values())
