@@ -38,7 +38,7 @@ class Section:
 
 @functools.cache
 def sections() -> tuple[Section, ...]:
-    """Those of the folders beside this module, by name, and those of other packages, by entry points of the group "fedveil.sections".
+    """Those of the folders beside this module, by name, and those of other packages (entry points "fedveil.sections").
 
     Raises:
         RegistryError: Of another package: when one cannot be loaded, or has a name that is taken.
