@@ -272,10 +272,10 @@ def _card(job: AttackJob, attack: str) -> dict[str, Any]:
     """What the attack itself adds to the threat card."""
     stages, task = parse_attacks(attack)[0], job.task
     told = [bound for bound in (job.setting.get("upper_bound", ""), stages.upper_bound) if bound]
-    bound = {"upper_bound": " and ".join(told)} if told else {}
+    found: dict[str, Any] = stages.card() | ({"upper_bound": " and ".join(told)} if told else {})
     if not stages.needs_auxiliary:
-        return bound
-    return bound | {"auxiliary_data": AUXILIARY.get(task.auxiliary_data, f"data set {task.auxiliary_data}")}
+        return found
+    return found | {"auxiliary_data": AUXILIARY.get(task.auxiliary_data, f"data set {task.auxiliary_data}")}
 
 
 def _gather(replies: Any) -> Scores:
