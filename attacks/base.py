@@ -16,6 +16,9 @@ from attacks.sender import Sender
 from defenses.base import Batch, Update, call_text
 from defenses.pipeline import Pipeline
 
+OWN_OBJECTIVE = "lowest own objective"
+"""What threat cards say under "selection" of an attack that keeps the best of what its own search met."""
+
 
 class AttackError(ValueError):
     """An observation that cannot be attacked: keys, shapes or values that do not fit the model."""
@@ -222,6 +225,15 @@ class Attack(Generic[Observation, Guess]):
         The one flag by which rows, threat cards and reports tell upper bounds apart: they are shown as such and never lead.
         """
         return ""
+
+    def card(self) -> dict[str, int | str]:
+        """What the attack adds to its threat card: what its search may spend, and how it chooses among what it found.
+
+        Returns:
+            Those that it has of "iterations" (of the search for a guess, from each start), "restarts" (independent starts),
+            "selection" (which iterate and start become the guess), and "training_iterations" (of what ``fit`` trains).
+        """
+        return {}
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """The same attack after it has learned from what the server holds; most attacks learn nothing.

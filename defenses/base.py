@@ -137,6 +137,7 @@ class Defense:
         always_shown: Fields that ``repr`` writes even at their defaults: the strength by which people know the defence.
         adaptive_attacks: Names of the attacks that know this algorithm; empty means untested against an adaptive
             attacker.
+        caveat: What readers of its scores must know besides, such as a published break that is not among the attacks here.
     """
 
     source: ClassVar[str] = ""
@@ -146,6 +147,7 @@ class Defense:
     resamples: ClassVar[bool] = True
     always_shown: ClassVar[tuple[str, ...]] = ()
     adaptive_attacks: ClassVar[tuple[str, ...]] = ()
+    caveat: ClassVar[str] = ""
 
     def __repr__(self) -> str:
         return call_text(self)

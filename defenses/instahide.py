@@ -75,6 +75,10 @@ class InstaHide(InputDefense):
     source: ClassVar[str] = "Huang et al., InstaHide, ICML 2020, arXiv 2010.02772, Alg. 1 and 2"
     mixes_examples: ClassVar[bool] = True
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("EncodingInversion", "LearnedRestorer")
+    caveat: ClassVar[str] = (
+        "known to be broken by who joins many encodings (Carlini et al., IEEE S&P 2021); that attack is not among these, which use one "
+        "encoding at a time"
+    )
 
     def __post_init__(self) -> None:
         require(is_whole(self.num_mixed) and self.num_mixed >= 1, self, "num_mixed", "a whole number >= 1")

@@ -37,6 +37,7 @@ def about_run(experiment: Experiment, path: Path, progress: Mapping[str, Any]) -
         str(p): {
             "adaptive_attacks": adaptive_names(p, experiment.kinds),
             "sources": [d.source for d in p.defenses],
+            "caveats": [d.caveat for d in p.defenses if d.caveat],
         }
         for p in pipelines
     }

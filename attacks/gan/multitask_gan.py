@@ -70,6 +70,10 @@ class MultitaskGAN(RepresentativeAttack):
         steps = self.representative_iterations
         require(is_whole(steps) and steps >= 1, self, "representative_iterations", "a whole number of at least 1")
 
+    def card(self) -> dict[str, int | str]:
+        """Steps of the generator, and of the inversion of each client's update that it begins with."""
+        return {"iterations": f"{self.iterations}, behind {self.representative_iterations} of an inversion"}
+
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> MultitaskGAN:
         """The same attack, which now holds the auxiliary images; nothing is trained before an update is there.
 

@@ -66,6 +66,10 @@ class RepresentativeAttack(Attack[UpdateHistory, Representatives]):
         fits = isinstance(classes, tuple) and all(is_whole(value) and value >= 0 for value in classes)
         require(fits and len(set(classes)) == len(classes), self, "classes", "a tuple of different classes from 0")
 
+    def card(self) -> dict[str, int | str]:
+        """Steps of the generator, which begins anew for every client."""
+        return {"iterations": self.iterations}
+
     def _represent(self, history: UpdateHistory, generator: torch.Generator, train: Training) -> Representatives:
         """Draws ``images_per_class`` images of every wanted class with a trained generator; grey ones where that fails."""
         try:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from attacks.base import Attack, AttackError, ClientUpdate, Reconstruction
+from attacks.base import OWN_OBJECTIVE, Attack, AttackError, ClientUpdate, Reconstruction
 from attacks.gradient.batch_statistics import call_with_statistics, statistics_distance
 from attacks.gradient.costs import COSTS, Cost
 from attacks.gradient.finite_difference import DifferencedMatching, agrees
@@ -162,8 +162,17 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
     @property
     def evaluations(self) -> int:
         """How often the objective of one observation is evaluated, at most."""
-        each = STEP_ITERATIONS if self.optimizer == "lbfgs" and not self.line_search else 1
-        return each * self.iterations * self.restarts
+        return self._step_evaluations * self.iterations * self.restarts
+
+    @property
+    def _step_evaluations(self) -> int:
+        return STEP_ITERATIONS if self.optimizer == "lbfgs" and not self.line_search else 1
+
+    def card(self) -> dict[str, int | str]:
+        """Evaluations of the objective, or steps of several, from each start."""
+        each = self._step_evaluations
+        iterations = self.iterations if each == 1 else f"{self.iterations} steps of up to {each} evaluations"
+        return {"iterations": iterations, "restarts": self.restarts, "selection": OWN_OBJECTIVE}
 
     def attack_many(
         self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]

@@ -86,6 +86,14 @@ class NoiseModelInversion(GradientInversion):
         """As ``GradientInversion``, of both searches."""
         return super().evaluations + self.adam_iterations * self.restarts
 
+    def card(self) -> dict[str, int | str]:
+        """As ``GradientInversion``, of both searches."""
+        found = super().card()
+        also = (
+            {"iterations": f"{found['iterations']}, and {self.adam_iterations} of Adam"} if self.adam_iterations else {}
+        )
+        return found | also
+
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> NoiseModelInversion:
         """The attack for the pipeline's noise."""
         stages = knowledge.pipeline.update_defenses

@@ -75,6 +75,10 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
         )
         require(is_number(self.weight_decay) and 0 <= self.weight_decay <= 1, self, "weight_decay", "from 0 to 1")
 
+    def card(self) -> dict[str, int | str]:
+        """Steps of the attack's own network, on the records of all shadow models."""
+        return {"training_iterations": self.iterations}
+
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Trains the shadow models and, on what they say, the attack network.
 

@@ -116,6 +116,16 @@ class Chain(Attack[ClientUpdate, Reconstruction]):
         """That of any stage."""
         return ", ".join(dict.fromkeys(stage.upper_bound for stage in self.stages if stage.upper_bound))
 
+    def card(self) -> dict[str, int | str]:
+        """What each stage says, in order."""
+        said: dict[str, list[int | str]] = {}
+        for stage in self.stages:
+            for key, value in stage.card().items():
+                said.setdefault(key, []).append(value)
+        return {
+            key: values[0] if len(values) == 1 else ", then ".join(map(str, values)) for key, values in said.items()
+        }
+
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Chain:
         """Fits every stage."""
         return Chain(tuple(stage.fit(knowledge, generator) for stage in self.stages))

@@ -117,6 +117,10 @@ class PolicyInversion(Refinement):
         finite = is_number(self.consistency) and 0 <= self.consistency < float("inf")
         require(finite, self, "consistency", "a number of at least 0")
 
+    def card(self) -> dict[str, int | str]:
+        """It tries every draw."""
+        return {"selection": "most probable draw"}
+
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> PolicyInversion:
         """Learns what each draw of the pipeline's first ATS does to auxiliary images; without ATS, that there is nothing to undo.
 

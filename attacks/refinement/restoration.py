@@ -85,6 +85,10 @@ class LearnedRestorer(Refinement):
         require(allowed, self, "learning_rate", "a number above 0 and below 1")
         require(is_number(self.input_noise) and 0 <= self.input_noise <= 1, self, "input_noise", "a number from 0 to 1")
 
+    def card(self) -> dict[str, int | str]:
+        """Steps of training."""
+        return {"training_iterations": self.iterations}
+
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Trains the network; deterministic given the generator.
 

@@ -47,6 +47,10 @@ class Shredder(Unshuffle):
         allowed = is_number(self.temperature) and 0 <= self.temperature < float("inf")
         require(allowed, self, "temperature", "a finite number of at least 0")
 
+    def card(self) -> dict[str, int | str]:
+        """Proposals for each window."""
+        return {"iterations": f"{self.sweeps} sweeps"}
+
     def _solve(self, pieces: Sequence[Piece]) -> list[tuple[Tensor, dict[str, float]]]:
         channels, height, width = pieces[0].images.shape[1:]
         moved = channels if pieces[0].windows.spatial else 1
@@ -93,6 +97,10 @@ class Jigsaw(Unshuffle):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(is_whole(self.sweeps) and self.sweeps >= 1, self, "sweeps", "a whole number of at least 1")
+
+    def card(self) -> dict[str, int | str]:
+        """Visits of each window."""
+        return {"iterations": f"at most {self.sweeps} sweeps"}
 
     def _solve(self, pieces: Sequence[Piece]) -> list[tuple[Tensor, dict[str, float]]]:
         return [self._placed(images, windows) for images, windows, _ in pieces]

@@ -68,12 +68,14 @@ class Oracle:
         Returns:
             Per guess "feature-similarity", the |cosine| of its features and those of its image (F-SIM of Yao et al., ICDM 2022,
             with this oracle in place of FaceNet), and "identification": 1 where no other true image is more similar, else 0.
-            Guessing at random identifies one in N.
+            Guessing at random identifies one in N; of a single image nothing is identified.
         """
         seen, known = (F.normalize(self.features(images), dim=1) for images in (guess, truth))
         cosines = (seen @ known.T).abs()
         own = cosines.diagonal()
-        return {"feature-similarity": own.tolist(), "identification": (own >= cosines.amax(1)).float().tolist()}
+        found = {"feature-similarity": own.tolist()}
+        # One image is told from no other.
+        return found | ({"identification": (own >= cosines.amax(1)).float().tolist()} if len(truth) > 1 else {})
 
     def to_tensors(self) -> dict[str, Tensor]:
         """The network's weights, for a message to whoever holds the truth; ``from_tensors`` reads them."""

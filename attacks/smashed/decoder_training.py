@@ -99,6 +99,10 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
         """Trains a new network on what ``draw`` draws."""
         raise NotImplementedError
 
+    def card(self) -> dict[str, int | str]:
+        """Steps of training."""
+        return {"training_iterations": self.iterations}
+
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Trains the network.
 

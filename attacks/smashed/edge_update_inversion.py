@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attacks.base import AttackError, ClientUpdate, Knowledge, Reconstruction
+from attacks.base import OWN_OBJECTIVE, AttackError, ClientUpdate, Knowledge, Reconstruction
 from attacks.smashed.base import EdgeStep, SmashedAttack, SmashedData
 from attacks.smashed.feature_inversion import AssumedSender, minimise, sender_of
 from attacks.smashed.patch_embedding import images_of_patches, patches_of_tokens
@@ -72,6 +72,10 @@ class EdgeUpdateInversion(SmashedAttack[Reconstruction]):
     def needs_step(self) -> bool:
         """Always."""
         return True
+
+    def card(self) -> dict[str, int | str]:
+        """Steps of the search; the equations of a linear client half are solved without one."""
+        return {"iterations": f"at most {self.iterations}", "restarts": 1, "selection": OWN_OBJECTIVE}
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Keeps the defences' algorithm.

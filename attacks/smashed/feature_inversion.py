@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from attacks.base import AttackError, Knowledge, Reconstruction
+from attacks.base import OWN_OBJECTIVE, AttackError, Knowledge, Reconstruction
 from attacks.image_measures import total_variation
 from attacks.normalisation import Normalisation, normalise
 from attacks.sender import EdgeHalf, Sender
@@ -146,6 +146,11 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
     def reveals_order(self) -> bool:
         """Whether this is the upper bound."""
         return self.permutation == "oracle"
+
+    def card(self) -> dict[str, int | str]:
+        """Steps of the search, and with "jigsaw" of the reader's training."""
+        trained = {"training_iterations": self.reader_iterations} if self.needs_auxiliary else {}
+        return {"iterations": self.iterations, "restarts": 1, "selection": OWN_OBJECTIVE, **trained}
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Keeps the defences' algorithm; trains the network that "jigsaw" needs.

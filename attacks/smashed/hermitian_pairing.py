@@ -140,6 +140,10 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
         allowed = is_whole(self.iterations) and self.iterations >= 1
         require(allowed, self, "iterations", "a whole number of at least 1")
 
+    def card(self) -> dict[str, int | str]:
+        """Steps of training."""
+        return {"training_iterations": self.iterations}
+
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Trains the network.
 

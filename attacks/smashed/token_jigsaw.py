@@ -44,6 +44,10 @@ class TokenReading(SmashedAttack[Reconstruction]):
         require(self.width % 4 == 0, self, "width", "a multiple of 4")
         require(is_whole(self.batch_size) and self.batch_size >= 2, self, "batch_size", "a whole number of at least 2")
 
+    def card(self) -> dict[str, int | str]:
+        """Steps of training."""
+        return {"training_iterations": self.iterations}
+
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Trains the network; deterministic given the generator.
 

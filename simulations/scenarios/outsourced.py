@@ -23,7 +23,7 @@ from simulations.settings import at_least, setting
 from simulations.whole_models import WholeModelExperiment
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
-from strategies.outsourced.observations import KINDS
+from strategies.outsourced.observations import KINDS, MODEL
 from strategies.outsourced.server import OutsourcedServer
 
 LARGEST_MESSAGE = 1 << 30
@@ -90,6 +90,15 @@ class Outsourced(Scenario[OutsourcedExperiment]):
         if experiment.auxiliary_data != "held-out":
             raise ConfigError(
                 f"auxiliary-data is {experiment.auxiliary_data!r}; allowed with scenario = {self.name!r}: 'held-out'"
+            )
+        if experiment.local_steps:
+            raise ConfigError(
+                f"local-steps is {experiment.local_steps}; allowed with scenario = {self.name!r}: 0, as the server trains on whole passes"
+            )
+        if experiment.chosen_attacks(MODEL) and experiment.attacked_rounds() and max(experiment.attacked_rounds()) == 1:
+            raise ConfigError(
+                f"attack-rounds is {experiment.attack_rounds!r}, when nothing is trained yet, and model-attacks is "
+                f"{experiment.model_attacks!r}: add final to attack-rounds, or set model-attacks = ''"
             )
         if experiment.crop_padding or experiment.horizontal_flip:
             raise ConfigError(

@@ -259,10 +259,10 @@ def _card(job: AttackJob, attack: Attack[Any, Any]) -> dict[str, Any]:
     """What the attack itself adds to the threat card."""
     task = job.task
     told = [bound for bound in (job.setting.get("upper_bound", ""), attack.upper_bound) if bound]
-    bound = {"upper_bound": " and ".join(told)} if told else {}
+    found: dict[str, Any] = attack.card() | ({"upper_bound": " and ".join(told)} if told else {})
     if not attack.needs_auxiliary:
-        return bound
-    return bound | {"auxiliary_data": AUXILIARY.get(task.plan.auxiliary_data, f"data set {task.plan.auxiliary_data}")}
+        return found
+    return found | {"auxiliary_data": AUXILIARY.get(task.plan.auxiliary_data, f"data set {task.plan.auxiliary_data}")}
 
 
 def _gather(replies: Any) -> Scores:

@@ -122,10 +122,13 @@ class UpdateAudit:
     ) -> dict[str, Any]:
         """The threat card: what the server saw and knew."""
         statistics = any(name.endswith("running_mean") for name in weights)
+        images = max(one.num_examples for one in seen)
         return {
             "observation": kind.title,
             "num_classes": task.plan.data_card().num_classes,
-            "images": max(s.num_examples for s in seen),
+            "images": images,
+            # A probe is one step on all of its images.
+            "batch": images if kind == PROBE else min(task.plan.batch_size, images),
             "local_steps": max(s.local_steps for s in seen),
             "learning_rate": "known",
             **_label_knowledge(seen),

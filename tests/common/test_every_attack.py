@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
+import re
 from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import cache
@@ -210,3 +212,19 @@ def test_is_at_chance_on_fresh_noise(name, defense):
         bar = [score(Reconstruction(grey[i : i + 1], labels), images[i : i + 1])["psnr"][0] for i in range(count)]
         blind = [score(guess, images[i : i + 1])["psnr"][0] for i, guess in enumerate(guesses)]
         assert sum(blind) / count < sum(bar) / count + 1
+
+
+EFFORTS = ("iterations", "adam_iterations", "representative_iterations", "reader_iterations", "restarts", "sweeps")
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_its_card_leaves_out_no_field_that_is_effort(name: str) -> None:
+    attack = EVERY[name](**({"permutation": "jigsaw"} if name == "FeatureInversion" else {}))
+    card = attack.card()
+    assert set(card) <= {"iterations", "restarts", "selection", "training_iterations"}
+    assert json.loads(json.dumps(card)) == card
+    assert "selection" in card or "restarts" not in card
+    efforts = [field.name for field in fields(attack) if field.name in EFFORTS]
+    assert bool(efforts) == any(key in card for key in ("iterations", "training_iterations"))
+    for number, effort in enumerate(efforts, 37):
+        assert re.search(rf"\b{number}\b", str(replace(attack, **{effort: number}).card())), effort

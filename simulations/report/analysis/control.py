@@ -239,6 +239,28 @@ def under_powered(row: Row, deciding: Iterable[Control]) -> bool:
     return bool(ends) and row.ci_low <= min(ends) and max(ends) <= row.ci_high
 
 
+def _broken(rows: Sequence[Row]) -> set[tuple[Audit, str]]:
+    """(Audit, chain) that breaks a defence which its first stage leaves standing, or breaks less.
+
+    It beats the null baselines, picks the true images out, and its whole interval of PSNR lies above what its first stage has.
+    """
+    nulls, psnr, hits = Nulls(rows), {}, {}
+    for row in rows:
+        if row.is_attack and row.status == "ok":
+            place = (audit_of(row), row.defense, row.attack)
+            if (row.metric, row.reference) == ("psnr", "original"):
+                psnr[place] = row
+            elif row.metric == "retrieval":
+                hits[place] = row
+    found = set()
+    for (at, defense, attack), row in psnr.items():
+        first, picked = psnr.get((at, defense, attack.split(CHAIN)[0])), hits.get((at, defense, attack))
+        more = first is not None and first.value is not None and row.ci_low is not None and row.ci_low > first.value
+        if more and picked is not None and picked_out(picked) and leaks(row, nulls.best(row)):
+            found.add((at, attack))
+    return found
+
+
 def validate(rows: Sequence[Row]) -> list[Row]:
     """Marks scores of attacks that did not break the undefended run as "not-validated".
 
@@ -253,6 +275,10 @@ def validate(rows: Sequence[Row]) -> list[Row]:
     A chain such as ``InvertingGradients() | LearnedRestorer()`` undoes a defence, and so has nothing to do on the undefended
     run: where it has no undefended row of its own, the control of its first stage in the same round and observation is its
     control. This says that the inversion is strong enough to hand something on; it says nothing about the refinement.
+
+    Where what the server sees of the undefended run are the images themselves (``undefended`` on the threat card), the first stage
+    hands on the truth and controls nothing: there a chain must itself recover more than its first stage, and enough, under one of the
+    run's defences (``_broken``), and is "not-validated" under all of them if it does under none.
 
     Where there are fewer than ``LEAST_IMAGES`` images, on the undefended run or under the defence, there is no verdict: the status
     is "under-powered" whatever the scores are. Scores of membership that pass get the same status where they rest on too few
@@ -269,6 +295,7 @@ def validate(rows: Sequence[Row]) -> list[Row]:
     for control in controls(rows):
         verdicts[audit_of(control.row), control.row.attack, family(control.row, drawn)].append(control)
     has_chance = {audit_of(row) for row in rows if row.is_null and row.metric == "label-accuracy"}
+    broken = _broken(rows) if any(row.setting.get("undefended") for row in rows) else set()
 
     def judged(row: Row) -> Row:
         kind = family(row, drawn)
@@ -279,6 +306,8 @@ def validate(rows: Sequence[Row]) -> list[Row]:
         if kind == "representatives" and chance_of_recognition(row.setting) is None:
             return row
         at, first = audit_of(row), row.attack.split(CHAIN)[0]
+        if row.setting.get("undefended") and row.attack != first:
+            return row if (at, row.attack) in broken else replace(row, status="not-validated")
         own = verdicts.get((at, row.attack, kind)) or verdicts.get((at, first, kind), [])
         deciding = closest(row, own, lambda control: control.row)
         if any(one.too_few for one in deciding) or (deciding and too_few(row, drawn)):

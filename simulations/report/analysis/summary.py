@@ -205,7 +205,8 @@ def _caveats(defense: str, best: Cell | None, cells: Sequence[Cell], known: Any)
         )
     if defense:
         found += _adaptive(cells, known)
-    return found
+    told = known.get("caveats") if isinstance(known, Mapping) else None
+    return found + [str(caveat) for caveat in told or ()]
 
 
 def is_adaptive(cell: Cell, known: Any) -> bool:

@@ -34,6 +34,10 @@ CARD_ORDER = (
     "defense_strength",
     "batch_norm_statistics",
     "auxiliary_data",
+    "iterations",
+    "restarts",
+    "selection",
+    "training_iterations",
     "randomness",
     "upper_bound",
 )

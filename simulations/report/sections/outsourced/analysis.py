@@ -38,7 +38,8 @@ class Read:
 
     Attributes:
         cell: Its scores.
-        gain: PSNR over that of the images as they were uploaded, in dB; None where one of the two is missing.
+        gain: PSNR over that of the images as they were uploaded, in dB; None where one of the two is missing, and where the attack
+            does not beat the null baselines: then it adds nothing that anyone could not guess.
     """
 
     cell: Cell
@@ -72,4 +73,5 @@ def _upload(study: Study, line: Line) -> Upload:
 
 def _gain(cell: Cell, looking: float | None) -> float | None:
     own = cell.mean("psnr", "original")
-    return None if cell.attack == LOOKING or own is None or looking is None else own - looking
+    beaten = cell.gap is not None and cell.gap > 0
+    return None if cell.attack == LOOKING or own is None or looking is None or not beaten else own - looking

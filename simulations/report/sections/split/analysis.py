@@ -82,9 +82,9 @@ def split_learning(study: Study, lines: Sequence[Line]) -> SplitLearning | None:
 
 def _on_smashed_data(cell: Cell) -> bool:
     """Attacks that guess labels alone have no score of this section; one that failed belongs here like those that did not."""
-    if any(metric in SMASHED_METRICS for metric, _ in cell.scores):
-        return True
-    return cell.observation == OBSERVATION and ("label-accuracy", "") not in cell.scores
+    return cell.observation == OBSERVATION and (
+        ("label-accuracy", "") not in cell.scores or any(metric in SMASHED_METRICS for metric, _ in cell.scores)
+    )
 
 
 def _cost(study: Study, line: Line) -> Cost:
