@@ -168,7 +168,10 @@ class OutsourcedServer:
     # Attacks ------------------------------------------------------------------------------------------------------------
 
     def observe_model(self, server_round: int) -> None:
-        """Attacks the uploads in the first attacked round, as they never change, and any model that was trained before."""
+        """Attacks the uploads in the first attacked round, as they never change, and any model that was trained before.
+
+        Of an upload that broke off, the client cannot say what the model was trained on: nobody could judge a guess.
+        """
         self.auditor.collect()
         if server_round not in self.attack_rounds:
             return
@@ -176,10 +179,12 @@ class OutsourcedServer:
         if server_round == min(self.attack_rounds) and self.attacks[UPLOAD]:
             self._observe(task, UPLOAD, [seen for p in self.uploads for seen in self._attacked(p)])
         if server_round > 1 and self.attacks[MODEL]:
-            self._observe(task, MODEL, [Seen(p, 0, sum(map(len, mine))) for p, mine in self.uploads.items()])
+            self._observe(task, MODEL, [Seen(p, 0, self.sizes[p]) for p in sorted(self.whole)])
 
     def _attacked(self, partition: int) -> list[SeenUpload]:
-        """The attacked images of a client: the first ones of its first batches."""
+        """The attacked images of a client: the first ones of its first batches; none where some of these never came."""
+        if len(self.uploads[partition]) < self.plan.probe_targets:
+            return []
         found = []
         for target, batch in enumerate(self.uploads[partition][: self.plan.probe_targets]):
             images, targets = batch.images[: self.plan.probe_images], batch.targets[: self.plan.probe_images]
