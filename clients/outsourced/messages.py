@@ -30,6 +30,8 @@ def upload(message: Message, context: Context) -> Message:
     if client.task.round != UPLOAD_ROUND:
         raise ValueError(f"an upload was asked for in round {client.task.round}; allowed: {UPLOAD_ROUND}")
     first, count = int(config["first"]), int(config["count"])
+    if count < 1:  # which would begin the upload anew and book nothing
+        raise ValueError(f"an upload of {count} batches was asked for; allowed: 1 or more")
     numbers = range(first, min(first + count, len(client.uploads)))
     book(context, client, "an upload", first, len(numbers))
     if first == 0:

@@ -20,7 +20,7 @@ from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Kind, Observed, Seen
 from strategies.audit.score_rows import mean_and_interval
-from strategies.guard import GuardedExchange, TooFewReplies, fault
+from strategies.guard import Answers, GuardedExchange, TooFewReplies, fault, require_enough
 from strategies.outsourced.observations import MODEL, UPLOAD, SeenUpload
 from strategies.outsourced.training import CentralTraining
 
@@ -59,6 +59,8 @@ class OutsourcedServer:
         """Of the current model on clean test images."""
         self.uploads: dict[int, list[Batch]] = {}
         """Partition -> the batches of its upload."""
+        self.whole: set[int] = set()
+        """Partitions that have uploaded all that they have."""
         self._training: CentralTraining | None = None
 
     # Uploads ------------------------------------------------------------------------------------------------------------
@@ -67,19 +69,18 @@ class OutsourcedServer:
         """Asks every client for its upload; one that fails is asked no more, and what it has sent is used.
 
         Raises:
-            TooFewReplies: When too few clients answer.
+            TooFewReplies: When too few clients upload all that they have.
         """
         task = self.plan.at(UPLOAD_ROUND)
         work = {partition: chunks(size, self.plan.batch_size) for partition, size in self.sizes.items()}
-        seconds = dict.fromkeys(work, 0.0)
-        standing = set(work)
+        seconds, refused = dict.fromkeys(work, 0.0), set[int]()
+        self.whole = set(work)
         for first in range(0, max(map(len, work.values())), self.batches_per_message):
-            asked = [partition for partition in work if partition in standing and first < len(work[partition])]
-            config = self.exchange.config(task, first=first, count=self.batches_per_message)
-            answers = self.exchange.ask(
-                task, "train.upload", {p: RecordDict({"config": config}) for p in asked}, self._fault_in(first, work)
-            )
-            standing -= set(asked) - set(answers)
+            answers = self._next_message(task, first, work)
+            refused |= answers.refused
+            # The share is of all clients: the last messages may be for a single one, whose rest is all that its failure costs.
+            others = sorted(set(work) - refused)
+            require_enough(task, "train.upload", others, sorted(self.whole), self.exchange.min_usable)
             for partition, reply in answers.items():
                 images, targets = tensors_of(reply, "images"), tensors_of(reply, "targets")
                 mine = self.uploads.setdefault(partition, [])
@@ -91,7 +92,17 @@ class OutsourcedServer:
         whole = [batch for partition in sorted(self.uploads) for batch in self.uploads[partition]]
         examples = Batch(torch.cat([b.images for b in whole]), torch.cat([b.targets for b in whole]))
         self._training = CentralTraining(self.plan, examples, ("outsourced", self.plan.seed))
-        self._record_uploads(task, len(work) - len(standing), seconds)
+        self._record_uploads(task, len(work) - len(self.whole), seconds)
+
+    def _next_message(self, task: Task, first: int, work: Mapping[int, list[Tensor]]) -> Answers:
+        """Asks those that have failed in nothing so far for their batches from ``first`` on."""
+        asked = [partition for partition, batches in work.items() if partition in self.whole and first < len(batches)]
+        config = self.exchange.config(task, first=first, count=self.batches_per_message)
+        posted = self.exchange.post("train.upload", {p: RecordDict({"config": config}) for p in asked})
+        at_least = None if first == 0 else 0.0
+        answers = self.exchange.receive(task, posted, self._fault_in(first, work), at_least=at_least)
+        self.whole -= set(asked) - set(answers)
+        return answers
 
     def _fault_in(self, first: int, work: Mapping[int, list[Tensor]]) -> Any:
         card = self.plan.data_card()
@@ -157,7 +168,10 @@ class OutsourcedServer:
     # Attacks ------------------------------------------------------------------------------------------------------------
 
     def observe_model(self, server_round: int) -> None:
-        """Attacks the uploads in the first attacked round, as they never change, and any model that was trained before."""
+        """Attacks the uploads in the first attacked round, as they never change, and any model that was trained before.
+
+        Of an upload that broke off, the client cannot say what the model was trained on: nobody could judge a guess.
+        """
         self.auditor.collect()
         if server_round not in self.attack_rounds:
             return
@@ -165,10 +179,12 @@ class OutsourcedServer:
         if server_round == min(self.attack_rounds) and self.attacks[UPLOAD]:
             self._observe(task, UPLOAD, [seen for p in self.uploads for seen in self._attacked(p)])
         if server_round > 1 and self.attacks[MODEL]:
-            self._observe(task, MODEL, [Seen(p, 0, sum(map(len, mine))) for p, mine in self.uploads.items()])
+            self._observe(task, MODEL, [Seen(p, 0, self.sizes[p]) for p in sorted(self.whole)])
 
     def _attacked(self, partition: int) -> list[SeenUpload]:
-        """The attacked images of a client: the first ones of its first batches."""
+        """The attacked images of a client: the first ones of its first batches; none where some of these never came."""
+        if len(self.uploads[partition]) < self.plan.probe_targets:
+            return []
         found = []
         for target, batch in enumerate(self.uploads[partition][: self.plan.probe_targets]):
             images, targets = batch.images[: self.plan.probe_images], batch.targets[: self.plan.probe_images]

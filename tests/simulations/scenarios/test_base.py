@@ -38,7 +38,7 @@ def test_every_scenario_has_a_client_side() -> None:
 
 
 def test_a_scenario_of_another_package_is_one_like_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"scenario is 'mine'; allowed: 'federated' or 'split'$"):
+    with pytest.raises(ConfigError, match=r"scenario is 'mine'; allowed: 'federated' or 'outsourced' or 'split'$"):
         scenario("mine")
     scenarios.cache_clear()
     offer(monkeypatch, tmp_path, GROUP, MINE)
@@ -49,7 +49,9 @@ def test_a_scenario_of_another_package_is_one_like_the_others(tmp_path: Path, mo
         Experiment.from_mapping({**settings, "labels": "known"})
     with pytest.raises(ConfigError, match="train-edge is True; it is a setting of split, and scenario is 'mine'"):
         Experiment.from_mapping({**settings, "train-edge": True})
-    with pytest.raises(ConfigError, match=r"scenario is 'mime'; allowed: 'federated' or 'split' or 'mine'$"):
+    with pytest.raises(
+        ConfigError, match=r"scenario is 'mime'; allowed: 'federated' or 'outsourced' or 'split' or 'mine'$"
+    ):
         Experiment.from_mapping({**settings, "scenario": "mime"})
 
 
