@@ -206,6 +206,7 @@ class Attack(Generic[Observation, Guess]):
             for one of the first two can be run on the other.
         observes_history: Its observations are ``UpdateHistory``, one for each client, not single updates.
         begins_chains: Its guesses are images that a ``Refinement`` can go on from.
+        reads_steps: It reads how an update moves the model, not only the model that it leads to.
         quick: Settings, field -> value, under which it ends within about a second on a small model, however little it then finds:
             for tests that run every attack.
     """
@@ -216,6 +217,7 @@ class Attack(Generic[Observation, Guess]):
     observes: ClassVar[type] = Probe
     observes_history: ClassVar[bool] = False
     begins_chains: ClassVar[bool] = False
+    reads_steps: ClassVar[bool] = False
     quick: ClassVar[Mapping[str, Any]] = {}
 
     @property
@@ -234,6 +236,11 @@ class Attack(Generic[Observation, Guess]):
             "selection" (which iterate and start become the guess), and "training_iterations" (of what ``fit`` trains).
         """
         return {}
+
+    @property
+    def reveals_windows(self) -> bool:
+        """Whether it must be told the sides of VisualMixer's windows (``ClientUpdate.window_sides``), as an upper bound."""
+        return False
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """The same attack after it has learned from what the server holds; most attacks learn nothing.

@@ -89,7 +89,7 @@ def audit_guesses(
             if isinstance(guess, Reconstruction):
                 others = _others(client, known, target)
                 _add(scores, "", _retrieval(guess, truth, others, known))
-            if isinstance(guess, Reconstruction) and paired:
+            if isinstance(guess, Reconstruction) and known.in_paper_scale:
                 _add(scores, "", paper_scores(guess.images, truth.original.images, paper_scale(client.task)))
             if isinstance(guess, Reconstruction) and recognised is not None:
                 scores["recognition"].extend(recognition(guess, recognised, truth.original, paired=paired))

@@ -55,11 +55,13 @@ class Truths:
         views: One entry for each observation.
         paired: What crosses the wire says which row is of which image, so that guess i is compared with image i.
         whole_round: Each observation is of all that was trained on, so that a guess may be of any of many images.
+        in_paper_scale: Guesses are also scored in the convention of the shuffling paper (``clients.audit.paper_scores``).
     """
 
     views: list[Probed]
     paired: bool = False
     whole_round: bool = False
+    in_paper_scale: bool = False
 
 
 class LocalData:
@@ -234,8 +236,12 @@ class Client:
         return self.data.pipeline
 
     def truths(self, observation: str) -> Truths:
-        """What the server observed of a kind ("probe", "smashed", ...), as the client knows it."""
-        raise NotImplementedError
+        """What the server observed of a kind ("probe", "smashed", ...), as the client knows it.
+
+        Raises:
+            ValueError: When clients of this scenario show nothing of that kind.
+        """
+        raise ValueError(f"clients of scenario {self.task.plan.scenario!r} know no observation {observation!r}")
 
     def trained_on(self) -> Tensor:
         """Positions (n,), int64 and ascending, of the training examples that this round's training depends on."""

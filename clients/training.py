@@ -92,7 +92,9 @@ class LocalClient(Client):
         """One view for each probe target, or one for the whole local round."""
         if observation == "probe":
             return Truths([self.probed(target) for target in range(self.task.plan.probe_targets)])
-        return Truths([self.trained_views()], whole_round=True)
+        if observation == "update":
+            return Truths([self.trained_views()], whole_round=True)
+        return super().truths(observation)
 
     def trained_on(self) -> Tensor:
         """Positions (n,), int64 and ascending, of the training examples that this round's training update depends on."""

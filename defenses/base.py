@@ -242,6 +242,17 @@ class SmashedDefense(Defense):
         """Maps (B, N, D) tokens to protected tokens (B, N, widening * D)."""
         raise NotImplementedError
 
+    def privacy(self, releases: int) -> dict[str, float]:
+        """What sending one example's tokens so often spends ("epsilon", "delta"); empty without a guarantee.
+
+        It covers no update of the client half: a trained one is refused beside it.
+        """
+        return {}
+
+    def hidden_orders(self, batch_size: int, num_tokens: int) -> dict[str, float]:
+        """Metric -> number that says what a shuffle of such a batch leaves open; nothing where nothing is shuffled."""
+        return {}
+
     def order(self, num_images: int, num_tokens: int, generator: torch.Generator) -> Tensor:
         """Where each sent token comes from: (B, N) int64 numbers of tokens 0 to B * N - 1, as ``protect_features`` with a
         generator in the same state takes them. Without shuffling, in order.

@@ -113,6 +113,10 @@ class FeatureDP(SmashedDefense):
         sensitivity = _SENSITIVITY_OVER_CLIP[self.adjacency] * math.sqrt(releases)
         return gaussian_epsilon(sensitivity / self.noise_multiplier, self.delta)
 
+    def privacy(self, releases: int) -> dict[str, float]:
+        """``epsilon`` and ``delta``; see the base class."""
+        return {"epsilon": self.epsilon(releases), "delta": self.delta}
+
     def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
         """Clips and adds the noise."""
         return clip_examples(features, self.clip) + gaussian_like(

@@ -76,8 +76,8 @@ class InstaHide(InputDefense):
     mixes_examples: ClassVar[bool] = True
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("EncodingInversion", "LearnedRestorer")
     caveat: ClassVar[str] = (
-        "known to be broken by who joins many encodings (Carlini et al., IEEE S&P 2021); that attack is not among these, which use one "
-        "encoding at a time"
+        "known to be broken by who joins many encodings (Carlini et al., IEEE S&P 2021); that attack is not among these, which use "
+        "one encoding at a time"
     )
 
     def __post_init__(self) -> None:

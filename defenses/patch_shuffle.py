@@ -15,6 +15,7 @@ from torch import Tensor
 
 from defenses.base import DefenseError, SmashedDefense
 from defenses.checks import is_number, require
+from defenses.shuffle_counts import order_counts
 
 
 def shuffled_within_images(num_images: int, num_tokens: int, generator: torch.Generator) -> Tensor:
@@ -45,6 +46,10 @@ class PatchShuffle(SmashedDefense):
     before_blocks: ClassVar[bool] = True
     at_inference: ClassVar[bool] = True
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("TokenJigsaw", "AdaptiveDecoder")
+
+    def hidden_orders(self, batch_size: int, num_tokens: int) -> dict[str, float]:
+        """Of its N! orders; see ``order_counts``."""
+        return order_counts(num_tokens, num_tokens, batch_size)
 
     def order(self, num_images: int, num_tokens: int, generator: torch.Generator) -> Tensor:
         """One uniform permutation per image; see the base class."""
@@ -111,6 +116,10 @@ class BatchShuffle(SmashedDefense):
             raise DefenseError(
                 f"{self} would keep none of {num_tokens} tokens of an image: k must be 0 or at least 1/{num_tokens}"
             )
+
+    def hidden_orders(self, batch_size: int, num_tokens: int) -> dict[str, float]:
+        """Of the whole batch; see ``order_counts``."""
+        return order_counts(num_tokens, self.num_native(num_tokens), batch_size)
 
     def order(self, num_images: int, num_tokens: int, generator: torch.Generator) -> Tensor:
         """Native tokens, then pooled ones, then the final shuffle; see the base class.

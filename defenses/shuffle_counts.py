@@ -53,3 +53,9 @@ def _check(num_tokens: int, num_native: int, batch_size: int) -> None:
             f"num_tokens {num_tokens}, num_native {num_native}, batch_size {batch_size}; "
             "allowed: 1 or more, 0 to num_tokens, 1 or more"
         )
+
+
+def order_counts(num_tokens: int, num_native: int, batch_size: int) -> dict[str, float]:
+    """Both numbers by the names under which they are reported; arguments as for ``log10_orders``."""
+    arguments = (num_tokens, num_native, batch_size)
+    return {"log10-orders": log10_orders(*arguments), "log10-target-share": log10_target_share(*arguments)}

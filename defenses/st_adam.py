@@ -93,7 +93,8 @@ class STAdam(TrainingDefense):
     """Trains with ST-Adam instead of the client's optimizer.
 
     Part of VisualMixer, whose shuffled images make gradients fluctuate; on its own it protects nothing. Its moments
-    start at zero in every round, because clients keep no optimizer between rounds.
+    start at zero in every round of federated learning, because clients keep no optimizer between rounds; a server that
+    trains itself keeps them.
 
     Args:
         learning_rate: Step size; the paper gives none, and the client's own, made for SGD, would be far too large.

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from clients.data.card import DataCard
 from defenses.registry import RegistryError
@@ -79,7 +80,7 @@ def run(
             for line in describe(experiment, workers_of(experiment.num_clients, cpus_per_client)):
                 console.print(line, markup=False, soft_wrap=True)
             return
-    except ConfigError as error:
+    except (ConfigError, RegistryError) as error:
         _fail(str(error))
     resources = Resources(experiment.num_clients, cpus_per_client, gpus_per_client)
     raise typer.Exit(_run(experiment, resources))
@@ -129,8 +130,6 @@ def attack(
 
     The client must have trained by SGD from the weights given by --weights.
     """
-    from rich.markup import escape
-
     from simulations.recorded.attack_file import prepare
     from simulations.recorded.attack_file import run as run_attacks
 
@@ -148,7 +147,7 @@ def attack(
         prepared = prepare(request)
         folder.mkdir(parents=True, exist_ok=True)
     except (ConfigError, OSError) as error:
-        _fail(escape(str(error)))
+        _fail(str(error))
     for notice in prepared.notices:
         console.print(f"notice: {notice}", markup=False, soft_wrap=True)
     entries = run_attacks(prepared, folder)
@@ -232,7 +231,10 @@ def _stored(directory: Path) -> dict[str, Any]:
     path = directory / "config.json"
     if not path.is_file():
         raise ConfigError(f"--resume: {directory} holds no run (no config.json)")
-    stored: dict[str, Any] = json.loads(path.read_text())["config"]
+    try:
+        stored: dict[str, Any] = json.loads(path.read_text())["config"]
+    except (ValueError, KeyError) as error:
+        raise ConfigError(f"--resume: {path} is no configuration of a run: {error}") from error
     return stored
 
 
@@ -288,6 +290,7 @@ def _preflight(experiment: Experiment) -> None:
             f"{experiment.num_clients} clients share {len(data.train)} training and {len(data.test)} test examples, which is less "
             "than one each; use fewer clients (--clients), more data, or a smaller auxiliary-fraction"
         )
+    scenario(experiment.scenario).check_share(experiment, share, tested)
     if experiment.probe_images > share:
         raise ConfigError(f"probe-images is {experiment.probe_images}; a client holds about {share} images")
     if warning := too_few_images(experiment, experiment.num_clients):
@@ -340,5 +343,5 @@ def _reason(out: Path) -> str:
 
 
 def _fail(message: str) -> None:
-    errors.print(f"[red]error:[/red] {message}", markup=True, soft_wrap=True)
+    errors.print(f"[red]error:[/red] {escape(message)}", markup=True, soft_wrap=True)
     raise typer.Exit(2)

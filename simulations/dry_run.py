@@ -75,6 +75,11 @@ def check_memory(experiment: Experiment, data: ImageDataset) -> None:
         except ValueError as error:
             raise ConfigError(str(error)) from error
     size = shares(experiment, data)[0] * math.prod(data.input_shape) * FLOAT_BYTES
+    if scenario(experiment.scenario).trains_on_server() and size * experiment.num_clients > limit:
+        raise ConfigError(
+            f"image-memory is {experiment.image_memory:g}, and the server holds the images of all {experiment.num_clients} "
+            f"clients, {size * experiment.num_clients / GIB:.1f} GiB as floats; raise it, or lower train-limit"
+        )
     if (key := scenario(experiment.scenario).needs_whole_share(experiment)) and size > limit:
         raise ConfigError(
             f"{key}: all images of a client are {size / GIB:.1f} GiB, and image-memory is {experiment.image_memory:g}; "
@@ -116,10 +121,13 @@ def describe(experiment: Experiment, workers: int) -> Iterator[str]:
     images = train * experiment.local_epochs
     if experiment.local_steps:
         images = experiment.local_steps * min(experiment.batch_size, train)
-    seconds = images * step.image_seconds * experiment.rounds * len(names) * experiment.num_clients / workers
+    alone = scenario(experiment.scenario).trains_on_server()
+    at_once = 1 if alone else workers
+    seconds = images * step.image_seconds * experiment.rounds * len(names) * experiment.num_clients / at_once
+    by = "the server alone" if alone else f"{workers} clients at a time"
     yield (
-        f"training:   {experiment.rounds} rounds of each pipeline, about {_duration(seconds)} on this machine's CPU with {workers} "
-        "clients at a time, besides messages and defences"
+        f"training:   {experiment.rounds} rounds of each pipeline, about {_duration(seconds)} on this machine's CPU by {by}, "
+        "besides messages and defences"
     )
     yield from _attacks(experiment, step)
 
@@ -170,11 +178,13 @@ def count_messages(experiment: Experiment, train: int, test: int) -> int:
     total = 2 * clients  # who are you, and set-up
     for pipeline in experiment.pipelines():
         observed = {kind: experiment.attacks_on(pipeline, kind) for kind in experiment.kinds}
-        audits = sum(1 + len(chosen) for chosen in observed.values() if chosen)
-        probes = sum(1 for kind, chosen in observed.items() if chosen and kind.chosen)
-        attacked = len(experiment.attacked_rounds())
-        total += attacked * clients * (audits + probes)
-        total += scenario(experiment.scenario).count_messages(experiment, experiment.plan(pipeline), train, test)
+        mine = scenario(experiment.scenario)
+        total += clients * sum(
+            mine.observed_rounds(experiment, kind) * (1 + len(chosen) + kind.asked)
+            for kind, chosen in observed.items()
+            if chosen
+        )
+        total += mine.count_messages(experiment, experiment.plan(pipeline), train, test)
     return total
 
 
@@ -195,7 +205,8 @@ def _memory(experiment: Experiment, data: ImageDataset, train: int, workers: int
     kept = share * min(experiment.num_clients, 32) if once and share <= experiment.image_memory * GIB else 0
     owned = Auxiliary(experiment.plan(Pipeline())).size()
     processes = workers + experiment.attack_workers + PROCESSES_BESIDE
-    total = processes * held + workers * kept + experiment.attack_workers * owned
+    uploaded = share * experiment.num_clients if scenario(experiment.scenario).trains_on_server() else 0
+    total = processes * held + workers * kept + experiment.attack_workers * owned + uploaded
     return (
         f"images:     about {_size(total)} in {processes} processes: the data set {_size(held)} in each, protected shares up to "
         f"{_size(kept)} in each client's, the server's examples {_size(owned)} in each of {experiment.attack_workers} of attacks"

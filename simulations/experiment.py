@@ -13,10 +13,11 @@ from attacks.registry import ATTACKS
 from clients.auxiliary import OWN_AUXILIARY
 from clients.data.datasets import dataset_names
 from clients.data.partitions import parse_partition
-from clients.scenarios import client_side
+from clients.scenarios import client_side, client_sides
 from clients.task import Plan
 from defenses.base import DefenseError
 from defenses.pipeline import Pipeline
+from defenses.registry import RegistryError
 from defenses.spec import SpecError, parse_pipelines
 from simulations.errors import ConfigError, require_known
 from simulations.scenarios.base import DEFAULT, scenario, scenarios
@@ -119,12 +120,16 @@ class Experiment:
         "own: the worst case; split only, attacks test images), or the name of another data set (split only)",
     )
     auxiliary_limit: int = setting(0, "use at most so many of the server's examples; 0: all", **at_least(0))
-    probe_targets: int = setting(4, "one-step updates that each client is probed for", **at_least(1))
-    probe_images: int = setting(1, "images in each of them", **at_least(1))
+    probe_targets: int = setting(
+        4,
+        "observations of chosen images that the audit takes of each client: one-step updates, or batches of tokens or of an upload",
+        **at_least(1),
+    )
+    probe_images: int = setting(1, "attacked images in each of them", **at_least(1))
     labels: str = setting(
         "",
         "federated: unknown or known, whether clients publish the classes of probed images; split: server or client, who holds "
-        "them (a client sends them with its tokens); empty: the first of these",
+        "them (a client sends them with its tokens); outsourced: uploaded; empty: the first of these",
     )
     attack_workers: int = setting(
         2, "attacks that run at the same time, beside training; 0: between rounds", **between(0, 1024)
@@ -144,6 +149,11 @@ class Experiment:
                 )
             if check and not check(value):
                 raise ConfigError(f"{key} is {value!r}; allowed: {spec.metadata['allowed']}")
+        if self.scenario not in client_sides():
+            raise ConfigError(
+                f"scenario is {self.scenario!r}, of which clients know nothing: its package must offer their side, too "
+                "(entry points fedveil.clients)"
+            )
         if type(self) is not (wanted := scenario(self.scenario).settings):
             raise ConfigError(f"the settings of scenario {self.scenario!r} are a {wanted.__name__}: use Experiment.of")
         require_known("dataset", self.dataset.partition(":")[0], dataset_names())
@@ -249,7 +259,7 @@ class Experiment:
             SpecError: Naming what is unknown or not allowed.
             AttackError: When one of them attacks something else.
         """
-        return kind.parse(str(getattr(self, f"{kind.name}_attacks")))
+        return kind.parse(str(getattr(self, f"{kind.name}_attacks")), self.kinds)
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -285,9 +295,20 @@ def key_of(name: str) -> str:
 
 
 def all_settings() -> dict[str, Field[Any]]:
-    """Key -> field, of all scenarios; what two of them share has the same default in both."""
-    specs = [*fields(Experiment), *(spec for one in scenarios().values() for spec in fields(one.settings))]
-    return {key_of(spec.name): spec for spec in specs}
+    """Key -> field, of all scenarios.
+
+    Raises:
+        RegistryError: When a scenario of another package gives a setting that others have, too, another default.
+    """
+    found = {key_of(spec.name): spec for spec in fields(Experiment)}
+    for one in scenarios().values():
+        for spec in fields(one.settings):
+            known = found.setdefault(key_of(spec.name), spec)
+            if (type(known.default), known.default) != (type(spec.default), spec.default):
+                raise RegistryError(
+                    f"scenario {one.name!r}: {key_of(spec.name)} has the default {spec.default!r}, and {known.default!r} elsewhere"
+                )
+    return found
 
 
 def owners(key: str) -> list[str]:

@@ -20,7 +20,8 @@ from defenses.base import generator_for
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
 from strategies.audit.score_rows import mean_and_interval
-from strategies.audit.updates import UpdateAudit
+from strategies.evaluation import fault_in_report, record_reports
+from strategies.federated.audit import UpdateAudit
 from strategies.federated.observations import PROBE, UPDATE
 from strategies.guard import GuardedExchange, fault
 
@@ -242,14 +243,11 @@ class CuriousFedAvg(FedAvg):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Means over the clients' test examples, and a row for each; who cannot evaluate leaves a row and ends nothing."""
         task, received = self.plan.at(server_round), self.exchange.by_partition(replies)
-        answers = self._guarded.check(task, "evaluate", sorted(self.exchange.nodes), received, at_least=0.0)
-        good = list(answers.values())
-        metrics = super().aggregate_evaluate(server_round, good)
-        if metrics is None:
+        good = self._guarded.check(
+            task, "evaluate", sorted(self.exchange.nodes), received, fault_in_report, at_least=0.0
+        )
+        means = record_reports(task, good, self.recorder)
+        if not means:
             return None
-        total = sum(int(values_of(reply, "metrics")["num-examples"]) for reply in good)
-        for name in sorted(metrics):
-            metric, _, reference = name.rpartition("-")
-            self.recorder.row(task, metric=metric, reference=reference, value=float(metrics[name]), n=total)  # type: ignore[arg-type]
-        self.accuracy = float(metrics["test-accuracy-original"])  # type: ignore[arg-type]
-        return metrics
+        self.accuracy = means["test-accuracy-original"]
+        return MetricRecord({**means})

@@ -54,6 +54,7 @@ class MultitaskGAN(RepresentativeAttack):
     source: ClassVar[str] = "Wang 2019 (mGAN-AI), section IV, passive"
     threat: ClassVar[str] = "global models and updates of all clients over the rounds, normalisation; auxiliary images"
     needs_auxiliary: ClassVar[bool] = True
+    reads_steps: ClassVar[bool] = True
     quick: ClassVar[Mapping[str, Any]] = {**RepresentativeAttack.quick, "representative_iterations": 5}
 
     iterations: int = 150

@@ -81,6 +81,8 @@ def _cosine(dummy: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     # As in ``cosine_distance``.
     squares, others = squares + 1e-24, others + 1e-24
     scale = (squares * others).rsqrt()
+    # In float32 the product of two tiny squares is 0, and of two huge ones infinite; their roots are neither.
+    scale = torch.where((scale > 0) & scale.isfinite(), scale, squares.rsqrt() * others.rsqrt())
     gradients = torch.mul(target, -scale).addcmul_(dummy, scale * products / squares)
     return (1 - products * scale).squeeze(1), gradients
 

@@ -81,23 +81,23 @@ class Unshuffle(Refinement):
     def __post_init__(self) -> None:
         require(is_whole(self.window) and self.window >= 0, self, "window", "a whole number, or 0: from the pipeline")
         require(self.partition in PARTITIONS, self, "partition", ", ".join(PARTITIONS))
-        if self.window and self.told_windows:
+        if self.window and self.reveals_windows:
             raise ValueError(f"{self}: window is given and the windows are told; allowed: one of the two")
 
     @property
     def needs_auxiliary(self) -> bool:  # type: ignore[override]
         """Whether it learns to find windows: not where they are given or told."""
-        return not (self.window or self.told_windows)
+        return not (self.window or self.reveals_windows)
 
     @property
-    def told_windows(self) -> bool:
+    def reveals_windows(self) -> bool:
         """Whether it is told the true windows."""
         return self.partition == "told"
 
     @property
     def upper_bound(self) -> str:
         """What it is given that no server of the run has, in words; "" for an attack that this server can carry out."""
-        return "told the true windows" if self.told_windows else ""
+        return "told the true windows" if self.reveals_windows else ""
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Keeps the first shuffle of the clients' pipeline, if there is one, and learns to find its windows.
@@ -111,7 +111,7 @@ class Unshuffle(Refinement):
             return replace(self, learned=Learned(None))
         shuffle = defenses[at]
         assert isinstance(shuffle, VisualMixer | BlockShuffle)
-        if isinstance(shuffle, BlockShuffle) or self.window or self.told_windows:
+        if isinstance(shuffle, BlockShuffle) or self.window or self.reveals_windows:
             return replace(self, learned=Learned(shuffle))
         auxiliary = knowledge.auxiliary
         if not len(auxiliary):
@@ -172,7 +172,7 @@ class Unshuffle(Refinement):
             return Windows(grid(images, self.window), 1, spatial), {}
         if known is None:
             return None, {}
-        if self.told_windows:
+        if self.reveals_windows:
             return Windows(self._told(images, observation), 1, spatial), {}
         levels, share = self._inferred(images)
         return Windows(levels, 1, spatial), {"windows_expected": float(share.mean())}

@@ -63,5 +63,7 @@ class OutsourcedClient(Client):
             return Truths(
                 [rows(self.uploads.batch(at), count) for at in range(self.task.plan.probe_targets)], paired=True
             )
-        everyone = torch.arange(self.data.num_train)
-        return Truths([self.data.view(everyone, self.data.key("mean-transformed", "model"))], whole_round=True)
+        if observation == "model":
+            everyone = torch.arange(self.data.num_train)
+            return Truths([self.data.view(everyone, self.data.key("mean-transformed", "model"))], whole_round=True)
+        return super().truths(observation)

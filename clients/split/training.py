@@ -62,7 +62,13 @@ class SplitClient(Client):
 
     def truths(self, observation: str) -> Truths:
         """One view for each audit batch, in which an image keeps its row."""
-        return Truths([self.audits.truth(target) for target in range(self.task.plan.probe_targets)], paired=True)
+        if observation != "smashed":
+            return super().truths(observation)
+        return Truths(
+            [self.audits.truth(target) for target in range(self.task.plan.probe_targets)],
+            paired=True,
+            in_paper_scale=True,
+        )
 
     # Training of the client half ----------------------------------------------------------------------------------------
 

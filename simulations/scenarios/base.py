@@ -92,6 +92,14 @@ class Scenario(ABC, Generic[E]):
         """
         return
 
+    def check_share(self, experiment: E, train: int, test: int) -> None:
+        """Refuses settings that do not fit so many training and test examples of a client.
+
+        Raises:
+            ConfigError: Naming the setting.
+        """
+        return
+
     def server_has_labels(self, experiment: E) -> bool:
         """Whether the server holds the classes of the clients' training examples."""
         return False
@@ -115,6 +123,14 @@ class Scenario(ABC, Generic[E]):
     @abstractmethod
     def count_messages(self, experiment: E, plan: Plan, train: int, test: int) -> int:
         """Messages of one pipeline's training and evaluation to clients that hold so many examples, about."""
+
+    def observed_rounds(self, experiment: E, kind: Kind) -> int:
+        """Attacked rounds in which this kind is observed."""
+        return len(experiment.attacked_rounds())  # type: ignore[attr-defined]
+
+    def trains_on_server(self) -> bool:
+        """Whether one process trains on everybody's images, and holds them as floats."""
+        return False
 
     def needs_whole_share(self, experiment: E) -> str:
         """The setting because of which all images of a client are needed at once, such as "update-attacks"; "" for none."""

@@ -91,17 +91,20 @@ class Federated(Scenario[FederatedExperiment]):
     labels: ClassVar[tuple[str, ...]] = ("unknown", "known")
 
     def check(self, experiment: FederatedExperiment) -> None:
-        """Refuses what belongs to split learning."""
+        """Refuses defences of what is never sent, and auxiliary data of other kinds."""
         if ":" not in experiment.model:
             also = "or a torchvision or timm classifier, such as torchvision:resnet18"
             require_known("model", experiment.model, model_names(), also=also)
-        for key, value, allowed in (("auxiliary-data", experiment.auxiliary_data, "held-out"),):
-            if value != allowed:
-                raise ConfigError(f"{key} is {_shown(value)}; allowed with scenario = {self.name!r}: {_ALLOWED[key]}")
+        if experiment.auxiliary_data != "held-out":
+            raise ConfigError(
+                f"auxiliary-data is {experiment.auxiliary_data!r}; allowed with scenario = {self.name!r}: 'held-out'"
+            )
         for pipeline in experiment.pipelines():
             for defense in pipeline.defenses:
                 if isinstance(defense, SmashedDefense | EdgeTrainingDefense):
-                    raise ConfigError(f"defenses: {defense} protects smashed data, which needs scenario = 'split'")
+                    raise ConfigError(
+                        f"defenses: {defense} protects smashed data, which clients of scenario = {self.name!r} do not send"
+                    )
 
     def check_data(self, experiment: FederatedExperiment, pipeline: Pipeline, card: DataCard) -> None:
         """Builds the model."""
@@ -140,17 +143,5 @@ class Federated(Scenario[FederatedExperiment]):
         """A training update is scored against all images behind it."""
         return "update-attacks" if experiment.update_attacks.strip() else ""
 
-
-def _shown(value: str | float | bool) -> str:
-    return repr(value) if isinstance(value, str | bool) else f"{value:g}"
-
-
-_ALLOWED = {
-    "auxiliary-data": "'held-out'",
-    "pretrained": "'', random weights",
-    "train-edge": "False, as clients hold the whole model",
-    "optimizer": "'sgd', whose updates attacks can read",
-    "block-learning-rate": "0, as all weights have one rate",
-}
 
 SCENARIO = Federated()

@@ -13,7 +13,7 @@ from clients.data.card import DataCard
 from clients.local_data import chunks
 from clients.models.classifiers import model_names
 from clients.task import FLOAT_BYTES, Plan, whole_model_plan
-from defenses.base import InputDefense, TrainingDefense
+from defenses.base import EdgeTrainingDefense, InputDefense, SmashedDefense, TrainingDefense
 from defenses.pipeline import Pipeline
 from simulations.checkpoints import Checkpoint
 from simulations.errors import ConfigError, require_known
@@ -23,7 +23,7 @@ from simulations.settings import at_least, setting
 from simulations.whole_models import WholeModelExperiment
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
-from strategies.outsourced.observations import KINDS, MODEL
+from strategies.outsourced.observations import KINDS, MODEL, UPLOAD
 from strategies.outsourced.server import OutsourcedServer
 
 LARGEST_MESSAGE = 1 << 30
@@ -50,13 +50,8 @@ class OutsourcedRounds:
         self._server = server
 
     def restore(self, done: Checkpoint) -> None:
-        """Goes on from a checkpoint, after asking for the uploads again: a simulation's are the same.
-
-        Raises:
-            TooFewReplies: When nodes with a secret of their own do not upload twice (their ``repeats``).
-        """
-        self._server.training.restore(done.weights)
-        self._server.accuracy = done.accuracy
+        """Goes on from a checkpoint, which holds the uploads: nobody is asked for them again."""
+        self._server.restore(done.weights, done.accuracy)
 
     def run_round(self, server_round: int) -> None:
         """Trains (unless it is round 0), then evaluates."""
@@ -69,8 +64,8 @@ class OutsourcedRounds:
         self._server.observe_model(server_round)
 
     def checkpoint(self, server_round: int) -> Checkpoint:
-        """The model and its optimizer."""
-        return Checkpoint(server_round, self._server.training.tensors(), {}, self._server.accuracy)
+        """The uploads, the model and its optimizer."""
+        return Checkpoint(server_round, self._server.tensors(), {}, self._server.accuracy)
 
 
 class Outsourced(Scenario[OutsourcedExperiment]):
@@ -93,7 +88,8 @@ class Outsourced(Scenario[OutsourcedExperiment]):
             )
         if experiment.local_steps:
             raise ConfigError(
-                f"local-steps is {experiment.local_steps}; allowed with scenario = {self.name!r}: 0, as the server trains on whole passes"
+                f"local-steps is {experiment.local_steps}; allowed with scenario = {self.name!r}: 0, as the server trains on "
+                "whole passes"
             )
         if experiment.chosen_attacks(MODEL) and experiment.attacked_rounds() and max(experiment.attacked_rounds()) == 1:
             raise ConfigError(
@@ -111,6 +107,10 @@ class Outsourced(Scenario[OutsourcedExperiment]):
                     isinstance(defense, TrainingDefense) and not defense.bounds_examples
                 ):
                     continue
+                if isinstance(defense, SmashedDefense | EdgeTrainingDefense):
+                    raise ConfigError(
+                        f"defenses: {defense} protects tokens, which nobody sends with scenario = {self.name!r}"
+                    )
                 raise ConfigError(
                     f"defenses: {defense} protects what a client trains, and with scenario = {self.name!r} the server trains; "
                     "allowed: defences of images, and optimizers such as STAdam, which the server then uses"
@@ -134,13 +134,31 @@ class Outsourced(Scenario[OutsourcedExperiment]):
         """As ``check_data``; refuses clients that upload fewer batches than are attacked."""
         for pipeline in experiment.pipelines():
             self.check_data(experiment, pipeline, clients.card)
-        for partition, (train, _) in clients.sizes.items():
-            batches = len(chunks(train, experiment.batch_size))
-            if batches < experiment.probe_targets:
-                raise ConfigError(
-                    f"probe-targets is {experiment.probe_targets}, and client {partition} uploads {batches} batches of "
-                    f"{experiment.batch_size} images; the attacked images are the first of a batch: lower one of the two"
-                )
+        for train, test in clients.sizes.values():
+            self.check_share(experiment, train, test)
+
+    def check_share(self, experiment: OutsourcedExperiment, train: int, test: int) -> None:
+        """Refuses to attack more batches of an upload than there are, or more images than a batch holds."""
+        batches = len(chunks(train, experiment.batch_size))
+        if batches < experiment.probe_targets:
+            raise ConfigError(
+                f"probe-targets is {experiment.probe_targets}, and a client with {train} training examples uploads {batches} "
+                f"batches of {experiment.batch_size}, of each of which the first images are attacked; lower one of the two"
+            )
+        if experiment.probe_images > min(experiment.batch_size, train):
+            raise ConfigError(
+                f"probe-images is {experiment.probe_images}; allowed: up to batch-size = {experiment.batch_size}, as the attacked "
+                "images are the first of a batch"
+            )
+
+    def observed_rounds(self, experiment: OutsourcedExperiment, kind: Kind) -> int:
+        """Uploads in the first attacked round, models in all but the first round of the run."""
+        attacked = experiment.attacked_rounds()
+        return min(len(attacked), 1) if kind == UPLOAD else sum(at > 1 for at in attacked)
+
+    def trains_on_server(self) -> bool:
+        """It does."""
+        return True
 
     def rounds(
         self, experiment: OutsourcedExperiment, plan: Plan, auditor: Auditor, clients: KnownClients, label: str

@@ -19,8 +19,7 @@ from clients.models.library import ModelError
 from clients.split.passes import SplitPasses
 from clients.split.plan import SplitPlan, split_plan
 from clients.task import Plan
-from defenses.base import DefenseError, InputDefense, TrainingDefense, UpdateDefense
-from defenses.feature_noise import FeatureDP
+from defenses.base import DefenseError, InputDefense, SmashedDefense, TrainingDefense, UpdateDefense
 from defenses.pipeline import Pipeline
 from simulations.checkpoints import Checkpoint
 from simulations.errors import ConfigError, require_known
@@ -135,7 +134,7 @@ class Split(Scenario[SplitExperiment]):
                 raise ConfigError(
                     f"defenses: {defense} protects the training of whole models, not scenario = {self.name!r}"
                 )
-            if isinstance(defense, FeatureDP) and defense.noise_multiplier and trained:
+            if isinstance(defense, SmashedDefense) and _bounded(defense) and trained:
                 why = "unset train-edge" if experiment.train_edge else "take away the defence that trains it"
                 raise ConfigError(
                     f"defenses: {defense} bounds what smashed data tell, and a client half that is trained also sends updates, "
@@ -215,6 +214,11 @@ class Split(Scenario[SplitExperiment]):
         )
         evaluation = math.ceil(test / (per_message * experiment.batch_size)) + 1
         return experiment.num_clients * (rounds * steps + (rounds + 1) * evaluation)
+
+
+def _bounded(defense: SmashedDefense) -> bool:
+    """Whether it claims a finite budget."""
+    return math.isfinite(defense.privacy(1).get("epsilon", math.inf))
 
 
 def schedule_of(experiment: SplitExperiment) -> Schedule:

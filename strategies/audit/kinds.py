@@ -23,7 +23,6 @@ from attacks.registry import ATTACKS
 from attacks.sender import Sender
 from attacks.spec import parse_attacks, stages_of
 from clients.auxiliary import Auxiliary
-from clients.federated.lone_training import train_alone
 from clients.scenarios import read_task
 from clients.task import Plan, Task, load_weights
 from defenses.base import Batch
@@ -116,6 +115,7 @@ class Kind(ABC):
         seen: How the server holds one.
         start: How a chain of attacks on it may begin.
         chosen: The audit chooses its images (``probe-targets``, ``probe-images``), so that pictures of them can be shown.
+        asked: The server asks for it with messages of its own, which training would not send.
         paired: It says which row is of which image, so that guess i is of image i.
     """
 
@@ -126,6 +126,7 @@ class Kind(ABC):
     seen: ClassVar[type[Seen]]
     start: ClassVar[str] = "InvertingGradients()"
     chosen: ClassVar[bool] = True
+    asked: ClassVar[bool] = False
     paired: ClassVar[bool] = False
 
     @property
@@ -158,8 +159,8 @@ class Kind(ABC):
         return None
 
     def train(self, plan: Plan) -> Callable[[Batch, int], nn.Module]:
-        """What trains a model on the server's own examples as the clients' models are trained: (examples, seed) -> model."""
-        return functools.partial(train_alone, plan)
+        """What trains a model on the server's own examples as the run's are trained: (examples, seed) -> model; by default none."""
+        return functools.partial(_untrainable, self.plural)
 
     def knowledge(self, observed: Observed) -> Knowledge:
         """What the server holds besides its observations; without auxiliary data, an empty batch of it."""
@@ -167,8 +168,12 @@ class Kind(ABC):
         card, own = plan.data_card(), _auxiliary(replace(plan, pipeline=""))
         return Knowledge(own, plan.defenses(), card.mean, card.std, self.train(plan), self.sender(observed))
 
-    def parse(self, text: str) -> list[Attack[Any, Any]]:
+    def parse(self, text: str, beside: Sequence[Kind] = ()) -> list[Attack[Any, Any]]:
         """Reads attacks on it.
+
+        Args:
+            text: The attacks.
+            beside: What else the scenario shows, for the error that says where an attack belongs.
 
         Raises:
             SpecError: Naming what is unknown or not allowed.
@@ -178,7 +183,8 @@ class Kind(ABC):
         if wrong := [attack for attack in found if not self.suits(attack)]:
             fitting = sorted(name for name, cls in ATTACKS.items() if self.meant(cls()))
             other = next((kind for kind in kinds().values() if kind.meant(stages_of(wrong[0])[0])), None)
-            where = f" but {other.plural} (see {other.setting})" if other else ""
+            see = f" (see {other.setting})" if other and other in beside else ""
+            where = f" but {other.plural}{see}" if other and other is not self else ""
             raise AttackError(f"{wrong[0]} does not attack {self.plural}{where}; these do: {', '.join(fitting)}")
         return found
 
@@ -219,6 +225,10 @@ def kind_of(name: str) -> Kind:
 def part_of(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The tensors whose names begin with a prefix, without it."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _untrainable(plural: str, _: Batch, __: int) -> nn.Module:
+    raise AttackError(f"attacks on {plural} have no models of their own")
 
 
 @functools.lru_cache(maxsize=1)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from attacks.base import Attack, ClientUpdate, Probe, TrainingUpdate
 from attacks.spec import stages_of
-from defenses.base import Update
+from clients.federated.lone_training import train_alone
+from clients.task import Plan
+from defenses.base import Batch, Update
 from strategies.audit.kinds import Kind, Observed, Seen
 
 
@@ -40,6 +44,10 @@ class _Updates(Kind):
     def suits(self, attack: Attack[Any, Any]) -> bool:
         """Whether it attacks updates."""
         return issubclass(stages_of(attack)[0].observes, ClientUpdate)
+
+    def train(self, plan: Plan) -> Callable[[Batch, int], nn.Module]:
+        """On the server's own examples, as a client trains on its."""
+        return functools.partial(train_alone, plan)
 
     def observations(self, observed: Observed) -> list[Any]:
         """What an attack gets to see of each update."""
@@ -72,6 +80,7 @@ class Probes(_Updates):
 
     name: ClassVar[str] = "probe"
     title: ClassVar[str] = "one-step probe"
+    asked: ClassVar[bool] = True
     plural: ClassVar[str] = "one-step probes"
     observation: ClassVar[type] = Probe
 

@@ -73,12 +73,12 @@ class Model(Outsourced):
     chosen: ClassVar[bool] = False
 
     def suits(self, attack: Attack[Any, Any]) -> bool:
-        """Whether it attacks what a client's training left behind, and starts from the model alone."""
-        return issubclass(stages_of(attack)[0].observes, TrainingUpdate)
+        """Whether it attacks what training left behind, and starts from the model alone."""
+        return self.meant(stages_of(attack)[0])
 
     def meant(self, attack: Attack[Any, Any]) -> bool:
-        """As ``suits``."""
-        return issubclass(attack.observes, TrainingUpdate)
+        """As ``suits``; what reads steps has nothing to read."""
+        return issubclass(attack.observes, TrainingUpdate) and not attack.reads_steps
 
     def observations(self, observed: Observed) -> list[Any]:
         """The model, as an update that moves nothing."""

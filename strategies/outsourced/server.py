@@ -11,18 +11,22 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from attacks.base import Attack
-from clients.local_data import chunks
+from clients.local_data import chunks, join
 from clients.outsourced.uploads import UPLOAD_ROUND
 from clients.records import tensors_of, to_record, values_of
 from clients.task import Task, WholeModelPlan
 from defenses.base import Batch
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob, grouped
-from strategies.audit.kinds import Kind, Observed, Seen
+from strategies.audit.kinds import Kind, Observed, Seen, part_of
 from strategies.audit.score_rows import mean_and_interval
+from strategies.evaluation import fault_in_report, record_reports
 from strategies.guard import Answers, GuardedExchange, TooFewReplies, fault, require_enough
 from strategies.outsourced.observations import MODEL, UPLOAD, SeenUpload
 from strategies.outsourced.training import CentralTraining
+
+UPLOADS, WHOLE = "uploads/", "whole/"
+"""Prefixes of what a checkpoint keeps beside the training: batches, and who uploaded all that they have."""
 
 
 class OutsourcedServer:
@@ -89,10 +93,18 @@ class OutsourcedServer:
                 seconds[partition] += told if isinstance(told, int | float) else 0.0
         if not self.uploads:
             raise TooFewReplies(f"{self.plan.pipeline or 'no defence'}: no client uploaded anything")
-        whole = [batch for partition in sorted(self.uploads) for batch in self.uploads[partition]]
-        examples = Batch(torch.cat([b.images for b in whole]), torch.cat([b.targets for b in whole]))
-        self._training = CentralTraining(self.plan, examples, ("outsourced", self.plan.seed))
+        self._begin()
         self._record_uploads(task, len(work) - len(self.whole), seconds)
+
+    def _begin(self) -> None:
+        """Makes one set of examples of all uploads, which from then on are views of it."""
+        order = sorted(self.uploads)
+        examples = join([batch for partition in order for batch in self.uploads[partition]])
+        sizes = [len(batch) for partition in order for batch in self.uploads[partition]]
+        images, targets = torch.split(examples.images, sizes), torch.split(examples.targets, sizes)
+        pieces = (Batch(*pair) for pair in zip(images, targets, strict=True))
+        self.uploads = {partition: [next(pieces) for _ in self.uploads[partition]] for partition in order}
+        self._training = CentralTraining(self.plan, examples, ("outsourced", self.plan.seed))
 
     def _next_message(self, task: Task, first: int, work: Mapping[int, list[Tensor]]) -> Answers:
         """Asks those that have failed in nothing so far for their batches from ``first`` on."""
@@ -136,6 +148,31 @@ class OutsourcedServer:
         assert self._training is not None
         return self._training
 
+    def tensors(self) -> dict[str, Tensor]:
+        """All that later rounds depend on, the uploads included: they are under draws that a node makes once."""
+        sent = {
+            f"{UPLOADS}{partition}/{at}/{name}": tensor
+            for partition, mine in self.uploads.items()
+            for at, batch in enumerate(mine)
+            for name, tensor in (("images", batch.images), ("targets", batch.targets))
+        }
+        whole = {f"{WHOLE}{partition}": torch.zeros(0) for partition in self.whole}
+        return self.training.tensors() | sent | whole
+
+    def restore(self, tensors: Mapping[str, Tensor], accuracy: float | None) -> None:
+        """Goes on from what ``tensors`` gave; nobody uploads again."""
+        sent: dict[int, dict[int, dict[str, Tensor]]] = {}
+        for name, tensor in part_of(tensors, UPLOADS).items():
+            partition, at, kind = name.split("/")
+            sent.setdefault(int(partition), {}).setdefault(int(at), {})[kind] = tensor
+        self.uploads = {
+            partition: [Batch(**batches[at]) for at in sorted(batches)] for partition, batches in sorted(sent.items())
+        }
+        self.whole = {int(partition) for partition in part_of(tensors, WHOLE)}
+        self._begin()
+        self.training.restore(tensors)
+        self.accuracy = accuracy
+
     # Rounds -------------------------------------------------------------------------------------------------------------
 
     def train_round(self, server_round: int) -> None:
@@ -153,17 +190,10 @@ class OutsourcedServer:
         task = self.plan.at(server_round)
         content = RecordDict({"config": self.exchange.config(task), "arrays": to_record(self.training.weights())})
         asked = dict.fromkeys(self.sizes, content)
-        good = self.exchange.receive(task, self.exchange.post("evaluate", asked), at_least=0.0)
-        found = [values_of(reply, "metrics") for reply in good.values()]
-        if not found:
-            return
-        total = sum(int(one["num-examples"]) for one in found)
-        for name in sorted(set(found[0]) - {"num-examples"}):
-            metric, _, reference = name.rpartition("-")
-            mean = sum(float(one[name]) * int(one["num-examples"]) for one in found) / total
-            self.auditor.recorder.row(task, metric=metric, reference=reference, value=mean, n=total)
-            if name == "test-accuracy-original":
-                self.accuracy = mean
+        posted = self.exchange.post("evaluate", asked)
+        good = self.exchange.receive(task, posted, fault_in_report, at_least=0.0)
+        means = record_reports(task, good, self.auditor.recorder)
+        self.accuracy = means.get("test-accuracy-original", self.accuracy)
 
     # Attacks ------------------------------------------------------------------------------------------------------------
 
@@ -211,7 +241,9 @@ class OutsourcedServer:
             "images": max(one.num_examples for one in seen),
             "labels": "uploaded with the images",
             **({"undefended": "the images themselves", "read": "each image alone"} if kind == UPLOAD else {}),
-            "uploads_of_an_image": 1,
+            "uploads_of_an_image": "several mixtures"
+            if any(d.mixes_examples for d in task.plan.defenses().defenses)
+            else 1,
             "uploaded_images": sum(len(batch) for mine in self.uploads.values() for batch in mine),
             "auxiliary_data": "none",
             "randomness": self.auditor.randomness,

@@ -19,6 +19,7 @@ from clients.optimizer_state import flat_state, load_flat_state
 from clients.task import Task, WholeModelPlan, load_weights
 from clients.training import soft_cross_entropy
 from defenses.base import Batch, Key, Training, TrainingDefense, generator_for
+from strategies.audit.kinds import part_of
 
 MODEL, OPTIMIZER = "model/", "optimizer/"
 """Prefixes of what a checkpoint keeps."""
@@ -103,13 +104,9 @@ class CentralTraining:
         }
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Goes on from what ``tensors`` gave."""
-        parts: dict[str, dict[str, Tensor]] = {MODEL: {}, OPTIMIZER: {}}
-        for name, tensor in tensors.items():
-            prefix = name.partition("/")[0] + "/"
-            parts[prefix][name.removeprefix(prefix)] = tensor
-        load_weights(self.model, parts[MODEL])
-        load_flat_state([self.training.optimizer], parts[OPTIMIZER])
+        """Goes on from what ``tensors`` gave; other names among them are left alone."""
+        load_weights(self.model, part_of(tensors, MODEL))
+        load_flat_state([self.training.optimizer], part_of(tensors, OPTIMIZER))
 
 
 def train_alone(plan: WholeModelPlan, batch: Batch, seed: int) -> nn.Module:

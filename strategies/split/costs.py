@@ -11,9 +11,6 @@ from clients.split.edge_cost import EdgeCost, measure_edge
 from clients.split.plan import SplitPlan
 from clients.task import Task
 from defenses.base import generator_for
-from defenses.feature_noise import FeatureDP
-from defenses.patch_shuffle import BatchShuffle, PatchShuffle
-from defenses.shuffle_counts import log10_orders, log10_target_share
 from strategies.guard import Rows
 
 
@@ -37,11 +34,8 @@ def record_costs(plan: SplitPlan, rows: Rows) -> None:
         rows.row(task, metric=metric, value=float(value), n=images)
     num_tokens = plan.build_halves()[0].num_tokens
     for defense in plan.defenses().smashed_defenses:
-        if isinstance(defense, PatchShuffle | BatchShuffle):
-            native = defense.num_native(num_tokens) if isinstance(defense, BatchShuffle) else num_tokens
-            sizes = (num_tokens, native, plan.batch_size)
-            rows.row(task, metric="log10-orders", value=log10_orders(*sizes))
-            rows.row(task, metric="log10-target-share", value=log10_target_share(*sizes))
+        for metric, value in defense.hidden_orders(plan.batch_size, num_tokens).items():
+            rows.row(task, metric=metric, value=value)
 
 
 def _measure(plan: SplitPlan, images: int) -> EdgeCost:
@@ -77,10 +71,9 @@ def record_privacy(task: Task, rows: Rows, releases: int, with_audits: int) -> N
         with_audits: The same with audit batches, which are transmissions that only an audit asks for.
     """
     for defense in task.plan.defenses().smashed_defenses:
-        if isinstance(defense, FeatureDP):
-            epsilon = defense.epsilon(releases)
-            rows.row(task, metric="epsilon", value=epsilon, worst=epsilon)
+        if spent := defense.privacy(releases):
+            rows.row(task, metric="epsilon", value=spent["epsilon"], worst=spent["epsilon"])
             if with_audits > releases:
-                asked = defense.epsilon(with_audits)
+                asked = defense.privacy(with_audits)["epsilon"]
                 rows.row(task, metric="epsilon-with-probes", value=asked, worst=asked)
-            rows.row(task, metric="delta", value=defense.delta, worst=defense.delta)
+            rows.row(task, metric="delta", value=spent["delta"], worst=spent["delta"])

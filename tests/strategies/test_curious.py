@@ -15,7 +15,7 @@ from simulations.report.analysis.rows import read_rows
 from simulations.report.analysis.study import split
 from simulations.report.analysis.summary import summarise
 from simulations.server_app import run_experiment
-from strategies.audit.updates import _statistics
+from strategies.federated.audit import _statistics
 from tests.local_grid import LocalGrid
 
 Arrays = dict[str, NDArray[np.float64]]

@@ -277,8 +277,8 @@ def validate(rows: Sequence[Row]) -> list[Row]:
     control. This says that the inversion is strong enough to hand something on; it says nothing about the refinement.
 
     Where what the server sees of the undefended run are the images themselves (``undefended`` on the threat card), the first stage
-    hands on the truth and controls nothing: there a chain must itself recover more than its first stage, and enough, under one of the
-    run's defences (``_broken``), and is "not-validated" under all of them if it does under none.
+    hands on the truth and controls nothing: there a chain must itself recover more than its first stage, and enough, under one of
+    the run's defences (``_broken``), and is "not-validated" under all of them if it does under none.
 
     Where there are fewer than ``LEAST_IMAGES`` images, on the undefended run or under the defence, there is no verdict: the status
     is "under-powered" whatever the scores are. Scores of membership that pass get the same status where they rest on too few

@@ -12,6 +12,7 @@ from simulations.report.analysis.metrics import ATTACK_METRICS, MCC_METRICS, UTI
 from simulations.report.analysis.rows import Row, null_name
 from simulations.report.analysis.score import Score, exact, merge
 from simulations.report.analysis.study import Cell, Study
+from simulations.report.sections.base import sections
 from simulations.report.text import round_mark, setting
 
 CARD_ORDER = (
@@ -169,8 +170,9 @@ class Other:
 def others(study: Study) -> list[Other]:
     """Scores of metrics that this version does not know, in order of appearance."""
     groups: dict[tuple[str, str, str, str, str], list[Row]] = defaultdict(list)
+    housed = {*UTILITY_METRICS, *(name for section in sections() for name in section.metrics)}
     for row in study.rows:
-        known = ATTACK_METRICS if row.attack else UTILITY_METRICS
+        known = ATTACK_METRICS if row.attack else housed
         if (row.metric not in known and not row.metric.startswith(WINDOWS)) or _unusual(row):
             at = round_mark(row.round, row.final)
             groups[row.defense, row.attack, at, row.metric, row.reference].append(row)

@@ -25,6 +25,7 @@ class Section:
         view: The study and its lines -> what the template shows; None where the study has nothing for it.
         template: Jinja text, rendered once for every study.
         deployed_on: What the accuracy as deployed is measured on besides protected test images, as " or tokens".
+        metrics: Numbers of the run that it shows, which are then not listed among the others.
         pictures_show: What the pictures of protected images are, where this needs saying.
     """
 
@@ -32,6 +33,7 @@ class Section:
     title: str
     view: Callable[[Study, Sequence[Line]], Any]
     template: str
+    metrics: tuple[str, ...] = ()
     deployed_on: str = ""
     pictures_show: str = ""
 

@@ -16,7 +16,10 @@ BAD = [
     ({"pretrained": "/no/such.pth"}, "pretrained is '/no/such.pth'; it is a setting of split"),
     ({"labels": "server"}, "labels is 'server'; allowed with scenario = 'federated': 'unknown' or 'known'"),
     ({"auxiliary-data": "private"}, "auxiliary-data is 'private'; allowed with scenario = 'federated': 'held-out'"),
-    ({"defenses": "PatchShuffle()"}, "PatchShuffle() protects smashed data, which needs scenario = 'split'"),
+    (
+        {"defenses": "PatchShuffle()"},
+        "PatchShuffle() protects smashed data, which clients of scenario = 'federated' do not send",
+    ),
     ({"model": "vit"}, "unknown model 'vit'"),
 ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulations.report.sections.base import Section
-from simulations.report.sections.outsourced.analysis import outsourced_training
+from simulations.report.sections.outsourced.analysis import METRICS, outsourced_training
 from simulations.report.sections.outsourced.template import OUTSOURCED
 
 SECTION = Section(
@@ -11,5 +11,6 @@ SECTION = Section(
     title="Outsourced training",
     view=outsourced_training,
     template=OUTSOURCED,
+    metrics=METRICS,
     pictures_show="the images as they were uploaded",
 )

@@ -11,6 +11,8 @@ from simulations.report.analysis.summary import Line
 OBSERVATION = "uploaded images"
 LOOKING = "AsUploaded()"
 """The attack that takes the images as they came: whatever else reads an upload must add to it."""
+METRICS = ("uploaded-images", "upload-bytes", "upload-seconds", "server-seconds")
+"""In the order of the fields of ``Upload``."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,7 @@ def outsourced_training(study: Study, lines: Sequence[Line]) -> OutsourcedTraini
 
 
 def _upload(study: Study, line: Line) -> Upload:
-    names = ("uploaded-images", "upload-bytes", "upload-seconds", "server-seconds")
-    return Upload(line, *(study.over_rounds(line.defense, name) for name in names))
+    return Upload(line, *(study.over_rounds(line.defense, name) for name in METRICS))
 
 
 def _gain(cell: Cell, looking: float | None) -> float | None:

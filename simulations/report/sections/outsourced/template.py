@@ -50,11 +50,10 @@ READS = """
 {% endfor %}
 </tbody></table></div>
 <p class="soft small after">Every score is against the original. No attack here needs an inversion: the server holds the protected
-images. AsUploaded takes them as they came, and what stands under “over the upload” is what an attack adds to looking at them, where
-it beats the null baselines. As the undefended uploads are the originals, they say nothing of an attack that undoes a defence: it counts
-if it adds to looking under one of the defences here. Each attack reads every image alone, though the server holds all uploads.
-Without a defence the originals themselves are uploaded. What the trained model gives away beyond that, to whoever gets it, is with
-the attacks on members and classes.</p>
+images. AsUploaded takes them as they came, and what stands under “over the upload” is what an attack adds to looking at them,
+where it beats the null baselines. As the undefended uploads are the originals, they say nothing of an attack that undoes a defence:
+it counts if it adds to looking under one of the defences here. Each attack reads every image alone, though the server holds all
+uploads. What the trained model gives away beyond that, to whoever gets it, is with the attacks on members and classes.</p>
 """
 
 OUTSOURCED = f"""

@@ -9,7 +9,6 @@ from flwr.app import Message
 from torch import Tensor
 
 from attacks.base import Attack
-from attacks.refinement.unshuffle import Unshuffle
 from attacks.spec import stages_of
 from clients.federated.plan import federated_plan
 from clients.records import tensors_of, values_of
@@ -57,7 +56,7 @@ class UpdateAudit:
     def told_windows(self) -> bool:
         """Whether an attack on probes, or a stage of a chain, is an upper bound that is told the windows of VisualMixer."""
         stages = (stage for attack in self.attacks[PROBE] for stage in stages_of(attack))
-        return any(isinstance(stage, Unshuffle) and stage.told_windows for stage in stages)
+        return any(stage.reveals_windows for stage in stages)
 
     def observe(
         self,

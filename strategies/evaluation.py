@@ -1,0 +1,49 @@
+"""What clients report of a whole model's accuracy: checked, averaged over test examples, and written into rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from flwr.app import Message
+
+from clients.records import values_of
+from clients.task import Task
+from strategies.guard import Rows
+
+REPORTED = tuple(f"test-{what}-{name}" for what in ("accuracy", "loss") for name in ("original", "transformed"))
+"""What ``clients.evaluation.evaluate`` gives beside the number of examples."""
+
+
+def fault_in_report(_: int, reply: Message) -> str:
+    """Why a client's evaluation cannot be one, or ""."""
+    found = values_of(reply, "metrics")
+    if set(found) != {*REPORTED, "num-examples"}:
+        return f"metrics: {', '.join(sorted(found))}; expected num-examples, {', '.join(REPORTED)}"
+    count = found["num-examples"]
+    if not isinstance(count, int) or count < 1:
+        return f"metrics: num-examples is {count!r}, expected a whole number from 1"
+    for name in REPORTED:
+        value, highest = found[name], 1.0 if "accuracy" in name else math.inf
+        if not isinstance(value, int | float) or not math.isfinite(value) or not 0 <= value <= highest:
+            return f"metrics: {name} is {value!r}, expected a number from 0" + (" to 1" if highest == 1 else "")
+    return ""
+
+
+def record_reports(task: Task, replies: Mapping[int, Message], rows: Rows) -> dict[str, float]:
+    """Means over the test examples of all clients, and a row for each; nothing of no reply.
+
+    Args:
+        task: Orders of the round.
+        replies: Partition -> reply that ``fault_in_report`` lets pass.
+        rows: Where the rows go.
+    """
+    found = [values_of(reply, "metrics") for reply in replies.values()]
+    total = sum(int(one["num-examples"]) for one in found)
+    means = {
+        name: sum(float(one[name]) * int(one["num-examples"]) for one in found) / total for name in REPORTED if total
+    }
+    for name in sorted(means):
+        metric, _, reference = name.rpartition("-")
+        rows.row(task, metric=metric, reference=reference, value=means[name], n=total)
+    return means
