@@ -61,6 +61,8 @@ class OutsourcedServer:
         """Partition -> the batches of its upload."""
         self.whole: set[int] = set()
         """Partitions that have uploaded all that they have."""
+        self._seconds = dict.fromkeys(self.sizes, 0.0)
+        """Partition -> seconds of work for its upload."""
         self._training: CentralTraining | None = None
 
     # Uploads ------------------------------------------------------------------------------------------------------------
@@ -73,8 +75,7 @@ class OutsourcedServer:
         """
         task = self.plan.at(UPLOAD_ROUND)
         work = {partition: chunks(size, self.plan.batch_size) for partition, size in self.sizes.items()}
-        seconds, refused = dict.fromkeys(work, 0.0), set[int]()
-        self.whole = set(work)
+        self.whole, refused = set(work), set[int]()
         for first in range(0, max(map(len, work.values())), self.batches_per_message):
             answers = self._next_message(task, first, work)
             refused |= answers.refused
@@ -86,13 +87,12 @@ class OutsourcedServer:
                 mine = self.uploads.setdefault(partition, [])
                 mine += [Batch(images[name], targets[name]) for name in sorted(images, key=int)]
                 told = values_of(reply, "metrics").get("train-seconds")
-                seconds[partition] += told if isinstance(told, int | float) else 0.0
+                self._seconds[partition] += told if isinstance(told, int | float) else 0.0
         if not self.uploads:
             raise TooFewReplies(f"{self.plan.pipeline or 'no defence'}: no client uploaded anything")
         whole = [batch for partition in sorted(self.uploads) for batch in self.uploads[partition]]
         examples = Batch(torch.cat([b.images for b in whole]), torch.cat([b.targets for b in whole]))
         self._training = CentralTraining(self.plan, examples, ("outsourced", self.plan.seed))
-        self._record_uploads(task, len(work) - len(self.whole), seconds)
 
     def _next_message(self, task: Task, first: int, work: Mapping[int, list[Tensor]]) -> Answers:
         """Asks those that have failed in nothing so far for their batches from ``first`` on."""
@@ -119,12 +119,12 @@ class OutsourcedServer:
 
         return fault_in
 
-    def _record_uploads(self, task: Task, failed: int, seconds: Mapping[int, float]) -> None:
+    def _record_uploads(self, task: Task) -> None:
         row = self.auditor.recorder.row
         sent = [sum(b.images.nbytes + b.targets.nbytes for b in mine) for mine in self.uploads.values()]
-        row(task, metric="clients-failed", value=failed, n=len(self.sizes))
+        row(task, metric="clients-failed", value=len(self.sizes) - len(self.whole), n=len(self.sizes))
         row(task, metric="upload-bytes", **mean_and_interval([float(size) for size in sent]))
-        row(task, metric="upload-seconds", **mean_and_interval([seconds[p] for p in self.uploads]))
+        row(task, metric="upload-seconds", **mean_and_interval([self._seconds[p] for p in self.uploads]))
         images = sum(len(batch) for mine in self.uploads.values() for batch in mine)
         row(task, metric="uploaded-images", value=images, n=len(self.uploads))
 
@@ -139,10 +139,12 @@ class OutsourcedServer:
     # Rounds -------------------------------------------------------------------------------------------------------------
 
     def train_round(self, server_round: int) -> None:
-        """Attacks what the round begins with if it is to be attacked, then trains."""
-        training = self.training
+        """Attacks what the round begins with if it is to be attacked, then trains; the first round tells of the uploads."""
+        training, task = self.training, self.plan.at(server_round)
         self.observe_model(server_round)
-        task = self.plan.at(server_round)
+        # Not whenever they are collected: a resumed run asks for them again, and keeps its rows.
+        if server_round == UPLOAD_ROUND:
+            self._record_uploads(task)
         loss, seconds = training.run_round(task)
         row = self.auditor.recorder.row
         row(task, metric="train-loss", value=loss, n=len(training.examples))
