@@ -50,13 +50,11 @@ class OutsourcedRounds:
         self._server = server
 
     def restore(self, done: Checkpoint) -> None:
-        """Goes on from a checkpoint, after asking for the uploads again: a simulation's are the same.
+        """Goes on from a checkpoint, and asks for the uploads again if a round is left: a simulation's are the same.
 
-        Raises:
-            TooFewReplies: When nodes with a secret of their own do not upload twice (their ``repeats``).
+        Nodes with a secret of their own do not upload twice (their ``repeats``): such a round then ends with ``TooFewReplies``.
         """
-        self._server.training.restore(done.weights)
-        self._server.accuracy = done.accuracy
+        self._server.restore(done.weights, done.accuracy)
 
     def run_round(self, server_round: int) -> None:
         """Trains (unless it is round 0), then evaluates."""

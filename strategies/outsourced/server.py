@@ -64,6 +64,7 @@ class OutsourcedServer:
         self._seconds = dict.fromkeys(self.sizes, 0.0)
         """Partition -> seconds of work for its upload."""
         self._training: CentralTraining | None = None
+        self._kept: Mapping[str, Tensor] = {}
 
     # Uploads ------------------------------------------------------------------------------------------------------------
 
@@ -133,8 +134,14 @@ class OutsourcedServer:
         """The training on the uploads, which are collected first."""
         if self._training is None:
             self.collect()
-        assert self._training is not None
+            assert self._training is not None
+            if self._kept:
+                self._training.restore(self._kept)
         return self._training
+
+    def restore(self, tensors: Mapping[str, Tensor], accuracy: float | None) -> None:
+        """Goes on from what ``training.tensors`` gave, once there is something left to do: then the uploads are asked for again."""
+        self._training, self._kept, self.accuracy = None, tensors, accuracy
 
     # Rounds -------------------------------------------------------------------------------------------------------------
 
@@ -177,11 +184,11 @@ class OutsourcedServer:
         self.auditor.collect()
         if server_round not in self.attack_rounds:
             return
-        task = self.plan.at(server_round)
+        task, weights = self.plan.at(server_round), self.training.weights()
         if server_round == min(self.attack_rounds) and self.attacks[UPLOAD]:
-            self._observe(task, UPLOAD, [seen for p in self.uploads for seen in self._attacked(p)])
+            self._observe(task, UPLOAD, weights, [seen for p in self.uploads for seen in self._attacked(p)])
         if server_round > 1 and self.attacks[MODEL]:
-            self._observe(task, MODEL, [Seen(p, 0, self.sizes[p]) for p in sorted(self.whole)])
+            self._observe(task, MODEL, weights, [Seen(p, 0, self.sizes[p]) for p in sorted(self.whole)])
 
     def _attacked(self, partition: int) -> list[SeenUpload]:
         """The attacked images of a client: the first ones of its first batches; none where some of these never came."""
@@ -193,13 +200,13 @@ class OutsourcedServer:
             found.append(SeenUpload(partition, target, len(images), images, targets.argmax(1)))
         return found
 
-    def _observe(self, task: Task, kind: Kind, seen: list[Any]) -> None:
+    def _observe(self, task: Task, kind: Kind, weights: dict[str, Tensor], seen: list[Any]) -> None:
         setting = self._setting(task, kind, seen)
         judges = self.auditor.baselines(task, kind, sorted({one.partition for one in seen}), setting)
         seen = [one for one in seen if one.partition in judges]
         if not seen:
             return
-        observed = Observed(task, self.training.weights(), seen)
+        observed = Observed(task, weights, seen)
         at_once, over_rounds = grouped(self.attacks[kind])
         for at, group in enumerate([*at_once, *((attack,) for attack in over_rounds)]):
             name = f"{self.label}-r{task.round:04d}-{kind.name}-{at:02d}"
