@@ -26,7 +26,7 @@ from strategies.outsourced.observations import MODEL, UPLOAD, SeenUpload
 from strategies.outsourced.training import CentralTraining
 
 UPLOADS, WHOLE = "uploads/", "whole/"
-"""Prefixes of what a checkpoint keeps beside the training: batches, and who uploaded all that they have."""
+"""Prefixes of what a checkpoint keeps beside the training: batches, and the seconds of who uploaded all that they have."""
 
 
 class OutsourcedServer:
@@ -65,6 +65,8 @@ class OutsourcedServer:
         """Partition -> the batches of its upload."""
         self.whole: set[int] = set()
         """Partitions that have uploaded all that they have."""
+        self._seconds = dict.fromkeys(self.sizes, 0.0)
+        """Partition -> seconds of work for its upload."""
         self._training: CentralTraining | None = None
 
     # Uploads ------------------------------------------------------------------------------------------------------------
@@ -77,8 +79,7 @@ class OutsourcedServer:
         """
         task = self.plan.at(UPLOAD_ROUND)
         work = {partition: chunks(size, self.plan.batch_size) for partition, size in self.sizes.items()}
-        seconds, refused = dict.fromkeys(work, 0.0), set[int]()
-        self.whole = set(work)
+        self.whole, refused = set(work), set[int]()
         for first in range(0, max(map(len, work.values())), self.batches_per_message):
             answers = self._next_message(task, first, work)
             refused |= answers.refused
@@ -90,11 +91,10 @@ class OutsourcedServer:
                 mine = self.uploads.setdefault(partition, [])
                 mine += [Batch(images[name], targets[name]) for name in sorted(images, key=int)]
                 told = values_of(reply, "metrics").get("train-seconds")
-                seconds[partition] += told if isinstance(told, int | float) else 0.0
+                self._seconds[partition] += told if isinstance(told, int | float) else 0.0
         if not self.uploads:
             raise TooFewReplies(f"{self.plan.pipeline or 'no defence'}: no client uploaded anything")
         self._begin()
-        self._record_uploads(task, len(work) - len(self.whole), seconds)
 
     def _begin(self) -> None:
         """Makes one set of examples of all uploads, which from then on are views of it."""
@@ -131,12 +131,12 @@ class OutsourcedServer:
 
         return fault_in
 
-    def _record_uploads(self, task: Task, failed: int, seconds: Mapping[int, float]) -> None:
+    def _record_uploads(self, task: Task) -> None:
         row = self.auditor.recorder.row
         sent = [sum(b.images.nbytes + b.targets.nbytes for b in mine) for mine in self.uploads.values()]
-        row(task, metric="clients-failed", value=failed, n=len(self.sizes))
+        row(task, metric="clients-failed", value=len(self.sizes) - len(self.whole), n=len(self.sizes))
         row(task, metric="upload-bytes", **mean_and_interval([float(size) for size in sent]))
-        row(task, metric="upload-seconds", **mean_and_interval([seconds[p] for p in self.uploads]))
+        row(task, metric="upload-seconds", **mean_and_interval([self._seconds[p] for p in self.uploads]))
         images = sum(len(batch) for mine in self.uploads.values() for batch in mine)
         row(task, metric="uploaded-images", value=images, n=len(self.uploads))
 
@@ -156,7 +156,7 @@ class OutsourcedServer:
             for at, batch in enumerate(mine)
             for name, tensor in (("images", batch.images), ("targets", batch.targets))
         }
-        whole = {f"{WHOLE}{partition}": torch.zeros(0) for partition in self.whole}
+        whole = {f"{WHOLE}{p}": torch.tensor([self._seconds[p]], dtype=torch.float64) for p in self.whole}
         return self.training.tensors() | sent | whole
 
     def restore(self, tensors: Mapping[str, Tensor], accuracy: float | None) -> None:
@@ -168,7 +168,8 @@ class OutsourcedServer:
         self.uploads = {
             partition: [Batch(**batches[at]) for at in sorted(batches)] for partition, batches in sorted(sent.items())
         }
-        self.whole = {int(partition) for partition in part_of(tensors, WHOLE)}
+        whole = {int(partition): float(seconds) for partition, seconds in part_of(tensors, WHOLE).items()}
+        self.whole, self._seconds = set(whole), self._seconds | whole
         self._begin()
         self.training.restore(tensors)
         self.accuracy = accuracy
@@ -176,10 +177,12 @@ class OutsourcedServer:
     # Rounds -------------------------------------------------------------------------------------------------------------
 
     def train_round(self, server_round: int) -> None:
-        """Attacks what the round begins with if it is to be attacked, then trains."""
-        training = self.training
+        """Attacks what the round begins with if it is to be attacked, then trains; the first round tells of the uploads."""
+        training, task = self.training, self.plan.at(server_round)
         self.observe_model(server_round)
-        task = self.plan.at(server_round)
+        # Not whenever they are collected: a resumed run asks for them again, and keeps its rows.
+        if server_round == UPLOAD_ROUND:
+            self._record_uploads(task)
         loss, seconds = training.run_round(task)
         row = self.auditor.recorder.row
         row(task, metric="train-loss", value=loss, n=len(training.examples))
@@ -205,11 +208,11 @@ class OutsourcedServer:
         self.auditor.collect()
         if server_round not in self.attack_rounds:
             return
-        task = self.plan.at(server_round)
+        task, weights = self.plan.at(server_round), self.training.weights()
         if server_round == min(self.attack_rounds) and self.attacks[UPLOAD]:
-            self._observe(task, UPLOAD, [seen for p in self.uploads for seen in self._attacked(p)])
+            self._observe(task, UPLOAD, weights, [seen for p in self.uploads for seen in self._attacked(p)])
         if server_round > 1 and self.attacks[MODEL]:
-            self._observe(task, MODEL, [Seen(p, 0, self.sizes[p]) for p in sorted(self.whole)])
+            self._observe(task, MODEL, weights, [Seen(p, 0, self.sizes[p]) for p in sorted(self.whole)])
 
     def _attacked(self, partition: int) -> list[SeenUpload]:
         """The attacked images of a client: the first ones of its first batches; none where some of these never came."""
@@ -221,13 +224,13 @@ class OutsourcedServer:
             found.append(SeenUpload(partition, target, len(images), images, targets.argmax(1)))
         return found
 
-    def _observe(self, task: Task, kind: Kind, seen: list[Any]) -> None:
+    def _observe(self, task: Task, kind: Kind, weights: dict[str, Tensor], seen: list[Any]) -> None:
         setting = self._setting(task, kind, seen)
         judges = self.auditor.baselines(task, kind, sorted({one.partition for one in seen}), setting)
         seen = [one for one in seen if one.partition in judges]
         if not seen:
             return
-        observed = Observed(task, self.training.weights(), seen)
+        observed = Observed(task, weights, seen)
         at_once, over_rounds = grouped(self.attacks[kind])
         for at, group in enumerate([*at_once, *((attack,) for attack in over_rounds)]):
             name = f"{self.label}-r{task.round:04d}-{kind.name}-{at:02d}"

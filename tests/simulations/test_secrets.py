@@ -34,6 +34,7 @@ from simulations.experiment import Experiment
 from simulations.run_directory import read_lines
 from simulations.server_app import run_experiment
 from tests.local_grid import LocalGrid
+from tests.simulations.outsourced.test_run import outsourced_experiment
 from tests.simulations.split.test_run import split_experiment
 from tests.simulations.test_federation import experiment
 
@@ -49,7 +50,10 @@ SPLIT = {
 }  # fmt: skip
 FROZEN = {"FeatureDP": "FeatureDP(clip=1.0, noise_multiplier=1.0)"}
 """Split learning with a client half that stays as it is: beside a trained one this defence is refused."""
-CHOSEN = {"federated": FEDERATED, "split": SPLIT, "frozen": FROZEN}
+OF_IMAGES = ("ATS", "Blur", "BlockShuffle", "Downsample", "ImageNoise", "InstaHide", "STAdam", "VisualMixer")
+OUTSOURCED = {name: FEDERATED[name] for name in OF_IMAGES}
+"""Defences of images, and the optimizer that the server then uses."""
+CHOSEN = {"federated": FEDERATED, "split": SPLIT, "frozen": FROZEN, "outsourced": OUTSOURCED}
 DRAWS_NOTHING = {"Blur", "Clip", "Downsample", "Pruning", "STAdam"}
 ANSWERS_ALL = {
     "probes": True, "publish-labels": True, "audits": True, "share-images": True, "transmissions": -1, "reveal-orders": True,
@@ -170,6 +174,16 @@ def settings_of(scenario: str, out: Path) -> Experiment:
             out, defenses="; ".join(FEDERATED.values()), probe_attacks="LabelInference()", train_limit=24, test_limit=12,
             share_images=False, **one,
         )  # fmt: skip
+    if scenario == "outsourced":
+        return outsourced_experiment(
+            out,
+            defenses="; ".join(OUTSOURCED.values()),
+            model_attacks="",
+            auxiliary_fraction=0.0,
+            train_limit=40,
+            upload_batches=1,
+            **one,
+        )
     return split_experiment(
         out, defenses="; ".join(CHOSEN[scenario].values()), smashed_attacks="ServerPrediction()", train_limit=50,
         train_edge=scenario == "split", test_limit=12, labels="client", **one,
@@ -262,6 +276,8 @@ def test_in_a_deployment_the_server_rebuilds_no_draw_of_any_defence(
             {"probes": True, "audits": True},
             {"train.probe": "publish-labels", "query.audit": "share-images"},
         ),
+        ("outsourced", {}, {"query.audit": "audits"}),
+        ("outsourced", {"audits": True}, {"query.audit": "share-images"}),
         ("split", {}, {"train.smash": "transmissions"}),
         (
             "split",
@@ -281,6 +297,8 @@ def test_a_run_goes_on_where_nodes_refuse(
         settings = experiment(
             tmp_path / "run", probe_attacks="LabelInference()", update_attacks="", labels="known", **common
         )
+    elif scenario == "outsourced":
+        settings = outsourced_experiment(tmp_path / "run", **common)
     else:
         settings = split_experiment(tmp_path / "run", smashed_attacks=f"ServerPrediction(); {told}", **common)
     config = {at: {**answers, "secret-dir": str(tmp_path / "secrets")} for at in range(2)}
@@ -297,6 +315,13 @@ def test_a_run_goes_on_where_nodes_refuse(
     assert [row for row in rows if row["metric"] == "test-accuracy" and row["round"] == 1]
     scored = {row["attack"] for row in rows if row["attack"] and not row["attack"].startswith(("baseline:", "scale:"))}
     answered = answers.get("audits", False)
-    assert scored == ({"LabelInference()" if scenario == "federated" else "ServerPrediction()"} if answered else set())
-    assert {row["setting"]["labels"] for row in rows if row["attack"]} <= {"unknown", "known"}
-    assert not read_lines(tmp_path / "run" / "pictures" / "index.jsonl")
+    looks = {"federated": "LabelInference()", "outsourced": "AsUploaded()", "split": "ServerPrediction()"}
+    assert scored == ({looks[scenario]} if answered else set())
+    assert {row["setting"]["labels"] for row in rows if row["attack"]} <= {
+        "unknown",
+        "known",
+        "uploaded with the images",
+    }
+    # No picture of what a node holds: whoever looks at uploads makes some of what the server has itself.
+    shown = {one["kind"] for one in read_lines(tmp_path / "run" / "pictures" / "index.jsonl")}
+    assert shown == ({"reconstruction"} if answered and scenario == "outsourced" else set())

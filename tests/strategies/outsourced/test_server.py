@@ -178,6 +178,7 @@ def test_everything_is_collected_whatever_the_size_of_messages(tmp_path: Path, u
     assert run.asked().count(0) == -(-3 // upload_batches)
     assert run.asked().count(1) == -(-4 // upload_batches)
     assert run.rows.failures == []
+    run.server.train_round(1)
     assert (run.rows.of("clients-failed"), run.rows.of("uploaded-images")) == ([0], [106])
     (sent,) = run.rows.of("upload-bytes")
     assert sent == 106 / 2 * 4 * (784 + 10)
@@ -191,6 +192,24 @@ def test_uploads_are_collected_once(tmp_path: Path) -> None:
     run.server.evaluate_round(1)
     assert run.server.training is first
     assert run.asked() == [0, 1, 0, 1]
+
+
+def test_what_goes_on_asks_for_uploads_when_something_is_left_to_do_and_tells_of_them_once(tmp_path: Path) -> None:
+    settings = outsourced_experiment(tmp_path, rounds=3)
+    whole, run = Served(settings), Served(settings)
+    for at in (1, 2, 3):
+        whole.server.train_round(at)
+        if at == 2:
+            kept = whole.server.training.tensors()
+    run.server.restore(kept, 0.25)
+    run.server.observe_model(4)  # which nobody attacks
+    assert run.asked() == []
+    assert run.server.accuracy == 0.25
+    run.server.train_round(3)
+    assert run.asked() == [0, 1, 0, 1]
+    mine, theirs = run.server.training.tensors(), whole.server.training.tensors()
+    assert all(torch.equal(mine[name], tensor) for name, tensor in theirs.items())
+    assert (run.rows.of("upload-bytes"), len(whole.rows.of("upload-bytes"))) == ([], 1)
 
 
 def test_rows_of_a_round_are_of_all_examples(tmp_path: Path) -> None:
@@ -240,6 +259,7 @@ def test_a_client_that_fails_in_the_middle_costs_its_rest_and_leaves_a_row(tmp_p
     ((client, status, said),) = run.rows.failures
     assert (client, status) == (1, "failed")
     assert said.startswith(f"train.upload: {message}")
+    run.server.train_round(1)
     assert (run.rows.of("clients-failed"), run.rows.of("uploaded-images")) == ([1], [64])
     # It still has a word in evaluation, and its test examples count.
     run.server.evaluate_round(0)
@@ -250,6 +270,7 @@ def test_a_client_that_uploads_nothing_costs_all_that_it_has(tmp_path: Path) -> 
     run = Served(outsourced_experiment(tmp_path), spoiling(raising, [(0, 0)]))
     run.server.collect()
     assert list(run.server.uploads) == [1]
+    run.server.train_round(1)
     assert run.rows.of("uploaded-images") == [48]
     (row,) = [row for row in run.rows.found if row["metric"] == "uploaded-images"]
     assert row["n"] == 1
@@ -272,7 +293,7 @@ def test_the_share_is_of_all_clients_however_few_the_last_messages_are_for(tmp_p
     run = Served(settings, spoiling(raising, [(2, 2)]), sizes=(32, 32, 48))
     run.server.collect()
     assert run.asked() == [0, 1, 2, 0, 1, 2, 2]
-    assert run.rows.of("uploaded-images") == [96]
+    assert len(run.server.training.examples) == 96
     with pytest.raises(TooFewReplies, match=r"1 of 3 train.upload replies are usable"):
         Served(settings, spoiling(raising, [(0, 1), (2, 2)]), sizes=(32, 32, 48)).server.collect()
 

@@ -138,7 +138,7 @@ def test_a_limit_on_steps_holds_in_every_round(count: int) -> None:
     for at in (1, 2):
         training.run_round(plan.at(at))
     assert len(shown.steps) == 2 * count
-    assert all(len(set(list(itertools.chain(*shown.steps[at : at + 3])))) == 20 for at in (0, count) if count >= 3)
+    assert all(len(set(itertools.chain(*shown.steps[at : at + 3]))) == 20 for at in (0, count) if count >= 3)
 
 
 def test_the_same_key_repeats_and_another_orders_otherwise() -> None:
