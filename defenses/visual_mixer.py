@@ -151,7 +151,7 @@ class VisualMixer(InputDefense):
         return len(self.sizes(height, width)) < 3  # the first regions, and one size that all of them are cut to
 
     def idle(self, height: int, width: int) -> str:
-        """A target out of reach; or bounds that differ and yet give one window size, which equal ones ask for."""
+        """A target out of reach, or missed at the edges; or bounds that differ and yet give one window size, which equal ones ask for."""
         size = self.sizes(height, width)[-1]
         most = pair_count(min(size, height), min(size, width))
         if most < self.target_vfe:
@@ -159,12 +159,23 @@ class VisualMixer(InputDefense):
                 f"{self} cannot reach its target in images of {height} x {width}, whose smallest windows have a VFE of {most} over "
                 "2 sigma^2; lower target_vfe"
             )
+        if missed := self._missed(height, width, size):
+            return (
+                f"{self} misses its target in {missed:.0%} of images of {height} x {width}, the cut windows at their edges; choose "
+                f"an image size that {size} divides"
+            )
         if self.window_lower == self.window_upper or not self.is_uniform(height, width):
             return ""
         return (
             f"{self} shuffles images of {height} x {width} in windows of {size} everywhere, so that VFE "
             "decides nothing; choose bounds further apart, first_regions='nearest', or equal bounds if that is meant"
         )
+
+    def _missed(self, height: int, width: int, size: int) -> float:
+        """Share of the area in windows that the image's edge cuts below the target."""
+        down, across = ([min(size, side - at) for at in range(0, side, size)] for side in (height, width))
+        below = sum(h * w for h in down for w in across if pair_count(h, w) < self.target_vfe)
+        return below / (height * width)
 
     def partition(self, images: Tensor) -> list[Level]:
         """The windows that (B, C, H, W) images are shuffled in; see ``partition``."""
