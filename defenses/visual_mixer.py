@@ -151,7 +151,7 @@ class VisualMixer(InputDefense):
         return len(self.sizes(height, width)) < 3  # the first regions, and one size that all of them are cut to
 
     def idle(self, height: int, width: int) -> str:
-        """A target out of reach, or missed at the edges; or bounds that differ and yet give one window size, which equal ones ask for."""
+        """A target out of reach, or missed at the edges; or bounds that differ and yet give one window size."""
         size = self.sizes(height, width)[-1]
         most = pair_count(min(size, height), min(size, width))
         if most < self.target_vfe:

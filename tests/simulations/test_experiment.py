@@ -107,7 +107,7 @@ BAD = [
     ({"probe-attacks": "DGL()"}, "probe-attacks: unknown attack 'DGL', did you mean 'DLG'?"),
     (
         {"probe-attacks": "TokenDecoder()"},
-        "does not attack one-step probes but smashed data (see smashed-attacks)",
+        "does not attack one-step probes but smashed data; these do: AdamCosine",
     ),
     (
         {"rounds": 6, "attack-rounds": "9"},

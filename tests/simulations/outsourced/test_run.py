@@ -265,7 +265,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Unbroken:
 @pytest.mark.parametrize(
     ("message_type", "count", "uploads_left"),
     [
-        ("evaluate", 1, 12), ("evaluate", 3, 8), ("evaluate", 6, 8), ("train.upload", 6, 8), ("evaluate", 13, 4),
+        ("evaluate", 3, 8), ("evaluate", 6, 8), ("train.upload", 6, 8), ("evaluate", 13, 4),
         ("evaluate", 24, 0), ("query.audit", 3, 8), ("query.audit", 9, 8), ("query.audit", 33, 0),
     ],
 )  # fmt: skip

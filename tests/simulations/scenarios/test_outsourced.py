@@ -25,8 +25,8 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"defenses": "DPSGD(target_epsilon=8.0)"}, ("DPSGD(target_epsilon=8.0)", TRAINS, "optimizers such as STAdam")),
     ({"defenses": "GaussianNoise(std=0.1)"}, ("GaussianNoise(std=0.1", TRAINS)),
     ({"defenses": "Clip(max_norm=1.0, per='step')"}, ("Clip(max_norm=1.0", TRAINS)),
-    ({"defenses": "PatchShuffle()"}, ("PatchShuffle()", TRAINS)),
-    ({"defenses": "AdversarialTraining()"}, ("AdversarialTraining(weight=1.0)", TRAINS)),
+    ({"defenses": "PatchShuffle()"}, ("PatchShuffle() protects tokens, which nobody sends with scenario = 'outsourced'",)),
+    ({"defenses": "AdversarialTraining()"}, ("AdversarialTraining(weight=1.0) protects tokens",)),
     # The second pipeline, and a stage behind one that may stay, are checked before the first is trained.
     ({"defenses": "VisualMixer(); VisualMixer() | Pruning(fraction=0.5)"}, ("Pruning(fraction=0.5, per='step')", TRAINS)),
     # Views of an image that nobody makes.
@@ -36,7 +36,10 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"auxiliary-data": "private"}, ("auxiliary-data is 'private'; allowed with scenario = 'outsourced': 'held-out'",)),
     ({"auxiliary-data": "photos"}, ("auxiliary-data is 'photos'; allowed with scenario = 'outsourced': 'held-out'",)),
     # Sizes.
-    ({"probe-targets": 4}, ("probe-targets is 4, and client 0 uploads 3 batches of 16 images", "lower one of the two")),
+    ({"probe-targets": 4}, ("probe-targets is 4, and a client with 48", "uploads 3 batches of 16", "lower one of the two")),
+    ({"probe-images": 17}, ("probe-images is 17; allowed: up to batch-size = 16",)),
+    ({"local-steps": 3}, ("local-steps is 3; allowed with scenario = 'outsourced': 0",)),
+    ({"attack-rounds": "first"}, ("attack-rounds is 'first'", "add final to attack-rounds, or set model-attacks = ''")),
     ({"upload-batches": 0}, ("upload-batches is 0", "allowed: at least 1")),
     ({"upload-batches": 30_000}, ("upload-batches is 30000", "1.4 GiB", "1 GiB is allowed")),
     # Attacks on something else.
@@ -48,6 +51,7 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"model-attacks": "AsUploaded()"}, ("AsUploaded() does not attack trained models but uploaded images (see upload-attacks)",)),
     ({"model-attacks": "DLG()"}, ("model-attacks: DLG() does not attack trained models but one-step probes",)),
     ({"model-attacks": "DLG() | WindowMean()"}, ("does not attack trained models",)),
+    ({"model-attacks": "MultitaskGAN()"}, ("MultitaskGAN() does not attack trained models",)),
     # What belongs to others.
     ({"model": "vit"}, ("unknown model 'vit'",)),
     ({"labels": "known"}, ("labels is 'known'; allowed with scenario = 'outsourced': 'uploaded'",)),
@@ -91,7 +95,9 @@ def test_an_image_that_is_left_over_makes_no_batch_to_attack(tmp_path: Path, tra
     if fits:
         check(settings, train)
         return
-    with pytest.raises(ConfigError, match="probe-targets is 3, and client 0 uploads 2 batches"):
+    with pytest.raises(
+        ConfigError, match="probe-targets is 3, and a client with 33 training examples uploads 2 batches"
+    ):
         check(settings, train)
 
 

@@ -68,7 +68,7 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     # Attacks.
     (
         {"smashed-attacks": "DLG()"},
-        ("DLG() does not attack smashed data but one-step probes (see probe-attacks)", "TokenDecoder"),
+        ("DLG() does not attack smashed data but one-step probes; these do", "TokenDecoder"),
     ),
     ({"smashed-attacks": "TokenDecodr()"}, ("unknown attack 'TokenDecodr'", "did you mean 'TokenDecoder'?")),
     ({"smashed-attacks": "TokenDecoder(iterations=0)"}, ("smashed-attacks: ", "iterations is 0", ">= 1")),

@@ -74,5 +74,5 @@ def _upload(study: Study, line: Line) -> Upload:
 
 def _gain(cell: Cell, looking: float | None) -> float | None:
     own = cell.mean("psnr", "original")
-    beaten = cell.gap is not None and cell.gap > 0
+    beaten = cell.gap is None or cell.gap > 0
     return None if cell.attack == LOOKING or own is None or looking is None or not beaten else own - looking
