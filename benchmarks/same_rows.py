@@ -1,9 +1,11 @@
-"""Whether two trees of fedveil measure the same: one small federated and one small split run of each, with the same seed.
+"""Whether two trees of fedveil measure the same: one small run of each scenario that both know, with the same seed.
 
     git clone . /tmp/before && git -C /tmp/before checkout COMMIT
     python benchmarks/same_rows.py /tmp/before
 
-Every row must be there twice, times aside. Prints the first differences and exits with 1 where there are any.
+Every row of the tree before must be there in this one, times aside, with the same values and a threat card that says the same and may say
+more. Rows and entries of cards that are new are counted. Prints the first differences and exits with 1 where there are any. The runs have two
+clients and no adaptive attacks, crops or resumes: what they do not use they do not compare.
 """
 
 from __future__ import annotations
@@ -14,17 +16,18 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMON = (
     "dataset=mnist-5k", "train-limit=240", "test-limit=60", "rounds=2", "local-epochs=1", "attack-workers=0",
-    "probe-targets=2", "adaptive=false", "learning-rate-milestones=",
+    "probe-targets=2", "adaptive=false",
 )  # fmt: skip
 RUNS = {
     "federated": (
-        "model=lenet",
+        "model=lenet", "learning-rate-milestones=",
         "defenses=VisualMixer(window_lower=4, window_upper=16); GaussianNoise(std=0.01); DPSGD(noise_multiplier=1.0)",
         "probe-attacks=InvertingGradients(iterations=20); InvertingGradients(iterations=20) | WindowMean(); LabelInference()",
     ),
@@ -33,7 +36,15 @@ RUNS = {
         "defenses=PatchShuffle(); FeatureNoise(std=0.5)",
         "smashed-attacks=TokenDecoder(iterations=20); FeatureInversion(iterations=20)",
     ),
+    "outsourced": (
+        "scenario=outsourced", "model=lenet", "learning-rate-milestones=",
+        "defenses=VisualMixer(window_lower=4, window_upper=16); InstaHide(num_mixed=2)",
+        "upload-attacks=AsUploaded(); AsUploaded() | WindowMean()",
+    ),
 }  # fmt: skip
+
+FIRST = ("federated", "split")
+"""Scenarios that every tree knows, whatever its folders are called."""
 
 
 def rows_of(tree: Path, settings: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -52,8 +63,38 @@ def rows_of(tree: Path, settings: tuple[str, ...]) -> list[dict[str, Any]]:
 
 def name_of(row: dict[str, Any]) -> str:
     """What a row is about."""
-    parts = (row["defense"] or "none", row["attack"], f"round {row['round']}", row["metric"], row["reference"])
-    return " | ".join(str(part) for part in parts if part)
+    parts = (
+        row["defense"] or "none", row["attack"], f"round {row['round']}", row["metric"], row["reference"],
+        row["setting"].get("observation"), row.get("client"), row.get("message"),
+    )  # fmt: skip
+    return " | ".join(str(part) for part in parts if part not in ("", None))
+
+
+def by_name(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Name -> its rows, in order."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(name_of(row), []).append(row)
+    return found
+
+
+def differences(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> tuple[list[str], Counter[str]]:
+    """What of the rows before is missing or other after, in words; and how often anything is new."""
+    odd, new = [], Counter[str]()
+    ours, theirs = by_name(before), by_name(after)
+    for name, rows in theirs.items():
+        new[f"rows of {rows[0]['metric']}"] += max(len(rows) - len(ours.get(name, [])), 0)
+    for name, rows in ours.items():
+        for at, old in enumerate(rows):
+            if at >= len(theirs.get(name, [])):
+                odd.append(f"{name}: missing")
+                continue
+            row = theirs[name][at]
+            new.update(f"{key} on cards" for key in row["setting"].keys() - old["setting"].keys())
+            told = {**row, "setting": {key: value for key, value in row["setting"].items() if key in old["setting"]}}
+            if keys := [key for key in {*old, *told} if old.get(key) != told.get(key)]:
+                odd.append(f"{name}: " + "; ".join(f"{key} {old.get(key)!r} -> {told.get(key)!r}" for key in keys))
+    return odd, +new
 
 
 def main() -> None:
@@ -64,13 +105,16 @@ def main() -> None:
     chosen = parser.parse_args()
     different = False
     for name, settings in RUNS.items():
+        if not (chosen.before / "clients" / name).is_dir() and name not in FIRST:
+            print(f"{name}: the other tree has no such scenario")
+            continue
         before, after = (rows_of(tree, (*settings, f"seed={chosen.seed}")) for tree in (chosen.before.resolve(), ROOT))
-        odd = [(old, new) for old, new in zip(before, after, strict=False) if old != new]
-        different |= bool(odd) or len(before) != len(after)
-        print(f"{name}: {len(before)} rows before, {len(after)} after, {len(odd)} different")
-        for old, new in odd[:5]:
-            keys = [key for key in {*old, *new} if old.get(key) != new.get(key)]
-            print(f"  {name_of(old)}: " + "; ".join(f"{key} {old.get(key)!r} -> {new.get(key)!r}" for key in keys))
+        odd, new = differences(before, after)
+        different |= bool(odd)
+        print(f"{name}: {len(before)} rows before, {len(odd)} of them missing or different; {len(after)} after")
+        for words in odd[:5]:
+            print(f"  {words}")
+        print("  new: " + (", ".join(f"{count} {what}" for what, count in sorted(new.items())) or "nothing"))
     raise SystemExit(different)
 
 
