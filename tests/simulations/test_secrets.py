@@ -298,7 +298,7 @@ def test_a_run_goes_on_where_nodes_refuse(
             tmp_path / "run", probe_attacks="LabelInference()", update_attacks="", labels="known", **common
         )
     elif scenario == "outsourced":
-        settings = outsourced_experiment(tmp_path / "run", **common)
+        settings = outsourced_experiment(tmp_path / "run", model_attacks="", **common)
     else:
         settings = split_experiment(tmp_path / "run", smashed_attacks=f"ServerPrediction(); {told}", **common)
     config = {at: {**answers, "secret-dir": str(tmp_path / "secrets")} for at in range(2)}
