@@ -180,7 +180,7 @@ class OutsourcedServer:
         """Attacks what the round begins with if it is to be attacked, then trains; the first round tells of the uploads."""
         training, task = self.training, self.plan.at(server_round)
         self.observe_model(server_round)
-        # Not whenever they are collected: a resumed run asks for them again, and keeps its rows.
+        # Not when they are collected, which is before: rows of this round are written anew when a run is resumed before its end.
         if server_round == UPLOAD_ROUND:
             self._record_uploads(task)
         loss, seconds = training.run_round(task)
