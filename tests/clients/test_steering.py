@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +94,7 @@ STEP = {"count": 1, "labels": "client", "applied": 0}
 
 
 def test_a_batch_is_sent_once_in_a_round(tmp_path: Path) -> None:
-    ask, task = asking(tmp_path), replace(FROZEN, pipeline="FeatureNoise(std=1.0)")
+    ask, task = asking(tmp_path), FROZEN.but(pipeline="FeatureNoise(std=1.0)")
     assert not ask("train.step", task, first=0, **STEP).has_error()
     again = ask("train.step", task, first=0, **STEP)
     assert again.error.code == REFUSED
@@ -112,7 +111,7 @@ def test_a_batch_is_sent_once_in_a_round(tmp_path: Path) -> None:
 
 
 def test_noise_of_one_batch_cannot_be_averaged_away(tmp_path: Path) -> None:
-    task = replace(FROZEN, pipeline="FeatureNoise(std=1.0)")
+    task = FROZEN.but(pipeline="FeatureNoise(std=1.0)")
     plain = SplitClient(
         LocalData(task.but(pipeline=""), 0, range(40), range(20), Draws(SECRET, Notebook("", lambda _: None)))
     )
@@ -152,10 +151,10 @@ def test_repeats_are_what_the_operator_allows(tmp_path: Path) -> None:
 
 def test_a_node_takes_part_under_the_pipelines_that_it_pins(tmp_path: Path) -> None:
     ask = asking(tmp_path, pipelines="FeatureDP(clip=1, noise_multiplier=1.0); FeatureNoise(std=2.0)")
-    pinned = replace(FROZEN, pipeline="FeatureDP(clip=1.0, noise_multiplier=1.0)")
+    pinned = FROZEN.but(pipeline="FeatureDP(clip=1.0, noise_multiplier=1.0)")
     assert not ask("train.step", pinned, first=0, **STEP).has_error()
     for other in ("", "FeatureDP(clip=1.0, noise_multiplier=0.1)", f"{pinned.pipeline} | Clip(max_norm=1.0)"):
-        reply = ask("train.step", replace(FROZEN, pipeline=other), first=0, **STEP)
+        reply = ask("train.step", FROZEN.but(pipeline=other), first=0, **STEP)
         assert reply.error.code == REFUSED
         assert "may allow it by pipelines in the node's configuration" in str(reply.error.reason)
     assert not asking(tmp_path)("train.step", FROZEN, first=0, **STEP).has_error(), "without the key, any"

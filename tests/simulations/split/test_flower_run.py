@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from simulations.experiment import Experiment
 from simulations.launch import ROOT, LocalRuntime
 from simulations.progress import read_progress
 from simulations.run_directory import read_lines
-from tests.simulations.test_flower_run import PATIENCE, broken_app, config, deployment, folder, run_in
+from tests.simulations.test_flower_run import PATIENCE, broken_app, deployment, folder, run_in
 
 __all__ = ["deployment", "folder"]  # fixtures
 
@@ -28,8 +29,8 @@ SPLIT: dict[str, Any] = {
 
 
 def test_a_client_that_hangs_in_the_middle_of_a_round_costs_that_steps_share(folder: Path, tmp_path: Path) -> None:
-    settings = {key.replace("-", "_"): value for key, value in SPLIT.items()}
-    values = config(folder, **settings | {"attack_rounds": "", "num_clients": 4, "batches_per_message": 1})
+    changes = {"attack-rounds": "", "num-clients": 4, "batches-per-message": 1, "output-dir": str(folder)}
+    values = Experiment.from_mapping({**SPLIT, **changes}).to_mapping()
     # The watchdog's own timer, hurried for this one message: the others' time limit stays beyond what a busy machine takes.
     line = (
         "        if self.data.partition == 1 and number == 2:\n"
