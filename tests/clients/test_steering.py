@@ -153,7 +153,7 @@ def test_a_node_takes_part_under_the_pipelines_that_it_pins(tmp_path: Path) -> N
     ask = asking(tmp_path, pipelines="FeatureDP(clip=1, noise_multiplier=1.0); FeatureNoise(std=2.0)")
     pinned = FROZEN.but(pipeline="FeatureDP(clip=1.0, noise_multiplier=1.0)")
     assert not ask("train.step", pinned, first=0, **STEP).has_error()
-    for other in ("", "FeatureDP(clip=1.0, noise_multiplier=0.1)", f"{pinned.pipeline} | Clip(max_norm=1.0)"):
+    for other in ("", "FeatureDP(clip=1.0, noise_multiplier=0.1)", f"{pinned.plan.pipeline} | Clip(max_norm=1.0)"):
         reply = ask("train.step", FROZEN.but(pipeline=other), first=0, **STEP)
         assert reply.error.code == REFUSED
         assert "may allow it by pipelines in the node's configuration" in str(reply.error.reason)
