@@ -3,8 +3,8 @@
     git clone . /tmp/before && git -C /tmp/before checkout COMMIT
     python benchmarks/same_rows.py /tmp/before
 
-Every row of the tree before must be there in this one, times aside, with the same values, and with a threat card that says the
-same and may say more. Rows and entries of cards that are new are counted. Prints the first differences, and exits with 1 where
+Every row of the tree before must be there in this one, times aside, with the same values up to rounding (1e-12), and with a threat
+card that says the same and may say more. Rows and entries of cards that are new are counted. Prints the first differences, and exits with 1 where
 there are any. The runs have two clients and no adaptive attacks, crops or resumes: what they do not use they do not compare.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -78,6 +79,15 @@ def by_name(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+def alike(old: Any, new: Any) -> bool:
+    """Whether two entries are the same, but for the last bits of a number: sums may be taken in another order."""
+    if isinstance(old, list) and isinstance(new, list):
+        return len(old) == len(new) and all(alike(*pair) for pair in zip(old, new, strict=True))
+    if isinstance(old, float) and isinstance(new, float):
+        return math.isclose(old, new, rel_tol=1e-12, abs_tol=1e-15)
+    return bool(old == new)
+
+
 def differences(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> tuple[list[str], Counter[str]]:
     """What of the rows before is missing or other after, in words; and how often anything is new."""
     odd, new = [], Counter[str]()
@@ -92,7 +102,7 @@ def differences(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> tu
             row = theirs[name][at]
             new.update(f"{key} on cards" for key in row["setting"].keys() - old["setting"].keys())
             told = {**row, "setting": {key: value for key, value in row["setting"].items() if key in old["setting"]}}
-            if keys := [key for key in {*old, *told} if old.get(key) != told.get(key)]:
+            if keys := [key for key in {*old, *told} if not alike(old.get(key), told.get(key))]:
                 odd.append(f"{name}: " + "; ".join(f"{key} {old.get(key)!r} -> {told.get(key)!r}" for key in keys))
     return odd, +new
 
