@@ -4,8 +4,9 @@
     python benchmarks/same_rows.py /tmp/before
 
 Every row of the tree before must be there in this one, times aside, with the same values up to rounding (1e-12), and with a threat
-card that says the same and may say more. Rows and entries of cards that are new are counted. Prints the first differences, and exits with 1 where
-there are any. The runs have two clients and no adaptive attacks, crops or resumes: what they do not use they do not compare.
+card that says the same and may say more. Rows and entries of cards that are new are counted. Prints the first differences, and
+exits with 1 where there are any. The runs have two clients and no adaptive attacks, crops or resumes: what they do not use they do
+not compare.
 """
 
 from __future__ import annotations
