@@ -92,7 +92,9 @@ def audit(message: Message, context: Context) -> Message:
         wanted, left_out = bool(config["share-images"]), {}
         if wanted and not answers.share_images:
             left_out["share-images"] = refusal("share_images", "pictures")
-        found = audit_baselines(client, observation, pictures=wanted and answers.share_images)
+        found = audit_baselines(
+            client, observation, pictures=wanted and answers.share_images, totals=bool(config.get("totals", True))
+        )
         return _audit_reply(message, found, left_out)
     arrays = tensors_of(message, "guesses")
     model = client.task.plan.build_model() if kind == "membership" else None

@@ -125,8 +125,10 @@ def membership_scores(client: Client, test: Membership) -> dict[str, list[float]
     return found
 
 
-def audit_baselines(client: Client, observation: str, *, pictures: bool) -> Audited:
+def audit_baselines(client: Client, observation: str, *, pictures: bool, totals: bool = True) -> Audited:
     """Scores of guesses that used no observation at all, and of the scales; shares pictures if asked.
+
+    With ``totals`` also what the input defences did (``defense_totals``), which is the same in every round.
 
     Names are "baseline:grey:psnr-original", "scale:class-mean:psnr-original" and the like; see ``BlindGuesses``.
     """
@@ -144,7 +146,8 @@ def audit_baselines(client: Client, observation: str, *, pictures: bool) -> Audi
         scores["baseline:uniform:label-accuracy"].extend(uniform_label_accuracy(truth.original, paired=known.paired))
         if pictures and not known.whole_round:
             shared |= {f"original-{target}": truth.original.images, f"protected-{target}": truth.seen.images}
-    scores |= {f"{COUNTS}:{name}": [float(number)] for name, number in defense_totals(client).items()}
+    if totals:
+        scores |= {f"{COUNTS}:{name}": [float(number)] for name, number in defense_totals(client).items()}
     return Audited(dict(scores), shared)
 
 

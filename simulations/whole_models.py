@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from clients.models.classifiers import model_names
 from clients.task import Plan, WholeModelPlan
 from defenses.pipeline import Pipeline
+from simulations.errors import ConfigError, require_known
 from simulations.experiment import Experiment
 from simulations.settings import SHARE, milestone, setting
 
@@ -38,6 +40,20 @@ class WholeModelExperiment(Experiment):
         found = [milestone(word, self.rounds) for word in words]
         # A share of few rounds may be all of them, or none; two shares may be the same round.
         return tuple(sorted({at for at in found if 0 < at < self.rounds}))
+
+    def check_whole_model(self) -> None:
+        """Refuses models that are no whole ones, and auxiliary data of other kinds.
+
+        Raises:
+            ConfigError: Naming the setting.
+        """
+        if ":" not in self.model:
+            also = "or a torchvision or timm classifier, such as torchvision:resnet18"
+            require_known("model", self.model, model_names(), also=also)
+        if self.auxiliary_data != "held-out":
+            raise ConfigError(
+                f"auxiliary-data is {self.auxiliary_data!r}; allowed with scenario = {self.scenario!r}: 'held-out'"
+            )
 
     def plan(self, pipeline: Pipeline) -> Plan:
         """What the run fixes for the clients of a pipeline."""

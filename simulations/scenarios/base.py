@@ -25,6 +25,9 @@ from strategies.audit.kinds import Kind
 DEFAULT = "federated"
 """Of experiments that name none."""
 
+LARGEST_MESSAGE = 1 << 30
+"""Bytes of tensors in one message: Flower keeps several copies of it on the way."""
+
 E = TypeVar("E")
 """The experiment; its class imports this module, which therefore cannot name it."""
 

@@ -11,13 +11,12 @@ from torch import Tensor, nn
 
 from clients.data.card import DataCard
 from clients.federated.plan import FederatedPlan, federated_plan
-from clients.models.classifiers import model_names
 from clients.records import to_record, to_tensors
 from clients.task import Plan
 from defenses.base import EdgeTrainingDefense, SmashedDefense
 from defenses.pipeline import Pipeline
 from simulations.checkpoints import Checkpoint
-from simulations.errors import ConfigError, require_known
+from simulations.errors import ConfigError
 from simulations.known_clients import KnownClients
 from simulations.scenarios.base import Rounds, Scenario
 from simulations.settings import SHARE, one_of, setting
@@ -92,13 +91,7 @@ class Federated(Scenario[FederatedExperiment]):
 
     def check(self, experiment: FederatedExperiment) -> None:
         """Refuses defences of what is never sent, and auxiliary data of other kinds."""
-        if ":" not in experiment.model:
-            also = "or a torchvision or timm classifier, such as torchvision:resnet18"
-            require_known("model", experiment.model, model_names(), also=also)
-        if experiment.auxiliary_data != "held-out":
-            raise ConfigError(
-                f"auxiliary-data is {experiment.auxiliary_data!r}; allowed with scenario = {self.name!r}: 'held-out'"
-            )
+        experiment.check_whole_model()
         for pipeline in experiment.pipelines():
             for defense in pipeline.defenses:
                 if isinstance(defense, SmashedDefense | EdgeTrainingDefense):

@@ -11,23 +11,19 @@ from torch import Tensor, nn
 
 from clients.data.card import DataCard
 from clients.local_data import chunks
-from clients.models.classifiers import model_names
 from clients.task import FLOAT_BYTES, Plan, whole_model_plan
 from defenses.base import EdgeTrainingDefense, InputDefense, SmashedDefense, TrainingDefense
 from defenses.pipeline import Pipeline
 from simulations.checkpoints import Checkpoint
-from simulations.errors import ConfigError, require_known
+from simulations.errors import ConfigError
 from simulations.known_clients import KnownClients
-from simulations.scenarios.base import Rounds, Scenario
+from simulations.scenarios.base import LARGEST_MESSAGE, Rounds, Scenario
 from simulations.settings import at_least, setting
 from simulations.whole_models import WholeModelExperiment
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
 from strategies.outsourced.observations import KINDS, MODEL, UPLOAD
 from strategies.outsourced.server import OutsourcedServer
-
-LARGEST_MESSAGE = 1 << 30
-"""Bytes of images in one message: Flower keeps several copies of it on the way."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +75,7 @@ class Outsourced(Scenario[OutsourcedExperiment]):
 
     def check(self, experiment: OutsourcedExperiment) -> None:
         """Refuses defences of what is never sent, and training views that nobody makes."""
-        if ":" not in experiment.model:
-            also = "or a torchvision or timm classifier, such as torchvision:resnet18"
-            require_known("model", experiment.model, model_names(), also=also)
-        if experiment.auxiliary_data != "held-out":
-            raise ConfigError(
-                f"auxiliary-data is {experiment.auxiliary_data!r}; allowed with scenario = {self.name!r}: 'held-out'"
-            )
+        experiment.check_whole_model()
         if experiment.local_steps:
             raise ConfigError(
                 f"local-steps is {experiment.local_steps}; allowed with scenario = {self.name!r}: 0, as the server trains on "

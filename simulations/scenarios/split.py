@@ -25,7 +25,7 @@ from simulations.checkpoints import Checkpoint
 from simulations.errors import ConfigError, require_known
 from simulations.experiment import Experiment
 from simulations.known_clients import KnownClients
-from simulations.scenarios.base import Rounds, Scenario
+from simulations.scenarios.base import LARGEST_MESSAGE, Rounds, Scenario
 from simulations.settings import SHARE, at_least, one_of, setting
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
@@ -36,9 +36,6 @@ from strategies.split.split_fed import Schedule, SplitFed
 
 MIN_EXAMPLES = 2
 """Training and test examples that a client needs: a batch of one has nothing to be shuffled with."""
-
-LARGEST_MESSAGE = 1 << 30
-"""Bytes of smashed data in one message: Flower keeps several copies of it on the way."""
 
 
 @dataclass(frozen=True)

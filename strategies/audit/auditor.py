@@ -230,6 +230,7 @@ class Auditor:
             "kind": guessed,
             "guesses": guesses,
             "share-images": self.share_images,
+            "totals": task.plan.pipeline not in self._counted,
         }
         config = self.exchange.config(task, **asked)
         messages = {partition: RecordDict({**content, "config": config}) for partition, content in contents.items()}
