@@ -22,6 +22,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from simulations.rows import Row
+
 ROOT = Path(__file__).resolve().parents[1]
 COMMON = (
     "dataset=mnist-5k", "train-limit=240", "test-limit=60", "rounds=2", "local-epochs=1", "attack-workers=0",
@@ -59,7 +61,8 @@ def rows_of(tree: Path, settings: tuple[str, ...]) -> list[dict[str, Any]]:
             check=True, cwd=tree, env={**os.environ, "PYTHONPATH": str(tree)}, stdout=subprocess.DEVNULL,
         )  # fmt: skip
         lines = Path(folder, "run", "rows.jsonl").read_text().splitlines()
-    rows = [json.loads(line) for line in lines]
+    # Both as this tree reads them: an entry that says nothing may be left out or written as null.
+    rows = [json.loads(Row.from_json(json.loads(line)).to_json()) for line in lines]
     return [{**row, "seconds": None} for row in rows if "second" not in row["metric"]]
 
 

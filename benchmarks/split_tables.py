@@ -12,7 +12,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from simulations.report.analysis.rows import Row, null_name, read_rows
+from simulations.report.analysis.rows import read_rows
+from simulations.rows import Row, null_name
 
 SCORES = (
     ("psnr", "original", "PSNR", 1),

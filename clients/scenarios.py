@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import json
-import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
-from pathlib import Path
 
 from flwr.app import Context, Message
 
 from clients.local_data import Client
 from clients.task import Plan, Task
-from defenses.registry import RegistryError, offered
+from defenses.registry import collected, modules_in
 
 Handler = Callable[[Message, Context], Message]
 COMMON = {"query.setup", "query.partition", "query.audit"}
@@ -32,12 +28,19 @@ class ClientSide:
         plan: What a run of it fixes for its clients.
         handlers: Message type, such as "train" or "train.step", -> what answers it. Other scenarios may have handlers of the same
             type; a task says whose it is.
+
+    Raises:
+        ValueError: When it would answer a message of all scenarios.
     """
 
     name: str
     client: type[Client]
     plan: type[Plan]
     handlers: Mapping[str, Handler]
+
+    def __post_init__(self) -> None:
+        if taken := COMMON & set(self.handlers):
+            raise ValueError(f"{min(taken)} is a message of all scenarios")
 
 
 @functools.cache
@@ -47,20 +50,7 @@ def client_sides() -> dict[str, ClientSide]:
     Raises:
         RegistryError: Naming an entry point that cannot be loaded, or takes a name or a message that is taken.
     """
-    here = __package__ or "clients"
-    folders = sorted(info.name for info in pkgutil.iter_modules([str(Path(__file__).parent)]) if info.ispkg)
-    own = [f"{here}.{folder}.messages" for folder in folders if find_spec(f"{here}.{folder}.messages")]
-    sides: list[ClientSide] = [importlib.import_module(module).SIDE for module in own]
-    found = {side.name: side for side in sides}
-    for _, where, side in offered("fedveil.clients"):
-        if not isinstance(side, ClientSide):
-            raise RegistryError(f"{where} is no ClientSide but {type(side).__name__}")
-        if side.name in found:  # what protects a client's images is not to be replaced unseen
-            raise RegistryError(f"{where}: there is another scenario {side.name!r}; rename one of them")
-        if taken := COMMON & set(side.handlers):
-            raise RegistryError(f"{where}: {min(taken)} is a message of all scenarios")
-        found[side.name] = side
-    return found
+    return collected(ClientSide, "scenario", "fedveil.clients", modules_in("clients", "messages"), "SIDE")
 
 
 def client_side(scenario: str) -> ClientSide:

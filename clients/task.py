@@ -19,9 +19,6 @@ from clients.models.classifiers import build_model
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
 
-ONE_STEP_PER_UPDATE = "per update, here on a single step"
-"""How a threat card begins to say that a probe was protected more strongly, for its one step, than training is."""
-
 FLOAT_BYTES = 4
 """Of one value of an image that enters a model."""
 

@@ -7,23 +7,21 @@ mirror images, these come first, anew for every batch, and all protection after 
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from attacks.local_model import shared_tensors
-from attacks.normalisation import normalise
 from clients.evaluation import device, evaluate
 from clients.federated.plan import federated_plan
 from clients.local_data import Client, KeptExamples, Probed, Truths, join, rows
+from clients.sgd import batches, plain_training, train_on
 from clients.task import load_weights
 from defenses.base import Batch, Key, Training, TrainingDefense, Update, generator_for
 from defenses.pipeline import Pipeline
@@ -54,11 +52,6 @@ class LocalResult:
     local_steps: int
     metrics: dict[str, float]
     ledger: Ledger
-
-
-def soft_cross_entropy(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy between the model's logits and soft targets (B, K)."""
-    return F.cross_entropy(model(images), targets)
 
 
 class LocalClient(Client):
@@ -204,50 +197,26 @@ class LocalClient(Client):
     def _training(
         self, model: nn.Module, examples: Dataset[Any], state: dict[str, Any], key: Key, *, one_step: bool = False
     ) -> Training:
-        task, count = self.task, len(examples)  # type: ignore[arg-type]
-        training = Training(
-            model=model.train(),
-            optimizer=torch.optim.SGD(
-                model.parameters(),
-                lr=task.learning_rate,
-                momentum=task.plan.momentum,
-                weight_decay=task.plan.weight_decay,
-                nesterov=task.plan.nesterov,
-            ),
-            loader=DataLoader(
-                examples,
-                batch_size=count if one_step else task.plan.batch_size,
-                shuffle=True,
-                generator=generator_for(*key, "order"),
-            ),
-            loss=soft_cross_entropy,
-            epochs=1 if one_step else task.plan.passes(self.data.num_train),
-            total_epochs=task.plan.passes(self.data.num_train, task.plan.rounds),
-            state=dict(state),
-            total_steps=task.plan.rounds * task.plan.local_steps or None,
-        )
+        plan, count = self.task.plan, len(examples)  # type: ignore[arg-type]
+        order, size = generator_for(*key, "order"), count if one_step else plan.batch_size
+        loader = DataLoader(examples, batch_size=size, shuffle=True, generator=order)
+        training = plain_training(plan, model, loader, self.task.learning_rate, self.data.num_train)
+        training = replace(training, epochs=1 if one_step else training.epochs, state=dict(state))
         return self.pipeline.protect_training(training, (*key, "training"))
 
     def _run(self, training: Training, key: Key, *, protect: bool = True) -> tuple[float, int]:
         """Trains; returns the mean loss per example and the number of steps."""
-        total, seen, step = 0.0, 0, 0
-        for images, targets in self._batches(training):
-            batch = Batch(images, targets)
-            if protect and len(batch):
-                batch = self.data.enter(batch, (*key, "batch", step))
-            inputs = normalise(batch.images.to(device()), self.data.card)
-            loss = training.loss(training.model, inputs, batch.targets.to(device()))
-            training.optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+
+        def enter(batch: Batch, step: int) -> Batch:
+            return self.data.enter(batch, (*key, "batch", step)) if protect else batch
+
+        def gradient(step: int) -> None:
             protect_gradient(self.pipeline, training.model, (*key, "gradient", step))
-            training.optimizer.step()
-            total, seen, step = total + float(loss.detach()) * len(batch), seen + len(batch), step + 1
-        return total / max(seen, 1), step
+
+        return train_on(training, self._batches(training), self.data.card, enter=enter, protect=gradient)
 
     def _batches(self, training: Training) -> Iterator[tuple[Tensor, ...]]:
-        """The batches of all passes; at most ``local_steps`` of them, unless that is 0."""
-        passes = itertools.chain.from_iterable(training.loader for _ in range(training.epochs))
-        return itertools.islice(passes, self.task.plan.local_steps or None)
+        return batches(training, self.task.plan.local_steps)
 
     def _update(self, model: nn.Module, weights: Mapping[str, Tensor], key: Key) -> Update:
         update = {name: local.cpu() - weights[name] for name, local in shared_tensors(model).items()}

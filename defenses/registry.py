@@ -1,12 +1,15 @@
-"""Which classes a configuration text may name: those of a package, and those that other packages offer by entry points."""
+"""What a configuration may name: classes and objects of this package, and those that other packages offer by entry points."""
 
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+import pkgutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import entry_points
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, Protocol, TypeVar
 
 from defenses.base import Defense
 
@@ -27,6 +30,55 @@ def offered(group: str) -> Iterator[tuple[str, str, Any]]:
             yield point.name, where, point.load()
         except Exception as error:
             raise RegistryError(f"{where} cannot be loaded: {type(error).__name__}: {error}") from error
+
+
+class Named(Protocol):
+    """An object that texts and messages call by its name."""
+
+    @property
+    def name(self) -> str:
+        """Unique among those of its type."""
+
+
+T = TypeVar("T", bound=Named)
+
+
+def collected(kind: type[T], noun: str, group: str, modules: Iterable[str], attribute: str) -> dict[str, T]:
+    """Name -> object: those of this package, then those that other packages offer.
+
+    Args:
+        kind: What they are.
+        noun: What errors call one, such as "scenario".
+        group: The group of entry points.
+        modules: Modules of this package, in order.
+        attribute: What holds a module's object, or a tuple of them.
+
+    Raises:
+        RegistryError: Of another package: when one cannot be loaded, is something else, or has a name that is taken.
+    """
+    found: dict[str, T] = {}
+    for module in modules:
+        own = getattr(importlib.import_module(module), attribute)
+        found |= {one.name: one for one in (own if isinstance(own, tuple) else (own,))}
+    for _, where, one in offered(group):
+        if not isinstance(one, kind):
+            raise RegistryError(f"{where} is no {kind.__name__} but {type(one).__name__}")
+        # What protects a client's images, or shows what was measured, is not to be replaced unseen.
+        if one.name in found:
+            raise RegistryError(f"{where}: there is another {noun} {one.name!r}; rename one of them")
+        found[one.name] = one
+    return found
+
+
+def modules_in(package: str, inner: str = "") -> list[str]:
+    """Full names of what stands in a package, by name: its modules, or the modules ``inner`` of its packages."""
+    path = importlib.import_module(package).__path__
+    found = [
+        f"{package}.{info.name}" + (f".{inner}" if inner else "")
+        for info in pkgutil.iter_modules(path)
+        if info.ispkg or not inner
+    ]
+    return sorted(name for name in found if not inner or find_spec(name))
 
 
 class Registry(Mapping[str, Callable[..., Any]]):

@@ -87,9 +87,8 @@ def _build(node: ast.expr, registry: Names, what: str) -> Any:
     for keyword in call.keywords:
         if keyword.arg is None or keyword.arg not in parameters:
             shown = keyword.arg or "**"
-            raise SpecError(
-                f"{what} {name} has no argument {shown!r}{_suggest(shown, parameters)}; known: {', '.join(parameters)}"
-            )
+            allowed = f"known: {', '.join(parameters)}" if parameters else "it takes none"
+            raise SpecError(f"{what} {name} has no argument {shown!r}{_suggest(shown, parameters)}; {allowed}")
         if keyword.arg in given:
             raise SpecError(f"{what} {name}: argument {keyword.arg!r} is given twice")
         given[keyword.arg] = _literal(keyword.value, name)

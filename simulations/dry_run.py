@@ -17,7 +17,7 @@ from attacks.spec import stages_of
 from clients.auxiliary import Auxiliary
 from clients.data.card import DataCard
 from clients.data.images import ImageData, ImageDataset, StoredImages
-from clients.split.edge_cost import EdgeCost, measure_edge
+from clients.step_cost import StepCost, measure_step
 from clients.task import FLOAT_BYTES, Plan
 from defenses.pipeline import Pipeline
 from simulations.errors import ConfigError
@@ -140,10 +140,10 @@ def measure(plan: Plan) -> Step:
     """
     modules, forward = scenario(plan.scenario).whole_model(plan)
     generator = torch.Generator().manual_seed(0)
-    costs: list[EdgeCost] = []
+    costs: list[StepCost] = []
     for count in (2, 3):  # BatchNorm needs two.
         images = torch.rand(count, *plan.data_card().input_shape, generator=generator)
-        costs.append(measure_edge(lambda images=images: forward(images), modules, trained=True))  # type: ignore[misc]
+        costs.append(measure_step(lambda images=images: forward(images), modules, trained=True))  # type: ignore[misc]
     seconds, count = _timed(forward, images), 3
     if seconds * plan.batch_size / 3 < MOST_SECONDS:  # small steps are mostly overhead: the real size tells more
         count = max(plan.batch_size, 2)

@@ -30,7 +30,8 @@ from defenses.pipeline import Pipeline
 from simulations.checkpoints import Checkpoint, Checkpoints
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
-from simulations.report import Row, validate
+from simulations.report import validate
+from simulations.rows import Row
 from simulations.run_config import about_run, check_same
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed
@@ -47,7 +48,7 @@ class RunDirectory:
 
     path: Path
     experiment: Experiment
-    _rows: list[dict[str, Any]] = field(default_factory=list)
+    _rows: list[Row] = field(default_factory=list)
     _pictures: list[dict[str, Any]] = field(default_factory=list)
     _attacks: dict[str, int] = field(default_factory=dict)
     _lock: IO[str] | None = None
@@ -111,18 +112,21 @@ class RunDirectory:
             if job.task.round > complete[job.task.plan.pipeline]:
                 path.unlink()
         open_jobs = {
-            (job.task.plan.pipeline, job.task.round, attack, _observed(job.setting))
+            (job.task.plan.pipeline, job.task.round, attack, job.card.observation)
             for job in self.open_jobs()
             for attack in map(repr, job.attacks)
         }
 
-        def keep(entry: dict[str, Any]) -> bool:
-            observed = entry.get("observation") or _observed(entry.get("setting") or {})
-            done = entry["round"] <= complete.get(entry["defense"], -1)
-            return done and (entry["defense"], entry["round"], entry["attack"], observed) not in open_jobs
+        def keep(defense: str, at: int, attack: str, observation: str) -> bool:
+            return at <= complete.get(defense, -1) and (defense, at, attack, observation) not in open_jobs
 
-        self._rows = [row for row in read_lines(self.path / "rows.jsonl") if keep(row)]
-        self._pictures = [picture for picture in read_lines(self.path / "pictures" / "index.jsonl") if keep(picture)]
+        rows = (Row.from_json(line) for line in read_lines(self.path / "rows.jsonl"))
+        self._rows = [row for row in rows if keep(row.defense, row.round, row.attack, row.setting.observation)]
+        self._pictures = [
+            one
+            for one in read_lines(self.path / "pictures" / "index.jsonl")
+            if keep(one["defense"], one["round"], one["attack"], one["observation"])
+        ]
 
     # Recording --------------------------------------------------------------------------------------------------------
 
@@ -134,26 +138,21 @@ class RunDirectory:
             fields["message"] = f"{metric} is {value}"
             value = None
         fields = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in fields.items()}
+        about: dict[str, Any] = {"n": 1, "seconds": round(time.perf_counter() - self._round_started, 3)}
         self._rows.append(
-            {
-                "experiment": experiment.experiment,
-                "scenario": experiment.scenario,
-                "dataset": experiment.dataset,
-                "model": experiment.model,
-                "seed": experiment.seed,
-                "defense": task.plan.pipeline,
-                "attack": "",
-                "setting": {},
-                "round": task.round,
-                "final": task.is_final,
-                "metric": metric,
-                "reference": "",
-                "value": value,
-                "n": 1,
-                "status": "ok",
-                "seconds": round(time.perf_counter() - self._round_started, 3),
-                **fields,
-            }
+            Row(
+                experiment=experiment.experiment,
+                scenario=experiment.scenario,
+                dataset=experiment.dataset,
+                model=experiment.model,
+                seed=experiment.seed,
+                defense=task.plan.pipeline,
+                round=task.round,
+                final=task.is_final,
+                metric=metric,
+                value=value,
+                **(about | fields),
+            )
         )
 
     def picture(self, task: Task, image: Tensor, *, image_number: int, **fields: Any) -> None:
@@ -230,24 +229,16 @@ class RunDirectory:
         """Writes rows and the pictures' index, in an order that does not depend on which attack ended first."""
         self._rows.sort(key=self._sort_key)
         self._pictures.sort(key=lambda p: p["file"])
-        write_atomically(self.path / "rows.jsonl", _lines(self._rows))
+        write_atomically(self.path / "rows.jsonl", "".join(row.to_json() + "\n" for row in self._rows))
         write_atomically(self.path / "pictures" / "index.jsonl", _lines(self._pictures))
 
-    def _sort_key(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
-        names = ("attack", "metric", "reference", "message")
-        observed = _observed(row["setting"])
-        return (
-            self._order[row["defense"]],
-            row["round"],
-            observed,
-            *(str(row.get(n, "")) for n in names),
-            row.get("client", -1),
-        )
+    def _sort_key(self, row: Row) -> tuple[Any, ...]:
+        what = (row.setting.observation, row.attack, row.metric, row.reference, row.message)
+        return (self._order[row.defense], row.round, *what, -1 if row.client is None else row.client)
 
     def mark_not_validated(self) -> None:
         """Gives scores of attacks that did not break the undefended run their status; call it when all rows are there."""
-        for row, judged in zip(self._rows, validate([Row.from_json(row) for row in self._rows]), strict=True):
-            row["status"] = judged.status
+        self._rows = validate(self._rows)
 
     def write_failure(self, reason: str) -> None:
         """Keeps what was recorded, and says in config.json why the run ended."""
@@ -277,7 +268,3 @@ def write_atomically(path: Path, text: str) -> None:
 
 def _lines(entries: Sequence[Mapping[str, Any]]) -> str:
     return "".join(json.dumps(entry, allow_nan=False) + "\n" for entry in entries)
-
-
-def _observed(setting: Mapping[str, Any]) -> str:
-    return str(setting.get("observation", ""))

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from torch import Tensor, nn
@@ -15,7 +12,7 @@ from torch import Tensor, nn
 from clients.data.card import DataCard
 from clients.task import Plan
 from defenses.pipeline import Pipeline
-from defenses.registry import RegistryError, offered
+from defenses.registry import collected, modules_in
 from simulations.checkpoints import Checkpoint
 from simulations.errors import ConfigError
 from simulations.known_clients import KnownClients
@@ -147,17 +144,8 @@ def scenarios() -> dict[str, Scenario[Any]]:
     Raises:
         RegistryError: Of another package: when one cannot be loaded, or has a name that is taken.
     """
-    here = __package__ or "simulations.scenarios"
-    modules = sorted(info.name for info in pkgutil.iter_modules([str(Path(__file__).parent)]) if info.name != "base")
-    own: list[Scenario[Any]] = [importlib.import_module(f"{here}.{name}").SCENARIO for name in modules]
-    found = {one.name: one for one in own}
-    for _, where, one in offered("fedveil.scenarios"):
-        if not isinstance(one, Scenario):
-            raise RegistryError(f"{where} is no Scenario but {type(one).__name__}")
-        if one.name in found:
-            raise RegistryError(f"{where}: there is another scenario {one.name!r}; rename one of them")
-        found[one.name] = one
-    return found
+    modules = [module for module in modules_in("simulations.scenarios") if module != __name__]
+    return collected(Scenario, "scenario", "fedveil.scenarios", modules, "SCENARIO")  # type: ignore[type-abstract]
 
 
 def scenario(name: str) -> Scenario[Any]:

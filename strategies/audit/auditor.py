@@ -20,9 +20,10 @@ from clients.guesses import GUESSES, guess_tensors
 from clients.records import tensors_of, to_record, values_of
 from clients.task import Task
 from strategies.audit.jobs import AttackJob, Outcome
-from strategies.audit.kinds import Kind, Observed
+from strategies.audit.kinds import Kind, Observed, Seen
 from strategies.audit.pool import AttackPool
 from strategies.audit.score_rows import score_rows
+from strategies.audit.threat_card import ThreatCard
 from strategies.exchange import Exchange
 from strategies.guard import Answers, GuardedExchange
 
@@ -95,7 +96,27 @@ class Auditor:
             if not wait or not len(self.pool):
                 return
 
-    def baselines(self, task: Task, kind: Kind, partitions: Sequence[int], setting: dict[str, Any]) -> list[int]:
+    def card(self, task: Task, kind: Kind, seen: Sequence[Seen], accuracy: float | None, **facts: Any) -> ThreatCard:
+        """The threat card of observations in one round.
+
+        Args:
+            task: Orders of the round.
+            kind: Their kind.
+            seen: The observations.
+            accuracy: Of the attacked model, on clean test images; None where nobody measured it.
+            facts: What else the server saw and knew.
+        """
+        return ThreatCard(
+            observation=kind.title,
+            round=task.round,
+            model_accuracy=None if accuracy is None else round(accuracy, 4),
+            num_classes=task.plan.data_card().num_classes,
+            images=max(one.num_examples for one in seen),
+            auxiliary_data="none",
+            randomness=self.randomness,
+        ).but(**facts)
+
+    def baselines(self, task: Task, kind: Kind, partitions: Sequence[int], card: ThreatCard) -> list[int]:
         """Rows of the guesses that used no observation, and the original and protected pictures.
 
         Returns:
@@ -108,11 +129,11 @@ class Auditor:
             by_name[guess][metric].extend(values)
         self._count(task, by_name.pop(COUNTS, {}))
         for guess, scores in by_name.items():
-            self._rows(task, guess, setting, scores)
+            self._rows(task, guess, card, scores)
         for partition, reply in replies.items():
             for name, images in tensors_of(reply, "pictures").items():
                 shown, target = name.rsplit("-", 1)
-                self._pictures(task, images, setting, attack="", client=partition, target=int(target), kind=shown)
+                self._pictures(task, images, card, attack="", client=partition, target=int(target), kind=shown)
         return [partition for partition in partitions if partition not in replies.refused]
 
     def _count(self, task: Task, counts: Mapping[str, list[float]]) -> None:
@@ -124,10 +145,10 @@ class Auditor:
             self.recorder.row(task, metric=name, value=sum(numbers), n=len(numbers))
 
     def _audit(self, job: AttackJob, outcome: Outcome) -> None:
-        seen, setting = job.observed.seen, job.setting | _card(job, outcome.attack)
+        seen, card = job.observed.seen, _card(job, outcome.attack)
         if outcome.error:
             self.recorder.row(
-                job.task, metric="attack", value=None, attack=repr(outcome.attack), setting=setting, status="failed",
+                job.task, metric="attack", value=None, attack=repr(outcome.attack), setting=card, status="failed",
                 n=len(seen), failures=len(seen), message=outcome.error, seconds=outcome.seconds,
             )  # fmt: skip
             return
@@ -143,20 +164,18 @@ class Auditor:
         targets = len({one.target for one in seen})
         replies = self._ask(job.task, job.kind, guessed, contents, targets)
         failed = [guess for guess in outcome.guesses if guess.failure]
-        setting = setting | {"attack_failures": sorted({guess.failure for guess in failed})} if failed else setting
+        card = card.but(attack_failures=tuple(sorted({guess.failure for guess in failed})))
         scores = _gather(replies.values())
         if guessed == "membership":
-            self._membership(job.task, outcome, setting, scores, failures=len(failed))
+            self._membership(job.task, outcome, card, scores, failures=len(failed))
         else:
-            self._rows(job.task, repr(outcome.attack), setting, scores, outcome=outcome)
-        self._diagnostics(job.task, outcome, setting)
+            self._rows(job.task, repr(outcome.attack), card, scores, outcome=outcome)
+        self._diagnostics(job.task, outcome, card)
         shown = job.kind.chosen or guessed == "representatives"
         if guessed in ("images", "representatives") and self.share_images and shown:
             self._keep_reconstructions(job, repr(outcome.attack), guesses, replies)
 
-    def _membership(
-        self, task: Task, outcome: Outcome, setting: dict[str, Any], scores: Scores, *, failures: int
-    ) -> None:
+    def _membership(self, task: Task, outcome: Outcome, card: ThreatCard, scores: Scores, *, failures: int) -> None:
         """One ROC curve over the records of all clients whose test did not fail; a failed row where there is none."""
         members, others = (torch.tensor(scores.get(name, [])) for name in ("member-score", "other-score"))
         if not len(members) or not len(others):
@@ -164,37 +183,37 @@ class Auditor:
             told = sorted({guess.failure for guess in outcome.guesses if guess.failure})
             message = "; ".join(told) or f"scores of {len(members)} members and {len(others)} others make no curve"
             self.recorder.row(
-                task, metric="membership-auc", value=None, attack=repr(outcome.attack), setting=setting, status="failed",
+                task, metric="membership-auc", value=None, attack=repr(outcome.attack), setting=card, status="failed",
                 n=tested, failures=failures or tested, message=message, seconds=outcome.seconds,
             )  # fmt: skip
             return
         fpr, tpr = roc_curve(members, others)
         low, high = auc_interval(members, others)
         common: dict[str, Any] = {
-            "attack": repr(outcome.attack), "setting": setting | {"members": len(members), "others": len(others)},
+            "attack": repr(outcome.attack), "setting": card.but(members=len(members), others=len(others)),
             "n": len(members) + len(others), "failures": failures, "seconds": outcome.seconds,
         }  # fmt: skip
         points = [[round(float(x), 4), round(float(y), 4)] for x, y in zip(fpr, tpr, strict=True)]
         thinned = points[:: max(1, len(points) // 100)]
         self.recorder.row(
             task, metric="membership-auc", value=auc(members, others), ci_low=low, ci_high=high,
-            roc=[*thinned, points[-1]], **common,
+            extra={"roc": [*thinned, points[-1]]}, **common,
         )  # fmt: skip
         rate, low, high = tpr_at_fpr(members, others)
         self.recorder.row(task, metric="membership-tpr", value=rate, ci_low=low, ci_high=high, **common)
 
-    def _diagnostics(self, task: Task, outcome: Outcome, setting: dict[str, Any]) -> None:
+    def _diagnostics(self, task: Task, outcome: Outcome, card: ThreatCard) -> None:
         names = sorted({name for guess in outcome.guesses for name in guess.diagnostics})
         for name in names:
             values = [guess.diagnostics[name] for guess in outcome.guesses if name in guess.diagnostics]
-            self._rows(task, repr(outcome.attack), setting, {name: [float(value) for value in values]})
+            self._rows(task, repr(outcome.attack), card, {name: [float(value) for value in values]})
         if outcome.oracle_accuracy is not None or outcome.oracle_error:
             self.recorder.row(
-                task, metric="oracle-accuracy", value=outcome.oracle_accuracy, attack=repr(outcome.attack), setting=setting,
+                task, metric="oracle-accuracy", value=outcome.oracle_accuracy, attack=repr(outcome.attack), setting=card,
                 status="failed" if outcome.oracle_error else "ok", message=outcome.oracle_error,
             )  # fmt: skip
         self.recorder.row(
-            task, metric="attack-seconds", value=outcome.seconds, attack=repr(outcome.attack), setting=setting,
+            task, metric="attack-seconds", value=outcome.seconds, attack=repr(outcome.attack), setting=card,
             n=len(outcome.guesses), seconds=outcome.seconds,
         )  # fmt: skip
 
@@ -209,15 +228,17 @@ class Auditor:
             for target, guess in theirs:
                 scores = [next(psnr) for _ in guess.images] if psnr else None
                 self._pictures(
-                    job.task, guess.images, job.setting, attack=attack, client=partition, target=target,
+                    job.task, guess.images, job.card, attack=attack, client=partition, target=target,
                     kind="reconstruction", psnr=scores,
                 )  # fmt: skip
 
     def _pictures(
-        self, task: Task, images: Tensor, setting: Mapping[str, Any], *, psnr: list[float] | None = None, **fields: Any
+        self, task: Task, images: Tensor, card: ThreatCard, *, psnr: list[float] | None = None, **fields: Any
     ) -> None:
         # What the guess was made from, as its rows say: pictures of one round may come from several kinds of observation.
-        seen = {key: setting[key] for key in ("observation", "rounds_observed") if key in setting}
+        seen: dict[str, Any] = {"observation": card.observation}
+        if card.rounds_observed is not None:
+            seen["rounds_observed"] = card.rounds_observed
         for at, image in enumerate(images):
             self.recorder.picture(task, image, image_number=at, psnr=psnr[at] if psnr else None, **seen, **fields)
 
@@ -237,10 +258,10 @@ class Auditor:
         return self._guarded.ask(task, "query.audit", messages)
 
     def _rows(
-        self, task: Task, attack: str, setting: dict[str, Any], scores: Scores, *, outcome: Outcome | None = None
+        self, task: Task, attack: str, card: ThreatCard, scores: Scores, *, outcome: Outcome | None = None
     ) -> None:
         """One row for each score; of an attack, with its time and how many of the values come from guesses that failed."""
-        for columns in score_rows(scores, setting):
+        for columns in score_rows(scores, card):
             failures = _failed_values(outcome.guesses, columns["n"]) if outcome else 0
             seconds = outcome.seconds if outcome else 0.0
             self.recorder.row(task, attack=attack, failures=failures, seconds=seconds, **columns)
@@ -256,14 +277,14 @@ def _images_of(guess: Any) -> int:
     return len(guess.classes if isinstance(guess, Labels) else guess.images)
 
 
-def _card(job: AttackJob, attack: Attack[Any, Any]) -> dict[str, Any]:
-    """What the attack itself adds to the threat card."""
-    task = job.task
-    told = [bound for bound in (job.setting.get("upper_bound", ""), attack.upper_bound) if bound]
-    found: dict[str, Any] = attack.card() | ({"upper_bound": " and ".join(told)} if told else {})
+def _card(job: AttackJob, attack: Attack[Any, Any]) -> ThreatCard:
+    """The threat card with what the attack itself adds to it."""
+    told = " and ".join(bound for bound in (job.card.upper_bound, attack.upper_bound) if bound)
+    card = job.card.but(**attack.card(), upper_bound=told)
     if not attack.needs_auxiliary:
-        return found
-    return found | {"auxiliary_data": AUXILIARY.get(task.plan.auxiliary_data, f"data set {task.plan.auxiliary_data}")}
+        return card
+    data = job.task.plan.auxiliary_data
+    return card.but(auxiliary_data=AUXILIARY.get(data, f"data set {data}"))
 
 
 def _gather(replies: Any) -> Scores:

@@ -16,6 +16,7 @@ from attacks.base import Attack
 from attacks.spec import parse_attacks, stages_of
 from clients.task import Task
 from strategies.audit.kinds import Kind, Observed, kind_of, part_of
+from strategies.audit.threat_card import ThreatCard
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class AttackJob:
         attacks: Chains that begin with the same attack belong into one job, which runs that attack once.
         kind: What kind of observation they attack.
         observed: What they attack.
-        setting: The threat card so far.
+        card: The threat card so far.
         earlier: The same kind of observation in earlier rounds, oldest first, for attacks on a history.
     """
 
@@ -35,7 +36,7 @@ class AttackJob:
     attacks: tuple[Attack[Any, Any], ...]
     kind: Kind
     observed: Observed
-    setting: dict[str, Any]
+    card: ThreatCard
     earlier: tuple[Observed, ...] = ()
 
     @property
@@ -52,7 +53,11 @@ class AttackJob:
         """Writes the job to ``directory``, so that a killed run need not collect its observations again."""
         rounds = [self.observed, *self.earlier]
         tensors = {f"{at}/{name}": t.contiguous() for at, one in enumerate(rounds) for name, t in one.tensors().items()}
-        about = {"attacks": [repr(attack) for attack in self.attacks], "kind": self.kind.name, "setting": self.setting}
+        about = {
+            "attacks": [repr(attack) for attack in self.attacks],
+            "kind": self.kind.name,
+            "card": self.card.to_json(),
+        }
         path = directory / f"{self.name}.safetensors"
         partial = path.with_suffix(".tmp")
         text = json.dumps(about | {"rounds": [one.about() for one in rounds]})
@@ -69,7 +74,7 @@ class AttackJob:
         kind = kind_of(about["kind"])
         rounds = [Observed.of(one, part_of(tensors, f"{at}/"), kind.seen) for at, one in enumerate(about["rounds"])]
         attacks = tuple(parse_attacks("; ".join(about["attacks"])))
-        return cls(path.stem, attacks, kind, rounds[0], about["setting"], tuple(rounds[1:]))
+        return cls(path.stem, attacks, kind, rounds[0], ThreatCard.from_json(about["card"]), tuple(rounds[1:]))
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,9 @@ by entry points of the group "fedveil.observations".
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from torch import Tensor, nn
@@ -26,7 +22,7 @@ from clients.auxiliary import Auxiliary
 from clients.scenarios import read_task
 from clients.task import Plan, Task, load_weights
 from defenses.base import Batch
-from defenses.registry import RegistryError, offered
+from defenses.registry import RegistryError, collected, modules_in
 
 
 @dataclass(frozen=True)
@@ -196,18 +192,8 @@ def kinds() -> dict[str, Kind]:
     Raises:
         RegistryError: Of another package: when one cannot be loaded, or has a name that is taken.
     """
-    root = Path(__file__).parent.parent
-    folders = sorted(info.name for info in pkgutil.iter_modules([str(root)]) if info.ispkg)
-    modules = [f"strategies.{folder}.observations" for folder in folders]
-    own: list[Kind] = [kind for name in modules if find_spec(name) for kind in importlib.import_module(name).KINDS]
-    found = {kind.name: kind for kind in own}
-    for _, where, kind in offered("fedveil.observations"):
-        if not isinstance(kind, Kind):
-            raise RegistryError(f"{where} is no kind of observation but {type(kind).__name__}")
-        if kind.name in found:
-            raise RegistryError(f"{where}: there is another kind of observation {kind.name!r}; rename one of them")
-        found[kind.name] = kind
-    return found
+    modules = modules_in("strategies", "observations")
+    return collected(Kind, "kind of observation", "fedveil.observations", modules, "KINDS")  # type: ignore[type-abstract]
 
 
 def kind_of(name: str) -> Kind:

@@ -9,26 +9,27 @@ from typing import Any
 import numpy as np
 
 from attacks.scoring.roc import binomial_interval
+from strategies.audit.threat_card import ThreatCard
 
 CHANCE = "retrieval-chance"
 """Name under which clients send the chance of a blind guess beside "retrieval-original"."""
 
 
-def score_rows(scores: Mapping[str, Sequence[float]], setting: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def score_rows(scores: Mapping[str, Sequence[float]], card: ThreatCard) -> Iterator[dict[str, Any]]:
     """One row's columns per score.
 
     Args:
         scores: Name -> one value per image (or batch, or client), such as "psnr-original".
-        setting: The threat card; the row of retrieval adds ``chance`` to it, the highest of any of its images.
+        card: The threat card; the row of retrieval adds ``chance`` to it, the highest of any of its images.
     """
     for name, values in scores.items():
         if name == CHANCE:
             continue
         metric, _, reference = name.rpartition("-") if name.endswith(("-original", "-transformed")) else (name, "", "")
-        card, numbers = dict(setting), mean_and_interval(values)
+        told, numbers = card, mean_and_interval(values)
         if metric == "retrieval":
-            card, numbers = card | {"chance": max(scores[CHANCE], default=1.0)}, share_and_interval(values)
-        yield {"metric": metric, "reference": reference, "setting": card, "worst": _worst(metric, values), **numbers}
+            told, numbers = card.but(chance=max(scores[CHANCE], default=1.0)), share_and_interval(values)
+        yield {"metric": metric, "reference": reference, "setting": told, "worst": _worst(metric, values), **numbers}
 
 
 def mean_and_interval(values: Sequence[float]) -> dict[str, Any]:

@@ -14,9 +14,9 @@ from clients.federated.plan import federated_plan
 from clients.records import tensors_of, values_of
 from clients.task import Task
 from strategies.audit.auditor import Auditor
-from strategies.audit.cards import defense_strength
 from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Kind, Observed
+from strategies.audit.threat_card import KnownLabels, ThreatCard, strength
 from strategies.federated.observations import PROBE, UPDATE, SeenUpdate
 
 
@@ -93,8 +93,8 @@ class UpdateAudit:
         ]
         if not seen:  # every node refused
             return
-        setting = self._setting(task, kind, seen, weights, accuracy)
-        judges = self.auditor.baselines(task, kind, list(good), setting)
+        card = self._card(task, kind, seen, weights, accuracy)
+        judges = self.auditor.baselines(task, kind, list(good), card)
         seen = [one for one in seen if one.partition in judges]
         if not seen:
             return
@@ -103,43 +103,40 @@ class UpdateAudit:
         last = task.round == max(self.rounds[kind])
         at_once, over_rounds = grouped(self.attacks[kind])
         for at, group in enumerate(at_once):
-            self.auditor.submit(AttackJob(f"{name}-{at:02d}", group, kind, observed, setting))
+            self.auditor.submit(AttackJob(f"{name}-{at:02d}", group, kind, observed, card))
         if not over_rounds:
             return
-        history = AttackJob(f"{name}-history", over_rounds, kind, observed, setting)
+        history = AttackJob(f"{name}-history", over_rounds, kind, observed, card)
         if not last:
             self.recorder.keep_history(history)
             return
         earlier = self.recorder.history(history)
         for at, attack in enumerate(over_rounds):
-            over = setting | {"rounds_observed": len(earlier) + 1}
+            over = card.but(rounds_observed=len(earlier) + 1)
             job = AttackJob(f"{name}-history-{at:02d}", (attack,), kind, observed, over, earlier)
             self.auditor.submit(job)
 
-    def _setting(
+    def _card(
         self, task: Task, kind: Kind, seen: list[SeenUpdate], weights: Mapping[str, Tensor], accuracy: float | None
-    ) -> dict[str, Any]:
+    ) -> ThreatCard:
         """The threat card: what the server saw and knew."""
         statistics = any(name.endswith("running_mean") for name in weights)
         images = max(one.num_examples for one in seen)
-        return {
-            "observation": kind.title,
-            "num_classes": task.plan.data_card().num_classes,
-            "images": images,
+        return self.auditor.card(
+            task,
+            kind,
+            seen,
+            accuracy,
             # A probe is one step on all of its images.
-            "batch": images if kind == PROBE else min(task.plan.batch_size, images),
-            "local_steps": max(s.local_steps for s in seen),
-            "learning_rate": "known",
+            batch=images if kind == PROBE else min(task.plan.batch_size, images),
+            local_steps=max(s.local_steps for s in seen),
+            learning_rate="known",
+            mode="train" if seen[0].train_mode else "eval",
+            batch_norm_statistics=_statistics(task, seen[0].train_mode) if statistics else "none",
             **_label_knowledge(seen),
-            "mode": "train" if seen[0].train_mode else "eval",
-            "batch_norm_statistics": _statistics(task, seen[0].train_mode) if statistics else "none",
             **_recipe(task),
-            **defense_strength(task, one_step=kind == PROBE),
-            "auxiliary_data": "none",
-            "randomness": self.auditor.randomness,
-            "round": task.round,
-            "model_accuracy": None if accuracy is None else round(accuracy, 4),
-        }
+            **strength(task, one_step=kind == PROBE),
+        )
 
 
 def _statistics(task: Task, train_mode: bool) -> str:
@@ -164,9 +161,11 @@ def _label_knowledge(seen: list[SeenUpdate]) -> dict[str, Any]:
     """Clients of a real federation publish no labels: where one of them does, an attack is an upper bound."""
     told = sum(one.labels is not None for one in seen)
     if not told:
-        return {"labels": "unknown"}
-    known = "known" if told == len(seen) else f"known for {told} of {len(seen)} updates"
-    return {"labels": known, "upper_bound": "told the labels"}
+        return {"labels": KnownLabels.UNKNOWN}
+    if told == len(seen):
+        return {"labels": KnownLabels.KNOWN, "upper_bound": "told the labels"}
+    some = f"{told} of {len(seen)} updates"
+    return {"labels": KnownLabels.SOME, "labels_told": some, "upper_bound": "told the labels"}
 
 
 def _published(reply: Message, record: str, target: int) -> Tensor | None:

@@ -20,6 +20,7 @@ from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Kind, Observed, Seen, part_of
 from strategies.audit.score_rows import mean_and_interval
+from strategies.audit.threat_card import KnownLabels, ThreatCard
 from strategies.evaluation import fault_in_report, record_reports
 from strategies.guard import Answers, GuardedExchange, TooFewReplies, fault, require_enough
 from strategies.outsourced.observations import MODEL, UPLOAD, SeenUpload
@@ -225,8 +226,8 @@ class OutsourcedServer:
         return found
 
     def _observe(self, task: Task, kind: Kind, weights: dict[str, Tensor], seen: list[Any]) -> None:
-        setting = self._setting(task, kind, seen)
-        judges = self.auditor.baselines(task, kind, sorted({one.partition for one in seen}), setting)
+        card = self._card(task, kind, seen)
+        judges = self.auditor.baselines(task, kind, sorted({one.partition for one in seen}), card)
         seen = [one for one in seen if one.partition in judges]
         if not seen:
             return
@@ -234,22 +235,19 @@ class OutsourcedServer:
         at_once, over_rounds = grouped(self.attacks[kind])
         for at, group in enumerate([*at_once, *((attack,) for attack in over_rounds)]):
             name = f"{self.label}-r{task.round:04d}-{kind.name}-{at:02d}"
-            self.auditor.submit(AttackJob(name, group, kind, observed, setting))
+            self.auditor.submit(AttackJob(name, group, kind, observed, card))
 
-    def _setting(self, task: Task, kind: Kind, seen: list[Seen]) -> dict[str, Any]:
+    def _card(self, task: Task, kind: Kind, seen: list[Seen]) -> ThreatCard:
         """The threat card: what the server saw and knew."""
-        return {
-            "observation": kind.title,
-            "num_classes": task.plan.data_card().num_classes,
-            "images": max(one.num_examples for one in seen),
-            "labels": "uploaded with the images",
-            **({"undefended": "the images themselves", "read": "each image alone"} if kind == UPLOAD else {}),
-            "uploads_of_an_image": "several mixtures"
-            if any(d.mixes_examples for d in task.plan.defenses().defenses)
-            else 1,
-            "uploaded_images": sum(len(batch) for mine in self.uploads.values() for batch in mine),
-            "auxiliary_data": "none",
-            "randomness": self.auditor.randomness,
-            "round": task.round,
-            "model_accuracy": None if self.accuracy is None else round(self.accuracy, 4),
-        }
+        mixes = any(defense.mixes_examples for defense in task.plan.defenses().defenses)
+        of_images = {"undefended": "the images themselves", "read": "each image alone"} if kind == UPLOAD else {}
+        return self.auditor.card(
+            task,
+            kind,
+            seen,
+            self.accuracy,
+            labels=KnownLabels.UPLOADED,
+            uploads_of_an_image="several mixtures" if mixes else 1,
+            uploaded_images=sum(len(batch) for mine in self.uploads.values() for batch in mine),
+            **of_images,
+        )

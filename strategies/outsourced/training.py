@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,13 +11,12 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from attacks.local_model import shared_tensors
-from attacks.normalisation import normalise
 from clients.evaluation import device
 from clients.local_data import chunks, join
 from clients.optimizer_state import flat_state, load_flat_state
+from clients.sgd import batches, plain_training, train_on
 from clients.task import Task, WholeModelPlan, load_weights
-from clients.training import soft_cross_entropy
-from defenses.base import Batch, Key, Training, TrainingDefense, generator_for
+from defenses.base import Batch, Key, TrainingDefense, generator_for
 from strategies.audit.kinds import part_of
 
 MODEL, OPTIMIZER = "model/", "optimizer/"
@@ -41,19 +39,7 @@ class CentralTraining:
     def __init__(self, plan: WholeModelPlan, examples: Batch, key: Key) -> None:
         self.plan, self.examples, self.key = plan, examples, key
         self.model = plan.build_model().to(device())
-        optimizer = torch.optim.SGD(
-            self.model.parameters(), lr=plan.learning_rate, momentum=plan.momentum, weight_decay=plan.weight_decay,
-            nesterov=plan.nesterov,
-        )  # fmt: skip
-        training = Training(
-            model=self.model,
-            optimizer=optimizer,
-            loader=self._loader(0),
-            loss=soft_cross_entropy,
-            epochs=plan.passes(len(examples)),
-            total_epochs=plan.passes(len(examples), plan.rounds),
-            total_steps=plan.rounds * plan.local_steps or None,
-        )
+        training = plain_training(plan, self.model, self._loader(0), plan.learning_rate, len(examples))
         self.training = plan.defenses().protect_training(training, (*key, "training"))
         # A training defence that brings its own optimizer brings its learning rate as well.
         self._decays = not any(isinstance(defense, TrainingDefense) for defense in plan.defenses().defenses)
@@ -64,25 +50,18 @@ class CentralTraining:
         Raises:
             DivergedError: When a weight is not finite.
         """
-        start, total, seen = time.perf_counter(), 0.0, 0
+        start = time.perf_counter()
         self.training.model.train()
         if self._decays:
             for group in self.training.optimizer.param_groups:
                 group["lr"] = task.learning_rate
-        loader = self._loader(task.round)
-        passes = itertools.chain.from_iterable(loader for _ in range(self.training.epochs))
-        for images, targets in itertools.islice(passes, self.plan.local_steps or None):
-            inputs = normalise(images.to(device()), self.plan.data_card())
-            loss = self.training.loss(self.training.model, inputs, targets.to(device()))
-            self.training.optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            self.training.optimizer.step()
-            total, seen = total + float(loss.detach()) * len(images), seen + len(images)
+        found = batches(replace(self.training, loader=self._loader(task.round)), self.plan.local_steps)
+        loss, _ = train_on(self.training, found, self.plan.data_card())
         if bad := [name for name, tensor in self.weights().items() if not torch.isfinite(tensor).all()]:
             raise DivergedError(
                 f"round {task.round}: training diverged, {bad[0]!r} is not finite; lower learning-rate (now {task.learning_rate:g})"
             )
-        return total / max(seen, 1), time.perf_counter() - start
+        return loss, time.perf_counter() - start
 
     def _loader(self, server_round: int) -> DataLoader[tuple[Tensor, ...]]:
         return DataLoader(

@@ -23,9 +23,9 @@ from clients.split.passes import SplitPasses
 from clients.split.plan import split_plan
 from clients.task import Task
 from strategies.audit.auditor import Auditor
-from strategies.audit.cards import defense_strength
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed
+from strategies.audit.threat_card import KnownLabels, ThreatCard, strength
 from strategies.guard import fault
 from strategies.split.exchange import like
 from strategies.split.observations import SMASHED, SeenTokens
@@ -99,8 +99,8 @@ class SplitAudit:
         ):
             seen = self._with_steps(task, server, good, seen)
         counts = [tensors_of(good[one.partition], "exposure")[f"target-{one.target}"] for one in seen]
-        setting = self._setting(task, server, seen) | {"transmissions": _range(torch.cat(counts))}
-        judges = self.auditor.baselines(task, SMASHED, list(good), setting)
+        card = self._card(task, server, seen, _range(torch.cat(counts)))
+        judges = self.auditor.baselines(task, SMASHED, list(good), card)
         judged = [(one, count) for one, count in zip(seen, counts, strict=True) if one.partition in judges]
         for at, attack in enumerate(self.attacks):
             # Whoever keeps the order to itself is not attacked by those who must be told.
@@ -110,13 +110,13 @@ class SplitAudit:
             most = attack.transmissions
             if not attack.beyond_run:
                 most = max(1, min(most, transmissions, max(int(count.max()) for _, count in of)))
-            card = setting | {"transmissions_used": most}
+            told: dict[str, Any] = {"transmissions_used": most}
             if attack.needs_step:
-                card |= {"client_half_update": "one step"} | defense_strength(task, one_step=True)
+                told |= {"client_half_update": "one step"} | strength(task, one_step=True)
             shown = [_slice(one, attack, most, count) for one, count in of]
             observed = Observed(task, server.weights(), shown)
             name = f"{self.label}-r{task.round:04d}-smashed-{at:02d}"
-            self.auditor.submit(AttackJob(name, (attack,), SMASHED, observed, card))
+            self.auditor.submit(AttackJob(name, (attack,), SMASHED, observed, card.but(**told)))
 
     def _ask(self, task: Task, server: SplitServer, transmissions: int, *, reveal: bool) -> dict[int, Message]:
         since, until = window(task)
@@ -175,27 +175,25 @@ class SplitAudit:
             for one in seen
         ]  # fmt: skip
 
-    def _setting(self, task: Task, server: SplitServer, seen: list[SeenTokens]) -> dict[str, Any]:
+    def _card(self, task: Task, server: SplitServer, seen: list[SeenTokens], transmissions: int | str) -> ThreatCard:
         """The threat card: what the server saw and knew."""
         private = task.plan.auxiliary_data == "private"
         travelling = any(holder.labels is None for holder in server.holders.values())
-        return {
-            "observation": SMASHED.title,
-            "num_classes": task.plan.data_card().num_classes,
-            "images": max(one.num_examples for one in seen),
-            "batch": max(one.features.shape[1] for one in seen),
-            "attacked": "test images" if private else "training images",
-            "tokens": f"{server.token_shape[0]} of length {server.token_shape[1]}",
-            "client_half": "trained" if split_plan(task.plan).trains_edge else "frozen",
+        return self.auditor.card(
+            task,
+            SMASHED,
+            seen,
+            server.accuracy,
+            batch=max(one.features.shape[1] for one in seen),
+            attacked="test images" if private else "training images",
+            tokens=f"{server.token_shape[0]} of length {server.token_shape[1]}",
+            client_half="trained" if split_plan(task.plan).trains_edge else "frozen",
             # Test images are sent without labels; of training images the server always has them.
-            "labels": "unknown" if private else "known",
-            "labels_held_by": "client, sent with the tokens" if travelling else "server",
-            "auxiliary_data": "none",
-            "randomness": self.auditor.randomness,
-            "paper_convention": str(paper_scale(task)),
-            "round": task.round,
-            "model_accuracy": None if server.accuracy is None else round(server.accuracy, 4),
-        }
+            labels=KnownLabels.UNKNOWN if private else KnownLabels.KNOWN,
+            labels_held_by="client, sent with the tokens" if travelling else "server",
+            paper_convention=str(paper_scale(task)),
+            transmissions=transmissions,
+        )
 
 
 def window(task: Task) -> tuple[int, int]:

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from attacks.sender import smash
 from clients.models.halves import RawPatches
-from clients.split.edge_cost import EdgeCost, measure_edge
 from clients.split.plan import SplitPlan
+from clients.step_cost import StepCost, measure_step
 from clients.task import Task
 from defenses.base import generator_for
 from strategies.guard import Rows
@@ -38,7 +38,7 @@ def record_costs(plan: SplitPlan, rows: Rows) -> None:
             rows.row(task, metric=metric, value=value)
 
 
-def _measure(plan: SplitPlan, images: int) -> EdgeCost:
+def _measure(plan: SplitPlan, images: int) -> StepCost:
     """Of one step on grey images; with what an edge-training defence trains beside the client half."""
     edge, _ = plan.build_halves()
     card, pipeline = plan.data_card(), plan.defenses()
@@ -58,7 +58,7 @@ def _measure(plan: SplitPlan, images: int) -> EdgeCost:
             return features
         return features.sum() + sum(defense.losses(network, features, patches))
 
-    return measure_edge(step, modules, trained=plan.trains_edge)
+    return measure_step(step, modules, trained=plan.trains_edge)
 
 
 def record_privacy(task: Task, rows: Rows, releases: int, with_audits: int) -> None:

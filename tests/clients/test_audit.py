@@ -20,6 +20,7 @@ from clients.training import LocalClient
 from simulations.report import Row
 from simulations.report.analysis.control import picked_out
 from strategies.audit.score_rows import score_rows
+from strategies.audit.threat_card import ThreatCard
 
 TASK = FederatedPlan(
     scenario="federated",
@@ -298,9 +299,6 @@ def test_exact_images_of_a_round_are_picked_out_and_blind_guesses_are_not(
             for metric in ("retrieval-original", "retrieval-chance"):
                 found.setdefault(name, {}).setdefault(metric, []).extend(scores[metric])
     for name, scores in found.items():
-        (row,) = [
-            Row(**{k: v for k, v in one.items() if k != "roc"})
-            for one in score_rows(scores, {"observation": "training update"})
-        ]
-        assert row.setting["chance"] >= 0.01
-        assert picked_out(row) == (name == "exact"), (name, row.value, row.setting["chance"])
+        (row,) = [Row(**one) for one in score_rows(scores, ThreatCard(observation="training update"))]
+        assert row.setting.chance >= 0.01
+        assert picked_out(row) == (name == "exact"), (name, row.value, row.setting.chance)

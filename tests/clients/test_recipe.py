@@ -20,6 +20,7 @@ from clients.training import LocalClient, set_eval
 from defenses.base import Batch
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed
+from strategies.audit.threat_card import ThreatCard
 from strategies.federated.observations import PROBE, SeenUpdate
 
 TASK = FederatedPlan(
@@ -208,5 +209,5 @@ def test_a_kept_job_remembers_the_mode(tmp_path: object) -> None:
 
     folder = Path(str(tmp_path))
     seen = SeenUpdate(0, 0, 1, weights(), 1, train_mode=False)
-    AttackJob("job", (InvertingGradients(),), PROBE, Observed(TASK, weights(), [seen]), {}).save(folder)
+    AttackJob("job", (InvertingGradients(),), PROBE, Observed(TASK, weights(), [seen]), ThreatCard()).save(folder)
     assert not AttackJob.load(folder / "job.safetensors").observed.seen[0].train_mode

@@ -44,7 +44,7 @@ def test_a_side_of_another_package_is_one_like_the_others(tmp_path: Path, monkey
         (SIDE.format("'split'", "{}"), ": there is another scenario 'split'; rename one of them"),
         (
             SIDE.format("'mine'", "{'train': print, 'query.audit': print}"),
-            ": query.audit is a message of all scenarios",
+            " cannot be loaded: ValueError: query.audit is a message of all scenarios",
         ),
         ("MINE = 'split'", " is no ClientSide but str"),
         ("1 / 0", " cannot be loaded: ZeroDivisionError: division by zero"),

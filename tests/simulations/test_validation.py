@@ -20,9 +20,10 @@ from simulations.experiment import Experiment
 from simulations.report import Row, validate
 from simulations.report.analysis.control import controls
 from strategies.audit.score_rows import score_rows
+from strategies.audit.threat_card import ThreatCard
 
 CLIENTS, TARGETS = 4, 4
-CARD = {"observation": "one-step probe", "images": 1, "local_steps": 1}
+CARD = ThreatCard(observation="one-step probe", images=1, local_steps=1)
 DATASETS = ["photos", "mnist-5k"]
 Guesser = Callable[[LocalClient, Tensor, int], Tensor]
 """(client, attacked images (1, C, H, W), number) -> a guess of them."""
@@ -40,7 +41,7 @@ def clients(dataset: str, seed: int) -> tuple[LocalClient, ...]:
 def rows_of(attack: str, scores: dict[str, list[float]]) -> list[Row]:
     """As the server writes them."""
     columns = score_rows(scores, CARD)
-    return [Row(attack=attack, **{key: value for key, value in one.items() if key != "roc"}) for one in columns]
+    return [Row(attack=attack, **one) for one in columns]
 
 
 def baseline_rows(dataset: str, seed: int) -> list[Row]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from simulations.report.analysis.metrics import SMASHED_METRICS
-from simulations.report.analysis.rows import Row, null_name
 from simulations.report.analysis.score import exact
+from simulations.rows import Row, null_name
 
 IMAGE_METRICS = frozenset({"psnr", "ssim", "mse", "retrieval"})
 MEMBERSHIP_METRICS = frozenset({"membership-auc", "membership-tpr"})
@@ -89,8 +89,8 @@ def class_attacks(rows: Iterable[Row]) -> frozenset[str]:
 
 def images_behind(row: Row) -> int:
     """How many images a score is of: of labels, whose n counts batches, all images of those batches."""
-    images = row.setting.get("images")
-    return row.n * images if row.metric == "label-accuracy" and isinstance(images, int) else row.n
+    images = row.setting.images
+    return row.n * images if row.metric == "label-accuracy" and images is not None else row.n
 
 
 def too_few(row: Row, drawn: Collection[str] = ()) -> bool:
@@ -107,19 +107,13 @@ def picked_out(row: Row) -> bool:
 
 def chance_of_retrieval(row: Row) -> float | None:
     """How often a blind guess is nearest to its image among the candidates, as the row says; None where it does not."""
-    chance = row.setting.get("chance")
-    return float(chance) if isinstance(chance, int | float) and 0 < chance <= 1 else None
-
-
-def chance_of_recognition(setting: Mapping[str, Any]) -> float | None:
-    """1 / ``num_classes`` of a threat card; None where the card does not say how many classes there are."""
-    count = setting.get("num_classes")
-    return 1 / count if isinstance(count, int) and count >= 1 else None
+    chance = row.setting.chance
+    return float(chance) if chance is not None and 0 < chance <= 1 else None
 
 
 def audit_of(row: Row) -> Audit:
     """The audited round and observation of a row."""
-    return (*row.study, row.seed, row.round, str(row.setting.get("observation")))
+    return (*row.study, row.seed, row.round, row.setting.observation)
 
 
 def closest(row: Row, candidates: Sequence[T], row_of: Callable[[T], Row]) -> list[T]:
@@ -129,7 +123,7 @@ def closest(row: Row, candidates: Sequence[T], row_of: Callable[[T], Row]) -> li
 
 
 def _size(row: Row) -> tuple[Any, Any]:
-    return row.setting.get("images"), row.setting.get("local_steps")
+    return row.setting.images, row.setting.local_steps
 
 
 class Nulls:
@@ -155,7 +149,7 @@ class Nulls:
         """
         found = self.of(row)
         if not found and row.metric == "recognition":
-            chance = chance_of_recognition(row.setting)
+            chance = row.setting.chance_of_recognition
             return None if chance is None else ("chance", chance)
         if not found and row.metric == "membership-auc":
             return "chance", 0.5
@@ -231,8 +225,7 @@ def under_powered(row: Row, deciding: Iterable[Control]) -> bool:
     ``LEAST_OTHERS`` non-members, where the threshold lies above all of them (Carlini et al. 2022).
     """
     if row.metric == "membership-tpr":
-        others = row.setting.get("others")
-        return isinstance(others, int) and others < LEAST_OTHERS
+        return row.setting.others is not None and row.setting.others < LEAST_OTHERS
     if row.metric != "membership-auc" or row.defense == "" or row.ci_low is None or row.ci_high is None:
         return False
     ends = [end for one in deciding for end in (one.null and one.null[1], one.row.value) if end is not None]
@@ -295,7 +288,7 @@ def validate(rows: Sequence[Row]) -> list[Row]:
     for control in controls(rows):
         verdicts[audit_of(control.row), control.row.attack, family(control.row, drawn)].append(control)
     has_chance = {audit_of(row) for row in rows if row.is_null and row.metric == "label-accuracy"}
-    broken = _broken(rows) if any(row.setting.get("undefended") for row in rows) else set()
+    broken = _broken(rows) if any(row.setting.undefended for row in rows) else set()
 
     def judged(row: Row) -> Row:
         kind = family(row, drawn)
@@ -303,10 +296,10 @@ def validate(rows: Sequence[Row]) -> list[Row]:
             return row
         if kind == "labels" and audit_of(row) not in has_chance:
             return row
-        if kind == "representatives" and chance_of_recognition(row.setting) is None:
+        if kind == "representatives" and row.setting.chance_of_recognition is None:
             return row
         at, first = audit_of(row), row.attack.split(CHAIN)[0]
-        if row.setting.get("undefended") and row.attack != first:
+        if row.setting.undefended and row.attack != first:
             return row if (at, row.attack) in broken else replace(row, status="not-validated")
         own = verdicts.get((at, row.attack, kind)) or verdicts.get((at, first, kind), [])
         deciding = closest(row, own, lambda control: control.row)

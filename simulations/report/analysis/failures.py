@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from simulations.report.analysis.control import MEMBERSHIP_METRICS
-from simulations.report.analysis.rows import Row, read_rows
-from simulations.report.text import listing, round_mark, setting
+from simulations.report.analysis.rows import read_rows
+from simulations.report.text import round_mark
+from simulations.rows import Row
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,7 @@ def failures(rows: Sequence[Row]) -> list[Failure]:
     for row in rows:
         if row.status in ("failed", "refused") or row.failures:
             client = "" if row.client is None else f"client {row.client}"
-            told = row.setting.get("attack_failures")
-            message = row.message or (setting(told) if isinstance(told, str) else listing(told) if told else "")
+            message = row.message or "; ".join(row.setting.attack_failures)
             groups[row.defense, row.attack or client, row.seed, message].append(row)
     return [
         Failure(defense, what, *_rounds_and_trials(of), seed, tuple(dict.fromkeys(r.metric for r in of)), message)

@@ -1,171 +1,16 @@
-"""One result row, one number: reading ``rows.jsonl`` without ever failing on it, and writing ``rows.csv``."""
+"""Reading ``rows.jsonl`` without ever failing on it, and writing ``rows.csv``."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-NULL_PREFIX = "baseline:"
-"""Attack texts of the null baselines, such as ``baseline:grey``: guesses that need no attack."""
-SCALE_PREFIX = "scale:"
-"""Attack texts of what is made from the truth or its class to read scores by, such as ``scale:blurred`` and ``scale:class-mean``:
-neither a bar nor an attack."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One measured number and everything needed to judge it.
-
-    Attributes:
-        experiment: Name of the experiment.
-        scenario: How clients and server worked together.
-        dataset: Name of the data set.
-        model: Name of the model.
-        seed: Seed of the run.
-        defense: Pipeline text; "" is no defence.
-        attack: Attack text, ``baseline:NAME`` for a null baseline, ``scale:NAME`` for a scale, "" for a number about training.
-        setting: The threat card: what the attacker observed, knew and spent. JSON values.
-        round: Round that the number belongs to.
-        final: Whether it is about the model after the last round, which is only attacked; ``round`` is then one higher.
-        metric: What was measured.
-        reference: What images were compared with: "original", "transformed" or "".
-        value: The number, a mean over ``n``; None when there is none; infinite for the PSNR of an exact copy.
-        n: Examples (or clients) behind the mean.
-        status: "ok", "failed", "refused" (a node's configuration does not let it answer), "not-validated" (the attack did not break
-            the undefended run either) or "under-powered" (too few images for a verdict, or a test of membership with too few
-            records to tell a leak from none).
-        seconds: Time that the number cost.
-        ci_low: Lower end of the 95 % interval of the mean.
-        ci_high: Upper end of the 95 % interval of the mean.
-        worst: The worst single example for privacy.
-        failures: Trials that failed; they are part of ``value`` as the grey image, of membership (tests of clients) they are not.
-        message: Why the row failed.
-        client: Client that the row is about, if it is about one.
-        extra: Fields that this version does not know, kept for the CSV.
-    """
-
-    metric: str
-    experiment: str = ""
-    scenario: str = ""
-    dataset: str = ""
-    model: str = ""
-    seed: int = 0
-    defense: str = ""
-    attack: str = ""
-    setting: Mapping[str, Any] = field(default_factory=dict)
-    round: int = 0
-    final: bool = False
-    reference: str = ""
-    value: float | None = None
-    n: int = 0
-    status: str = "ok"
-    seconds: float | None = None
-    ci_low: float | None = None
-    ci_high: float | None = None
-    worst: float | None = None
-    failures: int = 0
-    message: str = ""
-    client: int | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def is_null(self) -> bool:
-        """Whether the row is a null baseline."""
-        return self.attack.startswith(NULL_PREFIX)
-
-    @property
-    def is_scale(self) -> bool:
-        """Whether the row only says how to read others."""
-        return self.attack.startswith(SCALE_PREFIX)
-
-    @property
-    def is_attack(self) -> bool:
-        """Whether the row is about an attack: neither about training nor a null baseline nor a scale."""
-        return self.attack != "" and not self.is_null and not self.is_scale
-
-    @property
-    def study(self) -> tuple[str, str, str, str]:
-        """What must agree before numbers may be averaged over seeds."""
-        return (self.experiment, self.scenario, self.dataset, self.model)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Row:
-        """Reads one decoded line; a value that is not a number (NaN) makes the row a failed one.
-
-        Raises:
-            ValueError: When the line names no metric, or a round, seed or count is not a number.
-        """
-        if not isinstance(data, Mapping) or not isinstance(data.get("metric"), str):
-            raise ValueError("expected an object with a metric")
-        known: dict[str, Any] = {}
-        for spec in fields(cls):
-            if spec.name in data and spec.name != "extra":
-                known[spec.name] = _READ[str(spec.type)](data[spec.name])
-        extra = {key: value for key, value in data.items() if key not in _NAMES}
-        row = cls(**known, extra=extra)
-        if isinstance(data.get("value"), float | str) and row.value is None and row.status == "ok":
-            return replace(row, status="failed", message=row.message or f"value is {data['value']!r}, not a number")
-        return row
-
-    def to_json(self) -> str:
-        """One line of strict JSON: NaN becomes null, infinities become text (``from_json`` reads both)."""
-        data = {spec.name: _strict(getattr(self, spec.name)) for spec in fields(self) if spec.name != "extra"}
-        return json.dumps(data | {key: _strict(value) for key, value in self.extra.items()}, ensure_ascii=False)
-
-
-def null_name(attack: str) -> str:
-    """``baseline:grey`` -> "grey", ``scale:blurred`` -> "blurred"."""
-    return attack.removeprefix(NULL_PREFIX).removeprefix(SCALE_PREFIX)
-
-
-def _number(value: Any) -> float | None:
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return None if math.isnan(number) else number
-
-
-def _whole(value: Any) -> int | None:
-    number = _number(value)
-    return int(number) if number is not None and math.isfinite(number) else None
-
-
-def _required(value: Any) -> int:
-    number = _whole(value)
-    # A round or a seed that cannot be read must not turn into another one.
-    if number is None and value is not None:
-        raise ValueError(f"{value!r} is not a whole number")
-    return number or 0
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else str(value)
-
-
-def _strict(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else str(value)
-    if isinstance(value, Mapping):
-        return {key: _strict(inner) for key, inner in value.items()}
-    return [_strict(inner) for inner in value] if isinstance(value, list) else value
-
-
-_READ: dict[str, Callable[[Any], Any]] = {
-    "str": _text,
-    "bool": lambda value: value is True,
-    "int": _required,
-    "int | None": _whole,
-    "float | None": _number,
-    "Mapping[str, Any]": lambda value: dict(value) if isinstance(value, Mapping) else {},
-}
-_NAMES = {spec.name for spec in fields(Row)}
+from simulations.rows import Row
 
 
 def read_lines(path: Path) -> tuple[list[tuple[int, Any]], list[str]]:
@@ -210,15 +55,16 @@ def read_rows(path: Path) -> tuple[list[Row], list[str]]:
 def to_csv(rows: Sequence[Row]) -> str:
     """All rows as one table: the settings as columns ``setting.NAME``, unknown fields last, without ROC curves."""
     names = [spec.name for spec in fields(Row) if spec.name not in {"setting", "extra"}]
-    settings = sorted({key for row in rows for key in row.setting})
+    cards = [row.setting.to_json() for row in rows]
+    settings = sorted({key for card in cards for key in card})
     # A curve of a hundred points is no cell of a table; rows.jsonl has it.
     extras = sorted({key for row in rows for key in row.extra} - {"roc"})
     text = io.StringIO()
     # All texts are quoted: a message may hold a carriage return, which ends a line for many readers.
     writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
     writer.writerow([*names, *(f"setting.{key}" for key in settings), *extras])
-    for row in rows:
+    for row, card in zip(rows, cards, strict=True):
         cells = [getattr(row, name) for name in names]
-        cells += [row.setting.get(key) for key in settings] + [row.extra.get(key) for key in extras]
+        cells += [card.get(key) for key in settings] + [row.extra.get(key) for key in extras]
         writer.writerow(["" if cell is None else cell for cell in cells])
     return text.getvalue()

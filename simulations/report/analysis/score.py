@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from simulations.report.analysis.metrics import SHARE_METRICS
-from simulations.report.analysis.rows import Row
+from simulations.rows import Row
 
 WORST_IS_HIGHEST = (
     "psnr",

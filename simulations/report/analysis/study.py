@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +12,6 @@ from simulations.report.analysis.control import (
     CLASS_METRICS,
     Control,
     Nulls,
-    chance_of_recognition,
     chance_of_retrieval,
     class_attacks,
     controls,
@@ -23,22 +21,16 @@ from simulations.report.analysis.control import (
     too_few,
 )
 from simulations.report.analysis.metrics import COST_METRICS
-from simulations.report.analysis.rows import Row
 from simulations.report.analysis.score import PARTLY_FAILED, Score, merge
 from simulations.report.text import setting
+from simulations.rows import Row
+from strategies.audit.threat_card import ThreatCard
 
-UPPER_BOUND = "upper_bound"
-"""The setting of a threat card that says what an attack was given which no server of the run has; absent for real attacks."""
 RESULTS = (("psnr", "original"), ("label-accuracy", ""), ("membership-auc", ""), ("recognition", ""))
 """Scores in the order in which they say how an attack did."""
 LEADING = (*RESULTS, ("attack", ""))
 PICKED = ("retrieval", "original")
 """Share of true images that are nearest to their guess among candidates."""
-PER_ROUND = ("round", "model_accuracy", "attack_failures", "members", "others", "chance")
-"""Settings of a row that are results, or counts of one metric, rather than part of the threat card.
-
-With ``members`` and ``others``, which only the scores of membership name, or ``chance``, which only retrieval does, an attack's
-time would land on a card of its own."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +42,7 @@ class Cell:
         attack: Attack text.
         round: Attacked round.
         final: Whether that is the model after the last round.
-        card: The threat card as JSON, without what changes from round to round.
+        card: What the threat cards of its rows share; see ``ThreatCard.lasting``.
         scores: (metric, reference) -> score.
         null_scores: (metric, reference) -> null baseline -> mean, for the same images.
         leaking: Scores that lie above the best null baseline with their whole interval, in at least one seed; and ``PICKED`` where
@@ -66,7 +58,7 @@ class Cell:
     defense: str
     attack: str
     round: int
-    card: str
+    card: ThreatCard
     scores: dict[tuple[str, str], Score]
     null_scores: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
     leaking: frozenset[tuple[str, str]] = frozenset()
@@ -112,27 +104,27 @@ class Cell:
     @property
     def observation(self) -> str:
         """What the attacker saw."""
-        return self.fact("observation")
+        return self.card.observation
 
     @property
     def is_upper_bound(self) -> bool:
         """Whether it was given what no server has: it shows what finding that out could give, and is no attack."""
-        return bool(self.fact(UPPER_BOUND))
+        return bool(self.card.upper_bound)
 
     def fact(self, key: str) -> str:
         """One setting of the threat card; "" where the card does not name it."""
-        return setting(json.loads(self.card).get(key) or "")
+        return setting(self.card.to_json().get(key) or "")
 
     @property
     def chance(self) -> float | None:
         """Recognition of a blind guess, where the threat card gives the number of classes."""
-        return chance_of_recognition(json.loads(self.card))
+        return self.card.chance_of_recognition
 
     @property
     def chance_of_identification(self) -> float | None:
         """Identification of a blind guess: one in as many true images as the threat card says were attacked together."""
-        count = json.loads(self.card).get("images")
-        return 1 / count if isinstance(count, int) and count >= 1 else None
+        count = self.card.images
+        return 1 / count if count and count >= 1 else None
 
     @property
     def has_result(self) -> bool:
@@ -204,9 +196,9 @@ class Study:
         return self._cells([row for row in self.rows if row.is_null or row.is_scale], Nulls(()), Nulls(()))
 
     def _cells(self, rows: Sequence[Row], nulls: Nulls, scales: Nulls) -> tuple[Cell, ...]:
-        groups: dict[tuple[str, str, int, str], list[Row]] = defaultdict(list)
+        groups: dict[tuple[str, str, int, ThreatCard], list[Row]] = defaultdict(list)
         for row in rows:
-            groups[row.defense, row.attack, row.round, card_of(row)].append(row)
+            groups[row.defense, row.attack, row.round, row.setting.lasting()].append(row)
         cells = [_cell(*key, of, nulls, scales) for key, of in groups.items()]
         attacks = list(dict.fromkeys(row.attack for row in rows))
         return tuple(sorted(cells, key=lambda c: (self.pipelines.index(c.defense), c.round, attacks.index(c.attack))))
@@ -219,7 +211,7 @@ class Study:
     @cached_property
     def upper_bounds(self) -> dict[str, str]:
         """What is listed with the attacks but was given what no server has: text -> what that was."""
-        return {cell.attack: cell.fact(UPPER_BOUND) for cell in self.cells if cell.is_upper_bound}
+        return {cell.attack: cell.card.upper_bound for cell in self.cells if cell.is_upper_bound}
 
     @cached_property
     def controls(self) -> tuple[Control, ...]:
@@ -270,20 +262,14 @@ class Study:
         return found
 
 
-def card_of(row: Row) -> str:
-    """The threat card as JSON text, without what changes from round to round and is shown beside each score."""
-    kept = {key: value for key, value in row.setting.items() if key not in PER_ROUND}
-    return json.dumps(kept, sort_keys=True, default=str)
-
-
-def _cell(defense: str, attack: str, at: int, card: str, rows: list[Row], nulls: Nulls, scales: Nulls) -> Cell:
+def _cell(defense: str, attack: str, at: int, card: ThreatCard, rows: list[Row], nulls: Nulls, scales: Nulls) -> Cell:
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
         groups[row.metric, row.reference].append(row)
-    accuracies = {row.seed: row.setting.get("model_accuracy") for row in rows}
-    known = [value for value in accuracies.values() if isinstance(value, int | float)]
-    tested = {row.seed: row.setting.get("members") for row in rows if row.metric == "membership-auc"}
-    members = [count for count in tested.values() if isinstance(count, int)]
+    accuracies = {row.seed: row.setting.model_accuracy for row in rows}
+    known = [value for value in accuracies.values() if value is not None]
+    tested = {row.seed: row.setting.members for row in rows if row.metric == "membership-auc"}
+    members = [count for count in tested.values() if count is not None]
     chances = [chance for row in groups.get(PICKED, ()) if (chance := chance_of_retrieval(row)) is not None]
     images = [row for row in groups.get(("psnr", "original"), ()) if row.value is not None]
     return Cell(

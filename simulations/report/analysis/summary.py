@@ -8,15 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clients.task import ONE_STEP_PER_UPDATE
 from simulations.report.analysis.control import CHAIN, LEAST_IMAGES
-from simulations.report.analysis.rows import null_name
 from simulations.report.analysis.score import PARTLY_FAILED, Score
-from simulations.report.analysis.study import UPPER_BOUND, Cell, Study
+from simulations.report.analysis.study import Cell, Study
 from simulations.report.analysis.windows import WindowCounts, window_counts
 from simulations.report.text import count, decibel
+from simulations.rows import null_name
+from strategies.audit.threat_card import KnownLabels, Strength
 
 UNTESTED = "untested against an adaptive attacker"
+_TOLD_LABELS = (KnownLabels.KNOWN, KnownLabels.SOME)
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,8 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         drop=_drop(study, defense, at) if defense else None,
         strongest=best,
         labels=strongest(
-            [cell for cell in cells if not str(cell.fact("labels")).startswith("known")], ("label-accuracy", "")
+            [cell for cell in cells if cell.card.labels not in (KnownLabels.KNOWN, KnownLabels.SOME)],
+            ("label-accuracy", ""),
         ),
         membership=strongest(cells, ("membership-auc", "")),
         epsilon=_spent(study, defense, "epsilon"),
@@ -149,7 +151,7 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         bytes_ratio=size_ratio if defense else None,
         failed_clients=max(failed, int(counted)),
         attacks=sum(not cell.is_upper_bound for cell in cells),
-        bounds=tuple(dict.fromkeys(cell.fact(UPPER_BOUND) for cell in cells if cell.is_upper_bound)),
+        bounds=tuple(dict.fromkeys(cell.card.upper_bound for cell in cells if cell.is_upper_bound)),
         caveats=(*_caveats(defense, best, cells, known), *([windows.caveat] if windows and windows.caveat else [])),
         windows=windows,
     )
@@ -198,7 +200,7 @@ def _caveats(defense: str, best: Cell | None, cells: Sequence[Cell], known: Any)
             )
     if best and best.status == PARTLY_FAILED:
         found.append("partly failed: some seeds have no score, and the mean leaves them out")
-    if best and best.fact("defense_strength").startswith(ONE_STEP_PER_UPDATE):
+    if best and best.card.defense_strength == Strength.ONE_STEP:
         found.append(
             "not the strength of the accuracy beside it: the defence acts once per update, on a probe of one step as strongly as "
             "on all steps of a round; compare training updates, or choose per='step'"

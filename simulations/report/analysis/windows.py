@@ -17,7 +17,7 @@ class WindowCounts:
 
     Attributes:
         images: Counted images.
-        windows: Size in pixels -> number of windows, largest size first.
+        windows: Side in pixels -> number of windows, largest size first.
         vfe: VFE / (2 sigma^2) of these windows before and after the shuffle, added up; None where it was not told.
     """
 
@@ -35,7 +35,9 @@ class WindowCounts:
     @property
     def text(self) -> str:
         """Counts and shares in words."""
-        sizes = (f"{self.windows[size]:,} of {size} ({share:.0%} of the area)" for size, share in self.shares.items())
+        sizes = (
+            f"{self.windows[size]:,} of side {size} ({share:.0%} of the area)" for size, share in self.shares.items()
+        )
         counts = f"windows in which pixels move, in {self.images:,} training images: {', '.join(sizes) or 'none'}"
         return f"{counts}; {self.vfe_text}" if self.vfe_text else counts
 
@@ -56,7 +58,7 @@ class WindowCounts:
         size, share = max(self.shares.items(), key=lambda item: item[1], default=(0, 0.0))
         if share < NEARLY_ALL:
             return ""
-        return f"one window size: {share:.0%} of the area that can move lies in windows of {size}, so VFE decides next to nothing"
+        return f"one window size: {share:.0%} of the area that can move lies in windows of side {size}, so VFE decides nearly nothing"
 
 
 def window_counts(study: Study, defense: str) -> WindowCounts | None:

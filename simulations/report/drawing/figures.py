@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from simulations.report.analysis.rows import null_name
 from simulations.report.drawing.charts import (
     TEXT_WIDTH,
     Box,
@@ -27,6 +26,7 @@ from simulations.report.drawing.charts import (
 )
 from simulations.report.drawing.looks import Look
 from simulations.report.text import decibel, plain, two, within
+from simulations.rows import null_name
 
 
 @dataclass(frozen=True)

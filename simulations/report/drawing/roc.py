@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from simulations.report.analysis.study import Cell, Study, card_of
+from simulations.report.analysis.study import Cell, Study
 from simulations.report.drawing.charts import Scale, line, marker, path, svg, text, ticks
 from simulations.report.drawing.figures import Frame
 from simulations.report.drawing.looks import Look
@@ -64,7 +64,9 @@ def roc_charts(study: Study, faces: Mapping[str, Look]) -> list[tuple[str, Marku
 
 def _curve(study: Study, cell: Cell) -> Curve:
     place = (cell.defense, cell.attack, cell.round, AUC[0])
-    rows = [r for r in study.rows if (r.defense, r.attack, r.round, r.metric) == place and card_of(r) == cell.card]
+    rows = [
+        r for r in study.rows if (r.defense, r.attack, r.round, r.metric) == place and r.setting.lasting() == cell.card
+    ]
     curves = [curve for row in rows if (curve := read_curve(row.extra.get("roc")))]
     return mean_curve(curves) if curves else []
 

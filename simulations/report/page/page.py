@@ -16,7 +16,7 @@ from markupsafe import Markup
 from simulations.report import text
 from simulations.report.analysis.control import FAR_MORE, LEAST_IMAGES, validate
 from simulations.report.analysis.failures import failures
-from simulations.report.analysis.rows import Row, null_name, read_rows
+from simulations.report.analysis.rows import read_rows
 from simulations.report.analysis.study import Study, mean_each, split
 from simulations.report.analysis.summary import Line, is_adaptive, picked, sentence, summarise
 from simulations.report.drawing import plots
@@ -28,6 +28,7 @@ from simulations.report.page.style import CSS
 from simulations.report.page.tables import cards, control_table, others
 from simulations.report.page.template import PAGE
 from simulations.report.sections.base import sections
+from simulations.rows import Row, null_name
 
 CONFIG_KEYS = ("config", "pipelines", "defenses", "versions", "progress", "command")
 """What ``config.json`` may hold; anything else is shown as it is."""

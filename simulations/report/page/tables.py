@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from simulations.report.analysis.control import IMAGE_METRICS, Control, chance_of_retrieval, images_behind
 from simulations.report.analysis.metrics import ATTACK_METRICS, MCC_METRICS, UTILITY_METRICS, WINDOWS
-from simulations.report.analysis.rows import Row, null_name
 from simulations.report.analysis.score import Score, exact, merge
 from simulations.report.analysis.study import Cell, Study
 from simulations.report.sections.base import sections
 from simulations.report.text import round_mark, setting
+from simulations.rows import Row, null_name
+from strategies.audit.threat_card import ThreatCard
 
 CARD_ORDER = (
     "observation",
@@ -84,7 +84,7 @@ def control_table(study: Study) -> tuple[list[tuple[int, bool, str]], list[Contr
     found: dict[tuple[str, str], dict[tuple[int, bool, str], list[Control]]] = defaultdict(lambda: defaultdict(list))
     for control in study.controls:
         row = control.row
-        place = (row.round, row.final, setting(row.setting.get("observation") or ""))
+        place = (row.round, row.final, row.setting.observation)
         found[row.attack, row.metric][place].append(control)
     columns = sorted({place for places in found.values() for place in places})
     rows = [
@@ -127,22 +127,22 @@ class Cards:
         shared: Setting -> text, the same on all cards.
         differing: Settings that differ.
         rows: (number, attacks, texts in the order of ``differing``).
-        numbers: Card as JSON -> its number.
+        numbers: Card -> its number.
     """
 
     shared: dict[str, str]
     differing: tuple[str, ...]
     rows: tuple[tuple[int, tuple[str, ...], tuple[str, ...]], ...]
-    numbers: dict[str, int]
+    numbers: dict[ThreatCard, int]
 
 
 def cards(cells: Sequence[Cell]) -> Cards:
     """Numbers the threat cards in order of appearance."""
-    attacks: dict[str, list[str]] = defaultdict(list)
+    attacks: dict[ThreatCard, list[str]] = defaultdict(list)
     for cell in cells:
         if cell.attack not in attacks[cell.card]:
             attacks[cell.card].append(cell.attack)
-    found = {card: {key: setting(value) for key, value in json.loads(card).items()} for card in attacks}
+    found = {card: {key: setting(value) for key, value in card.to_json().items()} for card in attacks}
     order = {key: place for place, key in enumerate(CARD_ORDER)}
     keys = sorted({key for card in found.values() for key in card}, key=lambda key: (order.get(key, len(order)), key))
     differ = [key for key in keys if len({card.get(key) for card in found.values()}) > 1]

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from defenses.registry import RegistryError, offered
+from defenses.registry import collected, modules_in
 from simulations.report.analysis.study import Study
 from simulations.report.analysis.summary import Line
 
@@ -45,16 +42,5 @@ def sections() -> tuple[Section, ...]:
     Raises:
         RegistryError: Of another package: when one cannot be loaded, or has a name that is taken.
     """
-    here = __package__ or "simulations.report.sections"
-    folders = sorted(info.name for info in pkgutil.iter_modules([str(Path(__file__).parent)]) if info.ispkg)
-    found: dict[str, Section] = {}
-    for folder in folders:
-        own: Section = importlib.import_module(f"{here}.{folder}").SECTION
-        found[own.name] = own
-    for _, where, section in offered("fedveil.sections"):
-        if not isinstance(section, Section):
-            raise RegistryError(f"{where} is no Section but {type(section).__name__}")
-        if section.name in found:
-            raise RegistryError(f"{where}: there is another section {section.name!r}; rename one of them")
-        found[section.name] = section
-    return tuple(found.values())
+    modules = [module for module in modules_in("simulations.report.sections") if module != __name__]
+    return tuple(collected(Section, "section", "fedveil.sections", modules, "SECTION").values())

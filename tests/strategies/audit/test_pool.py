@@ -22,6 +22,7 @@ from strategies.audit.kinds import Observed
 from strategies.audit.pool import AttackPool
 from strategies.audit.runner import run_job
 from strategies.audit.score_rows import mean_and_interval
+from strategies.audit.threat_card import ThreatCard
 from strategies.federated.observations import PROBE, SeenUpdate
 from tests.clients.test_training import TASK, weights
 
@@ -33,14 +34,21 @@ def job() -> AttackJob:
     labels = torch.tensor([1, 2])
     seen = [SeenUpdate(0, at, 2, update, 1, labels if at else None) for at, update in enumerate(updates)]
     observed = Observed(TASK, start, seen)
-    return AttackJob("p00-r0001-probe-00", (LabelInference(),), PROBE, observed, {"round": 1}, (observed,))
+    return AttackJob(
+        "p00-r0001-probe-00",
+        (LabelInference(),),
+        PROBE,
+        observed,
+        ThreatCard(round=1, more={"mode": "train"}),
+        (observed,),
+    )
 
 
 def test_saving_and_loading_keeps_everything(job: AttackJob, tmp_path: Path) -> None:
     job.save(tmp_path)
     loaded = AttackJob.load(tmp_path / "p00-r0001-probe-00.safetensors")
-    assert (loaded.name, loaded.attacks, loaded.kind, loaded.task, loaded.setting) == (
-        job.name, job.attacks, job.kind, job.task, job.setting,
+    assert (loaded.name, loaded.attacks, loaded.kind, loaded.task, loaded.card) == (
+        job.name, job.attacks, job.kind, job.task, job.card,
     )  # fmt: skip
     assert len(loaded.earlier) == 1
     for found in (loaded.observed, loaded.earlier[0]):
@@ -80,7 +88,7 @@ class Killer:
 
 
 def test_a_killed_worker_loses_its_job_and_no_later_one(job: AttackJob, pool: AttackPool) -> None:
-    pool.submit(replace(job, setting={"bomb": Killer()}))
+    pool.submit(replace(job, card=job.card.but(bomb=Killer())))
     ((lost,),) = (result.outcomes for result in pool.finished(wait=True))
     assert lost.error.startswith("the attack's worker failed: BrokenProcessPool")
     pool.submit(job)

@@ -339,8 +339,8 @@ def test_attacks_see_uploads_once_and_every_model_that_was_trained(tmp_path: Pat
     assert all(torch.equal(models[1].observed.weights[name], weight) for name, weight in weights.items())
     assert any(not torch.equal(models[0].observed.weights[name], weight) for name, weight in weights.items())
     # The card names what was known then: the model that round 2 begins with was judged in round 1.
-    assert models[0].setting["model_accuracy"] is not None
-    assert uploaded.setting["labels"] == "uploaded with the images"
+    assert models[0].card.model_accuracy is not None
+    assert uploaded.card.labels == "uploaded with the images"
 
 
 @pytest.mark.parametrize(("broken", "uploads_of"), [(1, {0}), (2, {0, 1})])

@@ -11,8 +11,9 @@ from scipy import stats
 
 from simulations.report import Row, validate
 from simulations.report.analysis.control import controls, picked_out
+from strategies.audit.threat_card import ThreatCard
 
-PROBE = {"observation": "probe"}
+PROBE = ThreatCard(observation="probe")
 
 
 def scored(value: float | None, low: float | None, **given: Any) -> Row:
@@ -26,7 +27,7 @@ def null(value: float, name: str = "grey", **given: Any) -> Row:
 
 def hits(row: Row, k: int = 16, chance: float = 0.01, **given: Any) -> Row:
     """How many true images the attack of a row picked out."""
-    card = {**row.setting, "chance": chance}
+    card = row.setting.but(chance=chance)
     found = replace(
         row, metric="retrieval", reference="original", value=k / row.n, ci_low=None, setting=card, status="ok"
     )
@@ -79,7 +80,7 @@ def test_the_interval_must_lie_above_the_best_null(
         ({"status": "failed", "value": None}, "failed"),
         ({"round": 2}, "ok"),
         ({"attack": "B()"}, "ok"),
-        ({"setting": {"observation": "update"}}, "ok"),
+        ({"setting": ThreatCard(observation="update")}, "ok"),
         ({"seed": 1}, "ok"),
         ({"experiment": "other"}, "ok"),
     ],
@@ -100,9 +101,9 @@ def test_without_an_undefended_run_nothing_is_validated() -> None:
 
 
 def test_the_same_number_of_images_decides_where_a_round_has_several() -> None:
-    one, eight = PROBE | {"images": 1}, PROBE | {"images": 8}
+    one, eight = PROBE.but(images=1), PROBE.but(images=8)
     rows = [scored(20.0, 15.0, setting=one), scored(9.0, 8.0, setting=eight), null(10.0, setting=one)]
-    rows += [scored(12.0, 11.0, defense="D()", setting=card) for card in (one, eight, PROBE | {"images": 7})]
+    rows += [scored(12.0, 11.0, defense="D()", setting=card) for card in (one, eight, PROBE.but(images=7))]
     assert statuses(*rows) == ["ok", "not-validated", "ok", "ok", "not-validated", "not-validated"]
 
 
@@ -209,7 +210,7 @@ def test_fewer_than_sixteen_images_give_no_verdict(metric: str, n: int, expected
 def test_labels_are_counted_by_images_not_by_batches() -> None:
     known = {"metric": "label-accuracy", "reference": "", "n": 2}
     for images, expected in ((8, "ok"), (7, "under-powered")):
-        card = PROBE | {"images": images}
+        card = PROBE.but(images=images)
         rows = [scored(0.7, 0.5, setting=card, **known), null(0.1, "uniform", **known | {"setting": card})]
         assert statuses(*rows)[0] == expected
 
@@ -233,7 +234,7 @@ def test_a_chain_has_the_control_of_its_first_stage(first: float | None, own: fl
     # Neither another round, another observation nor another attack is its control.
     rows += [
         scored(20.0, 15.0, round=2),
-        scored(20.0, 15.0, setting={"observation": "update"}),
+        scored(20.0, 15.0, setting=ThreatCard(observation="update")),
         scored(20.0, 15.0, attack="R()"),
     ]
     assert statuses(*rows)[0] == expected
@@ -243,7 +244,7 @@ def test_a_chain_has_the_control_of_its_first_stage(first: float | None, own: fl
 def test_class_representatives_are_judged_by_recognition_against_chance(
     low: float, card: int | None, expected: str
 ) -> None:
-    known = {"attack": "G()", "reference": "", "setting": PROBE | ({"num_classes": card} if card else {})}
+    known = {"attack": "G()", "reference": "", "setting": PROBE.but(num_classes=card)}
     rows = [scored(0.4, low, metric="recognition", **known)]
     rows += [scored(60.0, 59.0, metric="class-mean-psnr", defense=one, **known) for one in ("", "D()")]
     assert statuses(*rows) == [expected] * 3
@@ -281,7 +282,7 @@ def test_an_auc_that_may_be_no_leak_or_the_whole_is_under_powered(
 
 @pytest.mark.parametrize(("others", "expected"), [(99, "under-powered"), (100, "ok"), (None, "ok")])
 def test_one_false_positive_in_a_hundred_needs_a_hundred_non_members(others: int | None, expected: str) -> None:
-    card = PROBE if others is None else PROBE | {"others": others}
+    card = PROBE if others is None else PROBE.but(others=others)
     rows = [scored(0.7, 0.6, metric="membership-auc", reference="", setting=card)]
     rows += [scored(0.1, 0.05, metric="membership-tpr", reference="", setting=card, defense=one) for one in ("", "D()")]
     assert statuses(*rows) == ["ok", expected, expected]

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,12 @@ from hypothesis import strategies as st
 
 from simulations.report import Row, read_rows
 from simulations.report.analysis.rows import to_csv
+from strategies.audit.threat_card import ThreatCard
 
 texts = st.text(max_size=8)
 numbers = st.none() | st.floats(allow_nan=False)
+names = texts | st.sampled_from([field.name for field in fields(ThreatCard) if field.name != "more"])
+values = st.none() | st.booleans() | st.integers() | texts | st.lists(texts)
 rows = st.builds(
     Row,
     metric=texts,
@@ -23,7 +27,7 @@ rows = st.builds(
     attack=texts,
     seed=st.integers(-9, 9),
     round=st.integers(0, 99),
-    setting=st.dictionaries(texts, st.none() | st.booleans() | st.integers() | texts, max_size=2),
+    setting=st.builds(ThreatCard.from_json, st.dictionaries(names, values, max_size=3)),
     value=numbers,
     ci_low=numbers,
     worst=numbers,
@@ -99,5 +103,5 @@ def test_the_csv_holds_every_number(found: list[Row]) -> None:
     for line, row in zip(table, found, strict=True):
         assert line["metric"] == row.metric
         assert line["value"] == ("" if row.value is None else str(row.value))
-        for key, value in row.setting.items():
+        for key, value in row.setting.to_json().items():
             assert line[f"setting.{key}"] == ("" if value is None else str(value))

@@ -15,9 +15,9 @@ from simulations.report import Row, validate
 from simulations.report.analysis.score import interval, merge, wilson
 from simulations.report.analysis.study import Study, split
 from simulations.report.analysis.summary import UNTESTED, Line, sentence, summarise
-from strategies.audit.cards import defense_strength
+from strategies.audit.threat_card import KnownLabels, ThreatCard, strength
 
-PROBE = {"observation": "probe"}
+PROBE = ThreatCard(observation="probe")
 NULLS = {"baseline:grey": 8.0, "baseline:mean": 12.0}
 
 
@@ -42,7 +42,7 @@ def study(*rows: Row, nulls: dict[str, float] = NULLS) -> Study:
 
 def hits(row: Row) -> Row:
     """All true images are picked out where the whole interval of the PSNR is above 12 dB, else none."""
-    card = {**row.setting, "chance": 0.01}
+    card = row.setting.but(chance=0.01)
     return replace(row, metric="retrieval", value=float((row.ci_low or row.value or 0) > 12), ci_low=None, setting=card)
 
 
@@ -290,7 +290,7 @@ def test_an_unfinished_defence_is_compared_in_the_last_round_that_all_its_seeds_
 
 
 def test_attacks_that_were_told_the_labels_do_not_leak_them() -> None:
-    told = PROBE | {"labels": "known"}
+    told = PROBE.but(labels=KnownLabels.KNOWN)
     share = {"metric": "label-accuracy", "reference": "", "defense": "D()"}
     found = line(psnr(1.0, setting=told, **share), psnr(0.4, attack="B()", **share))
     assert found.labels is not None
@@ -301,7 +301,7 @@ def test_attacks_that_were_told_the_labels_do_not_leak_them() -> None:
 def test_labels_are_ranked_by_what_lies_over_chance() -> None:
     """With many images of few classes even a blind guess names most labels."""
     share = {"metric": "label-accuracy", "reference": ""}
-    probe, update = PROBE, {"observation": "training update"}
+    probe, update = PROBE, ThreatCard(observation="training update")
     rows = [psnr(1.0, 0.99, setting=card, **share) for card in (probe, update)]
     rows += [
         psnr(chance, setting=card, attack="baseline:uniform", **share)
@@ -372,6 +372,6 @@ def test_a_row_says_when_privacy_and_accuracy_are_of_different_strength(
     pipeline: str, observation: str, local_steps: int, differs: bool
 ) -> None:
     task = Experiment.of(output_dir="/tmp/x", local_steps=local_steps).plan(pipeline).at(1)
-    card = PROBE | defense_strength(task, one_step=observation == "probe")
+    card = PROBE.but(**strength(task, one_step=observation == "probe"))
     found = line(psnr(15.0, 14.0, defense="D()", setting=card))
     assert any("not the strength of the accuracy beside it" in caveat for caveat in found.caveats) is differs

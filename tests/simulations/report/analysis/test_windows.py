@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from simulations.report import write_report
-from simulations.report.analysis.rows import Row
 from simulations.report.analysis.study import split
 from simulations.report.analysis.windows import WindowCounts, window_counts
+from simulations.rows import Row
 from tests.simulations.report.report_run import PIPELINES, Page, demo_rows, row, write_run
 
 MIXER = PIPELINES[1]
@@ -34,7 +34,7 @@ def page(directory: Path, windows: dict[int, int], vfe: tuple[float, float] | No
 def test_counts_and_shares_of_the_area_are_shown(tmp_path: Path) -> None:
     text = " ".join(page(tmp_path, {8: 10, 4: 20, 2: 80}).text.split())
     assert (
-        "in 240 training images: 10 of 8 (50% of the area), 20 of 4 (25% of the area), 80 of 2 (25% of the area)"
+        "in 240 training images: 10 of side 8 (50% of the area), 20 of side 4 (25% of the area), 80 of side 2 (25% of the area)"
         in text
     )
     assert "one window size" not in text

@@ -10,7 +10,7 @@ from attacks.smashed.base import BEYOND_RUN
 from simulations.report import Row, validate
 from simulations.report.analysis.metrics import SMASHED_METRICS, SPLIT_METRICS
 from simulations.report.analysis.score import merge
-from simulations.report.analysis.study import UPPER_BOUND, Study, split
+from simulations.report.analysis.study import Study, split
 from simulations.report.analysis.summary import UNTESTED, Line, sentence, strongest, summarise
 from simulations.report.text import amount, power_of_ten, size
 from tests.simulations.report.report_run import Page, demo_rows, row
@@ -179,7 +179,7 @@ def test_more_transmissions_than_the_run_makes_never_lead(tmp_path: Path) -> Non
     assert line(rows).strongest.attack == JIGSAW  # type: ignore[union-attr]
     for one in rows:
         if one["attack"] == JIGSAW:
-            one["setting"] = card(JIGSAW) | {UPPER_BOUND: BEYOND_RUN}
+            one["setting"] = card(JIGSAW) | {"upper_bound": BEYOND_RUN}
     assert line(rows).strongest.attack == DECODER  # type: ignore[union-attr]
     cells = [one["Attack"] for one in build(tmp_path, rows).table("attacks", 0)]
     assert all((f"upper bound: {BEYOND_RUN}" in cell) == (cell[0] == JIGSAW) for cell in cells)

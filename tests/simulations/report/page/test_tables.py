@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from simulations.report.analysis.rows import Row
 from simulations.report.page.tables import _picked
+from simulations.rows import Row
+from strategies.audit.threat_card import ThreatCard
 
 
 def test_images_picked_out_are_counted_where_the_chance_is_known() -> None:
     def found(**setting: float) -> Row:
-        return Row(metric="retrieval", reference="original", value=0.75, n=4, setting=setting)
+        return Row(metric="retrieval", reference="original", value=0.75, n=4, setting=ThreatCard(**setting))
 
     assert _picked([found(chance=0.01), found(chance=0.02)]) == (6, 8, pytest.approx(50.0))
     assert _picked([found()]) is None

@@ -1,4 +1,4 @@
-"""What the client half of a split model costs, counted: parameters, multiply-accumulates (MACs), peak bytes.
+"""What a pass through a model, or through a part of one, costs, counted: parameters, multiply-accumulates (MACs), peak bytes.
 
 Counts do not depend on the machine's load. Wall-clock times are benchmarks' business.
 """
@@ -18,15 +18,15 @@ from torch.utils._pytree import tree_leaves
 
 
 @dataclass(frozen=True)
-class EdgeCost:
-    """Cost of one forward pass as measured by ``measure_edge``.
+class StepCost:
+    """Cost of one forward pass as measured by ``measure_step``.
 
     Attributes:
         parameters: Numbers in the modules' parameters and floating-point buffers, frozen ones included.
         macs: Multiply-accumulates of the forward pass; see ``count_macs``.
-        training_macs: Those of one training step: three times ``macs`` where the half is trained, since the backward pass has
+        training_macs: Those of one training step: three times ``macs`` where the modules are trained, since the backward pass has
             as large products for the gradients of weights and of inputs each; else ``macs``.
-        peak_bytes: Parameters, buffers, and the most that was allocated at once besides: by the forward pass where the half is
+        peak_bytes: Parameters, buffers, and the most that was allocated at once besides: by the forward pass where the modules are
             frozen, else by forward and backward pass, with what is saved in between and the gradients.
     """
 
@@ -36,14 +36,14 @@ class EdgeCost:
     peak_bytes: int
 
 
-def measure_edge(function: Callable[[], Tensor], modules: Sequence[nn.Module], *, trained: bool) -> EdgeCost:
-    """Runs the client half once and counts.
+def measure_step(function: Callable[[], Tensor], modules: Sequence[nn.Module], *, trained: bool) -> StepCost:
+    """Runs the modules once and counts.
 
     Args:
-        function: Maps nothing to what is sent, of one image if costs per image are wanted; with all defences. It must have its
-            images ready: these are not counted. Called twice on CUDA.
+        function: Maps nothing to what the modules make, of one image if costs per image are wanted; with all defences. It must have
+            its images ready: these are not counted. Called twice on CUDA.
         modules: All that it uses, on one device.
-        trained: Whether the half is trained: the backward pass runs too. No ``grad`` of a parameter changes.
+        trained: Whether they are trained: the backward pass runs too. No ``grad`` of a parameter changes.
 
     On CPUs, ``peak_bytes`` counts tensors that operators return, without the scratch space inside of them. On CUDA it asks the
     allocator, which rounds every tensor up to 512 bytes.
@@ -58,10 +58,10 @@ def measure_edge(function: Callable[[], Tensor], modules: Sequence[nn.Module], *
             torch.cuda.reset_peak_memory_stats(cuda)
         before = torch.cuda.memory_allocated(cuda) if cuda else 0
         with _Watch(held) as watch:
-            sent = function()
+            made = function()
             macs = watch.macs
-            _differentiate(sent, weights)
-    return EdgeCost(
+            _differentiate(made, weights)
+    return StepCost(
         parameters=sum(tensor.numel() for tensor in held if tensor.is_floating_point()),
         macs=macs,
         training_macs=3 * macs if weights else macs,
@@ -70,9 +70,9 @@ def measure_edge(function: Callable[[], Tensor], modules: Sequence[nn.Module], *
     )
 
 
-def _differentiate(sent: Tensor, weights: Sequence[Tensor]) -> None:
+def _differentiate(made: Tensor, weights: Sequence[Tensor]) -> None:
     if weights:
-        torch.autograd.grad(sent, weights, torch.ones_like(sent), allow_unused=True)
+        torch.autograd.grad(made, weights, torch.ones_like(made), allow_unused=True)
 
 
 def count_macs(operator: str, args: Sequence[Any], result: Any) -> int:

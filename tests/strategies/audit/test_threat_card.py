@@ -21,9 +21,8 @@ def test_rows_and_report_say_what_an_attack_spent_and_how_large_a_batch_was(tmp_
         probe_attacks=f"{INVERSION}; {STEPS}; LabelInference()", update_attacks="LossThreshold()", adaptive=False,
     )  # fmt: skip
     rows, _ = read_rows(tmp_path / "run" / "rows.jsonl")
-    found = {
-        row.attack: {key: row.setting[key] for key in EFFORT if key in row.setting} for row in rows if row.is_attack
-    }
+    cards = {row.attack: row.setting.to_json() for row in rows if row.is_attack}
+    found = {attack: {key: card[key] for key in EFFORT if key in card} for attack, card in cards.items()}
     probe = {"batch": 3, "images": 3, "local_steps": 1}
     search = {"selection": "lowest own objective"} | probe
     assert found == {
@@ -35,7 +34,7 @@ def test_rows_and_report_say_what_an_attack_spent_and_how_large_a_batch_was(tmp_
     }
     all_rows = [row for row in rows if row.attack == INVERSION]
     assert {row.metric for row in all_rows} >= {"psnr", "attack-seconds", "label-accuracy"}
-    assert all(row.setting["restarts"] == 3 for row in all_rows), "one card for all numbers of an attack"
+    assert all(row.setting.more["restarts"] == 3 for row in all_rows), "one card for all numbers of an attack"
     table = Page((tmp_path / "run" / "report.html").read_text()).table("cards")
     shown = {one["Attacks"][0]: (one["iterations"][0], one["restarts"][0], one["batch"][0]) for one in table}
     assert shown[INVERSION] == ("2", "3", "3")

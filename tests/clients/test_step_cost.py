@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from attacks.sender import Sender, smash
 from clients.models.halves import EdgeHalf, SplitShape, build_split_model
-from clients.split.edge_cost import EdgeCost, measure_edge
+from clients.step_cost import StepCost, measure_step
 from defenses.patch_shuffle import PatchShuffle
 from defenses.pipeline import Pipeline
 from defenses.spectral_shuffle import SpectralShuffle
@@ -25,9 +25,9 @@ def edge_of(name: str, edge_blocks: int, side: int = 16, patch: int = 4, width: 
     return build_split_model(name, num_classes=2, input_shape=(3, side, side), shape=shape, seed=0)[0]
 
 
-def measure(edge: EdgeHalf, side: int = 16, trained: bool = False) -> EdgeCost:
+def measure(edge: EdgeHalf, side: int = 16, trained: bool = False) -> StepCost:
     images = torch.rand(1, 3, side, side)
-    return measure_edge(lambda: edge(images), [edge], trained=trained)
+    return measure_step(lambda: edge(images), [edge], trained=trained)
 
 
 def test_the_patch_embedding_of_vit_b_at_224_pixels_costs_what_the_formula_says() -> None:
@@ -68,7 +68,7 @@ def test_torchs_counter_of_operations_agrees(name: str, edge_blocks: int, traine
 
 
 def macs(function: object, *tensors: Tensor) -> int:
-    return measure_edge(lambda: function(*tensors), [], trained=False).macs  # type: ignore[operator]
+    return measure_step(lambda: function(*tensors), [], trained=False).macs  # type: ignore[operator]
 
 
 def test_operators_by_hand() -> None:
@@ -101,9 +101,9 @@ def test_defences_are_counted_with_the_client_half() -> None:
     edge = edge_of("vit", 0, width=48)
     images = torch.rand(1, 3, 16, 16)
 
-    def cost(*defenses: PatchShuffle | SpectralShuffle) -> EdgeCost:
+    def cost(*defenses: PatchShuffle | SpectralShuffle) -> StepCost:
         sender = Sender(edge, Pipeline(defenses), (0.5,) * 3, (0.2,) * 3)
-        return measure_edge(lambda: smash(edge, sender.pipeline, images, sender, ("cost",)), [edge], trained=False)
+        return measure_step(lambda: smash(edge, sender.pipeline, images, sender, ("cost",)), [edge], trained=False)
 
     assert cost(PatchShuffle()).macs == cost().macs
     assert cost(SpectralShuffle()).macs == cost().macs + 3 * 2.5 * 256 * 8
@@ -127,7 +127,7 @@ class Chain(nn.Module):
 
 def chain_bytes(depth: int, trained: bool) -> float:
     chain = Chain(depth)
-    cost = measure_edge(chain, [chain], trained=trained)
+    cost = measure_step(chain, [chain], trained=trained)
     return cost.peak_bytes / (1 << 20)
 
 
@@ -165,5 +165,5 @@ def test_measuring_leaves_no_trace_and_a_frozen_half_is_never_differentiated() -
     frozen = measure(edge.requires_grad_(False), trained=True)
     assert frozen.training_macs == frozen.macs
     assert frozen.peak_bytes == measure(edge).peak_bytes
-    shared = measure_edge(lambda: edge(torch.rand(1, 3, 16, 16)), [edge, edge], trained=False)
+    shared = measure_step(lambda: edge(torch.rand(1, 3, 16, 16)), [edge, edge], trained=False)
     assert shared.parameters == frozen.parameters

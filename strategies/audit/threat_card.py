@@ -1,0 +1,155 @@
+"""Threat cards: under which conditions a number was measured. The server fills them in, rows carry them, the report reads them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+from typing import Any
+
+from clients.task import Task
+
+
+class KnownLabels(StrEnum):
+    """What the attacker knew of the labels of the attacked images."""
+
+    UNKNOWN = "unknown"
+    SOME = "known for some updates"
+    KNOWN = "known"
+    UPLOADED = "uploaded with the images"
+
+
+class Strength(StrEnum):
+    """How a defence of gradients or updates acts on what is attacked, beside how it acts in training."""
+
+    STEP = "per step, as in training"
+    UPDATE = "per update, as in training"
+    ONE_STEP = "per update, here on a single step"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThreatCard:
+    """What the attacker observed, knew and spent.
+
+    What the audit or the report reckons with is a field; what only people read is in ``more``. In a file the two are one object,
+    without the fields that say nothing.
+
+    Attributes:
+        observation: What was attacked, the ``title`` of its kind.
+        round: The attacked round.
+        model_accuracy: Of the attacked model, on clean test images.
+        num_classes: Of the data set.
+        images: Most images that entered one observation.
+        batch: Images of one step.
+        local_steps: Optimizer steps behind an update.
+        labels: What was known of them, one of ``KnownLabels``.
+        auxiliary_data: What examples the attacker had of its own.
+        randomness: Where the clients' draws come from; see ``Clients.randomness``.
+        defense_strength: One of ``Strength``; "" without a defence of gradients or updates.
+        rounds_observed: Rounds that an attack on a history saw.
+        undefended: What the observation is without a defence, where it is the images themselves.
+        upper_bound: What the attack was given that no server of the run has; "" for real attacks.
+        attack_failures: Why guesses failed.
+        members: Members among the records of a test of membership.
+        others: Other records of that test.
+        chance: How often a blind guess is nearest to its image among the candidates of retrieval.
+        more: Further facts, JSON values.
+    """
+
+    observation: str = ""
+    round: int | None = None
+    model_accuracy: float | None = None
+    num_classes: int | None = None
+    images: int | None = None
+    batch: int | None = None
+    local_steps: int | None = None
+    labels: str = ""
+    auxiliary_data: str = ""
+    randomness: str = ""
+    defense_strength: str = ""
+    rounds_observed: int | None = None
+    undefended: str = ""
+    upper_bound: str = ""
+    attack_failures: tuple[str, ...] = ()
+    members: int | None = None
+    others: int | None = None
+    chance: float | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash(json.dumps(self.to_json(), sort_keys=True, default=str))
+
+    def but(self, **facts: Any) -> ThreatCard:
+        """A copy with other values; what has no field goes into ``more``."""
+        known = {name: value for name, value in facts.items() if name in _READ}
+        return replace(self, more={**self.more, **{k: v for k, v in facts.items() if k not in known}}, **known)
+
+    def lasting(self) -> ThreatCard:
+        """Without results and without what changes from round to round, or with the metric: what numbers of one attack share."""
+        return self.but(round=None, model_accuracy=None, attack_failures=(), members=None, others=None, chance=None)
+
+    @property
+    def chance_of_recognition(self) -> float | None:
+        """How often a blind guess of the class is right; None where nobody said how many classes there are."""
+        return 1 / self.num_classes if self.num_classes and self.num_classes >= 1 else None
+
+    def to_json(self) -> dict[str, Any]:
+        """One flat object."""
+        found = {spec.name: getattr(self, spec.name) for spec in fields(self) if spec.name in _READ}
+        return {name: value for name, value in found.items() if value not in (None, "", ())} | dict(self.more)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ThreatCard:
+        """What ``to_json`` gave, also of another version: a value that its field cannot hold is kept in ``more``."""
+        found = {name: _READ[name](value) for name, value in data.items() if name in _READ}
+        known: dict[str, Any] = {name: value for name, value in found.items() if value is not None}
+        more = {
+            name: value for name, value in data.items() if name not in known and not (name in _READ and value is None)
+        }
+        return cls(more=more, **known)
+
+
+def strength(task: Task, *, one_step: bool) -> dict[str, Any]:
+    """Facts for a threat card: whether accuracy was paid at the same strength of a defence of gradients or updates.
+
+    Args:
+        task: The clients' orders.
+        one_step: The observation is an update of one step that the server asked for, not one of training.
+    """
+    found = {defense.per for defense in task.plan.defenses().update_defenses}
+    if not found:
+        return {}
+    if "update" not in found:
+        return {"defense_strength": Strength.STEP}
+    if not one_step or task.plan.local_steps == 1:
+        return {"defense_strength": Strength.UPDATE}
+    return {
+        "defense_strength": Strength.ONE_STEP,
+        "in_training": f"once on {task.plan.local_steps or 'all'} local steps",
+    }
+
+
+def _text(value: Any) -> str | None:
+    return str(value) if isinstance(value, str) else None
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _texts(value: Any) -> tuple[str, ...] | None:
+    return (value,) if isinstance(value, str) else tuple(map(str, value)) if isinstance(value, list | tuple) else None
+
+
+_OF_TYPE: dict[str, Callable[[Any], Any]] = {
+    "str": _text,
+    "int | None": _whole,
+    "float | None": _number,
+    "tuple[str, ...]": _texts,
+}
+_READ = {spec.name: _OF_TYPE[str(spec.type)] for spec in fields(ThreatCard) if spec.name != "more"}
