@@ -58,7 +58,7 @@ class WindowCounts:
         size, share = max(self.shares.items(), key=lambda item: item[1], default=(0, 0.0))
         if share < NEARLY_ALL:
             return ""
-        return f"one window size: {share:.0%} of the area that can move lies in windows of side {size}, so VFE decides nearly nothing"
+        return f"one window size: {share:.0%} of the area that can move lies in windows of side {size}, so VFE hardly decides"
 
 
 def window_counts(study: Study, defense: str) -> WindowCounts | None:
