@@ -38,6 +38,9 @@ from tests.simulations.outsourced.test_run import outsourced_experiment
 from tests.simulations.split.test_run import split_experiment
 from tests.simulations.test_federation import experiment
 
+pytestmark = pytest.mark.no_cover
+"""Tracing lines costs such runs half of their time again, and other tests run the same lines."""
+
 FEDERATED = {
     "ATS": "ATS()", "Blur": "Blur(std=1.0)", "BlockShuffle": "BlockShuffle()", "Clip": "Clip(max_norm=1.0)",
     "Downsample": "Downsample(factor=2)", "DPSGD": "DPSGD(noise_multiplier=1.0)", "GaussianNoise": "GaussianNoise(std=0.02)",
