@@ -268,6 +268,13 @@ def _preflight(experiment: Experiment) -> None:
     out = Path(experiment.output_dir)
     if not experiment.resume and ((out / "config.json").exists() or (out / "rows.jsonl").exists()):
         raise ConfigError(f"{out} already holds a run; go on with --resume {out}, or name another folder with --out")
+    if experiment.num_clients == 1:
+        raise ConfigError("num-clients is 1; allowed: 2 or more, because the average over one client is its own update")
+    if experiment.partition == "node":
+        raise ConfigError(
+            "partition is 'node'; `fedveil run` simulates clients, which have no data of their own: choose iid, dirichlet or "
+            "shards, or start real nodes (docs/deployment.md)"
+        )
     for pipeline in experiment.pipelines():
         plan = experiment.plan(pipeline)
         if pipeline.needs_group_norm and experiment.norm == "batch":

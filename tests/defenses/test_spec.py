@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attacks.spec import parse_attacks
 from defenses import (
     ATS,
     DPSGD,
@@ -124,6 +125,8 @@ def test_an_unknown_argument_lists_the_known_ones_and_suggests_one():
     message = r"InstaHide has no argument 'num_mix', did you mean 'num_mixed'\?; known: num_mixed, max_weight"
     with pytest.raises(SpecError, match=message):
         parse("InstaHide(num_mix=4)")
+    with pytest.raises(SpecError, match=r"attack AsUploaded has no argument 'x'; it takes none"):
+        parse_attacks("AsUploaded(x=1)")
 
 
 @pytest.mark.parametrize(
