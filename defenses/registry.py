@@ -70,15 +70,19 @@ def collected(kind: type[T], noun: str, group: str, modules: Iterable[str], attr
     return found
 
 
-def modules_in(package: str, inner: str = "") -> list[str]:
-    """Full names of what stands in a package, by name: its modules, or the modules ``inner`` of its packages."""
+def modules_in(package: str, inner: str = "", without: str = "") -> list[str]:
+    """Full names of what stands in a package, by name: its modules, or the modules ``inner`` of its packages.
+
+    Args:
+        package: Its full name.
+        inner: Name of a module of its packages; packages that have none are left out.
+        without: Full name of one to leave out: that of the module that asks.
+    """
     path = importlib.import_module(package).__path__
-    found = [
-        f"{package}.{info.name}" + (f".{inner}" if inner else "")
-        for info in pkgutil.iter_modules(path)
-        if info.ispkg or not inner
-    ]
-    return sorted(name for name in found if not inner or find_spec(name))
+    found = sorted(f"{package}.{info.name}" for info in pkgutil.iter_modules(path) if info.ispkg or not inner)
+    if inner:
+        found = [f"{name}.{inner}" for name in found if find_spec(f"{name}.{inner}")]
+    return [name for name in found if name != without]
 
 
 class Registry(Mapping[str, Callable[..., Any]]):

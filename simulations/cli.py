@@ -56,7 +56,7 @@ def run(
         Path | None, typer.Option(metavar="DIR", help="Continue the killed run in DIR, with the settings it had.")
     ] = None,
     clients: Annotated[
-        int | None, typer.Option(min=2, help="Simulated clients.", show_default=str(DEFAULT_CLIENTS))
+        int | None, typer.Option(min=1, help="Simulated clients.", show_default=str(DEFAULT_CLIENTS))
     ] = None,
     cpus_per_client: Annotated[int, typer.Option(min=1, help="CPUs of each client worker.")] = 1,
     gpus_per_client: Annotated[float, typer.Option(min=0.0, help="Share of a GPU of each client worker.")] = 0.0,
@@ -268,8 +268,6 @@ def _preflight(experiment: Experiment) -> None:
     out = Path(experiment.output_dir)
     if not experiment.resume and ((out / "config.json").exists() or (out / "rows.jsonl").exists()):
         raise ConfigError(f"{out} already holds a run; go on with --resume {out}, or name another folder with --out")
-    if experiment.num_clients == 1:
-        raise ConfigError("num-clients is 1; allowed: 2 or more, because the average over one client is its own update")
     if experiment.partition == "node":
         raise ConfigError(
             "partition is 'node'; `fedveil run` simulates clients, which have no data of their own: choose iid, dirichlet or "

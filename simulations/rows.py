@@ -29,7 +29,7 @@ class Row:
         seed: Seed of the run.
         defense: Pipeline text; "" is no defence.
         attack: Attack text, ``baseline:NAME`` for a null baseline, ``scale:NAME`` for a scale, "" for a number about training.
-        setting: The threat card.
+        card: The threat card; "setting" in files.
         round: Round that the number belongs to.
         final: Whether it is about the model after the last round, which is only attacked; ``round`` is then one higher.
         metric: What was measured.
@@ -46,7 +46,7 @@ class Row:
         failures: Trials that failed; they are part of ``value`` as the grey image, of membership (tests of clients) they are not.
         message: Why the row failed.
         client: Client that the row is about, if it is about one.
-        extra: Fields that this version does not know, kept for the CSV.
+        extra: What has no field: the curve of a test of membership ("roc"), and fields that this version does not know.
     """
 
     metric: str
@@ -57,7 +57,7 @@ class Row:
     seed: int = 0
     defense: str = ""
     attack: str = ""
-    setting: ThreatCard = field(default_factory=ThreatCard)
+    card: ThreatCard = field(default_factory=ThreatCard)
     round: int = 0
     final: bool = False
     reference: str = ""
@@ -102,11 +102,12 @@ class Row:
         """
         if not isinstance(data, Mapping) or not isinstance(data.get("metric"), str):
             raise ValueError("expected an object with a metric")
+        data = {_FIELD.get(key, key): value for key, value in data.items()}
         known: dict[str, Any] = {}
         for spec in fields(cls):
             if spec.name in data and spec.name != "extra":
                 known[spec.name] = _READ[str(spec.type)](data[spec.name])
-        extra = {key: value for key, value in data.items() if key not in _NAMES}
+        extra = {key: value for key, value in data.items() if key not in NAMES}
         row = cls(**known, extra=extra)
         if isinstance(data.get("value"), float | str) and row.value is None and row.status == "ok":
             return replace(row, status="failed", message=row.message or f"value is {data['value']!r}, not a number")
@@ -114,9 +115,9 @@ class Row:
 
     def to_json(self) -> str:
         """One line of strict JSON: NaN becomes null, infinities become text (``from_json`` reads both)."""
-        data = {spec.name: getattr(self, spec.name) for spec in fields(self) if spec.name != "extra"}
-        data |= {"setting": self.setting.to_json(), **self.extra}
-        return json.dumps(_strict(data), ensure_ascii=False)
+        data = {_KEY.get(name, name): getattr(self, name) for name in NAMES if name != "extra"}
+        data |= {_KEY["card"]: self.card.to_json(), **self.extra}
+        return json.dumps(_strict(data), ensure_ascii=False, allow_nan=False)
 
 
 def null_name(attack: str) -> str:
@@ -154,7 +155,7 @@ def _strict(value: Any) -> Any:
         return None if math.isnan(value) else str(value)
     if isinstance(value, Mapping):
         return {key: _strict(inner) for key, inner in value.items()}
-    return [_strict(inner) for inner in value] if isinstance(value, list) else value
+    return [_strict(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 _READ: dict[str, Callable[[Any], Any]] = {
@@ -165,4 +166,8 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "float | None": _number,
     "ThreatCard": lambda value: ThreatCard.from_json(value if isinstance(value, Mapping) else {}),
 }
-_NAMES = {spec.name for spec in fields(Row)}
+_KEY = {"card": "setting"}
+"""Field -> its key in files, where it is another one."""
+_FIELD = {key: name for name, key in _KEY.items()}
+NAMES = {spec.name: None for spec in fields(Row)}.keys()
+"""Of the fields, in their order."""

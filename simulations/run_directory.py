@@ -31,7 +31,7 @@ from simulations.checkpoints import Checkpoint, Checkpoints
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
 from simulations.report import validate
-from simulations.rows import Row
+from simulations.rows import NAMES, Row
 from simulations.run_config import about_run, check_same
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed
@@ -121,7 +121,7 @@ class RunDirectory:
             return at <= complete.get(defense, -1) and (defense, at, attack, observation) not in open_jobs
 
         rows = (Row.from_json(line) for line in read_lines(self.path / "rows.jsonl"))
-        self._rows = [row for row in rows if keep(row.defense, row.round, row.attack, row.setting.observation)]
+        self._rows = [row for row in rows if keep(row.defense, row.round, row.attack, row.card.observation)]
         self._pictures = [
             one
             for one in read_lines(self.path / "pictures" / "index.jsonl")
@@ -131,7 +131,7 @@ class RunDirectory:
     # Recording --------------------------------------------------------------------------------------------------------
 
     def row(self, task: Task, *, metric: str, value: float | None, **fields: Any) -> None:
-        """Adds one number. ``fields`` are further columns; those not given have neutral values."""
+        """Adds one number. ``fields`` are those of a row, or columns of a scenario's own; those not given have neutral values."""
         experiment = self.experiment
         if value is not None and not math.isfinite(value):
             # JSON has no infinity, and a client may report anything: the row says so, and the run goes on.
@@ -139,6 +139,7 @@ class RunDirectory:
             value = None
         fields = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in fields.items()}
         about: dict[str, Any] = {"n": 1, "seconds": round(time.perf_counter() - self._round_started, 3)}
+        further = {name: value for name, value in fields.items() if name not in NAMES}
         self._rows.append(
             Row(
                 experiment=experiment.experiment,
@@ -151,7 +152,8 @@ class RunDirectory:
                 final=task.is_final,
                 metric=metric,
                 value=value,
-                **(about | fields),
+                extra=further,
+                **(about | {name: value for name, value in fields.items() if name not in further}),
             )
         )
 
@@ -233,7 +235,7 @@ class RunDirectory:
         write_atomically(self.path / "pictures" / "index.jsonl", _lines(self._pictures))
 
     def _sort_key(self, row: Row) -> tuple[Any, ...]:
-        what = (row.setting.observation, row.attack, row.metric, row.reference, row.message)
+        what = (row.card.observation, row.attack, row.metric, row.reference, row.message)
         return (self._order[row.defense], row.round, *what, -1 if row.client is None else row.client)
 
     def mark_not_validated(self) -> None:

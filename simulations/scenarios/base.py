@@ -144,7 +144,7 @@ def scenarios() -> dict[str, Scenario[Any]]:
     Raises:
         RegistryError: Of another package: when one cannot be loaded, or has a name that is taken.
     """
-    modules = [module for module in modules_in("simulations.scenarios") if module != __name__]
+    modules = modules_in("simulations.scenarios", without=__name__)
     return collected(Scenario, "scenario", "fedveil.scenarios", modules, "SCENARIO")  # type: ignore[type-abstract]
 
 

@@ -148,7 +148,7 @@ class Auditor:
         seen, card = job.observed.seen, _card(job, outcome.attack)
         if outcome.error:
             self.recorder.row(
-                job.task, metric="attack", value=None, attack=repr(outcome.attack), setting=card, status="failed",
+                job.task, metric="attack", value=None, attack=repr(outcome.attack), card=card, status="failed",
                 n=len(seen), failures=len(seen), message=outcome.error, seconds=outcome.seconds,
             )  # fmt: skip
             return
@@ -183,21 +183,21 @@ class Auditor:
             told = sorted({guess.failure for guess in outcome.guesses if guess.failure})
             message = "; ".join(told) or f"scores of {len(members)} members and {len(others)} others make no curve"
             self.recorder.row(
-                task, metric="membership-auc", value=None, attack=repr(outcome.attack), setting=card, status="failed",
+                task, metric="membership-auc", value=None, attack=repr(outcome.attack), card=card, status="failed",
                 n=tested, failures=failures or tested, message=message, seconds=outcome.seconds,
             )  # fmt: skip
             return
         fpr, tpr = roc_curve(members, others)
         low, high = auc_interval(members, others)
         common: dict[str, Any] = {
-            "attack": repr(outcome.attack), "setting": card.but(members=len(members), others=len(others)),
+            "attack": repr(outcome.attack), "card": card.but(members=len(members), others=len(others)),
             "n": len(members) + len(others), "failures": failures, "seconds": outcome.seconds,
         }  # fmt: skip
         points = [[round(float(x), 4), round(float(y), 4)] for x, y in zip(fpr, tpr, strict=True)]
         thinned = points[:: max(1, len(points) // 100)]
         self.recorder.row(
             task, metric="membership-auc", value=auc(members, others), ci_low=low, ci_high=high,
-            extra={"roc": [*thinned, points[-1]]}, **common,
+            roc=[*thinned, points[-1]], **common,
         )  # fmt: skip
         rate, low, high = tpr_at_fpr(members, others)
         self.recorder.row(task, metric="membership-tpr", value=rate, ci_low=low, ci_high=high, **common)
@@ -209,11 +209,11 @@ class Auditor:
             self._rows(task, repr(outcome.attack), card, {name: [float(value) for value in values]})
         if outcome.oracle_accuracy is not None or outcome.oracle_error:
             self.recorder.row(
-                task, metric="oracle-accuracy", value=outcome.oracle_accuracy, attack=repr(outcome.attack), setting=card,
+                task, metric="oracle-accuracy", value=outcome.oracle_accuracy, attack=repr(outcome.attack), card=card,
                 status="failed" if outcome.oracle_error else "ok", message=outcome.oracle_error,
             )  # fmt: skip
         self.recorder.row(
-            task, metric="attack-seconds", value=outcome.seconds, attack=repr(outcome.attack), setting=card,
+            task, metric="attack-seconds", value=outcome.seconds, attack=repr(outcome.attack), card=card,
             n=len(outcome.guesses), seconds=outcome.seconds,
         )  # fmt: skip
 
@@ -280,7 +280,7 @@ def _images_of(guess: Any) -> int:
 def _card(job: AttackJob, attack: Attack[Any, Any]) -> ThreatCard:
     """The threat card with what the attack itself adds to it."""
     told = " and ".join(bound for bound in (job.card.upper_bound, attack.upper_bound) if bound)
-    card = job.card.but(**attack.card(), upper_bound=told)
+    card = job.card.but(**attack.card() | {"upper_bound": told})
     if not attack.needs_auxiliary:
         return card
     data = job.task.plan.auxiliary_data

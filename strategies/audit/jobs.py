@@ -74,7 +74,9 @@ class AttackJob:
         kind = kind_of(about["kind"])
         rounds = [Observed.of(one, part_of(tensors, f"{at}/"), kind.seen) for at, one in enumerate(about["rounds"])]
         attacks = tuple(parse_attacks("; ".join(about["attacks"])))
-        return cls(path.stem, attacks, kind, rounds[0], ThreatCard.from_json(about["card"]), tuple(rounds[1:]))
+        # Earlier versions said "setting".
+        card = ThreatCard.from_json(about.get("card") or about.get("setting") or {})
+        return cls(path.stem, attacks, kind, rounds[0], card, tuple(rounds[1:]))
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def score_rows(scores: Mapping[str, Sequence[float]], card: ThreatCard) -> Itera
         told, numbers = card, mean_and_interval(values)
         if metric == "retrieval":
             told, numbers = card.but(chance=max(scores[CHANCE], default=1.0)), share_and_interval(values)
-        yield {"metric": metric, "reference": reference, "setting": told, "worst": _worst(metric, values), **numbers}
+        yield {"metric": metric, "reference": reference, "card": told, "worst": _worst(metric, values), **numbers}
 
 
 def mean_and_interval(values: Sequence[float]) -> dict[str, Any]:

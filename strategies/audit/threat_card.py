@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -28,12 +30,12 @@ class Strength(StrEnum):
     ONE_STEP = "per update, here on a single step"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class ThreatCard:
     """What the attacker observed, knew and spent.
 
-    What the audit or the report reckons with is a field; what only people read is in ``more``. In a file the two are one object,
-    without the fields that say nothing.
+    What every scenario can say is a field; what belongs to one kind of observation or to one attack is in ``more``. In a file the
+    two are one object, without the fields that say nothing. Cards are equal when they say the same there.
 
     Attributes:
         observation: What was attacked, the ``title`` of its kind.
@@ -77,17 +79,27 @@ class ThreatCard:
     chance: float | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "more", {name: _plain(value) for name, value in self.more.items()})
+
+    @functools.cached_property
+    def _key(self) -> str:
+        return json.dumps(self.to_json(), sort_keys=True, default=str)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ThreatCard) and self._key == other._key
+
     def __hash__(self) -> int:
-        return hash(json.dumps(self.to_json(), sort_keys=True, default=str))
+        return hash(self._key)
 
     def but(self, **facts: Any) -> ThreatCard:
-        """A copy with other values; what has no field goes into ``more``."""
-        known = {name: value for name, value in facts.items() if name in _READ}
-        return replace(self, more={**self.more, **{k: v for k, v in facts.items() if k not in known}}, **known)
+        """A copy with other values: None takes one away, and what has no field, or does not fit it, goes into ``more``."""
+        told = self.to_json() | facts
+        return ThreatCard.from_json({name: value for name, value in told.items() if value is not None})
 
     def lasting(self) -> ThreatCard:
         """Without results and without what changes from round to round, or with the metric: what numbers of one attack share."""
-        return self.but(round=None, model_accuracy=None, attack_failures=(), members=None, others=None, chance=None)
+        return ThreatCard.from_json({name: value for name, value in self.to_json().items() if name not in PASSING})
 
     @property
     def chance_of_recognition(self) -> float | None:
@@ -95,13 +107,14 @@ class ThreatCard:
         return 1 / self.num_classes if self.num_classes and self.num_classes >= 1 else None
 
     def to_json(self) -> dict[str, Any]:
-        """One flat object."""
-        found = {spec.name: getattr(self, spec.name) for spec in fields(self) if spec.name in _READ}
-        return {name: value for name, value in found.items() if value not in (None, "", ())} | dict(self.more)
+        """One flat object of JSON values."""
+        found = {name: _plain(getattr(self, name)) for name in _READ}
+        return {name: value for name, value in found.items() if value not in (None, "", [])} | dict(self.more)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ThreatCard:
-        """What ``to_json`` gave, also of another version: a value that its field cannot hold is kept in ``more``."""
+        """What ``to_json`` gave, also of an earlier version; a value that its field cannot hold is kept in ``more``."""
+        data = _translated(data)
         found = {name: _READ[name](value) for name, value in data.items() if name in _READ}
         known: dict[str, Any] = {name: value for name, value in found.items() if value is not None}
         more = {
@@ -130,16 +143,39 @@ def strength(task: Task, *, one_step: bool) -> dict[str, Any]:
     }
 
 
+def _translated(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Cards of versions before cards were objects told two facts in one text each."""
+    found, told = dict(data), data.get("defense_strength")
+    if isinstance(told, str) and told.startswith(f"{Strength.ONE_STEP}; in training it acts "):
+        found |= {"defense_strength": Strength.ONE_STEP.value, "in_training": told.partition("it acts ")[2]}
+    labels = data.get("labels")
+    if isinstance(labels, str) and labels.startswith("known for ") and labels != KnownLabels.SOME:
+        found |= {"labels": KnownLabels.SOME.value, "labels_told": labels.removeprefix("known for ")}
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it: lists for tuples, text for numbers that are not finite, plain text for words of an enumeration."""
+    if isinstance(value, StrEnum):
+        return value.value
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
 def _text(value: Any) -> str | None:
     return str(value) if isinstance(value, str) else None
 
 
 def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    number = _number(value)
+    return int(number) if number is not None and float(number).is_integer() else None
 
 
 def _number(value: Any) -> float | None:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return value if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) else None
 
 
 def _texts(value: Any) -> tuple[str, ...] | None:
@@ -153,3 +189,8 @@ _OF_TYPE: dict[str, Callable[[Any], Any]] = {
     "tuple[str, ...]": _texts,
 }
 _READ = {spec.name: _OF_TYPE[str(spec.type)] for spec in fields(ThreatCard) if spec.name != "more"}
+PASSING = ("round", "model_accuracy", "attack_failures", "members", "others", "chance")
+"""What changes from round to round, or with the metric.
+
+With ``members`` and ``others``, which only the scores of membership name, or ``chance``, which only retrieval does, an attack's
+time would land on a card of its own."""

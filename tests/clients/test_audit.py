@@ -300,5 +300,5 @@ def test_exact_images_of_a_round_are_picked_out_and_blind_guesses_are_not(
                 found.setdefault(name, {}).setdefault(metric, []).extend(scores[metric])
     for name, scores in found.items():
         (row,) = [Row(**one) for one in score_rows(scores, ThreatCard(observation="training update"))]
-        assert row.setting.chance >= 0.01
-        assert picked_out(row) == (name == "exact"), (name, row.value, row.setting.chance)
+        assert row.card.chance >= 0.01
+        assert picked_out(row) == (name == "exact"), (name, row.value, row.card.chance)

@@ -139,7 +139,6 @@ def test_bad_settings_are_refused_by_name(values: dict[str, Any], message: str) 
         (["-s", "test-limit=3"], "4 clients share 558 training and 3 test examples, which is less than one each"),
         (["missing.toml"], "cannot read missing.toml"),
         (["--resume", "nowhere"], "nowhere holds no run"),
-        (["-s", "num-clients=1"], "num-clients is 1; allowed: 2 or more"),
         (
             ["-s", "partition=node"],
             "partition is 'node'; `fedveil run` simulates clients, which have no data of their own",

@@ -10,6 +10,7 @@ from flwr.app import Message
 
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
+from simulations.report.analysis.rows import read_rows
 from simulations.run_directory import RunDirectory, read_lines
 from simulations.server_app import run_experiment
 from strategies.audit.pool import AttackPool
@@ -120,3 +121,13 @@ def test_two_writers_are_refused(tmp_path: Path) -> None:
         RunDirectory.open(tmp_path / "run", settings)
     first.close()
     RunDirectory.open(tmp_path / "run", settings).close()
+
+
+def test_columns_of_a_scenario_s_own_are_kept(tmp_path: Path) -> None:
+    settings = experiment(tmp_path / "run")
+    run = RunDirectory.open(tmp_path / "run", settings)
+    run.row(settings.plan(settings.pipelines()[0]).at(1), metric="bytes-uploaded", value=7.0, compressed=3)
+    run.flush()
+    run.close()
+    (row,) = read_rows(tmp_path / "run" / "rows.jsonl")[0]
+    assert (row.metric, row.value, row.extra) == ("bytes-uploaded", 7.0, {"compressed": 3})

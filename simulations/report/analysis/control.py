@@ -89,7 +89,7 @@ def class_attacks(rows: Iterable[Row]) -> frozenset[str]:
 
 def images_behind(row: Row) -> int:
     """How many images a score is of: of labels, whose n counts batches, all images of those batches."""
-    images = row.setting.images
+    images = row.card.images
     return row.n * images if row.metric == "label-accuracy" and images is not None else row.n
 
 
@@ -107,13 +107,13 @@ def picked_out(row: Row) -> bool:
 
 def chance_of_retrieval(row: Row) -> float | None:
     """How often a blind guess is nearest to its image among the candidates, as the row says; None where it does not."""
-    chance = row.setting.chance
+    chance = row.card.chance
     return float(chance) if chance is not None and 0 < chance <= 1 else None
 
 
 def audit_of(row: Row) -> Audit:
     """The audited round and observation of a row."""
-    return (*row.study, row.seed, row.round, row.setting.observation)
+    return (*row.study, row.seed, row.round, row.card.observation)
 
 
 def closest(row: Row, candidates: Sequence[T], row_of: Callable[[T], Row]) -> list[T]:
@@ -123,7 +123,7 @@ def closest(row: Row, candidates: Sequence[T], row_of: Callable[[T], Row]) -> li
 
 
 def _size(row: Row) -> tuple[Any, Any]:
-    return row.setting.images, row.setting.local_steps
+    return row.card.images, row.card.local_steps
 
 
 class Nulls:
@@ -149,7 +149,7 @@ class Nulls:
         """
         found = self.of(row)
         if not found and row.metric == "recognition":
-            chance = row.setting.chance_of_recognition
+            chance = row.card.chance_of_recognition
             return None if chance is None else ("chance", chance)
         if not found and row.metric == "membership-auc":
             return "chance", 0.5
@@ -225,7 +225,7 @@ def under_powered(row: Row, deciding: Iterable[Control]) -> bool:
     ``LEAST_OTHERS`` non-members, where the threshold lies above all of them (Carlini et al. 2022).
     """
     if row.metric == "membership-tpr":
-        return row.setting.others is not None and row.setting.others < LEAST_OTHERS
+        return row.card.others is not None and row.card.others < LEAST_OTHERS
     if row.metric != "membership-auc" or row.defense == "" or row.ci_low is None or row.ci_high is None:
         return False
     ends = [end for one in deciding for end in (one.null and one.null[1], one.row.value) if end is not None]
@@ -288,7 +288,7 @@ def validate(rows: Sequence[Row]) -> list[Row]:
     for control in controls(rows):
         verdicts[audit_of(control.row), control.row.attack, family(control.row, drawn)].append(control)
     has_chance = {audit_of(row) for row in rows if row.is_null and row.metric == "label-accuracy"}
-    broken = _broken(rows) if any(row.setting.undefended for row in rows) else set()
+    broken = _broken(rows) if any(row.card.undefended for row in rows) else set()
 
     def judged(row: Row) -> Row:
         kind = family(row, drawn)
@@ -296,10 +296,10 @@ def validate(rows: Sequence[Row]) -> list[Row]:
             return row
         if kind == "labels" and audit_of(row) not in has_chance:
             return row
-        if kind == "representatives" and row.setting.chance_of_recognition is None:
+        if kind == "representatives" and row.card.chance_of_recognition is None:
             return row
         at, first = audit_of(row), row.attack.split(CHAIN)[0]
-        if row.setting.undefended and row.attack != first:
+        if row.card.undefended and row.attack != first:
             return row if (at, row.attack) in broken else replace(row, status="not-validated")
         own = verdicts.get((at, row.attack, kind)) or verdicts.get((at, first, kind), [])
         deciding = closest(row, own, lambda control: control.row)

@@ -37,7 +37,7 @@ def failures(rows: Sequence[Row]) -> list[Failure]:
     for row in rows:
         if row.status in ("failed", "refused") or row.failures:
             client = "" if row.client is None else f"client {row.client}"
-            message = row.message or "; ".join(row.setting.attack_failures)
+            message = row.message or "; ".join(row.card.attack_failures)
             groups[row.defense, row.attack or client, row.seed, message].append(row)
     return [
         Failure(defense, what, *_rounds_and_trials(of), seed, tuple(dict.fromkeys(r.metric for r in of)), message)

@@ -54,8 +54,8 @@ def read_rows(path: Path) -> tuple[list[Row], list[str]]:
 
 def to_csv(rows: Sequence[Row]) -> str:
     """All rows as one table: the settings as columns ``setting.NAME``, unknown fields last, without ROC curves."""
-    names = [spec.name for spec in fields(Row) if spec.name not in {"setting", "extra"}]
-    cards = [row.setting.to_json() for row in rows]
+    names = [spec.name for spec in fields(Row) if spec.name not in {"card", "extra"}]
+    cards = [row.card.to_json() for row in rows]
     settings = sorted({key for card in cards for key in card})
     # A curve of a hundred points is no cell of a table; rows.jsonl has it.
     extras = sorted({key for row in rows for key in row.extra} - {"roc"})

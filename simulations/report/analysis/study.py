@@ -198,7 +198,7 @@ class Study:
     def _cells(self, rows: Sequence[Row], nulls: Nulls, scales: Nulls) -> tuple[Cell, ...]:
         groups: dict[tuple[str, str, int, ThreatCard], list[Row]] = defaultdict(list)
         for row in rows:
-            groups[row.defense, row.attack, row.round, row.setting.lasting()].append(row)
+            groups[row.defense, row.attack, row.round, row.card.lasting()].append(row)
         cells = [_cell(*key, of, nulls, scales) for key, of in groups.items()]
         attacks = list(dict.fromkeys(row.attack for row in rows))
         return tuple(sorted(cells, key=lambda c: (self.pipelines.index(c.defense), c.round, attacks.index(c.attack))))
@@ -266,9 +266,9 @@ def _cell(defense: str, attack: str, at: int, card: ThreatCard, rows: list[Row],
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
         groups[row.metric, row.reference].append(row)
-    accuracies = {row.seed: row.setting.model_accuracy for row in rows}
+    accuracies = {row.seed: row.card.model_accuracy for row in rows}
     known = [value for value in accuracies.values() if value is not None]
-    tested = {row.seed: row.setting.members for row in rows if row.metric == "membership-auc"}
+    tested = {row.seed: row.card.members for row in rows if row.metric == "membership-auc"}
     members = [count for count in tested.values() if count is not None]
     chances = [chance for row in groups.get(PICKED, ()) if (chance := chance_of_retrieval(row)) is not None]
     images = [row for row in groups.get(("psnr", "original"), ()) if row.value is not None]

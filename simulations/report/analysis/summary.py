@@ -138,7 +138,7 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         drop=_drop(study, defense, at) if defense else None,
         strongest=best,
         labels=strongest(
-            [cell for cell in cells if cell.card.labels not in (KnownLabels.KNOWN, KnownLabels.SOME)],
+            [cell for cell in cells if cell.card.labels not in _TOLD_LABELS],
             ("label-accuracy", ""),
         ),
         membership=strongest(cells, ("membership-auc", "")),

@@ -65,7 +65,7 @@ def roc_charts(study: Study, faces: Mapping[str, Look]) -> list[tuple[str, Marku
 def _curve(study: Study, cell: Cell) -> Curve:
     place = (cell.defense, cell.attack, cell.round, AUC[0])
     rows = [
-        r for r in study.rows if (r.defense, r.attack, r.round, r.metric) == place and r.setting.lasting() == cell.card
+        r for r in study.rows if (r.defense, r.attack, r.round, r.metric) == place and r.card.lasting() == cell.card
     ]
     curves = [curve for row in rows if (curve := read_curve(row.extra.get("roc")))]
     return mean_curve(curves) if curves else []

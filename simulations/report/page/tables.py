@@ -27,12 +27,14 @@ CARD_ORDER = (
     "client_half_update",
     "local_steps",
     "labels",
+    "labels_told",
     "labels_held_by",
     "learning_rate",
     "mode",
     "augmentation",
     "momentum",
     "defense_strength",
+    "in_training",
     "batch_norm_statistics",
     "auxiliary_data",
     "iterations",
@@ -84,7 +86,7 @@ def control_table(study: Study) -> tuple[list[tuple[int, bool, str]], list[Contr
     found: dict[tuple[str, str], dict[tuple[int, bool, str], list[Control]]] = defaultdict(lambda: defaultdict(list))
     for control in study.controls:
         row = control.row
-        place = (row.round, row.final, row.setting.observation)
+        place = (row.round, row.final, row.card.observation)
         found[row.attack, row.metric][place].append(control)
     columns = sorted({place for places in found.values() for place in places})
     rows = [

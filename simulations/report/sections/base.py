@@ -42,5 +42,5 @@ def sections() -> tuple[Section, ...]:
     Raises:
         RegistryError: Of another package: when one cannot be loaded, or has a name that is taken.
     """
-    modules = [module for module in modules_in("simulations.report.sections") if module != __name__]
+    modules = modules_in("simulations.report.sections", without=__name__)
     return tuple(collected(Section, "section", "fedveil.sections", modules, "SECTION").values())

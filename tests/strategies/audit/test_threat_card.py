@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 
 from attacks import InvertingGradients, LearnedRestorer, PolicyInversion, WindowMean
 from attacks.refinement.base import Chain
 from simulations.report.analysis.rows import read_rows
+from strategies.audit.threat_card import KnownLabels, Strength, ThreatCard
 from tests.simulations.report.report_run import Page
 from tests.strategies.test_curious import Wire, run
 
@@ -21,7 +24,7 @@ def test_rows_and_report_say_what_an_attack_spent_and_how_large_a_batch_was(tmp_
         probe_attacks=f"{INVERSION}; {STEPS}; LabelInference()", update_attacks="LossThreshold()", adaptive=False,
     )  # fmt: skip
     rows, _ = read_rows(tmp_path / "run" / "rows.jsonl")
-    cards = {row.attack: row.setting.to_json() for row in rows if row.is_attack}
+    cards = {row.attack: row.card.to_json() for row in rows if row.is_attack}
     found = {attack: {key: card[key] for key in EFFORT if key in card} for attack, card in cards.items()}
     probe = {"batch": 3, "images": 3, "local_steps": 1}
     search = {"selection": "lowest own objective"} | probe
@@ -34,7 +37,7 @@ def test_rows_and_report_say_what_an_attack_spent_and_how_large_a_batch_was(tmp_
     }
     all_rows = [row for row in rows if row.attack == INVERSION]
     assert {row.metric for row in all_rows} >= {"psnr", "attack-seconds", "label-accuracy"}
-    assert all(row.setting.more["restarts"] == 3 for row in all_rows), "one card for all numbers of an attack"
+    assert all(row.card.more["restarts"] == 3 for row in all_rows), "one card for all numbers of an attack"
     table = Page((tmp_path / "run" / "report.html").read_text()).table("cards")
     shown = {one["Attacks"][0]: (one["iterations"][0], one["restarts"][0], one["batch"][0]) for one in table}
     assert shown[INVERSION] == ("2", "3", "3")
@@ -51,3 +54,65 @@ def test_a_chain_says_what_each_of_its_stages_does() -> None:
         "selection": "lowest own objective, then most probable draw",
         "training_iterations": 5,
     }
+
+
+OLD = {
+    "observation": "one-step probe", "num_classes": 8, "images": 1, "batch": 1, "local_steps": 1, "learning_rate": "known",
+    "labels": "known for 1 of 4 updates", "upper_bound": "told the labels", "mode": "train",
+    "defense_strength": "per update, here on a single step; in training it acts once on all local steps", "round": 1,
+    "model_accuracy": None, "attack_failures": ["not finite"],
+}  # fmt: skip
+"""As versions wrote cards before they were objects."""
+
+
+def test_cards_of_earlier_versions_say_the_same_as_new_ones() -> None:
+    card = ThreatCard.from_json(OLD)
+    assert (card.labels, card.more["labels_told"]) == (KnownLabels.SOME, "1 of 4 updates")
+    assert (card.defense_strength, card.more["in_training"]) == (Strength.ONE_STEP, "once on all local steps")
+    assert card.attack_failures == ("not finite",)
+    new = ThreatCard(
+        observation="one-step probe", num_classes=8, images=1, batch=1, local_steps=1, labels=KnownLabels.SOME,
+        upper_bound="told the labels", defense_strength=Strength.ONE_STEP, round=1, attack_failures=("not finite",),
+    )  # fmt: skip
+    new = new.but(
+        learning_rate="known", mode="train", labels_told="1 of 4 updates", in_training="once on all local steps"
+    )
+    assert card == new
+    assert hash(card) == hash(new)
+
+
+def test_a_card_survives_a_file_and_equal_cards_have_one_hash() -> None:
+    card = ThreatCard(
+        images=3, labels=KnownLabels.UNKNOWN, more={"sizes": (1, 2), "rate": math.inf, "who": Strength.STEP}
+    )
+    assert ThreatCard.from_json(json.loads(json.dumps(card.to_json(), allow_nan=False))) == card
+    assert card.to_json() == {
+        "images": 3, "labels": "unknown", "sizes": [1, 2], "rate": "inf", "who": "per step, as in training"
+    }  # fmt: skip
+    assert card.but(images=3) == card != card.but(images=4)
+    assert len({card, card.but(images=3), card.but(images=4)}) == 2
+
+
+def test_other_values_are_checked_as_those_of_a_file() -> None:
+    card = ThreatCard(images=3, upper_bound="told the order")
+    assert card.but(images=None, upper_bound="") == ThreatCard()
+    odd = card.but(images="8 of 9")
+    assert (odd.images, odd.more) == (None, {"images": "8 of 9"})
+    assert odd.but(images=4) == card.but(images=4), "what fits takes the place of what did not"
+    assert ThreatCard.from_json({"images": 4.0, "members": 9.0, "chance": 1}) == ThreatCard(
+        images=4, members=9, chance=1
+    )
+    assert ThreatCard.from_json({"images": True, "chance": math.nan}).images is None
+
+
+def test_what_numbers_of_one_attack_share_leaves_out_results_however_they_were_written() -> None:
+    results = {
+        "round": 2,
+        "model_accuracy": 0.5,
+        "attack_failures": ["x"],
+        "members": "nine",
+        "others": 9,
+        "chance": 0.01,
+    }
+    whole = ThreatCard.from_json(results | {"images": 1, "mode": "eval"})
+    assert whole.lasting() == ThreatCard(images=1, more={"mode": "eval"})

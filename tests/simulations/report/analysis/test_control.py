@@ -17,7 +17,7 @@ PROBE = ThreatCard(observation="probe")
 
 
 def scored(value: float | None, low: float | None, **given: Any) -> Row:
-    base = Row(metric="psnr", reference="original", attack="A()", setting=PROBE, round=1, value=value, ci_low=low, n=16)
+    base = Row(metric="psnr", reference="original", attack="A()", card=PROBE, round=1, value=value, ci_low=low, n=16)
     return replace(base, **given)
 
 
@@ -27,10 +27,8 @@ def null(value: float, name: str = "grey", **given: Any) -> Row:
 
 def hits(row: Row, k: int = 16, chance: float = 0.01, **given: Any) -> Row:
     """How many true images the attack of a row picked out."""
-    card = row.setting.but(chance=chance)
-    found = replace(
-        row, metric="retrieval", reference="original", value=k / row.n, ci_low=None, setting=card, status="ok"
-    )
+    card = row.card.but(chance=chance)
+    found = replace(row, metric="retrieval", reference="original", value=k / row.n, ci_low=None, card=card, status="ok")
     return replace(found, **given)
 
 
@@ -80,7 +78,7 @@ def test_the_interval_must_lie_above_the_best_null(
         ({"status": "failed", "value": None}, "failed"),
         ({"round": 2}, "ok"),
         ({"attack": "B()"}, "ok"),
-        ({"setting": ThreatCard(observation="update")}, "ok"),
+        ({"card": ThreatCard(observation="update")}, "ok"),
         ({"seed": 1}, "ok"),
         ({"experiment": "other"}, "ok"),
     ],
@@ -90,7 +88,7 @@ def test_one_failed_control_concerns_its_attack_round_observation_and_run_only(
 ) -> None:
     """Every other place has a control of its own that passes."""
     rows = [scored(9.0, 8.5), null(10.0), replace(scored(30.0, 29.0, defense="D()"), **change)]
-    place = {key: change[key] for key in ("round", "attack", "setting", "seed", "experiment") if key in change}
+    place = {key: change[key] for key in ("round", "attack", "card", "seed", "experiment") if key in change}
     if place:
         rows += [scored(20.0, 15.0, **place), null(10.0, **{k: v for k, v in place.items() if k != "attack"})]
     assert statuses(*rows)[2] == expected
@@ -102,8 +100,8 @@ def test_without_an_undefended_run_nothing_is_validated() -> None:
 
 def test_the_same_number_of_images_decides_where_a_round_has_several() -> None:
     one, eight = PROBE.but(images=1), PROBE.but(images=8)
-    rows = [scored(20.0, 15.0, setting=one), scored(9.0, 8.0, setting=eight), null(10.0, setting=one)]
-    rows += [scored(12.0, 11.0, defense="D()", setting=card) for card in (one, eight, PROBE.but(images=7))]
+    rows = [scored(20.0, 15.0, card=one), scored(9.0, 8.0, card=eight), null(10.0, card=one)]
+    rows += [scored(12.0, 11.0, defense="D()", card=card) for card in (one, eight, PROBE.but(images=7))]
     assert statuses(*rows) == ["ok", "not-validated", "ok", "ok", "not-validated", "not-validated"]
 
 
@@ -164,7 +162,7 @@ def test_five_of_sixteen_images_out_of_a_hundred_suffice_and_four_do_not() -> No
     assert stats.binom.sf(4, 16, 11 / 96) == pytest.approx(0.029, abs=0.0005)
     assert stats.binom.sf(4, 16, 3 / 96) == pytest.approx(0.0001, abs=0.00005)
     assert not picked_out(hits(base, 16, status="failed"))
-    assert not picked_out(replace(hits(base), setting=PROBE))
+    assert not picked_out(replace(hits(base), card=PROBE))
 
 
 def test_an_attack_counts_if_it_beats_the_mean_image_and_finds_the_true_images() -> None:
@@ -174,7 +172,7 @@ def test_an_attack_counts_if_it_beats_the_mean_image_and_finds_the_true_images()
         (good, [hits(good)], "ok"),
         (good, [hits(good, 4)], "not-validated"),
         (good, [], "not-validated"),
-        (good, [hits(good, setting=PROBE)], "not-validated"),
+        (good, [hits(good, card=PROBE)], "not-validated"),
         (good, [hits(good, round=2)], "not-validated"),
         (good, [hits(good, attack="B()")], "not-validated"),
         (bad, [hits(bad)], "not-validated"),
@@ -211,7 +209,7 @@ def test_labels_are_counted_by_images_not_by_batches() -> None:
     known = {"metric": "label-accuracy", "reference": "", "n": 2}
     for images, expected in ((8, "ok"), (7, "under-powered")):
         card = PROBE.but(images=images)
-        rows = [scored(0.7, 0.5, setting=card, **known), null(0.1, "uniform", **known | {"setting": card})]
+        rows = [scored(0.7, 0.5, card=card, **known), null(0.1, "uniform", **known | {"card": card})]
         assert statuses(*rows)[0] == expected
 
 
@@ -234,7 +232,7 @@ def test_a_chain_has_the_control_of_its_first_stage(first: float | None, own: fl
     # Neither another round, another observation nor another attack is its control.
     rows += [
         scored(20.0, 15.0, round=2),
-        scored(20.0, 15.0, setting=ThreatCard(observation="update")),
+        scored(20.0, 15.0, card=ThreatCard(observation="update")),
         scored(20.0, 15.0, attack="R()"),
     ]
     assert statuses(*rows)[0] == expected
@@ -244,7 +242,7 @@ def test_a_chain_has_the_control_of_its_first_stage(first: float | None, own: fl
 def test_class_representatives_are_judged_by_recognition_against_chance(
     low: float, card: int | None, expected: str
 ) -> None:
-    known = {"attack": "G()", "reference": "", "setting": PROBE.but(num_classes=card)}
+    known = {"attack": "G()", "reference": "", "card": PROBE.but(num_classes=card)}
     rows = [scored(0.4, low, metric="recognition", **known)]
     rows += [scored(60.0, 59.0, metric="class-mean-psnr", defense=one, **known) for one in ("", "D()")]
     assert statuses(*rows) == [expected] * 3
@@ -283,8 +281,8 @@ def test_an_auc_that_may_be_no_leak_or_the_whole_is_under_powered(
 @pytest.mark.parametrize(("others", "expected"), [(99, "under-powered"), (100, "ok"), (None, "ok")])
 def test_one_false_positive_in_a_hundred_needs_a_hundred_non_members(others: int | None, expected: str) -> None:
     card = PROBE if others is None else PROBE.but(others=others)
-    rows = [scored(0.7, 0.6, metric="membership-auc", reference="", setting=card)]
-    rows += [scored(0.1, 0.05, metric="membership-tpr", reference="", setting=card, defense=one) for one in ("", "D()")]
+    rows = [scored(0.7, 0.6, metric="membership-auc", reference="", card=card)]
+    rows += [scored(0.1, 0.05, metric="membership-tpr", reference="", card=card, defense=one) for one in ("", "D()")]
     assert statuses(*rows) == ["ok", expected, expected]
 
 

@@ -27,7 +27,7 @@ rows = st.builds(
     attack=texts,
     seed=st.integers(-9, 9),
     round=st.integers(0, 99),
-    setting=st.builds(ThreatCard.from_json, st.dictionaries(names, values, max_size=3)),
+    card=st.builds(ThreatCard.from_json, st.dictionaries(names, values, max_size=3)),
     value=numbers,
     ci_low=numbers,
     worst=numbers,
@@ -103,5 +103,5 @@ def test_the_csv_holds_every_number(found: list[Row]) -> None:
     for line, row in zip(table, found, strict=True):
         assert line["metric"] == row.metric
         assert line["value"] == ("" if row.value is None else str(row.value))
-        for key, value in row.setting.to_json().items():
+        for key, value in row.card.to_json().items():
             assert line[f"setting.{key}"] == ("" if value is None else str(value))

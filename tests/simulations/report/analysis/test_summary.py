@@ -22,7 +22,7 @@ NULLS = {"baseline:grey": 8.0, "baseline:mean": 12.0}
 
 
 def psnr(value: float | None, low: float | None = None, **given: Any) -> Row:
-    base = Row(metric="psnr", reference="original", attack="A()", setting=PROBE, round=1, value=value, ci_low=low, n=16)
+    base = Row(metric="psnr", reference="original", attack="A()", card=PROBE, round=1, value=value, ci_low=low, n=16)
     return replace(base, **given)
 
 
@@ -42,8 +42,8 @@ def study(*rows: Row, nulls: dict[str, float] = NULLS) -> Study:
 
 def hits(row: Row) -> Row:
     """All true images are picked out where the whole interval of the PSNR is above 12 dB, else none."""
-    card = row.setting.but(chance=0.01)
-    return replace(row, metric="retrieval", value=float((row.ci_low or row.value or 0) > 12), ci_low=None, setting=card)
+    card = row.card.but(chance=0.01)
+    return replace(row, metric="retrieval", value=float((row.ci_low or row.value or 0) > 12), ci_low=None, card=card)
 
 
 def line(*rows: Row, defense: str = "D()", known: dict[str, Any] | None = None, **given: Any) -> Line:
@@ -79,7 +79,7 @@ def test_a_seed_without_a_score_is_not_silently_left_out() -> None:
     score = merge([psnr(10.0), psnr(None, seed=1, status="failed", message="no memory")])
     assert (score.mean, score.status, score.messages) == (10.0, "partly failed", ("no memory",))
     assert merge([psnr(None, status="failed")]).status == "failed"
-    broken = Row(metric="attack", attack="A()", setting=PROBE, round=1, seed=1, status="failed", defense="D()")
+    broken = Row(metric="attack", attack="A()", card=PROBE, round=1, seed=1, status="failed", defense="D()")
     found = line(psnr(30.0, 28.0, defense="D()"), broken)
     assert found.strongest is not None
     assert found.strongest.status == "partly failed"
@@ -292,24 +292,23 @@ def test_an_unfinished_defence_is_compared_in_the_last_round_that_all_its_seeds_
 def test_attacks_that_were_told_the_labels_do_not_leak_them() -> None:
     told = PROBE.but(labels=KnownLabels.KNOWN)
     share = {"metric": "label-accuracy", "reference": "", "defense": "D()"}
-    found = line(psnr(1.0, setting=told, **share), psnr(0.4, attack="B()", **share))
+    found = line(psnr(1.0, card=told, **share), psnr(0.4, attack="B()", **share))
     assert found.labels is not None
     assert (found.labels.attack, found.label_score.mean) == ("B()", 0.4)  # type: ignore[union-attr]
-    assert line(psnr(1.0, setting=told, **share)).labels is None
+    assert line(psnr(1.0, card=told, **share)).labels is None
 
 
 def test_labels_are_ranked_by_what_lies_over_chance() -> None:
     """With many images of few classes even a blind guess names most labels."""
     share = {"metric": "label-accuracy", "reference": ""}
     probe, update = PROBE, ThreatCard(observation="training update")
-    rows = [psnr(1.0, 0.99, setting=card, **share) for card in (probe, update)]
+    rows = [psnr(1.0, 0.99, card=card, **share) for card in (probe, update)]
     rows += [
-        psnr(chance, setting=card, attack="baseline:uniform", **share)
-        for card, chance in ((probe, 0.1), (update, 0.94))
+        psnr(chance, card=card, attack="baseline:uniform", **share) for card, chance in ((probe, 0.1), (update, 0.94))
     ]
     rows += [
-        psnr(0.5, 0.4, setting=probe, defense="D()", **share),
-        psnr(0.9, 0.85, setting=update, defense="D()", **share),
+        psnr(0.5, 0.4, card=probe, defense="D()", **share),
+        psnr(0.9, 0.85, card=update, defense="D()", **share),
     ]
     found = line(*rows)
     assert found.labels is not None
@@ -320,7 +319,7 @@ def test_labels_are_ranked_by_what_lies_over_chance() -> None:
 
 
 def test_the_score_that_an_attack_is_about_gives_its_status() -> None:
-    timed = Row(metric="attack-seconds", value=1.0, attack="A()", setting=PROBE, round=1)
+    timed = Row(metric="attack-seconds", value=1.0, attack="A()", card=PROBE, round=1)
     rows = [timed, psnr(0.1, 0.05, metric="label-accuracy", reference="")]
     rows += [psnr(0.2, attack="baseline:uniform", metric="label-accuracy", reference="")]
     assert [cell.status for cell in split(validate(rows), [])[0].cells] == ["not-validated"]
@@ -373,5 +372,5 @@ def test_a_row_says_when_privacy_and_accuracy_are_of_different_strength(
 ) -> None:
     task = Experiment.of(output_dir="/tmp/x", local_steps=local_steps).plan(pipeline).at(1)
     card = PROBE.but(**strength(task, one_step=observation == "probe"))
-    found = line(psnr(15.0, 14.0, defense="D()", setting=card))
+    found = line(psnr(15.0, 14.0, defense="D()", card=card))
     assert any("not the strength of the accuracy beside it" in caveat for caveat in found.caveats) is differs

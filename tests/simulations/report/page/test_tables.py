@@ -11,7 +11,7 @@ from strategies.audit.threat_card import ThreatCard
 
 def test_images_picked_out_are_counted_where_the_chance_is_known() -> None:
     def found(**setting: float) -> Row:
-        return Row(metric="retrieval", reference="original", value=0.75, n=4, setting=ThreatCard(**setting))
+        return Row(metric="retrieval", reference="original", value=0.75, n=4, card=ThreatCard(**setting))
 
     assert _picked([found(chance=0.01), found(chance=0.02)]) == (6, 8, pytest.approx(50.0))
     assert _picked([found()]) is None
