@@ -24,9 +24,6 @@ from simulations.notices import idle_defenses
 from strategies.federated.observations import PROBE
 from tests.clients.data_files import write_celeba, write_cifar10, write_cifar100, write_mnist
 
-pytestmark = pytest.mark.no_cover
-"""Tracing lines costs such runs half of their time again, and other tests run the same lines."""
-
 CONFIGS = sorted((Path(__file__).resolve().parents[2] / "simulations" / "configs").glob("*.toml"))
 
 
