@@ -29,6 +29,7 @@ from defenses.visual_mixer_windows import (
     DENSITIES,
     FIRST_REGIONS,
     Level,
+    log10_keys,
     mixing_windows,
     partition,
     power_of_two,
@@ -186,12 +187,16 @@ class VisualMixer(InputDefense):
         return window_sides(self.partition(images), *images.shape[-2:])
 
     def totals(self, images: Tensor, protected: Tensor) -> dict[str, float]:
-        """Windows of each size in which something moves, and the sums over them of VFE / (2 sigma^2) before and after."""
+        """Windows of each size in which something moves, and the sums over them of VFE / (2 sigma^2) before and after.
+
+        "log10-keys" is the decimal logarithm of the orders that an image can have been shuffled into, added up over images.
+        """
         levels = self.partition(images)
         found = mixing_windows(images, levels)
         possible = found if len(found) == 1 else list(found)[1:]
         vfe = {"vfe-sum-before": total_vfe(images, levels), "vfe-sum-after": total_vfe(protected, levels)}
-        return {f"windows-of-{size}": found[size] for size in possible} | vfe
+        keys = log10_keys(images, levels) * (images.shape[1] if self.channels == "per-channel" else 1)
+        return {f"windows-of-{size}": found[size] for size in possible} | vfe | {"log10-keys": keys}
 
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Shuffles the images; targets are unchanged."""

@@ -5,12 +5,13 @@ Source: Li et al., VisualMixer (NDSS 2024), Algorithm 1, lines 3-21.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from defenses.vfe import squared_differences, vfe_map, vfe_normalised, window_fill, window_pairs, window_vfe
+from defenses.vfe import squared_differences, vfe_map, vfe_normalised, window_fill, window_pairs, window_sum, window_vfe
 
 DENSITIES = ("normalised", "sum", "sigma")
 FIRST_REGIONS = ("halved", "nearest")
@@ -148,6 +149,25 @@ def total_vfe(images: Tensor, levels: list[Level]) -> float:
     return sum(
         float((vfe_normalised(images, size).mean(1) * active).sum(dtype=torch.float64)) for size, active in levels
     )
+
+
+def log10_keys(images: Tensor, levels: list[Level]) -> float:
+    """Decimal logarithm of the number of orders that one shuffle of all windows can have, added up over images.
+
+    A window of n pixels has n! orders, and windows are shuffled independently: the product over them. The paper prints their sum,
+    which is the work of whoever can check each window alone. Windows of one colour, which no order changes, are not counted; of
+    equal pixels in others no account is taken, so that this is an upper bound.
+
+    Args:
+        images: (B, C, H, W).
+        levels: As ``partition`` returns them.
+    """
+    total, (height, width) = 0.0, images.shape[-2:]
+    for size, active in levels:
+        pixels = window_sum(torch.ones(height, width, dtype=torch.float64), size)
+        mixing = (active & (vfe_map(images, size) > 0).any(1)).cpu()
+        total += float((torch.lgamma(pixels + 1) * mixing).sum()) / math.log(10)
+    return total
 
 
 def _median(value: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import pickle
 
 import numpy as np
@@ -20,6 +21,7 @@ from defenses.visual_mixer import VisualMixer
 from defenses.visual_mixer_bounds import shuffled_vfe_variance
 from defenses.visual_mixer_windows import (
     levels_of,
+    log10_keys,
     mixing_windows,
     power_of_two,
     window_sides,
@@ -120,6 +122,29 @@ def test_windows_are_counted_where_something_moves():
     assert mixing_windows(image, levels) == {8: 0, 4: 0, 2: 32}
     assert counts_of(defense, image) == {"windows-of-4": 0, "windows-of-2": 32}
     assert counts_of(VisualMixer(4, 4), image) == {"windows-of-4": 8}
+
+
+def test_orders_are_counted_as_the_paper_s_example_has_them():
+    """224 x 224 pixels in windows of 8: (64!)^784 is about 2^232060; channels shuffled apart have that each."""
+    image = random_images(1, 1, 224, 224)
+    levels = VisualMixer(8, 8).partition(image)
+    exact = 784 * sum(math.log10(number) for number in range(1, 65))
+    assert log10_keys(image, levels) == pytest.approx(exact, rel=1e-12)
+    assert round(log10_keys(image, levels) / math.log10(2)) == pytest.approx(232_060, abs=3)
+    colours = random_images(2, 3, 16, 16)
+    totals = [
+        VisualMixer(8, 8, channels=how).totals(colours, colours)["log10-keys"] for how in ("spatial", "per-channel")
+    ]
+    assert totals == [pytest.approx(2 * 4 * math.log10(math.factorial(64))), pytest.approx(3 * totals[0])]
+
+
+def test_windows_at_an_edge_have_fewer_orders_and_those_of_one_colour_none():
+    image = random_images(1, 1, 5, 3)  # windows of 4: 4 x 3 and 1 x 3 pixels
+    levels = VisualMixer(4, 4).partition(image)
+    assert log10_keys(image, levels) == pytest.approx(math.log10(math.factorial(12) * math.factorial(3)))
+    image[:, :, 4:] = 0.5
+    assert log10_keys(image, levels) == pytest.approx(math.log10(math.factorial(12)))
+    assert log10_keys(torch.full((1, 1, 8, 8), 0.3), VisualMixer(4, 4).partition(torch.full((1, 1, 8, 8), 0.3))) == 0
 
 
 @pytest.mark.parametrize("value", [0.1, 0.3, 0.7, 1 / 3])

@@ -21,9 +21,11 @@ COUNTED_IMAGES, WINDOWS = "counted-images", "windows-of-"
 """Training images over which a defence counted, and what stands before the sizes of windows that it shuffled."""
 VFE_BEFORE, VFE_AFTER = "vfe-sum-before", "vfe-sum-after"
 """Visual feature entropy over 2 sigma^2, added up over these windows."""
+KEYS = "log10-keys"
+"""Decimal logarithm of the orders that an image can have been shuffled into, added up over images."""
 
 UTILITY_METRICS = (
-    *(COUNTED_IMAGES, VFE_BEFORE, VFE_AFTER),
+    *(COUNTED_IMAGES, VFE_BEFORE, VFE_AFTER, KEYS),
     *("test-accuracy", "test-loss", "train-loss", "epsilon", "epsilon-with-probes", "delta"),
     *("train-seconds", "update-bytes", "clients-failed", "client"),
     *SPLIT_METRICS,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulations.report.analysis.metrics import COUNTED_IMAGES, VFE_AFTER, VFE_BEFORE, WINDOWS
+from simulations.report.analysis.metrics import COUNTED_IMAGES, KEYS, VFE_AFTER, VFE_BEFORE, WINDOWS
 from simulations.report.analysis.study import Study
+from simulations.report.text import power_of_ten
 
 NEARLY_ALL = 0.95
 """Share of the pixels that can move from which one window size is the only one in effect."""
@@ -19,11 +20,13 @@ class WindowCounts:
         images: Counted images.
         windows: Side in pixels -> number of windows, largest size first.
         vfe: VFE / (2 sigma^2) of these windows before and after the shuffle, added up; None where it was not told.
+        log10_keys: Decimal logarithms of the images' possible orders, added up; None where they were not told.
     """
 
     images: int
     windows: dict[int, int]
     vfe: tuple[float, float] | None = None
+    log10_keys: float | None = None
 
     @property
     def shares(self) -> dict[int, float]:
@@ -39,7 +42,10 @@ class WindowCounts:
             f"{self.windows[size]:,} of side {size} ({share:.0%} of the area)" for size, share in self.shares.items()
         )
         counts = f"windows in which pixels move, in {self.images:,} training images: {', '.join(sizes) or 'none'}"
-        return f"{counts}; {self.vfe_text}" if self.vfe_text else counts
+        keys = ""
+        if self.log10_keys is not None and self.images:
+            keys = f"orders of an image, mean of the logarithms: {power_of_ten(self.log10_keys / self.images)}"
+        return "; ".join(filter(None, (counts, self.vfe_text, keys)))
 
     @property
     def vfe_text(self) -> str:
@@ -73,4 +79,4 @@ def window_counts(study: Study, defense: str) -> WindowCounts | None:
     if not found:
         return None
     vfe = (told[VFE_BEFORE], told[VFE_AFTER]) if {VFE_BEFORE, VFE_AFTER} <= told.keys() else None
-    return WindowCounts(int(at.value or 0), dict(sorted(found.items(), reverse=True)), vfe)
+    return WindowCounts(int(at.value or 0), dict(sorted(found.items(), reverse=True)), vfe, told.get(KEYS))

@@ -48,6 +48,14 @@ def test_vfe_before_and_after_is_the_mean_over_windows(tmp_path: Path) -> None:
     assert "vfe-sum" not in text
 
 
+def test_the_orders_of_an_image_are_a_power_of_ten(tmp_path: Path) -> None:
+    known = row(defense=MIXER, metric="log10-keys", value=240 * 213.13, n=4)
+    run = write_run(tmp_path, rows=[*demo_rows(), *counted({8: 10}), known])
+    text = " ".join(Page(write_report(run).read_text(encoding="utf-8")).text.split())
+    assert "orders of an image, mean of the logarithms: 1.3 \N{MULTIPLICATION SIGN} 10²¹³" in text
+    assert "log10-keys" not in text
+
+
 def test_runs_that_did_not_tell_vfe_and_flat_images_have_none(tmp_path: Path) -> None:
     assert "VFE of such" not in page(tmp_path, {8: 10}).text
     assert WindowCounts(3, {4: 0}, (0.0, 0.0)).vfe_text == ""
