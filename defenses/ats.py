@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from defenses.base import Batch, InputDefense
+from defenses.base import Batch, DefenseError, InputDefense
 from defenses.checks import require
 from defenses.functional import random_signs
 from defenses.transforms import LIBRARY, apply_transform
 
 Policy = tuple[int, ...]
 """Indices of transforms, applied from left to right."""
+
+FILE = ".json"
+"""How a name of a file of policies ends."""
 
 
 def parse_policies(text: str) -> tuple[Policy, ...]:
@@ -71,13 +76,16 @@ class ATS(InputDefense):
     in training but not in the first steps (Balunovic et al., ICLR 2022), so attack early as well.
 
     Args:
-        policies: Policies joined by "+"; they must not share transforms, the paper's condition for a hybrid (4.4).
+        policies: Policies joined by "+"; they must not share transforms, the paper's condition for a hybrid (4.4). Or the path of
+            a ``policies.json`` that ``fedveil search`` wrote, in whose place the policies in it are kept, and shown.
         use_prob: Apply a transform with the probability of the AutoAugment policy that it comes from. The authors' code
             keeps these numbers and applies everything with certainty, the default here.
+        channels: Channels of the images that the policies were searched for, which a file says; 0: any.
     """
 
     policies: str = "3-1-7+43-18-18"
     use_prob: bool = False
+    channels: int = 0
 
     always_shown: ClassVar[tuple[str, ...]] = ("policies",)
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("PolicyInversion", "LearnedRestorer")
@@ -86,11 +94,33 @@ class ATS(InputDefense):
     def __post_init__(self) -> None:
         form = f"policies such as '3-1-7+43-18-18', of indices 0 .. {len(LIBRARY) - 1}, no index in two policies"
         require(isinstance(self.policies, str), self, "policies", form)
+        require(self.channels in (0, 1, 3), self, "channels", "0 (any), 1 (grey) or 3 (colours)")
+        if self.policies.endswith(FILE):
+            self._read(Path(self.policies))
         try:
             parse_policies(self.policies)
         except ValueError as error:
             require(False, self, "policies", f"{form} ({error})")
         require(isinstance(self.use_prob, bool), self, "use_prob", "True or False")
+
+    def _read(self, path: Path) -> None:
+        """Takes the policies of a file in place of its path: clients on other machines do not have it."""
+        try:
+            found = json.loads(path.read_text())
+            text, channels = str(found["policies"]), int(found["channels"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else f"it is no result of fedveil search ({error!r})"
+            raise DefenseError(f"ATS: policies is {self.policies!r}: {reason}") from error
+        require(text != "", self, "policies", "the file of a search that found some")
+        require(self.channels in (0, channels), self, "channels", f"{channels}, which {path} was searched for")
+        object.__setattr__(self, "policies", text)
+        object.__setattr__(self, "channels", channels)
+
+    def unfit(self, channels: int, height: int, width: int) -> str:
+        """Policies that were searched for images of other colours."""
+        if self.channels in (0, channels):
+            return ""
+        return f"{self} was searched for images of {self.channels} channels, and these have {channels}: search policies for them"
 
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Transforms the images; targets are unchanged."""

@@ -189,6 +189,10 @@ class InputDefense(Defense):
         """
         return None
 
+    def unfit(self, channels: int, height: int, width: int) -> str:
+        """Why it is not meant for images of this shape, with what to change; "" when it is."""
+        return ""
+
     def idle(self, height: int, width: int) -> str:
         """Why its idea does nothing to images of this size although it runs, with what to change; "" when it acts."""
         return ""

@@ -148,6 +148,11 @@ class Pipeline:
         first: InputDefense | None = next((defense for _, defense in self._stages(InputDefense)), None)
         return first.window_sides(images) if first else None
 
+    def unfit(self, channels: int, height: int, width: int) -> str:
+        """Why a defence of images is not meant for such images; "" when all are."""
+        found = (defense.unfit(channels, height, width) for _, defense in self._stages(InputDefense))
+        return next(filter(None, found), "")
+
     def idle(self, height: int, width: int) -> list[str]:
         """Why input stages do nothing to images of this size; see ``InputDefense.idle``."""
         return [why for _, defense in self._stages(InputDefense) if (why := defense.idle(height, width))]

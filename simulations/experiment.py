@@ -244,6 +244,15 @@ class Experiment:
         """The pipelines, no defence first."""
         return parse_pipelines(self.defenses)
 
+    def check_images(self, shape: tuple[int, int, int]) -> None:
+        """Refuses defences that are not meant for images (C, H, W).
+
+        Raises:
+            ConfigError: With the reason.
+        """
+        if why := next(filter(None, (pipeline.unfit(*shape) for pipeline in self.pipelines())), ""):
+            raise ConfigError(f"defenses: {why}")
+
     def attacks_on(self, pipeline: Pipeline, kind: Kind) -> list[Attack[Any, Any]]:
         """The attacks on one kind of observation of a pipeline, the adaptive ones last; none of what the scenario does not show."""
         if kind not in self.kinds:

@@ -90,6 +90,7 @@ def auditing(grid: Grid, run: RunDirectory) -> Iterator[tuple[Auditor, KnownClie
     clients = set_up(exchange, experiment)
     if warning := too_few_images(experiment, len(exchange.nodes)):
         log.warning("fedveil: %s", warning)
+    experiment.check_images(clients.card.input_shape)
     scenario(experiment.scenario).check_clients(experiment, clients)
     for why in idle_defenses(experiment, clients.card):
         log.warning("fedveil: %s", why)
