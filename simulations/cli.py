@@ -1,13 +1,11 @@
-"""The command ``fedveil``: run an experiment, attack a recorded update, rebuild a report, list what there is."""
+"""The command ``fedveil``: run an experiment, attack a recorded update, search policies, protect pictures, list what there is."""
 
 from __future__ import annotations
 
-import ast
 import json
 import signal
 import sys
 import time
-import tomllib
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +13,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from clients.data.card import DataCard
 from defenses.registry import RegistryError
@@ -24,9 +21,12 @@ from simulations.errors import ConfigError
 from simulations.experiment import Experiment, all_settings
 from simulations.notices import too_few_images
 from simulations.progress import follow, read_progress
+from simulations.protect.command import protect
 from simulations.recorded.request import DEFAULT_ATTACKS, Request
 from simulations.run_config import check_same
 from simulations.scenarios.base import scenario
+from simulations.search.command import search
+from simulations.words import errors, fail, read_toml, value_of
 
 app = typer.Typer(
     help="What a curious federated-learning server can see: train, attack, report.",
@@ -36,7 +36,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 console = Console(highlight=False)
-errors = Console(stderr=True, highlight=False)
 DEFAULT_CLIENTS = 4
 EXIT_ATTACKS_FAILED = 3
 """The run went to its end, but attacks gave no score."""
@@ -81,7 +80,7 @@ def run(
                 console.print(line, markup=False, soft_wrap=True)
             return
     except (ConfigError, RegistryError) as error:
-        _fail(str(error))
+        fail(str(error))
     resources = Resources(experiment.num_clients, cpus_per_client, gpus_per_client)
     raise typer.Exit(_run(experiment, resources))
 
@@ -147,7 +146,7 @@ def attack(
         prepared = prepare(request)
         folder.mkdir(parents=True, exist_ok=True)
     except (ConfigError, OSError) as error:
-        _fail(str(error))
+        fail(str(error))
     for notice in prepared.notices:
         console.print(f"notice: {notice}", markup=False, soft_wrap=True)
     entries = run_attacks(prepared, folder)
@@ -158,13 +157,17 @@ def attack(
         raise typer.Exit(1)
 
 
+app.command()(search)
+app.command()(protect)
+
+
 @app.command()
 def report(directory: Annotated[Path, typer.Argument(help="Folder of a run.")]) -> None:
     """Rebuilds report.html and rows.csv from a run's rows and pictures."""
     from simulations.report import write_report
 
     if not (directory / "rows.jsonl").is_file():
-        _fail(f"{directory} holds no run (no rows.jsonl)")
+        fail(f"{directory} holds no run (no rows.jsonl)")
     console.print(f"report: {write_report(directory.resolve())}", soft_wrap=True)
 
 
@@ -178,12 +181,12 @@ def list_(
     from simulations.catalogue import SECTIONS, print_section
 
     if what and what not in SECTIONS:
-        _fail(f"nothing is called {what!r} here; known: {', '.join(SECTIONS)}")
+        fail(f"nothing is called {what!r} here; known: {', '.join(SECTIONS)}")
     for section in [what] if what else SECTIONS:
         try:
             print_section(console, section)
         except RegistryError as error:
-            _fail(str(error))
+            fail(str(error))
 
 
 def main() -> None:
@@ -215,7 +218,7 @@ def _experiment(
         values = _stored(resume)
         values |= {"resume": True, "output-dir": str(resume.resolve())}
     else:
-        values = _read_toml(config) if config else {}
+        values = read_toml(config) if config else {}
         folder = out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
         values |= {"output-dir": str(folder.resolve())} if out or "output-dir" not in values else {}
         values |= {"num-clients": clients} if clients else {}
@@ -238,29 +241,13 @@ def _stored(directory: Path) -> dict[str, Any]:
     return stored
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from error
-
-
 def _pair(text: str) -> tuple[str, Any]:
-    """``key=value`` with the value read as the setting's type: text needs no quotes."""
+    """``key=value`` with the value read as the setting's type."""
     key, equals, value = text.partition("=")
     if not equals:
         raise ConfigError(f"-s {text!r}: expected key=value")
     spec = all_settings().get(key.strip())
-    kind = type(spec.default) if spec else str
-    if kind is str:
-        return key.strip(), value
-    try:
-        words = {"true": True, "false": False}
-        return key.strip(), words[value.lower()] if kind is bool and value.lower() in words else ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return key.strip(), value
+    return key.strip(), value_of(value, type(spec.default) if spec else str)
 
 
 def _preflight(experiment: Experiment) -> None:
@@ -288,6 +275,7 @@ def _preflight(experiment: Experiment) -> None:
             raise ConfigError(str(error)) from error
         except (RuntimeError, MemoryError) as error:  # of torch, such as an allocation that cannot be served
             raise ConfigError(f"dataset = {experiment.dataset!r}, model = {experiment.model!r}: {error}") from error
+    experiment.check_images(data.input_shape)
     check_memory(experiment, data)
     share, tested = shares(experiment, data)
     if min(share, tested) < 1:
@@ -345,8 +333,3 @@ def _reason(out: Path) -> str:
         return str(failed)
     lines = [line for line in (out / "flower.log").read_text(errors="replace").splitlines() if "Error" in line]
     return lines[-1].strip() if lines else "see the log"
-
-
-def _fail(message: str) -> None:
-    errors.print(f"[red]error:[/red] {escape(message)}", markup=True, soft_wrap=True)
-    raise typer.Exit(2)

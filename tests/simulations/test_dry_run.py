@@ -24,7 +24,9 @@ from simulations.notices import idle_defenses
 from strategies.federated.observations import PROBE
 from tests.clients.data_files import write_celeba, write_cifar10, write_cifar100, write_mnist
 
-CONFIGS = sorted((Path(__file__).resolve().parents[2] / "simulations" / "configs").glob("*.toml"))
+FOLDER = Path(__file__).resolve().parents[2] / "simulations" / "configs"
+CONFIGS = sorted(path for path in FOLDER.glob("*.toml") if not path.name.startswith("search"))
+"""Of runs; those of searches are tests/simulations/search's."""
 
 
 @pytest.fixture(scope="module")

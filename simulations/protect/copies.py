@@ -1,0 +1,122 @@
+"""Protecting one picture, the same way whenever it is asked for: its draws follow from a secret and the picture's name."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from clients.data.datasets import ImageDataset, to_float
+from defenses.base import Batch
+from defenses.pipeline import Pipeline
+from defenses.spec import parse
+from defenses.vfe import vfe_image
+from simulations.protect.pictures import PictureError, read, write
+
+VFE_WINDOW = 8
+"""Pixels; the size for which the paper works an example."""
+AT_ONCE = 64
+"""Pictures that wait at a process."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to do with each picture.
+
+    Attributes:
+        root: Folder of the sources.
+        out: Folder of the copies.
+        pipeline: The defences' text.
+        secret: Where draws start.
+        size: Side of the copies; 0: that of the sources.
+    """
+
+    root: Path
+    out: Path
+    pipeline: str
+    secret: str
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A line of the manifest: one picture that was protected, or that could not be.
+
+    Attributes:
+        source: Path in the source folder.
+        output: Path in the target folder; "" where there is none.
+        sha256: Of the source file.
+        shape: (C, H, W) of the copy.
+        vfe_before: Mean VFE of windows of 8 pixels, values in [0, 1]; see ``defenses.vfe.vfe_image``.
+        vfe_after: The same of the copy.
+        notes: What of the source is not in the copy.
+        error: Why there is no copy; "" where there is one.
+    """
+
+    source: str
+    output: str = ""
+    sha256: str = ""
+    shape: tuple[int, ...] = ()
+    vfe_before: float | None = None
+    vfe_after: float | None = None
+    notes: tuple[str, ...] = ()
+    error: str = ""
+
+
+def protect_image(pipeline: Pipeline, image: Tensor, secret: str, name: str) -> Tensor:
+    """A picture (C, H, W) behind the input stages of a pipeline; the same for the same secret and name."""
+    batch, key = Batch(image.unsqueeze(0), torch.ones(1, 1)), ("protect", secret, name)
+    return pipeline.protect_batch(pipeline.protect_once(batch, key), key).images[0].clamp(0, 1)
+
+
+def copy(order: Order, source: str, output: str) -> Copy:
+    """Protects one file. What is wrong with it is part of the result."""
+    path = order.root / source
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        picture = read(path, order.size)
+        pipeline = parse(order.pipeline)
+        if why := pipeline.unfit(*picture.image.shape):
+            raise PictureError(why)
+        protected = protect_image(pipeline, picture.image, order.secret, source)
+        write(order.out / output, protected)
+    except (PictureError, OSError, ValueError, RuntimeError, MemoryError) as error:
+        return Copy(source, error=str(error) or type(error).__name__)
+    before, after = (float(vfe_image(image, VFE_WINDOW)) for image in (picture.image, protected))
+    return Copy(source, output, digest, tuple(protected.shape), before, after, picture.notes)
+
+
+def copies(order: Order, names: Sequence[tuple[str, str]], workers: int) -> Iterator[Copy]:
+    """Protects files in several processes, in any order.
+
+    Args:
+        order: What to do.
+        names: (source, output) of each.
+        workers: Processes; 1: this one.
+    """
+    if workers == 1 or len(names) < 2:
+        yield from (copy(order, *name) for name in names)
+        return
+    with ProcessPoolExecutor(workers, initializer=partial(torch.set_num_threads, 1)) as pool:
+        todo = iter(names)
+        waiting = {pool.submit(copy, order, *name) for name in islice(todo, workers * AT_ONCE)}
+        while waiting:
+            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            waiting |= {pool.submit(copy, order, *name) for name in islice(todo, len(done))}
+            yield from (one.result() for one in done)
+
+
+def write_dataset(data: ImageDataset, folder: Path) -> int:
+    """Writes a data set as a folder of pictures, train/CLASS/NUMBER.png and test/CLASS/NUMBER.png; returns how many."""
+    for part, name in ((data.train, "train"), (data.test, "test")):
+        for at, label in enumerate(part.labels.tolist()):
+            image = to_float(part.images[torch.tensor([at])])[0]
+            write(folder / name / data.class_names[label].replace("/", "-") / f"{at:06d}.png", image)
+    return len(data.train) + len(data.test)

@@ -1,0 +1,116 @@
+"""What a folder of protected copies says of itself, and how a killed ``protect`` goes on.
+
+manifest.json   the defence, versions, and each picture: names, hash of the source, VFE before and after, what was left out
+.journal.jsonl  the same while it is under way, a line for each finished picture
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from simulations.errors import ConfigError
+from simulations.protect.copies import Copy, Order
+from simulations.run_directory import write_atomically
+
+MANIFEST, JOURNAL = "manifest.json", ".journal.jsonl"
+
+
+class Manifest:
+    """The record of one target folder.
+
+    Args:
+        order: What is done to each picture.
+    """
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self.done: dict[str, Copy] = {}
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What all pictures share; of the secret only a digest, which tells whether it is still the same."""
+        return {
+            "defense": self.order.pipeline,
+            "image_size": self.order.size,
+            "source": str(self.order.root),
+            "secret_digest": hashlib.sha256(f"protect:{self.order.secret}".encode()).hexdigest()[:16],
+            "versions": {name: version(name) for name in ("fedveil", "torch", "pillow")},
+        }
+
+    @property
+    def _journal(self) -> Path:
+        return self.order.out / JOURNAL
+
+    def begin(self) -> None:
+        """Starts a new target.
+
+        Raises:
+            ConfigError: When the folder is not empty, or is no folder.
+        """
+        out = self.order.out
+        if out.exists() and not out.is_dir():
+            raise ConfigError(f"OUT: {out} is a file; name a folder")
+        if out.is_dir() and any(out.iterdir()):
+            raise ConfigError(f"OUT: {out} is not empty; go on with --resume, or name another folder")
+        out.mkdir(parents=True, exist_ok=True)
+        self._journal.write_text(json.dumps(self.about) + "\n")
+
+    def resume(self) -> None:
+        """Takes up what was done; pictures whose source has changed since, and those that failed, are done again.
+
+        Raises:
+            ConfigError: When nothing was begun there, or something else was.
+        """
+        out = self.order.out
+        if not self._journal.is_file():
+            raise ConfigError(f"OUT: {out} holds nothing to go on with (no {JOURNAL}); leave out --resume")
+        lines = self._journal.read_text().splitlines(keepends=True)
+        whole = [json.loads(line) for line in lines if line.endswith("\n")]
+        if not whole or {**whole[0], "versions": None} != {**self.about, "versions": None}:
+            told = ", ".join(
+                f"{key} was {whole[0].get(key)!r} and is {value!r}"
+                for key, value in self.about.items()
+                if whole and key != "versions" and whole[0].get(key) != value
+            )
+            raise ConfigError(f"OUT: {out} was begun with other settings ({told or 'unreadable'}); name another folder")
+        found = [Copy(**{**one, "shape": tuple(one["shape"]), "notes": tuple(one["notes"])}) for one in whole[1:]]
+        self.done = {one.source: one for one in found if self._holds(one)}
+        kept = [self.about, *map(asdict, self.done.values())]
+        write_atomically(self._journal, "".join(json.dumps(one) + "\n" for one in kept))
+
+    def _holds(self, one: Copy) -> bool:
+        source = self.order.root / one.source
+        if one.error or not (self.order.out / one.output).is_file() or not source.is_file():
+            return False
+        return hashlib.sha256(source.read_bytes()).hexdigest() == one.sha256
+
+    def add(self, one: Copy) -> None:
+        """Keeps what became of a picture."""
+        self.done[one.source] = one
+        with self._journal.open("a") as file:
+            file.write(json.dumps(asdict(one)) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    @property
+    def failed(self) -> list[Copy]:
+        """Pictures without a copy, by name."""
+        return sorted((one for one in self.done.values() if one.error), key=lambda one: one.source)
+
+    def finish(self, names: Sequence[str]) -> Path:
+        """Writes the manifest of these sources."""
+        entries = [asdict(self.done[name]) for name in sorted(names)]
+        files = [
+            {key: value for key, value in entry.items() if key != "error"} for entry in entries if not entry["error"]
+        ]
+        failed = [{"source": entry["source"], "error": entry["error"]} for entry in entries if entry["error"]]
+        path = self.order.out / MANIFEST
+        write_atomically(path, json.dumps(self.about | {"files": files, "failed": failed}, indent=1))
+        return path

@@ -1,0 +1,136 @@
+"""Pictures as files: which there are in a folder, what of one enters a defence, and how the protected copy is written."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from simulations.errors import ConfigError
+
+LOSSLESS = (".png", ".bmp", ".tif", ".tiff")
+"""Formats that keep every pixel; copies of other formats become PNG, because a lossy one would change what the defence made."""
+MOST_PIXELS = 100_000_000
+"""Of one picture, decoded: files that hold more are refused as decompression bombs."""
+
+
+class PictureError(ValueError):
+    """A file that cannot be protected."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A decoded picture.
+
+    Attributes:
+        image: (C, H, W) float32 in [0, 1], upright; C is 1 for grey pictures, else 3.
+        notes: What of the file is not in ``image``.
+    """
+
+    image: Tensor
+    notes: tuple[str, ...] = ()
+
+
+def find(root: Path) -> list[str]:
+    """The pictures of a folder, at any depth, as paths relative to it, sorted; hidden files and other formats are left out.
+
+    Raises:
+        ConfigError: When there are none, or a link leads out of the folder.
+    """
+    from PIL import Image
+
+    endings = {ending for ending, kind in Image.registered_extensions().items() if kind in Image.OPEN}
+    found, inside = [], root.resolve()
+    for path in sorted(root.rglob("*")):
+        name = path.relative_to(root)
+        if any(part.startswith(".") for part in name.parts):
+            continue
+        if path.is_symlink() and not path.resolve().is_relative_to(inside):
+            raise ConfigError(
+                f"IN: {name} is a link to {path.resolve()}, outside of {root}; copy what it points to, or remove it"
+            )
+        if path.suffix.lower() in endings and path.is_file():
+            found.append(name.as_posix())
+    if not found:
+        raise ConfigError(f"IN: {root} holds no pictures of a format that Pillow reads, at any depth")
+    return found
+
+
+def output_names(names: Sequence[str]) -> dict[str, str]:
+    """Source -> name of its copy: the same for lossless formats, with ".png" added for others, so that no two are alike.
+
+    Raises:
+        ConfigError: When two copies would have one name.
+    """
+    made: dict[str, str] = {}
+    for name in names:
+        copy = name if name.lower().endswith(LOSSLESS) else f"{name}.png"
+        if copy in made:
+            raise ConfigError(f"IN: copies of {made[copy]} and {name} would both be {copy}; rename one of them")
+        made[copy] = name
+    return {name: copy for copy, name in made.items()}
+
+
+def read(path: Path, size: int = 0) -> Picture:
+    """Decodes a picture: upright by its EXIF orientation, 8 bits, without transparency or metadata; of several frames the first.
+
+    Args:
+        path: The file.
+        size: Side to which its central square is scaled; 0: as it is.
+
+    Raises:
+        PictureError: When it is none, is damaged, or holds more than ``MOST_PIXELS``.
+    """
+    from PIL import Image, ImageOps
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        try:
+            with Image.open(path) as opened:
+                if opened.width * opened.height > MOST_PIXELS:
+                    raise PictureError(f"{opened.width} x {opened.height} pixels, and {MOST_PIXELS:,} are allowed")
+                frames = getattr(opened, "n_frames", 1)
+                notes = [f"first of {frames} frames"] if frames > 1 else []
+                upright = ImageOps.exif_transpose(opened)
+                upright.load()
+        except PictureError:
+            raise
+        except Exception as error:  # decoders raise anything
+            raise PictureError(f"{type(error).__name__}: {error}") from error
+    deep = upright.mode in ("I;16", "I;16B", "I;16L", "I", "F")
+    if deep:
+        pixels = np.asarray(upright, dtype=np.float64)
+        top = 65535.0 if upright.mode != "F" else max(float(pixels.max()), 1.0)
+        if not np.isfinite(pixels).all() or pixels.min() < 0 or pixels.max() > top:
+            raise PictureError(
+                f"values of mode {upright.mode} from {pixels.min():g} to {pixels.max():g}; expected 0 to 65535"
+            )
+        upright = Image.fromarray(np.round(pixels / top * 255).astype(np.uint8))
+        notes.append("16 bits rounded to 8")
+    if upright.has_transparency_data:
+        rgba = upright.convert("RGBA")
+        upright = Image.alpha_composite(Image.new("RGBA", rgba.size, "black"), rgba).convert("RGB")
+        notes.append("transparency over black")
+    upright = upright.convert("L" if upright.mode in ("1", "L", "LA") else "RGB")
+    if size:
+        upright = ImageOps.fit(upright, (size, size), Image.Resampling.BOX)
+    pixels = np.atleast_3d(np.asarray(upright))
+    return Picture(torch.from_numpy(pixels.copy()).permute(2, 0, 1).float() / 255, tuple(notes))
+
+
+def write(path: Path, image: Tensor) -> None:
+    """Writes (C, H, W) in [0, 1] without loss and without metadata; the file appears whole or not at all."""
+    from PIL import Image
+
+    pixels = (image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy()
+    made = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else np.ascontiguousarray(pixels))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.part")
+    kind = {".bmp": "BMP", ".tif": "TIFF", ".tiff": "TIFF"}.get(path.suffix.lower(), "PNG")
+    made.save(partial, format=kind)
+    partial.replace(path)

@@ -1,0 +1,200 @@
+"""A page with a few pictures: before, behind the defence, and what the strongest attack made for that defence gets back."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jinja2 import Environment
+from markupsafe import Markup
+from PIL import Image
+from torch import Tensor
+
+from attacks.base import Attack, AttackError, Knowledge
+from attacks.image_measures import psnr
+from attacks.refinement.base import Refinement
+from attacks.registry import ATTACKS
+from attacks.uploads.base import AsUploaded, UploadedImages
+from clients.models.classifiers import build_model
+from defenses.base import Batch, generator_for
+from defenses.pipeline import Pipeline
+from defenses.spec import parse
+from simulations.protect.copies import protect_image
+from simulations.protect.manifest import Manifest
+from simulations.protect.pictures import PictureError, read
+from simulations.report.page.style import CSS
+from simulations.report.text import decibel
+from simulations.run_directory import write_atomically
+
+SHOWN = 6
+MOST_LEARNED = 400
+"""Pictures that attacks learn from: others of the same folder, as they are."""
+SIDE = 64
+"""Pixels of the attacked pictures where the copies keep their sizes: attacks that learn want one size."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A picture of the page, each a data URI.
+
+    Attributes:
+        name: Its path.
+        before: As it is.
+        after: Its copy.
+        back: The strongest attack's guess.
+        by: That attack.
+        looking: PSNR of the copy itself, in dB.
+        gained: PSNR of the guess, in dB.
+    """
+
+    name: str
+    before: Markup
+    after: Markup
+    back: Markup
+    by: str
+    looking: float
+    gained: float
+
+
+def write_preview(manifest: Manifest) -> Path:
+    """Writes ``preview.html`` beside the copies."""
+    order = manifest.order
+    names = sorted(one.source for one in manifest.done.values() if not one.error)
+    side = order.size or SIDE
+    images = list(_squares(order.root, names, side))
+    counts = Counter(image.shape[0] for _, image in images)
+    channels = max(counts, key=lambda number: (counts[number], number), default=0)
+    # Grey pictures are shuffled as such, and attacks learn from pictures of their own kind: the more common kind is shown.
+    images = [(name, image) for name, image in images if image.shape[0] == channels]
+    attacked = images[:: max(1, len(images) // SHOWN)][:SHOWN]
+    chosen = {name for name, _ in attacked}
+    others = [image for name, image in images if name not in chosen][:MOST_LEARNED]
+    shown, missing = attack(parse(order.pipeline), attacked, others, order.secret)
+    page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(TEMPLATE)
+    rendered = page.render(
+        css=Markup(CSS + OWN_CSS), defense=order.pipeline, shown=shown, missing=missing, others=len(others), side=side,
+        scaled=not order.size, decibel=decibel,
+    )  # fmt: skip
+    write_atomically(order.out / "preview.html", rendered)
+    return order.out / "preview.html"
+
+
+def attack(
+    pipeline: Pipeline, attacked: list[tuple[str, Tensor]], others: list[Tensor], secret: str
+) -> tuple[list[Shown], list[str]]:
+    """What each picture loses to the strongest of the attacks that know the pipeline's defences.
+
+    Args:
+        pipeline: The defences.
+        attacked: Name and image (C, H, W) of each picture, all of one shape.
+        others: Images that attacks may learn from.
+        secret: Where the draws of the copies start; no attack sees it.
+
+    Returns:
+        The pictures, and the attacks that could not be run, each with its reason.
+    """
+    truth = torch.stack([image for _, image in attacked])
+    protected = torch.stack([protect_image(pipeline, image, secret, name) for name, image in attacked])
+    labels = torch.zeros(len(truth), dtype=torch.int64)
+    observation = UploadedImages(protected, labels)
+    stream = generator_for("preview", "attack")
+    looked = AsUploaded().attack_many([observation], [stream])[0]
+    best, by = [looked.images[at] for at in range(len(truth))], ["looking at the copy"] * len(truth)
+    scores, missing = psnr(protected, truth), []
+    looking = scores.clone()
+    for refinement in _refinements(pipeline):
+        try:
+            fitted = refinement.fit(_knowledge(pipeline, others), stream) if refinement.needs_auxiliary else refinement
+            found = fitted.refine_many([observation], [looked], [stream])[0]  # type: ignore[list-item]
+        except AttackError as error:
+            missing.append(f"{refinement}: {error}")
+            continue
+        if found.failure:
+            missing.append(f"{refinement}: {found.failure}")
+            continue
+        mine = psnr(found.images, truth)
+        for at in (mine > scores).nonzero().flatten().tolist():
+            best[at], by[at], scores[at] = found.images[at], repr(refinement), mine[at]
+    pictures = zip(attacked, protected, best, by, looking.tolist(), scores.tolist(), strict=True)
+    return [
+        Shown(name, uri(image), uri(after), uri(back), who, before, gained)
+        for (name, image), after, back, who, before, gained in pictures
+    ], missing
+
+
+def _refinements(pipeline: Pipeline) -> Iterator[Refinement]:
+    """Attacks on images that know one of the defences, with their defaults."""
+    for name in dict.fromkeys(name for defense in pipeline.defenses for name in defense.adaptive_attacks):
+        made: Attack[object, object] | None = ATTACKS[name]() if name in ATTACKS else None
+        if isinstance(made, Refinement):
+            yield made
+
+
+def _knowledge(pipeline: Pipeline, others: list[Tensor]) -> Knowledge:
+    """Other pictures of the folder, all of one class, as nobody gave labels."""
+    if not others:
+        raise AttackError("there are no other pictures to learn from")
+    images = torch.stack(others)
+    channels = images.shape[1]
+    targets = torch.nn.functional.one_hot(torch.zeros(len(images), dtype=torch.int64), 2).float()
+
+    def train(_: Batch, seed: int) -> torch.nn.Module:
+        shape = (channels, images.shape[2], images.shape[3])
+        return build_model("convnet", num_classes=2, input_shape=shape, width=8, seed=seed).eval()
+
+    return Knowledge(Batch(images, targets), pipeline, (0.5,) * channels, (0.5,) * channels, train)
+
+
+def _squares(root: Path, names: list[str], side: int) -> Iterator[tuple[str, Tensor]]:
+    for name in names[: SHOWN + MOST_LEARNED]:
+        try:
+            yield name, read(root / name, side).image
+        except PictureError:  # it has changed since its copy was made
+            continue
+
+
+def uri(image: Tensor) -> Markup:
+    """(C, H, W) in [0, 1] as a PNG in a data URI."""
+    pixels = (image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy()
+    kept = pixels[:, :, 0] if pixels.shape[2] == 1 else np.ascontiguousarray(pixels)
+    file = io.BytesIO()
+    Image.fromarray(kept).save(file, format="PNG")
+    return Markup("data:image/png;base64," + base64.b64encode(file.getvalue()).decode())
+
+
+OWN_CSS = """
+.row { display: grid; grid-template-columns: repeat(3, minmax(0, 220px)); gap: 14px; margin: 18px 0; }
+.row img { width: 100%; image-rendering: pixelated; border-radius: 4px; display: block; }
+figure { margin: 0; } figcaption { font-size: .84rem; color: var(--soft); margin-top: 4px; overflow-wrap: anywhere; }
+"""
+
+TEMPLATE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Protected pictures</title><style>{{ css }}</style></head><body><main>
+<p class="kicker">fedveil protect</p>
+<h1>{{ defense }}</h1>
+<p class="facts">Each row: a picture as it is, its copy, and the best that the attacks made for this defence get back from the copy
+alone. They know the defence and {{ others }} other pictures of the folder, not the draws. The best guess of each picture was
+chosen by the truth, as a worst case.
+{% if scaled %}
+Here the pictures were scaled to {{ side }} x {{ side }} pixels before they were protected, because attacks that learn want one
+size; the copies in the folder have their own sizes, where windows of as many pixels are smaller parts of a picture.
+{% endif %}</p>
+{% for one in shown %}
+<div class="row">
+<figure><img src="{{ one.before }}" alt="{{ one.name }} as it is"><figcaption>{{ one.name }}</figcaption></figure>
+<figure><img src="{{ one.after }}" alt="its protected copy">
+<figcaption>copy, {{ decibel(one.looking) }} dB</figcaption></figure>
+<figure><img src="{{ one.back }}" alt="what an attack gets back">
+<figcaption>{{ one.by }}, {{ decibel(one.gained) }} dB</figcaption></figure>
+</div>
+{% endfor %}
+{% if missing %}<p class="facts">Not run:</p><ul>{% for why in missing %}<li>{{ why }}</li>{% endfor %}</ul>{% endif %}
+</main></body></html>
+"""

@@ -1,0 +1,165 @@
+"""Algorithm 1 of ATS: score sampled policies, keep those that a model learns from, choose the most private of these."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from clients.data.card import DataCard
+from defenses.ats import Policy
+from defenses.base import generator_for
+from defenses.transforms import LIBRARY
+from simulations.search.folder import CANDIDATE, IDENTITY, SINGLE, TRANSFER, Scored, SearchFolder
+from simulations.search.scorer import Scorer, semi_train
+from simulations.search.space import disjoint, effect, sample, text_of
+from simulations.search.workers import score_all
+
+MOST_ROUNDS = 3
+"""As long as too few policies pass, ``candidates`` more are sampled; the paper goes on for ever."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """How far a search is.
+
+    Attributes:
+        what: What it does.
+        done: Policies scored in this step.
+        total: Policies of this step; 0 where there is nothing to count.
+        best: The most private policies that pass, best first.
+    """
+
+    what: str
+    done: int = 0
+    total: int = 0
+    best: tuple[Scored, ...] = ()
+
+
+class PolicySearch:
+    """One search: trains what it needs, scores, chooses.
+
+    Args:
+        folder: Where it is kept; what that holds already is not done again.
+        tell: Called with every step.
+    """
+
+    def __init__(self, folder: SearchFolder, tell: Callable[[Step], None] = lambda _: None) -> None:
+        self.folder, self.search, self.tell = folder, folder.search, tell
+        self.channels = DataCard.of(self.search.plan().load_data()).input_shape[0]
+
+    def run(self) -> dict[str, Any]:
+        """Runs what is not done yet; returns what ``policies.json`` holds."""
+        if self.search.sampler == "random":
+            return self._result(self.random_hybrid(0), None)
+        self._score(IDENTITY, [()], None, "the identity")
+        self._score(SINGLE, self.singles(), None, "single transforms")
+        least = self.least()
+        chosen: tuple[Policy, ...] = ()
+        sampled = self.sampled()
+        for _ in range(MOST_ROUNDS):
+            candidates = list(itertools.islice(sampled, self.search.candidates))
+            self._score(CANDIDATE, candidates, None if self.search.score_rejected else least, "policies")
+            chosen = disjoint([one.policy for one in self.passed(least)], self.search.policies)
+            if len(chosen) == self.search.policies or not candidates:
+                break
+        if self.search.transfer_to:
+            self._score(TRANSFER, [(), *chosen], None, f"the result on {self.search.transfer_to}")
+        return self._result(chosen, least)
+
+    def sampled(self) -> Iterator[Policy]:
+        """The candidates in their order."""
+        return sample(generator_for("search", self.search.seed, "policies"), self.channels, self.search.longest)
+
+    def singles(self) -> list[Policy]:
+        """One transform for each effect."""
+        found = dict.fromkeys(effect((index,), self.channels) for index in range(len(LIBRARY)))
+        return [policy for policy in found if policy]
+
+    def least(self) -> float:
+        """T_acc: as given, or so many times as far below -1 as the score of untransformed images.
+
+        It depends on the model and on how many classes a batch holds: a fixed margin would let everything pass, or nothing.
+        """
+        given = self.search.threshold()
+        if given is not None:
+            return given
+        return -1 - self.search.accuracy_factor * (-1 - self.folder.scored[IDENTITY, ()].scores.accuracy)
+
+    def passed(self, least: float) -> list[Scored]:
+        """Candidates with an S_acc of at least the threshold, the most private first."""
+        found = [
+            one for one in self.folder.of(CANDIDATE) if one.scores.accuracy >= least and one.scores.privacy is not None
+        ]
+        return sorted(found, key=lambda one: (one.scores.privacy, one.policy))
+
+    def random_hybrid(self, number: int, lengths: Sequence[int] = ()) -> tuple[Policy, ...]:
+        """A hybrid that nothing was searched for: policies of these lengths (of any, where none are given), uniformly."""
+        generator = generator_for("search", self.search.seed, "random", number)
+        found: list[Policy] = []
+        for policy in sample(generator, self.channels, self.search.longest):
+            if len(found) == (len(lengths) or self.search.policies):
+                break
+            fits = not lengths or len(policy) == lengths[len(found)]
+            if fits and not any(set(policy) & set(other) for other in found):
+                found.append(policy)
+        return tuple(found)
+
+    def _score(self, kind: str, policies: Iterable[Policy], least: float | None, what: str) -> None:
+        wanted = list(policies)
+        missing = [policy for policy in wanted if (kind, policy) not in self.folder.scored]
+        if not missing:
+            return
+        where = (self.search.transfer_to, self.search.transfer_dir) if kind == TRANSFER else ("", "")
+        name = "transfer" if kind == TRANSFER else "model"
+        weights = self.folder.weights(name)
+        if weights is None:
+            self.tell(Step("training the semi-trained model"))
+            weights = semi_train(self.search, *where)
+            self.folder.keep_weights(weights, name)
+        done = len(wanted) - len(missing)
+        self.tell(Step(what, done, len(wanted)))
+        with closing(score_all(Scorer, (self.search, weights, *where), missing, least, self.search)) as results:
+            for policy, scores in results:
+                self.folder.add(Scored(kind, policy, scores))
+                done += 1
+                best = tuple(self.passed(self.least())[:3]) if kind == CANDIDATE else ()
+                self.tell(Step(what, done, len(wanted), best))
+
+    def _result(self, chosen: tuple[Policy, ...], least: float | None) -> dict[str, Any]:
+        controls = [
+            self.random_hybrid(number, [len(policy) for policy in chosen])
+            for number in range(1, self.search.controls + 1)
+        ]
+        scored = [
+            self.folder.scored[CANDIDATE, policy] for policy in chosen if (CANDIDATE, policy) in self.folder.scored
+        ]
+        identity = self.folder.scored.get((IDENTITY, ()))
+        return {
+            "defense": self.search.defense,
+            "policies": text_of(chosen),
+            "wanted": self.search.policies,
+            "channels": self.channels,
+            "dataset": self.search.dataset,
+            "model": self.search.model,
+            "seed": self.search.seed,
+            "sampler": self.search.sampler,
+            "accuracy_threshold": least,
+            "identity": None
+            if identity is None
+            else {"accuracy": identity.scores.accuracy, "privacy": identity.scores.privacy},
+            "scores": [
+                {"policy": text_of((one.policy,)), "accuracy": one.scores.accuracy, "privacy": one.scores.privacy}
+                for one in scored
+            ],
+            "scored": len(self.folder.of(CANDIDATE)),
+            "passed": 0 if least is None else len(self.passed(least)),
+            "random": [text_of(hybrid) for hybrid in controls if chosen and len(hybrid) == len(chosen)],
+        }
+
+
+def seconds_left(seconds: float, done: int, before: int, total: int) -> float | None:
+    """Of a step that scored from ``before`` to ``done`` in so many seconds; None where nothing is known yet."""
+    return seconds / (done - before) * (total - done) if done > before else None

@@ -1,0 +1,177 @@
+"""What a search leaves on disk, so that a killed one goes on where it stood.
+
+search.json         settings, versions
+model.safetensors   the semi-trained model, once it is trained
+scores.jsonl        one scored policy a line, written as soon as it is known
+policies.json       the result, which ``ATS(policies="...json")`` reads
+audit.toml          a run that attacks it, and random hybrids beside it
+search.html         the page
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import IO, Any
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from defenses.ats import ATS, Policy
+from simulations.errors import ConfigError
+from simulations.run_directory import write_atomically
+from simulations.search.scorer import Scores
+from simulations.search.settings import Search
+
+IDENTITY, SINGLE, CANDIDATE, TRANSFER = "identity", "single", "candidate", "transfer"
+"""Why a policy was scored: as it is the bar, for the picture of all transforms, for Algorithm 1, on the other data set."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A line of ``scores.jsonl``.
+
+    Attributes:
+        kind: One of the four above.
+        policy: Transforms, from left to right.
+        scores: What it scored.
+    """
+
+    kind: str
+    policy: Policy
+    scores: Scores
+
+    def to_json(self) -> str:
+        """One line."""
+        return json.dumps({"kind": self.kind, "policy": list(self.policy), **asdict(self.scores)}, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Scored:
+        """Reads a line."""
+        values = json.loads(text)
+        kind, policy = values.pop("kind"), tuple(values.pop("policy"))
+        return cls(kind, policy, Scores(**values | {"curve": tuple(values["curve"])}))
+
+
+@dataclass
+class SearchFolder:
+    """The folder of one search.
+
+    Attributes:
+        path: The folder.
+        search: The settings.
+        scored: (kind, policy) -> what is known of it.
+    """
+
+    path: Path
+    search: Search
+    scored: dict[tuple[str, Policy], Scored] = field(default_factory=dict)
+    _lock: IO[str] | None = None
+
+    @classmethod
+    def create(cls, path: Path, search: Search) -> SearchFolder:
+        """Starts a new search.
+
+        Raises:
+            ConfigError: When the folder cannot be one, or holds anything.
+        """
+        if path.exists() and not path.is_dir():
+            raise ConfigError(f"--out {path} is a file; name a folder")
+        if path.is_dir() and any(path.iterdir()):
+            raise ConfigError(f"--out {path} is not empty; go on with --resume {path}, or name another folder")
+        path.mkdir(parents=True, exist_ok=True)
+        about = {"search": search.to_mapping(), "versions": {name: version(name) for name in ("fedveil", "torch")}}
+        folder = cls(path, search)
+        folder._take_lock()
+        write_atomically(path / "search.json", json.dumps(about, indent=1))
+        return folder
+
+    @classmethod
+    def resume(cls, path: Path) -> SearchFolder:
+        """Takes up the search of a folder; a line that was cut off is scored again.
+
+        Raises:
+            ConfigError: When there is none, or another process still writes to it.
+        """
+        try:
+            search = Search.from_mapping(json.loads((path / "search.json").read_text())["search"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"--resume {path} holds no search (search.json): {error}") from error
+        folder = cls(path, search)
+        folder._take_lock()
+        lines = folder._scores.read_text().splitlines(keepends=True) if folder._scores.is_file() else []
+        whole = [line for line in lines if line.endswith("\n")]
+        if len(whole) < len(lines):
+            write_atomically(folder._scores, "".join(whole))
+        found = [Scored.from_json(line) for line in whole]
+        folder.scored = {(one.kind, one.policy): one for one in found}
+        return folder
+
+    @property
+    def _scores(self) -> Path:
+        return self.path / "scores.jsonl"
+
+    def _take_lock(self) -> None:
+        self._lock = (self.path / ".lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"another search is still writing to {self.path}; wait for it, or end it") from None
+
+    def close(self) -> None:
+        """Lets another process go on."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def add(self, one: Scored) -> None:
+        """Keeps a score; it is on the disk when this returns."""
+        with self._scores.open("a") as file:
+            file.write(one.to_json() + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self.scored[one.kind, one.policy] = one
+
+    def of(self, kind: str) -> list[Scored]:
+        """Scores of one kind, in the order of their policies: not of their arrival, which depends on the machine."""
+        return sorted((one for one in self.scored.values() if one.kind == kind), key=lambda one: one.policy)
+
+    def weights(self, name: str = "model") -> dict[str, Tensor] | None:
+        """A semi-trained model; None where it is not trained yet."""
+        path = self.path / f"{name}.safetensors"
+        return load_file(path) if path.is_file() else None
+
+    def keep_weights(self, weights: Mapping[str, Tensor], name: str = "model") -> None:
+        """Keeps a semi-trained model."""
+        partial = self.path / f"{name}.tmp"
+        save_file(dict(weights), partial)
+        partial.replace(self.path / f"{name}.safetensors")
+
+    def keep_result(self, result: Mapping[str, Any]) -> Path:
+        """Writes ``policies.json``."""
+        path = self.path / "policies.json"
+        write_atomically(path, json.dumps(result, indent=1))
+        if result["policies"]:
+            write_atomically(self.path / "audit.toml", self._audit(result))
+        return path
+
+    def _audit(self, result: Mapping[str, Any]) -> str:
+        """Settings of a run that attacks what was found, and the random hybrids beside it."""
+        known = self.search.to_mapping()
+        named = {
+            name: known[name]
+            for name in ("dataset", "data-dir", "image-size", "train-limit", "model", "width", "norm", "seed")
+        }
+        named["defenses"] = "; ".join(
+            repr(ATS(policies=text, channels=result["channels"])) for text in [result["policies"], *result["random"]]
+        )
+        lines = (
+            f"{key} = {json.dumps(value)}" for key, value in named.items() if value not in ("", 0) or key == "seed"
+        )
+        about = "# `fedveil run audit.toml`: what an attack recovers under the policies that were found, and under random ones."
+        return "\n".join([about, *lines]) + "\n"

@@ -1,0 +1,259 @@
+"""Gradients of single examples, many at once: how alike those of many points are to that of the point that they lead to.
+
+A loop over examples spends its time on overhead, and one gradient of a batch mixes its examples. Here one forward and one backward
+pass of a batch leave, at every layer with parameters, what went in and what came back; the gradient of each example follows from
+the two, layer by layer, so that those of one layer are held at a time.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.grad import conv2d_weight
+
+MOST_BYTES = 1 << 27
+"""Of what a pass keeps and of one layer's gradients: larger pieces are no faster."""
+
+LEAST_CHANNELS = 8
+"""Input channels (of a group) below which a grouped convolution is slower than a product with unfolded images."""
+
+
+class GradientError(ValueError):
+    """A model whose gradients of single examples cannot be had."""
+
+
+@dataclass(frozen=True)
+class _Passed:
+    """What went into a layer, and the gradient of the loss by what came out; (B, ...) each."""
+
+    given: Tensor
+    returned: Tensor
+
+
+class ExampleGradients:
+    """Gradients of the cross-entropy of single examples by all parameters, of one model in eval mode.
+
+    Args:
+        model: Copied; later changes of its weights change nothing here.
+
+    Raises:
+        GradientError: When a layer with parameters is none of Conv2d (padded by zeros), Linear, GroupNorm, LayerNorm, BatchNorm.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = copy.deepcopy(model).requires_grad_(True).eval()
+        self.layers = {
+            name: layer
+            for name, layer in self.model.named_modules()
+            if next(layer.parameters(recurse=False), None) is not None
+        }
+        for name, layer in self.layers.items():
+            known = isinstance(
+                layer, nn.Conv2d | nn.Linear | nn.GroupNorm | nn.LayerNorm | nn.BatchNorm1d | nn.BatchNorm2d
+            )
+            if not known or (
+                isinstance(layer, nn.Conv2d) and (layer.padding_mode != "zeros" or isinstance(layer.padding, str))
+            ):
+                raise GradientError(
+                    f"the gradients of single examples by layer {name!r} ({type(layer).__name__}) are not known here; those by "
+                    "Conv2d with padding by zeros, Linear, GroupNorm, LayerNorm and BatchNorm are"
+                )
+
+    def of(self, images: Tensor, targets: Tensor) -> Iterator[Tensor]:
+        """The gradients of single examples, one parameter tensor after the other.
+
+        Args:
+            images: (B, C, H, W), normalised.
+            targets: (B, K), class probabilities.
+
+        Yields:
+            (B, numbers in the parameter tensor); layers in the model's order, the weight of each before its bias.
+        """
+        for layer, passed in self._passes(images, targets):
+            yield from (gradient.flatten(1) for gradient in _gradients(layer, passed))
+
+    def similarities(
+        self, points: Tensor, targets: Tensor, starts: Sequence[Tensor] | None = None, *, per_tensor: bool = False
+    ) -> Tensor:
+        """Cosine between the gradient of each point and that of the last point of the same image (GradSim, Eq. 5 of ATS).
+
+        Args:
+            points: (I, J, C, H, W), normalised; the last of the J points is the one that the others are compared with.
+            targets: (I, K), class probabilities, the same for all points of an image.
+            starts: What ``of`` gave for another point of each image, which is compared, too, as the first.
+            per_tensor: The mean over parameter tensors of their own cosines, in place of the cosine of all of them together.
+
+        Returns:
+            (I, J - 1), or (I, J) with ``starts``, in [-1, 1]; 0 where a gradient vanishes.
+        """
+        first = self.bytes_per_example(points[0, :1], targets[:1]) * points.shape[1]
+        size = max(1, MOST_BYTES // first)
+        found = []
+        for at in range(0, len(points), size):
+            part = slice(at, at + size)
+            own = None if starts is None else [start[part] for start in starts]
+            found.append(self._similarities(points[part], targets[part], own, per_tensor=per_tensor))
+        return torch.cat(found)
+
+    def _similarities(
+        self, points: Tensor, targets: Tensor, starts: list[Tensor] | None, *, per_tensor: bool
+    ) -> Tensor:
+        images, count = points.shape[:2]
+        products, norms, lasts = [], [], []
+        numbers = iter(starts or ())
+        for layer, passed in self._passes(points.flatten(0, 1), targets.repeat_interleave(count, 0)):
+            for dots, squares, last in _products(layer, passed, images):
+                if starts is not None:
+                    start = next(numbers)
+                    dots = torch.cat([torch.einsum("ip,ip->i", start, last()).unsqueeze(1), dots], 1)
+                    squares = torch.cat([start.square().sum(1, keepdim=True), squares], 1)
+                products.append(dots.double())
+                norms.append(squares[:, :-1].double())
+                lasts.append(squares[:, -1:].double())
+        a, b, c = torch.stack(products), torch.stack(norms), torch.stack(lasts)
+        if per_tensor:
+            return _cosine(a, b, c).mean(0)
+        return _cosine(a.sum(0), b.sum(0), c.sum(0))
+
+    def _passes(self, images: Tensor, targets: Tensor) -> Iterator[tuple[nn.Module, _Passed]]:
+        """One forward and one backward pass; of each layer what passed it, which nothing here keeps once it was handed on."""
+        given: dict[str, Tensor] = {}
+        made: dict[str, Tensor] = {}
+
+        def watch(name: str) -> None:
+            def hook(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+                if name in given:
+                    raise GradientError(
+                        f"layer {name!r} is used twice in a pass, and its gradients cannot be told apart"
+                    )
+                given[name], made[name] = inputs[0].detach(), output
+
+            hooks.append(self.layers[name].register_forward_hook(hook))
+
+        hooks: list[torch.utils.hooks.RemovableHandle] = []
+        try:
+            for name in self.layers:
+                watch(name)
+            with torch.enable_grad():
+                loss = F.cross_entropy(self.model(images), targets, reduction="sum")
+        finally:
+            for one in hooks:
+                one.remove()
+        # Gradients by what layers make, and none by parameters: those would mix the examples, at half the cost of the pass.
+        found = dict(zip(made, torch.autograd.grad(loss, list(made.values()), allow_unused=True), strict=True))
+        del loss
+        made.clear()
+        for name, layer in self.layers.items():
+            returned = found.pop(name, None)
+            if returned is None:  # the loss does not depend on it
+                continue
+            yield layer, _Passed(given.pop(name), returned)
+
+    def bytes_per_example(self, images: Tensor, targets: Tensor) -> int:
+        """Bytes that an example needs at the peak: all that passes the layers, and the largest layer's gradient and inputs."""
+        held, largest = 0, 0
+        for layer, passed in self._passes(images, targets):
+            held += passed.given.numel() + passed.returned.numel()
+            weight = sum(parameter.numel() for parameter in layer.parameters(recurse=False))
+            area = passed.returned[0, 0].numel() if isinstance(layer, nn.Conv2d) else 1
+            largest = max(largest, weight + (layer.weight[0].numel() * area if isinstance(layer, nn.Conv2d) else 0))
+        return 4 * (held // len(images) + largest)
+
+
+def _cosine(products: Tensor, norms: Tensor, last: Tensor) -> Tensor:
+    length = (norms * last).sqrt()
+    return torch.where(length > 0, products / length.clamp(min=torch.finfo(length.dtype).tiny), 0.0).clamp(-1, 1)
+
+
+def _products(layer: nn.Module, passed: _Passed, images: int) -> Iterator[tuple[Tensor, Tensor, _Last]]:
+    """For each parameter tensor: products with the last point (I, J - 1), squared norms (I, J), and the last point's gradient."""
+    if isinstance(layer, nn.Linear) and passed.given.dim() == 2:
+        # The gradient is an outer product: its products are those of its two factors.
+        rows, columns = (_of_images(one, images) for one in (passed.returned, passed.given))
+        (dots, squares), (more_dots, more_squares) = _compared(rows), _compared(columns)
+        yield dots * more_dots, squares * more_squares, _Last(rows[:, -1], columns[:, -1])
+        if layer.bias is not None:
+            yield dots, squares, _Last(rows[:, -1])
+        return
+    for gradient in _gradients(layer, passed):
+        rows = _of_images(gradient, images)
+        yield *_compared(rows), _Last(rows[:, -1])
+
+
+def _of_images(rows: Tensor, images: int) -> Tensor:
+    """(I * J, ...) -> (I, J, numbers)."""
+    return rows.reshape(images, len(rows) // images, -1)
+
+
+def _compared(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """(I, J, numbers) -> products with the last of each image (I, J - 1), and squared norms (I, J)."""
+    return (rows[:, :-1] @ rows[:, -1].unsqueeze(2)).squeeze(2), torch.linalg.vector_norm(rows, dim=2).square()
+
+
+@dataclass(frozen=True)
+class _Last:
+    """The gradient of the last point, (I, numbers), made from its factors only where it is asked for."""
+
+    rows: Tensor
+    columns: Tensor | None = None
+
+    def __call__(self) -> Tensor:
+        if self.columns is None:
+            return self.rows
+        return torch.einsum("io,ic->ioc", self.rows, self.columns).flatten(1)
+
+
+def _gradients(layer: nn.Module, passed: _Passed) -> Iterator[Tensor]:
+    """(B, *shape) for each parameter tensor of a layer, the weight first."""
+    given, returned = passed.given, passed.returned
+    if isinstance(layer, nn.Conv2d):
+        yield _convolution(layer, given, returned)
+        over: tuple[int, ...] = (2, 3)
+    elif isinstance(layer, nn.Linear):
+        returned, columns = (one.unsqueeze(1) if one.dim() == 2 else one.flatten(1, -2) for one in (returned, given))
+        yield returned.transpose(1, 2) @ columns
+        over = (1,)
+    elif isinstance(layer, nn.LayerNorm):
+        # Its weights are of the last axes, those of the other norms of axis 1.
+        over = tuple(range(1, given.dim() - len(layer.normalized_shape)))
+        yield _sum(returned * F.layer_norm(given, layer.normalized_shape, eps=layer.eps), over)
+    elif isinstance(layer, nn.GroupNorm):
+        over = tuple(range(2, given.dim()))
+        yield _sum(returned * F.group_norm(given, layer.num_groups, eps=layer.eps), over)
+    else:
+        over = tuple(range(2, given.dim()))
+        yield _batch_norm(cast(nn.BatchNorm2d, layer), given, returned)
+    if layer.bias is not None:
+        yield _sum(returned, over)
+
+
+def _sum(values: Tensor, over: tuple[int, ...]) -> Tensor:
+    return values.sum(over) if over else values  # torch sums over everything where there is nothing to sum over
+
+
+def _batch_norm(layer: nn.BatchNorm2d, given: Tensor, returned: Tensor) -> Tensor:
+    """Of the weight: the products with the normalised input, without making it."""
+    if layer.running_mean is None or layer.running_var is None:
+        raise GradientError("BatchNorm without running statistics mixes the examples of a batch")
+    returned, given = (one.reshape(*one.shape[:2], -1) for one in (returned, given))
+    products = (returned.unsqueeze(2) @ given.unsqueeze(3)).flatten(1)
+    return (products - layer.running_mean * returned.sum(2)) / (layer.running_var + layer.eps).sqrt()
+
+
+def _convolution(layer: nn.Conv2d, given: Tensor, returned: Tensor) -> Tensor:
+    """The gradients of the weight, (B, *weight.shape): the examples stand side by side as groups of one convolution."""
+    count, padding = len(given), cast(tuple[int, int], layer.padding)
+    if layer.weight.shape[1] < LEAST_CHANNELS:
+        patches = F.unfold(given, layer.kernel_size, layer.dilation, padding, layer.stride)
+        rows, columns = (one.reshape(count, layer.groups, -1, one.shape[-1]) for one in (returned.flatten(2), patches))
+        return (rows @ columns.transpose(2, 3)).view(count, *layer.weight.shape)
+    shape = (count * layer.weight.shape[0], *layer.weight.shape[1:])
+    sides = (given.reshape(1, -1, *given.shape[2:]), shape, returned.reshape(1, -1, *returned.shape[2:]))
+    found: Tensor = conv2d_weight(*sides, layer.stride, padding, layer.dilation, count * layer.groups)  # type: ignore[no-untyped-call]
+    return found.view(count, *layer.weight.shape)

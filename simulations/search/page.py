@@ -1,0 +1,199 @@
+"""The page of a search: what was found, and the three pictures by which ATS explains its scores (Figs. 1, 5 and 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment
+from markupsafe import Markup
+
+from defenses.transforms import LIBRARY
+from simulations.report.drawing.charts import Scale, bounds, marker, path, svg, text, ticks
+from simulations.report.drawing.figures import Frame
+from simulations.report.page.style import CSS
+from simulations.report.text import fixed, plain
+from simulations.run_directory import write_atomically
+from simulations.search.folder import CANDIDATE, IDENTITY, SINGLE, TRANSFER, Scored, SearchFolder
+from simulations.search.space import text_of
+
+WIDTH, HEIGHT = 1040.0, 360.0
+MOST_CURVES = 4
+
+
+def write_page(folder: SearchFolder, result: Mapping[str, Any]) -> Path:
+    """Writes ``search.html`` from what the folder holds."""
+    chosen = set(result["policies"].split("+")) if result["policies"] else set()
+    candidates = folder.of(CANDIDATE)
+    page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(TEMPLATE)
+    rendered = page.render(
+        css=Markup(CSS + OWN_CSS), result=result, search=folder.search, settings=folder.search.to_mapping(),
+        identity=folder.scored.get((IDENTITY, ())), chosen=[one for one in candidates if name(one) in chosen],
+        best=best(candidates, result["accuracy_threshold"])[:20], ways=ways(folder, chosen), singles=single_scores(folder),
+        scatter=scatter(folder, chosen, result["accuracy_threshold"]), transfers=folder.of(TRANSFER), name=name, words=words,
+        number=lambda value: fixed(value, 4), seconds=sum(one.scores.seconds for one in folder.scored.values()),
+    )  # fmt: skip
+    write_atomically(folder.path / "search.html", rendered)
+    return folder.path / "search.html"
+
+
+def name(one: Scored) -> str:
+    """The policy as text."""
+    return text_of((one.policy,)) or "none"
+
+
+def words(one: Scored) -> str:
+    """What the policy does, in order."""
+    return (
+        ", then ".join(f"{LIBRARY[index].name} {LIBRARY[index].level}" for index in one.policy)
+        or "leaves images as they are"
+    )
+
+
+def best(candidates: Sequence[Scored], least: float | None) -> list[Scored]:
+    """Candidates that pass, the most private first."""
+    passed = [
+        one for one in candidates if one.scores.privacy is not None and (least is None or one.scores.accuracy >= least)
+    ]
+    return sorted(passed, key=lambda one: (one.scores.privacy, one.policy))
+
+
+def ways(folder: SearchFolder, chosen: set[str]) -> Markup | str:
+    """Fig. 1: GradSim on the way from noise to the image, without a policy and with those that were chosen."""
+    shown = [one for one in (folder.scored.get((IDENTITY, ())),) if one] + [
+        one for one in best(folder.of(CANDIDATE), None) if name(one) in chosen
+    ][:MOST_CURVES]
+    if not shown:
+        return ""
+    low, high = bounds([value for one in shown for value in (*one.scores.curve, 1.0)], least=0.2)
+    frame = _frame((0.0, 1.0), (max(low, -1.0), min(high, 1.0)), lambda value: f"{value:g}")
+    drawn = frame.axes("i, from noise (0) to the image (1)", "GradSim")
+    for at, one in enumerate(shown):
+        steps = len(one.scores.curve)
+        points = [(frame.x(j / steps), frame.y(value)) for j, value in enumerate(one.scores.curve)] + [
+            (frame.x(1), frame.y(1))
+        ]
+        colour = "var(--none)" if at == 0 and not one.policy else f"var(--d{at % 5})"
+        drawn.append(path(points, "series", style=f"--c:{colour}"))
+        drawn.append(
+            text(frame.x(0.02), 30 + 17 * at, name(one) if one.policy else "no policy", "label", style=f"fill:{colour}")
+        )
+    return svg(WIDTH, HEIGHT, "Gradient similarity on the way from noise to the image", drawn)
+
+
+def single_scores(folder: SearchFolder) -> Markup | str:
+    """Fig. 5: the privacy score of each single transform; those that do the same stand together."""
+    found = {one.policy: one.scores.privacy for one in folder.of(SINGLE)}
+    identity = folder.scored.get((IDENTITY, ()))
+    if not found or identity is None or identity.scores.privacy is None:
+        return ""
+    known = [(policy[0], value) for policy, value in found.items() if value is not None]
+    low, high = bounds([*(value for _, value in known), identity.scores.privacy], least=0.05)
+    frame = _frame((-1.0, float(len(LIBRARY))), (low, high), plain)
+    drawn = frame.axes("transform of the library", "S_pri, lower is more private")
+    level = frame.y(identity.scores.privacy)
+    drawn.append(path([(frame.x.start, level), (frame.x.end, level)], "series", style="--c:var(--none)"))
+    drawn.append(text(frame.x.end - 4, level - 6, "no policy", "label", "end"))
+    for index, value in known:
+        tip = f"{index} {LIBRARY[index].name} {LIBRARY[index].level}: {value:.4f}"
+        drawn.append(marker(frame.x(index), frame.y(value), "circle", "var(--d1)", tip, size=4.0))
+        drawn.append(text(frame.x(index), frame.y(value) - 8, str(index), "tick", "middle"))
+    return svg(WIDTH, HEIGHT, "Privacy score of each single transform", drawn)
+
+
+def scatter(folder: SearchFolder, chosen: set[str], least: float | None) -> Markup | str:
+    """Fig. 7: both scores of all policies that have both."""
+    found = [one for one in folder.of(CANDIDATE) if one.scores.privacy is not None]
+    identity = folder.scored.get((IDENTITY, ()))
+    if not found:
+        return ""
+    every = [*found, *([identity] if identity else [])]
+    across = bounds([one.scores.accuracy for one in every] + ([least] if least is not None else []), least=0.02)
+    down = bounds([one.scores.privacy for one in every], least=0.02)
+    frame = _frame(across, down, plain)
+    drawn = frame.axes("S_acc, higher tells images apart better", "S_pri, lower is more private")
+    if least is not None:
+        at = frame.x(least)
+        drawn.append(path([(at, frame.y.start), (at, frame.y.end)], "series", style="--c:var(--soft)"))
+    for one in sorted(every, key=lambda each: name(each) in chosen):
+        mine = name(one) in chosen
+        colour = "var(--none)" if not one.policy else "var(--d2)" if mine else "var(--d1)"
+        tip = f"{name(one)}: S_pri {one.scores.privacy:.4f}, S_acc {one.scores.accuracy:.4f}"
+        x, y = frame.x(one.scores.accuracy), frame.y(one.scores.privacy or 0.0)
+        drawn.append(
+            marker(
+                x, y, "diamond" if mine else "circle", colour, tip, not mine and bool(one.policy), 5.0 if mine else 3.0
+            )
+        )
+        if mine or not one.policy:
+            drawn.append(text(x + 8, y + 4, name(one) if mine else "no policy", "label"))
+    return svg(WIDTH, HEIGHT, "Accuracy and privacy scores of the policies", drawn)
+
+
+def _frame(across: tuple[float, float], down: tuple[float, float], show: Any) -> Frame:
+    x, y = Scale(*across, 62, WIDTH - 16), Scale(*down, HEIGHT - 44, 22)
+    return Frame(WIDTH, HEIGHT, x, y, show, plain, ticks(*across, 8))
+
+
+OWN_CSS = """
+.wide { overflow-x: auto; } table { border-collapse: collapse; } td, th { text-align: left; padding: 4px 18px 4px 0;
+  border-bottom: 1px solid var(--rule); font-variant-numeric: tabular-nums; }
+"""
+
+TABLE = """{% macro table(rows) %}
+<div class="wide"><table><tr><th>Policy</th><th>What it does</th><th>S_pri</th><th>S_acc</th></tr>
+{% for one in rows %}
+<tr><td>{{ name(one) }}</td><td>{{ words(one) }}</td><td>{{ number(one.scores.privacy) }}</td>
+<td>{{ number(one.scores.accuracy) }}</td></tr>
+{% endfor %}</table></div>
+{% endmacro %}
+"""
+
+TEMPLATE = (
+    TABLE
+    + """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Policy search on {{ search.dataset }}</title><style>{{ css }}</style></head><body><main>
+<p class="kicker">fedveil search</p>
+<h1>{{ result.policies or "No policy passed" }}</h1>
+<p class="facts">{{ result.defense }} on {{ search.dataset }} with {{ search.model }}, seed {{ search.seed }}:
+{{ result.scored }} policies scored, {{ result.passed }} of them at or above the threshold
+{%- if result.accuracy_threshold is not none %} {{ number(result.accuracy_threshold) }}{% endif %}.
+A low privacy score means that gradients say little about the way to the image; it is a proxy, measured on {{ search.images }}
+images with a model trained on {{ "%g"|format(100 * search.semi_share) }} % of the training images. Whether an attack fails is for
+<code>fedveil run</code> to say.</p>
+{% if chosen %}
+<section id="result"><header><h2>Chosen</h2><p>The most private policies that pass and share no transform.</p></header>
+{{ table(([identity] if identity else []) + chosen) }}</section>
+{% endif %}
+{% if ways %}
+<section id="ways"><header><h2>Gradient similarity</h2><p>Mean over images of the cosine between the gradient at a point on the way
+and the gradient of the image (Fig. 1 of the paper). A flat curve gives an attacker no direction.</p></header>
+{{ ways }}</section>
+{% endif %}
+{% if singles %}
+<section id="singles"><header><h2>Single transforms</h2><p>Privacy scores of all transforms that differ in effect (Fig. 5).</p>
+</header>{{ singles }}</section>
+{% endif %}
+{% if scatter %}
+<section id="scores"><header><h2>Both scores</h2><p>Policies with both scores (Fig. 7); the line is the threshold
+{%- if not search.score_rejected %}, left of which privacy was not scored{% endif %}.</p></header>{{ scatter }}</section>
+{% endif %}
+{% if best %}
+<section id="best"><header><h2>Most private</h2><p>Of all that pass; those that share a transform cannot be in one hybrid.</p>
+</header>{{ table(best) }}</section>
+{% endif %}
+{% if transfers %}
+<section id="transfer"><header><h2>On {{ search.transfer_to }}</h2><p>The same policies with a model semi-trained there.</p>
+</header>{{ table(transfers) }}</section>
+{% endif %}
+<section id="settings"><header><h2>Settings</h2><p>Scoring took {{ "%.0f"|format(seconds) }} s, all processes together.</p></header>
+<div class="wide"><table>
+{% for key, value in settings.items() %}
+<tr><td>{{ key }}</td><td>{{ value }}</td></tr>
+{% endfor %}
+</table></div></section>
+</main></body></html>
+"""
+)

@@ -1,0 +1,196 @@
+"""Scores policies: holds the images, the noise, the semi-trained model and the batches that all policies of a search share."""
+
+from __future__ import annotations
+
+import functools
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attacks.normalisation import normalise
+from clients.data.card import DataCard
+from clients.data.datasets import to_float
+from clients.data.images import ImageDataset
+from clients.evaluation import device
+from clients.models.classifiers import build_model
+from clients.task import load_weights
+from defenses.ats import Policy, transform_images
+from defenses.base import Batch, generator_for
+from simulations.errors import ConfigError
+from simulations.search.gradients import ExampleGradients
+from simulations.search.scores import accuracy_score, privacy_score, similarity_curves
+from simulations.search.settings import Search
+from strategies.outsourced.training import train_alone
+
+MOST_KEPT = 1 << 29
+"""Bytes of the gradients at the noise that are kept for all policies; a larger model's are made again for each."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a policy scored.
+
+    Attributes:
+        accuracy: S_acc, the mean over batches and initialisations.
+        privacy: S_pri, the mean over images; None below the threshold.
+        curve: GradSim at j / K, the mean over images; () where ``privacy`` is None.
+        deviation: Standard deviation of S_pri over images.
+        seconds: Of scoring it.
+    """
+
+    accuracy: float
+    privacy: float | None = None
+    curve: tuple[float, ...] = ()
+    deviation: float | None = None
+    seconds: float = 0.0
+
+
+class Scorer:
+    """Scores policies on one data set; the same policy scores the same in every process and order.
+
+    Args:
+        search: The settings.
+        weights: Of the semi-trained model; see ``semi_train``.
+        dataset: Another data set than the settings name, in ``data_dir``, for a transfer.
+    """
+
+    def __init__(self, search: Search, weights: dict[str, Tensor], dataset: str = "", data_dir: str = "") -> None:
+        self.search = search
+        self.plan = search.plan(dataset, data_dir)
+        self.data = self.plan.load_data()
+        self.card = DataCard.of(self.data)
+        model = load_weights(self.plan.build_model(), weights).to(device())
+        self.gradients = ExampleGradients(model)
+        positions = score_positions(search, self.data)
+        self.clean = to_float(self.data.train.images[positions])
+        self.targets = F.one_hot(self.data.train.labels[positions], self.data.num_classes).float().to(device())
+        noise = torch.rand(self.clean.shape, generator=generator_for("search", search.seed, "noise"))
+        self.noise = normalise(noise.to(device()), self.card)
+
+    def __call__(self, policy: Policy, least: float | None) -> Scores:
+        """Scores a policy; the empty one is the identity.
+
+        Args:
+            policy: Transforms, from left to right.
+            least: S_acc below which S_pri is not worked out; None: always.
+        """
+        start = time.perf_counter()
+        accuracy = self.accuracy(policy)
+        if least is not None and accuracy < least:
+            return Scores(accuracy, seconds=time.perf_counter() - start)
+        curves = self.curves(policy)
+        each = privacy_score(curves, self.search.privacy_rule)
+        deviation = float(each.std()) if len(each) > 1 else None
+        return Scores(
+            accuracy, float(each.mean()), tuple(curves.mean(0).tolist()), deviation, time.perf_counter() - start
+        )
+
+    def accuracy(self, policy: Policy) -> float:
+        """S_acc: the mean over batches of different classes, each with an initialisation of its own."""
+        found = []
+        for at, (batch, seed) in enumerate(self._batches):
+            images = self._transformed(batch, policy, ("accuracy", at))
+            model = build_model(
+                self.plan.model, num_classes=self.card.num_classes, input_shape=self.card.input_shape, width=self.plan.width,
+                norm=self.plan.norm, seed=seed,
+            )  # fmt: skip
+            found.append(accuracy_score(model.to(device()), normalise(images.to(device()), self.card)))
+        return sum(found) / len(found)
+
+    def curves(self, policy: Policy) -> Tensor:
+        """(images, path-steps): GradSim on each image's way, the mean over draws of the signs."""
+        drawn = [
+            similarity_curves(
+                self.gradients, self.protected(policy, draw), self.noise, self.targets, self.search.path_steps, self._starts,
+                per_tensor=self.search.per_tensor,
+            )
+            for draw in range(self.search.signs)
+        ]  # fmt: skip
+        return torch.stack(drawn).mean(0).cpu()
+
+    def protected(self, policy: Policy, draw: int = 0) -> Tensor:
+        """T(x) of the images of S_pri, normalised, with the signs of a draw."""
+        return normalise(self._transformed(self.clean, policy, ("privacy", draw)).to(device()), self.card)
+
+    def _transformed(self, images: Tensor, policy: Policy, key: tuple[str, int]) -> Tensor:
+        """Signs depend on the place alone, so that policies are compared on the same draws."""
+        if not policy:
+            return images
+        return transform_images(
+            images, (policy,), use_prob=False, generator=generator_for("search", self.search.seed, *key)
+        )
+
+    @functools.cached_property
+    def _starts(self) -> list[Tensor] | None:
+        """The gradients at the noise, which no policy changes; None where they would take too much memory."""
+        size = sum(parameter.numel() for parameter in self.gradients.model.parameters()) * len(self.noise) * 4
+        return list(self.gradients.of(self.noise, self.targets)) if size <= MOST_KEPT else None
+
+    @functools.cached_property
+    def _batches(self) -> list[tuple[Tensor, int]]:
+        """(N, C, H, W) images of different classes, and the seed of an initialisation, for each batch of S_acc."""
+        found, labels = [], self.data.train.labels
+        for at in range(self.search.accuracy_batches):
+            generator = generator_for("search", self.search.seed, "batch", at)
+            order = torch.randperm(len(labels), generator=generator)
+            first = {int(labels[position]): int(position) for position in order.flip(0)}
+            chosen = torch.tensor(list(first.values())[: self.search.accuracy_batch_size])
+            seed = int(torch.randint(2**31, (), generator=generator))
+            found.append((to_float(self.data.train.images[chosen]), seed))
+        return found
+
+
+def semi_positions(search: Search, data: ImageDataset) -> Tensor:
+    """Training images (n,) that the semi-trained model learns from."""
+    return _order(search, data)[: max(1, round(search.semi_share * len(data.train)))]
+
+
+def score_positions(search: Search, data: ImageDataset) -> Tensor:
+    """Training images (n,) that S_pri is worked out on; the semi-trained model has seen none of them.
+
+    Raises:
+        ConfigError: When there are too few.
+    """
+    rest = _order(search, data)[len(semi_positions(search, data)) :]
+    if len(rest) < search.images:
+        raise ConfigError(
+            f"images is {search.images}, and {len(rest)} of the {len(data.train)} training images of {search.dataset} are not the "
+            "semi-trained model's; lower images or semi-share"
+        )
+    return rest[: search.images]
+
+
+def _order(search: Search, data: ImageDataset) -> Tensor:
+    return torch.randperm(len(data.train), generator=generator_for("search", search.seed, "images"))
+
+
+def semi_train(search: Search, dataset: str = "", data_dir: str = "") -> dict[str, Tensor]:
+    """Trains M^s on a share of the training images, which are not transformed; its weights."""
+    plan = search.plan(dataset, data_dir)
+    data = plan.load_data()
+    positions = semi_positions(search, data)
+    images = to_float(data.train.images[positions])
+    targets = F.one_hot(data.train.labels[positions], data.num_classes).float()
+    model = train_alone(plan, Batch(images, targets), search.seed)
+    return {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+
+
+def check(search: Search) -> None:
+    """Refuses before anything is trained what could not be scored.
+
+    Raises:
+        ConfigError: Naming the setting.
+    """
+    for dataset, folder in (("", ""), (search.transfer_to, search.transfer_dir))[: 1 + bool(search.transfer_to)]:
+        try:
+            plan = search.plan(dataset, folder)
+            data = plan.load_data()
+            score_positions(search, data)
+            if data.num_classes < 2:
+                raise ConfigError(f"{plan.dataset} has one class, and S_acc compares images of different ones")
+            ExampleGradients(plan.build_model())
+        except (ValueError, OSError) as error:
+            raise ConfigError(str(error)) from error

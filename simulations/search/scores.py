@@ -1,0 +1,85 @@
+"""The two scores that a policy is searched by: how little its gradients tell (S_pri), and how well a model tells its images apart.
+
+Source: Gao et al., Privacy-preserving Collaborative Learning with Automatic Transformation Search, CVPR 2021, Eqs. 5 to 10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from simulations.search.gradients import ExampleGradients
+
+EPSILON = 1e-5
+"""Of Eq. 10, for numerical stability."""
+
+
+def similarity_curves(
+    gradients: ExampleGradients,
+    protected: Tensor,
+    noise: Tensor,
+    targets: Tensor,
+    steps: int,
+    starts: Sequence[Tensor] | None = None,
+    *,
+    per_tensor: bool = False,
+) -> Tensor:
+    """GradSim(x'(j / steps), T(x)) on the straight way from noise to the protected image, of each image (Eqs. 5 and 6).
+
+    Args:
+        gradients: Of the semi-trained model.
+        protected: T(x), (I, C, H, W), normalised.
+        noise: x_0, the same shape, normalised.
+        targets: (I, K), class probabilities.
+        steps: K of Eq. 7.
+        starts: The gradients at the noise, which no policy changes; see ``ExampleGradients.similarities``.
+        per_tensor: See ``ExampleGradients.similarities``.
+
+    Returns:
+        (I, steps): at j = 0 .. steps - 1. At j = steps it is 1.
+    """
+    first = 0 if starts is None else 1
+    share = torch.arange(first, steps + 1, device=protected.device, dtype=protected.dtype).view(-1, 1, 1, 1) / steps
+    points = torch.lerp(noise.unsqueeze(1), protected.unsqueeze(1), share)
+    return gradients.similarities(points, targets, starts, per_tensor=per_tensor)
+
+
+def privacy_score(curves: Tensor, rule: str = "left") -> Tensor:
+    """S_pri of each image: the area under its curve; lower is more private.
+
+    Args:
+        curves: (I, K), see ``similarity_curves``.
+        rule: "left", the sum of Eq. 7, or "trapezoid", which also counts the end, where the similarity is 1.
+
+    Returns:
+        (I,), in [-1, 1].
+    """
+    if rule == "left":
+        return curves.mean(1)
+    return curves.mean(1) + (1 - curves[:, 0]) / (2 * curves.shape[1])
+
+
+def accuracy_score(model: nn.Module, images: Tensor, reduction: str = "mean") -> float:
+    """S_acc of a batch (Eqs. 8 to 10): how far the model's slopes at its images are from being all alike.
+
+    The rows of the Jacobian are the gradients of the sum of an image's logits by its pixels; their correlation matrix has the
+    eigenvalues s_i, and the score is -(1 / N) sum_i log(s_i + e) + 1 / (s_i + e), at most -1 (reached where all rows are
+    uncorrelated). The paper prints it without the minus, with which alone "at least a threshold" keeps the good policies, and
+    centres rows by 1 / N, where only their own mean gives a correlation; its thresholds are of the sum, not of the mean.
+
+    Args:
+        model: Randomly initialised.
+        images: (N, C, H, W), normalised, N of 2 or more, of different classes.
+        reduction: "mean" or "sum" over the eigenvalues.
+    """
+    images = images.detach().requires_grad_()
+    with torch.enable_grad():
+        (rows,) = torch.autograd.grad(model(images).sum(), images)
+    rows = rows.flatten(1).double()
+    rows = rows - rows.mean(1, keepdim=True)
+    rows = rows / rows.norm(dim=1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
+    values = torch.linalg.eigvalsh(rows @ rows.T) + EPSILON
+    terms = values.log() + 1 / values
+    return -float(terms.mean() if reduction == "mean" else terms.sum())

@@ -1,0 +1,150 @@
+"""The settings of a policy search."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from clients.data.datasets import dataset_names
+from clients.data.images import IMAGE_MEMORY
+from clients.models.classifiers import model_names
+from clients.outsourced.plan import OutsourcedPlan
+from clients.task import WholeModelPlan
+from simulations.errors import ConfigError, require_known
+from simulations.experiment import key_of
+from simulations.search.space import LONGEST, size_of_space
+from simulations.settings import SHARE, above, at_least, between, milestone, one_of, setting
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Search:
+    """What a policy search needs to know. Keys of files and of the command line have hyphens.
+
+    Raises:
+        ConfigError: Naming the key, what came and what is allowed.
+    """
+
+    defense: str = setting("ATS", "defence whose settings are searched", **one_of("ATS"))
+    dataset: str = setting("photos", "data set, see `fedveil list datasets`")
+    data_dir: str = setting("", "directory of its files")
+    image_size: int = setting(0, "side to resize images to; 0: as they are", **between(0, 4096))
+    train_limit: int = setting(0, "use at most so many training images; 0: all", **at_least(0))
+    model: str = setting("resnet20", "model, see `fedveil list models`")
+    width: int = setting(0, "of models that have one; 0 for the default", **at_least(0))
+    norm: str = setting("batch", "normalisation layers", **one_of("batch", "group"))
+    seed: int = setting(0, "of the sampled policies, of their signs, of models and images", **between(0, 2**31 - 1))
+    sampler: str = setting(
+        "search",
+        "search: Algorithm 1; random: the control, policies of the same space without a score",
+        **one_of("search", "random"),
+    )
+    candidates: int = setting(1500, "policies to score, C_max", **between(1, size_of_space()))
+    policies: int = setting(2, "policies to choose, n; they share no transform", **between(1, 16))
+    longest: int = setting(LONGEST, "most transforms of a policy", **between(1, LONGEST))
+    images: int = setting(100, "images of S_pri, |D|", **at_least(1))
+    path_steps: int = setting(20, "points of each image's way, K", **between(1, 1000))
+    privacy_rule: str = setting(
+        "left", "left: the sum of Eq. 7; trapezoid: with the end of the way, as released", **one_of("left", "trapezoid")
+    )
+    per_tensor: bool = setting(
+        False, "mean over parameter tensors of their own cosines, as released, in place of Eq. 5"
+    )
+    signs: int = setting(1, "draws of a policy's signs for each image, averaged", **between(1, 64))
+    accuracy_batches: int = setting(10, "batches and initialisations of S_acc", **between(1, 1000))
+    accuracy_batch_size: int = setting(128, "images of each at most, all of different classes", **at_least(2))
+    accuracy_threshold: str = setting(
+        AUTO,
+        "least S_acc, a mean over eigenvalues of at most -1; auto: accuracy-factor times as far below -1 as untransformed images",
+    )
+    accuracy_factor: float = setting(2.0, "see accuracy-threshold", **at_least(0))
+    score_rejected: bool = setting(False, "S_pri also of policies below the threshold, for the picture of both scores")
+    semi_share: float = setting(0.1, "share of the training images that the semi-trained model learns from", **SHARE)
+    semi_epochs: int = setting(50, "passes over them", **between(1, 10_000))
+    batch_size: int = setting(128, "of that training", **at_least(1))
+    learning_rate: float = setting(0.1, "of that training", **above(0))
+    momentum: float = setting(
+        0.9, "of that training, by Nesterov", "0 or more, below 1", lambda value: 0 <= value < 1
+    )  # fmt: skip
+    weight_decay: float = setting(5e-4, "of that training", **at_least(0))
+    controls: int = setting(10, "random hybrids of the same lengths, written beside the result", **between(0, 1000))
+    transfer_to: str = setting("", "another data set on which the result is scored, too")
+    transfer_dir: str = setting("", "directory of its files")
+    workers: int = setting(0, "processes that score; 0: one for each processor", **between(0, 1024))
+    ray_address: str = setting("", "a running Ray cluster, as `ray start` prints it; empty: this machine")
+
+    def __post_init__(self) -> None:
+        for spec in fields(self):
+            value, key, check = getattr(self, spec.name), key_of(spec.name), spec.metadata["check"]
+            kind = type(spec.default)
+            if kind is float and type(value) is int:
+                object.__setattr__(self, spec.name, float(value))
+            elif type(value) is not kind:
+                raise ConfigError(
+                    f"{key} is {value!r} ({type(value).__name__}); expected {kind.__name__}, such as {spec.default!r}"
+                )
+            if check and not check(value):
+                raise ConfigError(f"{key} is {value!r}; allowed: {spec.metadata['allowed']}")
+        for key, name in (("dataset", self.dataset), ("transfer-to", self.transfer_to)):
+            if name or key == "dataset":
+                require_known(key, name.partition(":")[0], dataset_names())
+        if ":" not in self.model:
+            require_known("model", self.model, model_names(), also="or a torchvision or timm classifier")
+        self.threshold()
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Search:
+        """Reads hyphenated keys.
+
+        Raises:
+            ConfigError: On unknown keys, with the nearest known one, and on bad values.
+        """
+        known = {key_of(spec.name): spec.name for spec in fields(cls)}
+        for key in values:
+            require_known("setting", key, known)
+        return cls(**{known[key]: value for key, value in values.items()})
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Hyphenated key -> value."""
+        return {key_of(spec.name): getattr(self, spec.name) for spec in fields(self)}
+
+    def threshold(self) -> float | None:
+        """The least S_acc; None where it is calibrated.
+
+        Raises:
+            ConfigError: When it is no number that a policy can pass.
+        """
+        if self.accuracy_threshold == AUTO:
+            return None
+        try:
+            value = float(self.accuracy_threshold)
+        except ValueError:
+            value = float("nan")
+        if not value <= -1:
+            raise ConfigError(
+                f"accuracy-threshold is {self.accuracy_threshold!r}; allowed: 'auto' and numbers of at most -1, the score of "
+                "uncorrelated slopes, which no policy exceeds (the paper's -85 is a sum over 63 images: -1.34)"
+            )
+        return value
+
+    def plan(self, dataset: str = "", data_dir: str = "") -> WholeModelPlan:
+        """How the semi-trained model is trained: SGD with three decays, an epoch for a round."""
+        rounds = self.semi_epochs
+        milestones = {milestone(share, rounds) for share in ("3/8", "5/8", "7/8")} if rounds > 1 else set()
+        return OutsourcedPlan(
+            scenario="outsourced", dataset=dataset or self.dataset, data_dir=data_dir if dataset else self.data_dir, download=False,
+            image_size=self.image_size, train_limit=self.train_limit, test_limit=0, model=self.model, width=self.width,
+            norm=self.norm, pipeline="", seed=self.seed, rounds=rounds, local_epochs=1, batch_size=self.batch_size,
+            momentum=self.momentum, weight_decay=self.weight_decay, probe_targets=1, probe_images=1, nesterov=self.momentum > 0,
+            learning_rate=self.learning_rate, milestones=tuple(sorted(at for at in milestones if 0 < at < rounds)),
+            image_memory=IMAGE_MEMORY,
+        )  # fmt: skip
+
+
+@functools.cache
+def keys() -> dict[str, Any]:
+    """Key -> field of ``Search``."""
+    return {key_of(spec.name): spec for spec in fields(Search)}

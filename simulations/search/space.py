@@ -1,0 +1,86 @@
+"""The search space of ATS: up to three of the 50 transforms, in order; and which policies are the same in effect."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import torch
+
+from defenses.ats import Policy
+from defenses.transforms import LIBRARY, magnitude
+
+LONGEST = 3
+SIGNED = frozenset({"shearY", "translateX", "translateY", "color", "contrast", "sharpness", "brightness"})
+"""Operations whose magnitude goes either way."""
+
+
+def size_of_space(longest: int = LONGEST) -> int:
+    """Sum over i up to ``longest`` of 50^i; 127,550 for three."""
+    return sum(len(LIBRARY) ** length for length in range(1, longest + 1))
+
+
+def policy_at(number: int, longest: int = LONGEST) -> Policy:
+    """The policy of a number from 0 to ``size_of_space`` - 1: the 50 single ones first, then pairs, then triples.
+
+    Raises:
+        IndexError: For another number.
+    """
+    if not 0 <= number < size_of_space(longest):
+        raise IndexError(f"policy {number} of {size_of_space(longest)}")
+    base, length = len(LIBRARY), 1
+    while number >= base**length:
+        number -= base**length
+        length += 1
+    return tuple(number // base ** (length - 1 - place) % base for place in range(length))
+
+
+@functools.cache
+def effective(index: int, channels: int) -> int | None:
+    """The first transform of the library that does the same to images with so many channels; None where it does nothing.
+
+    Levels mean nothing to some operations, a level may be without effect, and grey images have no colour.
+    """
+    name, level, _ = LIBRARY[index]
+    size = magnitude(name, level)
+    idle = {"color": size == 0 or channels == 1, "solarize": size > 255, "posterize": size == 8}
+    if idle.get(name, name in SIGNED and size == 0):
+        return None
+    return next(at for at, other in enumerate(LIBRARY) if other.name == name and magnitude(name, other.level) == size)
+
+
+def effect(policy: Policy, channels: int) -> Policy:
+    """What a policy does: its effective transforms, by the first of each kind. Policies of the same effect are one candidate."""
+    found = (effective(index, channels) for index in policy)
+    return tuple(index for index in found if index is not None)
+
+
+def sample(generator: torch.Generator, channels: int, longest: int = LONGEST) -> Iterator[Policy]:
+    """Policies of the space, uniformly, each effect once and none without effect; ends when there are no more.
+
+    Args:
+        generator: Draws a permutation of the space.
+        channels: Of the images: 1 or 3.
+        longest: Most transforms of a policy.
+    """
+    seen: set[Policy] = {()}
+    for number in torch.randperm(size_of_space(longest), generator=generator).tolist():
+        policy = policy_at(number, longest)
+        what = effect(policy, channels)
+        if what not in seen:
+            seen.add(what)
+            yield policy
+
+
+def text_of(policies: tuple[Policy, ...]) -> str:
+    """``3-1-7+43-18-18``, as ``defenses.ats.parse_policies`` reads it."""
+    return "+".join("-".join(map(str, policy)) for policy in policies)
+
+
+def disjoint(policies: list[Policy], count: int) -> tuple[Policy, ...]:
+    """The first ``count`` policies of a list, best first, that share no transform with one before; fewer where there are none."""
+    chosen: list[Policy] = []
+    for policy in policies:
+        if len(chosen) < count and not any(set(policy) & set(other) for other in chosen):
+            chosen.append(policy)
+    return tuple(chosen)

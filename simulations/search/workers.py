@@ -1,0 +1,90 @@
+"""Scoring policies in several processes by Ray, in this one where one is enough."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any
+
+from defenses.ats import Policy
+from simulations.errors import ConfigError
+from simulations.search.scorer import Scores
+from simulations.search.settings import Search
+
+AT_ONCE = 2
+"""Policies that wait at a worker, so that it never waits itself."""
+
+
+def score_all(
+    make: Callable[..., Any], about: tuple[Any, ...], policies: Sequence[Policy], least: float | None, search: Search
+) -> Generator[tuple[Policy, Scores], None, None]:
+    """Yields each policy with its scores as soon as they are known, in any order.
+
+    Args:
+        make: Makes a scorer of ``about``.
+        about: Its arguments.
+        policies: What to score.
+        least: See ``Scorer``.
+        search: Says how many workers there are, and where.
+
+    Raises:
+        ConfigError: When the cluster cannot be reached.
+    """
+    workers = min(search.workers or os.cpu_count() or 1, len(policies))
+    if workers == 1 and not search.ray_address:
+        scorer = make(*about)
+        for policy in policies:
+            yield policy, scorer(policy, least)
+        return
+    yield from _by_ray(make, about, policies, least, search, workers)
+
+
+def _by_ray(
+    make: Callable[..., Any],
+    about: tuple[Any, ...],
+    policies: Sequence[Policy],
+    least: float | None,
+    search: Search,
+    workers: int,
+) -> Iterator[tuple[Policy, Scores]]:
+    import ray
+    import torch
+
+    gpus = torch.cuda.device_count()
+    here: dict[str, Any] = {} if search.ray_address else {"num_cpus": workers, "num_gpus": gpus}
+    quiet: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False, "include_dashboard": False}
+    try:
+        ray.init(address=search.ray_address or None, **quiet, **here)
+    except (ConnectionError, ValueError) as error:
+        raise ConfigError(f"ray-address is {search.ray_address!r}, and no cluster answers there: {error}") from error
+    try:
+        remote: Any = ray.remote(_Worker).options(num_cpus=1, num_gpus=gpus / workers if gpus else 0, max_restarts=1)
+        shared = [ray.put(one) for one in about]
+        actors = [remote.remote(make, *shared) for _ in range(workers)]
+        waiting, todo = {}, iter(policies)
+        for actor in actors * AT_ONCE:
+            if (policy := next(todo, None)) is not None:
+                waiting[actor.score.remote(policy, least)] = (actor, policy)
+        while waiting:
+            (first, *_), _ = ray.wait(list(waiting), num_returns=1)
+            actor, policy = waiting.pop(first)
+            scores = ray.get(first)
+            if (following := next(todo, None)) is not None:
+                waiting[actor.score.remote(following, least)] = (actor, following)
+            yield policy, scores
+    finally:
+        ray.shutdown()
+
+
+class _Worker:
+    """A process that scores."""
+
+    def __init__(self, make: Callable[..., Any], *about: Any) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        self._scorer = make(*about)
+
+    def score(self, policy: Policy, least: float | None) -> Scores:
+        found: Scores = self._scorer(policy, least)
+        return found

@@ -1,0 +1,49 @@
+"""What the commands share: reading settings as users write them, and ending on a mistake."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from pathlib import Path
+from typing import Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from simulations.errors import ConfigError
+
+errors = Console(stderr=True, highlight=False)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The settings of a file.
+
+    Raises:
+        ConfigError: When it cannot be read.
+    """
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not text in UTF-8: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+
+
+def value_of(text: str, kind: type) -> Any:
+    """A word of the command line as a value of a setting's type: text needs no quotes, true and false may be small."""
+    if kind is str:
+        return text
+    try:
+        words = {"true": True, "false": False}
+        return words[text.lower()] if kind is bool and text.lower() in words else ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def fail(message: str) -> NoReturn:
+    """Ends the command for something that cannot be run."""
+    errors.print(f"[red]error:[/red] {escape(message)}", markup=True, soft_wrap=True)
+    raise typer.Exit(2)

@@ -1,0 +1,265 @@
+"""``fedveil protect`` on real pictures: what it writes, that it repeats, what a kill costs, and what it refuses."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from clients.data.datasets import load_dataset
+from defenses.spec import parse
+from defenses.vfe import vfe_map
+from simulations.cli import app
+from simulations.protect.copies import protect_image
+from simulations.protect.pictures import read
+from tests.simulations.report.report_run import Page
+
+MIXER = "VisualMixer(window_lower=2, window_upper=16)"
+
+
+def protect(*words: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["protect", *map(str, words)])
+    return result.exit_code, result.output
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Secrets are kept in the home of the test."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A few tiles of photographs of two sizes, in two folders, one of them rotated and one grey."""
+    tiles = load_dataset("photos").train.images[:24]
+    for at, tile in enumerate(tiles[:]):
+        pixels = tile.permute(1, 2, 0).numpy()
+        path = tmp_path / "in" / ("even" if at % 2 else "odd") / f"{at}.{'bmp' if at % 3 else 'png'}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels[:, :20] if at == 4 else pixels[:, :, 0] if at == 5 else pixels).save(path)
+    return tmp_path / "in"
+
+
+def files(folder: Path) -> dict[str, str]:
+    """Path -> digest."""
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_every_picture_gets_a_copy_that_the_defence_made_and_the_manifest_tells(source: Path, tmp_path: Path) -> None:
+    before = files(source)
+    code, told = protect(source, tmp_path / "out", "--defense", MIXER)
+    assert code == 0, told
+    assert files(source) == before, "originals are never touched"
+    assert "24 of 24 pictures protected" in told
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["defense"] == MIXER
+    assert [one["source"] for one in manifest["files"]] == sorted(before)
+    secret = (tmp_path / "home" / ".fedveil" / "secrets" / "protect").read_text().strip()
+    assert secret not in json.dumps(manifest)
+    for one in manifest["files"]:
+        assert one["sha256"] == before[one["source"]]
+        image, copy = read(source / one["source"]).image, read(tmp_path / "out" / one["output"]).image
+        assert list(copy.shape) == one["shape"] == list(image.shape)
+        assert torch.equal(image.flatten(1).sort().values, copy.flatten(1).sort().values), (
+            "shuffled, channel by channel"
+        )
+        assert not torch.equal(image, copy)
+        for name, pixels in (("vfe_before", image), ("vfe_after", copy)):
+            assert one[name] == pytest.approx(float(vfe_map(pixels, 8).mean()), rel=1e-5)
+        assert torch.equal(protect_image(parse(MIXER), image, secret, one["source"]), copy)
+    assert manifest["failed"] == []
+
+
+def test_the_same_secret_gives_the_same_copies_in_any_number_of_processes_and_another_gives_others(
+    source: Path, tmp_path: Path
+) -> None:
+    for name, workers, secret in (("one", 1, "a"), ("two", 2, "a"), ("other", 1, "b")):
+        assert (
+            protect(source, tmp_path / name, "--defense", MIXER, "--workers", workers, "--secret", tmp_path / secret)[0]
+            == 0
+        )
+    one, two, other = (
+        {name: digest for name, digest in files(tmp_path / folder).items() if name.endswith(("png", "bmp"))}
+        for folder in ("one", "two", "other")
+    )
+    assert one == two
+    assert all(one[name] != other[name] for name in one)
+    manifests = [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("one", "two")]
+    assert manifests[0] == manifests[1]
+
+
+def test_broken_files_are_listed_and_the_rest_is_written(source: Path, tmp_path: Path) -> None:
+    (source / "odd" / "broken.png").write_text("no picture")
+    (source / "odd" / "empty.jpg").write_bytes(b"")
+    code, told = protect(source, tmp_path / "out", "--defense", MIXER)
+    assert code == 3
+    assert "24 of 26 pictures protected" in told
+    assert "2 could not be protected" in told
+    assert "odd/broken.png: UnidentifiedImageError" in told
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert [one["source"] for one in manifest["failed"]] == ["odd/broken.png", "odd/empty.jpg"]
+    assert len(manifest["files"]) == 24
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "webp"])
+def test_lossy_sources_get_lossless_copies(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / "in").mkdir()
+    pixels = np.random.default_rng(0).integers(0, 255, (32, 32, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "in" / f"one.{suffix}")
+    assert protect(tmp_path / "in", tmp_path / "out", "--defense", MIXER)[0] == 0
+    with Image.open(tmp_path / "out" / f"one.{suffix}.png") as copy:
+        assert copy.format == "PNG"
+
+
+def test_a_named_data_set_is_protected_as_pictures_in_folders_of_classes(tmp_path: Path) -> None:
+    code, told = protect("photos", tmp_path / "out", "--defense", "ATS(policies='3-1-7')")
+    assert code == 0, told
+    data = load_dataset("photos")
+    assert len(list((tmp_path / "out" / "train").rglob("*.png"))) == len(data.train)
+    assert {path.name for path in (tmp_path / "out" / "train").iterdir()} <= set(data.class_names)
+    again = load_dataset("folder", data_dir=str(tmp_path / "out"))
+    assert len(again.test) == len(data.test)
+
+
+def test_the_preview_shows_what_an_attack_gets_back(source: Path, tmp_path: Path) -> None:
+    code, told = protect(source, tmp_path / "out", "--defense", MIXER, "--image-size", 32, "--preview")
+    assert code == 0, told
+    page = Page((tmp_path / "out" / "preview.html").read_text())
+    assert not page.open
+    images = [about for name, about in page.tags if name == "img"]
+    assert len(images) == 3 * 6
+    told = " ".join(page.text.split())
+    assert "17 other pictures" in told, "all but six that are shown and the grey one"
+    # The strongest of these is shown, which may be the copy itself.
+    looking = [float(value) for value in re.findall(r"copy, (\d+\.\d) dB", told)]
+    gained = re.findall(
+        r"(looking at the copy|LearnedRestorer\(\)|WindowMean\(\)|Shredder\(\)|Jigsaw\(\)), (\d+\.\d) dB", told
+    )
+    assert len(looking) == len(gained) == 6
+    for before, (by, after) in zip(looking, gained, strict=True):
+        assert float(after) > before if by != "looking at the copy" else float(after) == before
+    assert any(by != "looking at the copy" for by, _ in gained)
+
+
+def refused(told: tuple[int, str], message: str) -> None:
+    assert told[0] == 2, told[1]
+    assert message in " ".join(told[1].split())
+    assert "Traceback" not in told[1]
+
+
+@pytest.mark.parametrize(
+    ("defense", "message"),
+    [
+        ("", "--defense is empty"),
+        ("VisualMixr()", "did you mean 'VisualMixer'"),
+        ("VisualMixer(window_lower=0)", "window_lower is 0"),
+        ("Clip(max_norm=1)", "per='update') does not protect images"),
+        ("VisualMixer() | GaussianNoise(std=0.1)", "does not protect images"),
+        ("InstaHide()", "makes one image and one label of several"),
+    ],
+)
+def test_what_is_no_defence_of_single_images_is_refused(
+    source: Path, tmp_path: Path, defense: str, message: str
+) -> None:
+    refused(protect(source, tmp_path / "out", "--defense", defense), message)
+    assert not (tmp_path / "out").exists()
+
+
+def test_folders_that_would_mix_or_lose_pictures_are_refused(source: Path, tmp_path: Path) -> None:
+    known = ("--defense", MIXER)
+    refused(protect(source, source, *known), "lie in each other")
+    refused(protect(source, source / "odd" / "out", *known), "lie in each other")
+    refused(protect(source / "odd", source, *known), "lie in each other")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    refused(protect(source, tmp_path / "full", *known), "is not empty; go on with --resume, or name another folder")
+    refused(protect(source, tmp_path / "full", *known, "--resume"), "holds nothing to go on with")
+    refused(protect(source, tmp_path / "full" / "mine.txt", *known), "is a file; name a folder")
+    refused(protect(tmp_path / "none", tmp_path / "out", *known), "is no folder and no data set")
+    refused(protect(source / "odd" / "0.png", tmp_path / "out", *known), "is a file and no data set")
+    (tmp_path / "bare").mkdir()
+    refused(protect(tmp_path / "bare", tmp_path / "out", *known), "holds no pictures")
+    refused(protect("cifar10", tmp_path / "out", *known, "--data-dir", tmp_path), "cifar10: there is no")
+    assert (tmp_path / "full" / "mine.txt").read_text() == "mine"
+
+
+def test_a_file_that_others_can_read_is_no_secret(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "known").write_text("0" * 64)
+    (tmp_path / "known").chmod(0o644)
+    refused(
+        protect(source, tmp_path / "out", "--defense", MIXER, "--secret", tmp_path / "known"), "can be read by others"
+    )
+
+
+def test_resuming_with_other_settings_is_refused_and_changed_sources_are_done_again(
+    source: Path, tmp_path: Path
+) -> None:
+    assert protect(source, tmp_path / "out", "--defense", MIXER)[0] == 0
+    first = files(tmp_path / "out")
+    other = protect(source, tmp_path / "out", "--defense", "ATS(policies='3')", "--resume")
+    refused(other, "was begun with other settings (defense was")
+    other = protect(source, tmp_path / "out", "--defense", MIXER, "--secret", tmp_path / "s", "--resume")
+    refused(other, "secret_digest was")
+    Image.fromarray(np.zeros((32, 32, 3), np.uint8)).save(source / "odd" / "0.png")
+    (tmp_path / "out" / "even" / "1.bmp").unlink()
+    code, told = protect(source, tmp_path / "out", "--defense", MIXER, "--resume")
+    assert (code, "24 of 24" in told) == (0, True)
+    second = files(tmp_path / "out")
+    changed = {name for name in first if second.get(name) != first[name]}
+    assert changed == {"odd/0.png", "manifest.json", ".journal.jsonl"}
+
+
+def test_kill_9_and_resume_give_the_copies_of_an_unbroken_run(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    (tmp_path / "in").mkdir()
+    for at in range(300):
+        Image.fromarray(rng.integers(0, 255, (64, 64, 3), np.uint8)).save(tmp_path / "in" / f"{at}.png")
+    command = [sys.executable, "-c", "from simulations.cli import main; main()", "protect", str(tmp_path / "in")]
+    given = ["--defense", MIXER, "--workers", "1"]
+    process = subprocess.Popen(
+        [*command, str(tmp_path / "out"), *given], stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    journal = tmp_path / "out" / ".journal.jsonl"
+    try:
+        until = time.monotonic() + 120
+        while time.monotonic() < until and not (journal.is_file() and journal.read_text().count("\n") > 20):
+            assert process.poll() is None, "it ended before it could be killed"
+            time.sleep(0.002)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    done = journal.read_text().splitlines()[1:-1]
+    stamps = {
+        name: (tmp_path / "out" / name).stat().st_mtime_ns for name in (json.loads(line)["output"] for line in done)
+    }
+    assert 19 <= len(stamps) < 300
+    code, told = protect(tmp_path / "in", tmp_path / "out", *given, "--resume")
+    assert (code, "300 of 300" in told) == (0, True)
+    assert all((tmp_path / "out" / name).stat().st_mtime_ns == stamp for name, stamp in stamps.items()), (
+        "nothing is done twice"
+    )
+    assert protect(tmp_path / "in", tmp_path / "whole", *given)[0] == 0
+
+    def pictures(folder: Path) -> dict[str, Any]:
+        return {name: digest for name, digest in files(folder).items() if name.endswith(".png")}
+
+    assert pictures(tmp_path / "out") == pictures(tmp_path / "whole")
+    broken, whole = (json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("out", "whole"))
+    assert broken == whole

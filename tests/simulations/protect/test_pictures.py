@@ -1,0 +1,134 @@
+"""What of a file enters a defence: against pictures made by Pillow pixel by pixel."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from simulations.errors import ConfigError
+from simulations.protect import pictures
+from simulations.protect.pictures import PictureError, find, output_names, read, write
+
+PIXELS = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3) * 3
+
+
+def saved(path: Path, pixels: np.ndarray = PIXELS, **options: object) -> Path:  # type: ignore[type-arg]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path, **options)  # type: ignore[arg-type]
+    return path
+
+
+@pytest.mark.parametrize("ending", ["png", "bmp", "tif", "webp"])
+def test_a_copy_without_a_defence_has_every_pixel(tmp_path: Path, ending: str) -> None:
+    path = saved(tmp_path / f"one.{ending}", **({"lossless": True} if ending == "webp" else {}))
+    image = read(path).image
+    assert torch.equal(image, torch.from_numpy(PIXELS).permute(2, 0, 1).float() / 255)
+    name = output_names([path.name])[path.name]
+    write(tmp_path / "out" / name, image)
+    with Image.open(tmp_path / "out" / name) as copy:
+        assert copy.format in {"PNG", "BMP", "TIFF"}
+        assert np.array_equal(np.asarray(copy), PIXELS)
+    assert [one.name for one in (tmp_path / "out").iterdir()] == [name], "no half file is left"
+
+
+def test_pictures_are_turned_upright_and_lose_their_metadata(tmp_path: Path) -> None:
+    about = Image.Exif()
+    about[0x0112] = 6  # turned by 90 degrees
+    about[0x010E] = "my garden"
+    about[0x8825] = {1: "N"}  # a place
+    path = saved(tmp_path / "turned.png", exif=about)
+    image = read(path).image
+    assert torch.equal(image, torch.from_numpy(np.rot90(PIXELS, -1).copy()).permute(2, 0, 1).float() / 255)
+    write(tmp_path / "copy.png", image)
+    with Image.open(tmp_path / "copy.png") as copy:
+        assert not copy.getexif()
+        assert not copy.info
+    assert b"my garden" not in (tmp_path / "copy.png").read_bytes()
+
+
+def test_other_kinds_of_pixels_become_eight_bits_and_say_so(tmp_path: Path) -> None:
+    grey = saved(tmp_path / "grey.png", PIXELS[:, :, 0])
+    assert torch.equal(read(grey).image, torch.from_numpy(PIXELS[:, :, 0]).unsqueeze(0).float() / 255)
+    deep = saved(tmp_path / "deep.png", (PIXELS[:, :, 0].astype(np.uint16) * 257))
+    assert torch.equal(read(deep).image, read(grey).image)
+    assert read(deep).notes == ("16 bits rounded to 8",)
+    clear = np.dstack([PIXELS, np.full((4, 6), 255, np.uint8)])
+    clear[0, 0, 3] = 0
+    found = read(saved(tmp_path / "clear.png", clear))
+    assert found.notes == ("transparency over black",)
+    assert torch.equal(found.image[:, 0, 0], torch.zeros(3))
+    assert torch.equal(found.image[:, 1:], read(saved(tmp_path / "opaque.png")).image[:, 1:])
+    frames = [Image.fromarray(PIXELS), Image.fromarray(255 - PIXELS)]
+    frames[0].save(tmp_path / "two.tif", save_all=True, append_images=frames[1:])
+    assert read(tmp_path / "two.tif").notes == ("first of 2 frames",)
+    palette = Image.fromarray(PIXELS).convert("P")
+    palette.save(tmp_path / "palette.png")
+    shown = torch.from_numpy(np.asarray(palette.convert("RGB")).copy())
+    assert torch.equal(read(tmp_path / "palette.png").image, shown.permute(2, 0, 1) / 255)
+
+
+def test_scaled_pictures_are_squares(tmp_path: Path) -> None:
+    assert read(saved(tmp_path / "one.png"), 8).image.shape == (3, 8, 8)
+
+
+def bomb(path: Path, side: int) -> Path:
+    """A picture of side x side black pixels in a few bytes, written chunk by chunk."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
+    rows = zlib.compress(bytes(1 + side) * side, 9)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b""))
+    return path
+
+
+def test_bombs_and_broken_files_are_refused_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pictures, "MOST_PIXELS", 1_000_000)
+    with pytest.raises(PictureError, match="2000 x 2000 pixels, and 1,000,000 are allowed"):
+        read(bomb(tmp_path / "bomb.png", 2000))
+    assert read(bomb(tmp_path / "small.png", 100)).image.shape == (1, 100, 100)
+    (tmp_path / "text.png").write_text("hello")
+    with pytest.raises(PictureError, match="UnidentifiedImageError"):
+        read(tmp_path / "text.png")
+    whole = saved(tmp_path / "whole.png", np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)).read_bytes()
+    (tmp_path / "cut.png").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(PictureError, match="truncated"):
+        read(tmp_path / "cut.png")
+
+
+def test_a_bomb_that_pillow_itself_refuses_is_one_too(tmp_path: Path) -> None:
+    with pytest.raises(PictureError, match=r"20000 x 20000|DecompressionBombError"):
+        read(bomb(tmp_path / "bomb.png", 20_000))
+
+
+def test_pictures_are_found_at_any_depth_without_hidden_and_other_files(tmp_path: Path) -> None:
+    for name in ("b/two.png", "a.JPG", "b/c/three.bmp", ".hidden/four.png", ".five.png"):
+        saved(tmp_path / name, format="PNG")
+    (tmp_path / "notes.txt").write_text("")
+    (tmp_path / "folder.png").mkdir()
+    (tmp_path / "inside.png").symlink_to(tmp_path / "b" / "two.png")
+    assert find(tmp_path) == ["a.JPG", "b/c/three.bmp", "b/two.png", "inside.png"]
+    with pytest.raises(ConfigError, match="holds no pictures"):
+        find(tmp_path / "folder.png")
+
+
+@pytest.mark.parametrize("target", ["file", "folder"])
+def test_links_out_of_the_folder_are_refused(tmp_path: Path, target: str) -> None:
+    outside = saved(tmp_path / "outside" / "private.png")
+    saved(tmp_path / "in" / "one.png")
+    (tmp_path / "in" / "link.png").symlink_to(outside if target == "file" else outside.parent)
+    with pytest.raises(ConfigError, match=r"link\.png is a link to .*outside"):
+        find(tmp_path / "in")
+
+
+def test_no_two_copies_have_one_name() -> None:
+    assert output_names(["a.jpg", "b/a.PNG", "a.tif"]) == {"a.jpg": "a.jpg.png", "b/a.PNG": "b/a.PNG", "a.tif": "a.tif"}
+    with pytest.raises(ConfigError, match=r"copies of a\.jpg and a\.jpg\.png would both be a\.jpg\.png"):
+        output_names(["a.jpg", "a.jpg.png"])

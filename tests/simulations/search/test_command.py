@@ -1,0 +1,139 @@
+"""``fedveil search`` as a user meets it: what it refuses before any work, and what it prints."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from defenses import ATS
+from defenses.base import DefenseError
+from simulations.cli import app
+from simulations.search.scorer import check
+from simulations.search.settings import Search
+
+CONFIGS = Path(__file__).resolve().parents[3] / "simulations" / "configs"
+TINY = (
+    "model=cnn",
+    "images=2",
+    "path-steps=2",
+    "accuracy-batches=1",
+    "semi-epochs=1",
+    "candidates=3",
+    "longest=1",
+    "workers=1",
+)
+
+
+def search(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["search", *words])
+    return result.exit_code, result.output
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("candidate=3", "setting 'candidate'"),
+        ("candidates=0", "candidates is 0; allowed: at least 1, at most 127550"),
+        ("candidates=many", "candidates is 'many' (str); expected int, such as 1500"),
+        ("accuracy-threshold=-0.5", "accuracy-threshold is '-0.5'; allowed: 'auto' and numbers of at most -1"),
+        ("accuracy-threshold=low", "accuracy-threshold is 'low'; allowed: 'auto' and numbers of at most -1"),
+        ("accuracy-threshold=nan", "accuracy-threshold is 'nan'; allowed"),
+        ("dataset=photo", "did you mean 'photos'"),
+        ("dataset=cifar10", "cifar10: there is no"),
+        ("model=resnet", "model"),
+        ("images=100000", "images is 100000, and"),
+        ("model=timm:vit_tiny_patch16_224", "the gradients of single examples"),
+        ("semi-share=1.0", "0 of the"),
+        ("transfer-to=nothing", "transfer-to"),
+        ("defense=VisualMixer", "defense is 'VisualMixer'; allowed: 'ATS'"),
+        ("momentum=1.0", "momentum is 1.0; allowed: 0 or more, below 1"),
+    ],
+)
+def test_bad_values_end_before_any_work_with_the_key(tmp_path: Path, setting: str, message: str) -> None:
+    code, told = search(*(word for one in (*TINY, setting) for word in ("-s", one)), "--out", str(tmp_path / "out"))
+    assert code == 2
+    assert message in told
+    assert "Traceback" not in told
+    assert not (tmp_path / "out").exists()
+
+
+def test_folders_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    words = [word for one in TINY for word in ("-s", one)]
+    (tmp_path / "file").write_text("")
+    assert search(*words, "--out", str(tmp_path / "file"))[0] == 2
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "photo.png").write_text("")
+    code, told = search(*words, "--out", str(tmp_path / "full"))
+    assert (code, "is not empty" in told) == (2, True)
+    code, told = search("--resume", str(tmp_path / "full"))
+    assert (code, "holds no search" in told) == (2, True)
+    code, told = search("--resume", str(tmp_path), "-s", "seed=1")
+    assert (code, "leave out CONFIG, -s and --out" in told) == (2, True)
+    code, told = search(str(tmp_path / "none.toml"))
+    assert (code, "cannot read" in told) == (2, True)
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("search*.toml")), ids=lambda path: path.name)
+def test_a_shipped_configuration_passes_the_checks(path: Path) -> None:
+    check(Search.from_mapping(tomllib.loads(path.read_text())))
+
+
+def test_a_search_says_what_it_does_and_what_to_do_with_the_result(tmp_path: Path) -> None:
+    config = tmp_path / "search.toml"
+    config.write_text("dataset = 'photos'\npolicies = 1\n")
+    code, told = search(str(config), *(word for one in TINY for word in ("-s", one)), "--out", str(tmp_path / "out"))
+    assert code == 0, told
+    result = json.loads((tmp_path / "out" / "policies.json").read_text())
+    for line in (
+        "training the semi-trained model",
+        "the identity: 0 of 1",
+        "policies: 3 of 3",
+        f": {result['policies']}",
+    ):
+        assert line in told
+    assert f'ATS(policies="{tmp_path / "out" / "policies.json"}")' in told.replace("\n", "")
+    code, told = search("--resume", str(tmp_path / "out"))
+    assert code == 0
+    assert "policies: 3 of 3" not in told, "nothing is scored twice"
+
+
+def test_too_few_policies_are_told_with_what_to_change(tmp_path: Path) -> None:
+    words = [word for one in (*TINY, "accuracy-threshold=-1") for word in ("-s", one)]
+    code, told = search(*words, "--out", str(tmp_path / "out"))
+    assert code == 3
+    assert "0 of 2 policies passed: lower accuracy-threshold (it is -1.0000)" in told
+
+
+def test_files_of_policies_that_are_none_are_refused_by_the_defence(tmp_path: Path) -> None:
+    path = tmp_path / "policies.json"
+    with pytest.raises(DefenseError, match=r"policies is '.*policies\.json': No such file"):
+        ATS(policies=str(path))
+    path.write_text("{}")
+    with pytest.raises(DefenseError, match="no result of fedveil search"):
+        ATS(policies=str(path))
+    path.write_text(json.dumps({"policies": "", "channels": 3}))
+    with pytest.raises(ValueError, match="the file of a search that found some"):
+        ATS(policies=str(path))
+    path.write_text(json.dumps({"policies": "3-1-7", "channels": 1}))
+    with pytest.raises(ValueError, match="channels is 3; allowed: 1, which"):
+        ATS(policies=str(path), channels=3)
+    assert ATS(policies=str(path)) == ATS(policies="3-1-7", channels=1)
+
+
+def test_a_run_refuses_policies_of_other_colours_before_it_starts(tmp_path: Path) -> None:
+    words = [
+        "run",
+        "-s",
+        "dataset=mnist-5k",
+        "-s",
+        "defenses=ATS(policies='3-1-7', channels=3)",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2
+    assert "was searched for images of 3 channels, and these have 1" in result.output
