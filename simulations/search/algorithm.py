@@ -14,7 +14,7 @@ from defenses.base import generator_for
 from defenses.transforms import LIBRARY
 from simulations.search.folder import CANDIDATE, IDENTITY, SINGLE, TRANSFER, Scored, SearchFolder
 from simulations.search.scorer import Scorer, semi_train
-from simulations.search.space import disjoint, effect, sample, text_of
+from simulations.search.space import disjoint, effect, overlap, sample, text_of
 from simulations.search.workers import score_all
 
 MOST_ROUNDS = 3
@@ -62,7 +62,7 @@ class PolicySearch:
         for _ in range(MOST_ROUNDS):
             candidates = list(itertools.islice(sampled, self.search.candidates))
             self._score(CANDIDATE, candidates, None if self.search.score_rejected else least, "policies")
-            chosen = disjoint([one.policy for one in self.passed(least)], self.search.policies)
+            chosen = disjoint([one.policy for one in self.passed(least)], self.search.policies, self.channels)
             if len(chosen) == self.search.policies or not candidates:
                 break
         if self.search.transfer_to:
@@ -103,7 +103,7 @@ class PolicySearch:
             if len(found) == (len(lengths) or self.search.policies):
                 break
             fits = not lengths or len(policy) == lengths[len(found)]
-            if fits and not any(set(policy) & set(other) for other in found):
+            if fits and not any(overlap(policy, other, self.channels) for other in found):
                 found.append(policy)
         return tuple(found)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,7 @@ def scatter(folder: SearchFolder, chosen: set[str], least: float | None) -> Mark
     if least is not None:
         at = frame.x(least)
         drawn.append(path([(at, frame.y.start), (at, frame.y.end)], "series", style="--c:var(--soft)"))
+    places = itertools.count()
     for one in sorted(every, key=lambda each: name(each) in chosen):
         mine = name(one) in chosen
         colour = "var(--none)" if not one.policy else "var(--d2)" if mine else "var(--d1)"
@@ -127,7 +129,9 @@ def scatter(folder: SearchFolder, chosen: set[str], least: float | None) -> Mark
             )
         )
         if mine or not one.policy:
-            drawn.append(text(x + 8, y + 4, name(one) if mine else "no policy", "label"))
+            # The best lie close together: their names go to one side and the other.
+            side, anchor = (-8, "end") if next(places) % 2 else (8, "start")
+            drawn.append(text(x + side, y + 4, name(one) if mine else "no policy", "label", anchor))
     return svg(WIDTH, HEIGHT, "Accuracy and privacy scores of the policies", drawn)
 
 

@@ -77,10 +77,18 @@ def text_of(policies: tuple[Policy, ...]) -> str:
     return "+".join("-".join(map(str, policy)) for policy in policies)
 
 
-def disjoint(policies: list[Policy], count: int) -> tuple[Policy, ...]:
-    """The first ``count`` policies of a list, best first, that share no transform with one before; fewer where there are none."""
+def disjoint(policies: list[Policy], count: int, channels: int) -> tuple[Policy, ...]:
+    """The first ``count`` policies of a list, best first, that share nothing with one before; fewer where there are none.
+
+    What does the same counts as the same, whatever its index: of the library's 50 transforms nine equalize.
+    """
     chosen: list[Policy] = []
     for policy in policies:
-        if len(chosen) < count and not any(set(policy) & set(other) for other in chosen):
+        if len(chosen) < count and not any(overlap(policy, other, channels) for other in chosen):
             chosen.append(policy)
     return tuple(chosen)
+
+
+def overlap(one: Policy, other: Policy, channels: int) -> bool:
+    """Whether two policies have a transform in common, by index or by effect."""
+    return bool(set(one) & set(other) or set(effect(one, channels)) & set(effect(other, channels)))

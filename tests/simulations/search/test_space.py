@@ -68,8 +68,10 @@ def test_samples_are_of_different_effect_depend_on_the_seed_and_end() -> None:
 
 def test_a_hybrid_takes_the_best_that_share_no_transform() -> None:
     ranked = [(3, 1, 7), (3, 9), (43, 18, 18), (2,)]
-    assert disjoint(ranked, 2) == ((3, 1, 7), (43, 18, 18))
-    assert disjoint(ranked, 5) == ((3, 1, 7), (43, 18, 18), (2,))
+    assert disjoint(ranked, 2, 3) == ((3, 1, 7), (43, 18, 18))
+    assert disjoint(ranked, 5, 3) == ((3, 1, 7), (43, 18, 18), (2,))
+    # 17, 22 and 9 all equalize; 39 does nothing, but a hybrid cannot name it twice.
+    assert disjoint([(17, 45, 1), (23, 22, 40), (9,), (21, 39), (5, 39)], 5, 3) == ((17, 45, 1), (21, 39))
     assert text_of(((3, 1, 7), (43, 18, 18))) == "3-1-7+43-18-18"
-    assert parse_policies(text_of(disjoint(ranked, 3))) == disjoint(ranked, 3)
+    assert parse_policies(text_of(disjoint(ranked, 3, 3))) == disjoint(ranked, 3, 3)
     assert text_of(()) == ""
