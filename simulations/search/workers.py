@@ -47,6 +47,8 @@ def _by_ray(
     search: Search,
     workers: int,
 ) -> Iterator[tuple[Policy, Scores]]:
+    # Under `uv run` Ray would start each worker by uv anew, in an environment of its own: half a minute each.
+    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     import ray
     import torch
 

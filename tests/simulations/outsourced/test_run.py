@@ -85,7 +85,9 @@ def test_every_pipeline_has_rows_of_every_kind(audited: Audited) -> None:
         by_round = {at: {row["metric"] for row in mine if row["round"] == at and not row["attack"]} for at in range(4)}
         uploaded = {"clients-failed", "upload-bytes", "upload-seconds", "uploaded-images"}
         evaluated, trained = {"test-accuracy", "test-loss"}, {"train-loss", "server-seconds"}
-        counted = {"counted-images", "windows-of-4", "vfe-sum-before", "vfe-sum-after"} if defense else set()
+        counted = (
+            {"counted-images", "windows-of-4", "vfe-sum-before", "vfe-sum-after", "log10-keys"} if defense else set()
+        )
         assert by_round[0] == evaluated
         assert by_round[1] == evaluated | trained | uploaded | counted
         assert by_round[2] == evaluated | trained
