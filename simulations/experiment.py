@@ -21,7 +21,7 @@ from defenses.registry import RegistryError
 from defenses.spec import SpecError, parse_pipelines
 from simulations.errors import ConfigError, require_known
 from simulations.scenarios.base import DEFAULT, scenario, scenarios
-from simulations.settings import SHARE, above, at_least, between, one_of, setting
+from simulations.settings import SHARE, above, at_least, between, check_values, key_of, one_of, setting
 from strategies.audit.adaptive import adaptive_attacks
 from strategies.audit.kinds import Kind
 
@@ -138,17 +138,7 @@ class Experiment:
     share_images: bool = setting(True, "clients send pictures of probed images for the report")
 
     def __post_init__(self) -> None:
-        for spec in fields(self):
-            value, key, check = getattr(self, spec.name), key_of(spec.name), spec.metadata["check"]
-            kind = type(spec.default)
-            if kind is float and type(value) is int:
-                object.__setattr__(self, spec.name, float(value))
-            elif type(value) is not kind:
-                raise ConfigError(
-                    f"{key} is {value!r} ({type(value).__name__}); expected {kind.__name__}, such as {spec.default!r}"
-                )
-            if check and not check(value):
-                raise ConfigError(f"{key} is {value!r}; allowed: {spec.metadata['allowed']}")
+        check_values(self)
         if self.scenario not in client_sides():
             raise ConfigError(
                 f"scenario is {self.scenario!r}, of which clients know nothing: its package must offer their side, too "
@@ -296,11 +286,6 @@ class Experiment:
         names = {spec.name for spec in fields(kind)} & {spec.name for spec in fields(self)}
         values = {name: getattr(self, name) for name in names}
         return kind(**values, pipeline=str(pipeline), owns_data=self.partition == "node")
-
-
-def key_of(name: str) -> str:
-    """The field's name as users write it."""
-    return name.replace("_", "-")
 
 
 def all_settings() -> dict[str, Field[Any]]:

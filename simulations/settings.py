@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import field, fields
 from typing import Any
 
 from simulations.errors import ConfigError
@@ -13,6 +13,30 @@ from simulations.errors import ConfigError
 def setting(default: Any, about: str, allowed: str = "", check: Callable[[Any], bool] | None = None) -> Any:
     """A field of an experiment: default, meaning, and what is allowed beyond its type."""
     return field(default=default, metadata={"about": about, "allowed": allowed, "check": check})
+
+
+def key_of(name: str) -> str:
+    """The field's name as users write it."""
+    return name.replace("_", "-")
+
+
+def check_values(settings: Any) -> None:
+    """Checks each field of a frozen dataclass of settings by its type and its own check; whole numbers become floats where asked.
+
+    Raises:
+        ConfigError: Naming the key, what came and what is allowed.
+    """
+    for spec in fields(settings):
+        value, key, check = getattr(settings, spec.name), key_of(spec.name), spec.metadata["check"]
+        kind = type(spec.default)
+        if kind is float and type(value) is int:
+            object.__setattr__(settings, spec.name, float(value))
+        elif type(value) is not kind:
+            raise ConfigError(
+                f"{key} is {value!r} ({type(value).__name__}); expected {kind.__name__}, such as {spec.default!r}"
+            )
+        if check and not check(value):
+            raise ConfigError(f"{key} is {value!r}; allowed: {spec.metadata['allowed']}")
 
 
 def at_least(minimum: float) -> dict[str, Any]:

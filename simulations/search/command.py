@@ -80,11 +80,11 @@ def search(
         )
     found = len(result["policies"].split("+")) if result["policies"] else 0
     if found < result["wanted"]:
-        console.print(
-            f"{found} of {result['wanted']} policies passed: lower accuracy-threshold (it is {result['accuracy_threshold']:.4f}), "
-            "raise accuracy-factor, or score more candidates",
-            soft_wrap=True, markup=False,
+        least = result["accuracy_threshold"]
+        advice = "raise longest, or ask for fewer" if least is None else (
+            f"lower accuracy-threshold (it is {least:.4f}), raise accuracy-factor, or score more candidates"
         )  # fmt: skip
+        console.print(f"{found} of {result['wanted']} policies passed: {advice}", soft_wrap=True, markup=False)
         raise typer.Exit(EXIT_TOO_FEW)
 
 

@@ -47,6 +47,7 @@ class ExampleGradients:
     """
 
     def __init__(self, model: nn.Module) -> None:
+        self._bytes: dict[torch.Size, int] = {}
         self.model = copy.deepcopy(model).requires_grad_(True).eval()
         self.layers = {
             name: layer
@@ -92,8 +93,10 @@ class ExampleGradients:
         Returns:
             (I, J - 1), or (I, J) with ``starts``, in [-1, 1]; 0 where a gradient vanishes.
         """
-        first = self.bytes_per_example(points[0, :1], targets[:1]) * points.shape[1]
-        size = max(1, MOST_BYTES // first)
+        shape = points.shape[2:]
+        if shape not in self._bytes:  # it takes a pass
+            self._bytes[shape] = self.bytes_per_example(points[0, :1], targets[:1])
+        size = max(1, MOST_BYTES // (self._bytes[shape] * points.shape[1]))
         found = []
         for at in range(0, len(points), size):
             part = slice(at, at + size)

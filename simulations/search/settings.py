@@ -13,9 +13,8 @@ from clients.models.classifiers import model_names
 from clients.outsourced.plan import OutsourcedPlan
 from clients.task import WholeModelPlan
 from simulations.errors import ConfigError, require_known
-from simulations.experiment import key_of
 from simulations.search.space import LONGEST, size_of_space
-from simulations.settings import SHARE, above, at_least, between, milestone, one_of, setting
+from simulations.settings import SHARE, above, at_least, between, check_values, key_of, milestone, one_of, setting
 
 AUTO = "auto"
 
@@ -77,17 +76,7 @@ class Search:
     ray_address: str = setting("", "a running Ray cluster, as `ray start` prints it; empty: this machine")
 
     def __post_init__(self) -> None:
-        for spec in fields(self):
-            value, key, check = getattr(self, spec.name), key_of(spec.name), spec.metadata["check"]
-            kind = type(spec.default)
-            if kind is float and type(value) is int:
-                object.__setattr__(self, spec.name, float(value))
-            elif type(value) is not kind:
-                raise ConfigError(
-                    f"{key} is {value!r} ({type(value).__name__}); expected {kind.__name__}, such as {spec.default!r}"
-                )
-            if check and not check(value):
-                raise ConfigError(f"{key} is {value!r}; allowed: {spec.metadata['allowed']}")
+        check_values(self)
         for key, name in (("dataset", self.dataset), ("transfer-to", self.transfer_to)):
             if name or key == "dataset":
                 require_known(key, name.partition(":")[0], dataset_names())

@@ -14,11 +14,12 @@ from typer.testing import CliRunner
 from defenses import Blur
 from simulations.cli import EXIT_ATTACKS_FAILED, app, tell_failures
 from simulations.errors import ConfigError
-from simulations.experiment import Experiment, all_settings, key_of
+from simulations.experiment import Experiment, all_settings
 from simulations.run_directory import read_lines
 from simulations.scenarios.base import scenarios
 from simulations.search.settings import Search
 from simulations.server_app import run_experiment
+from simulations.settings import key_of
 from tests.local_grid import LocalGrid
 from tests.simulations.report.report_run import demo_rows, row, write_run
 

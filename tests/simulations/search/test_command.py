@@ -108,6 +108,13 @@ def test_too_few_policies_are_told_with_what_to_change(tmp_path: Path) -> None:
     assert "0 of 2 policies passed: lower accuracy-threshold (it is -1.0000)" in told
 
 
+def test_too_few_random_policies_are_told_too(tmp_path: Path) -> None:
+    """One transform each, none of which is in two: there are fewer effects than policies asked for with so many in common."""
+    words = [word for one in (*TINY, "sampler=random", "policies=16", "longest=3") for word in ("-s", one)]
+    code, told = search(*words, "--out", str(tmp_path / "out"))
+    assert (code, "of 16 policies passed: raise longest, or ask for fewer" in told) == (3, True)
+
+
 def test_files_of_policies_that_are_none_are_refused_by_the_defence(tmp_path: Path) -> None:
     path = tmp_path / "policies.json"
     with pytest.raises(DefenseError, match=r"policies is '.*policies\.json': No such file"):
