@@ -102,6 +102,7 @@ class STAdam(TrainingDefense):
         gamma: Decay of the second moment.
         epsilon: Added to the root of the second moment.
         weight_decay: Decoupled weight decay.
+        bias_correction: Divide both moments by what they lack at the start: Adam, which the paper compares with.
     """
 
     learning_rate: float = 1e-3
@@ -109,6 +110,7 @@ class STAdam(TrainingDefense):
     gamma: float = 0.999
     epsilon: float = 1e-8
     weight_decay: float = 0.0
+    bias_correction: bool = False
 
     source: ClassVar[str] = "Li et al., You Can Use But Cannot Recognize (VisualMixer), NDSS 2024, IV-E"
     replaces_optimizer: ClassVar[bool] = True
@@ -122,10 +124,12 @@ class STAdam(TrainingDefense):
             require(is_number(value) and 0 <= value < 1, self, name, "a number in [0, 1)")
         decays = is_number(self.weight_decay) and 0 <= self.weight_decay < math.inf
         require(decays, self, "weight_decay", "a finite number >= 0")
+        require(isinstance(self.bias_correction, bool), self, "bias_correction", "True or False")
 
     def protect_training(self, training: Training, generator: torch.Generator) -> Training:
         """Replaces the optimizer by one over the same parameters in the same groups."""
-        optimizer = STAdamOptimizer(
+        kind = torch.optim.AdamW if self.bias_correction else STAdamOptimizer
+        optimizer = kind(
             [{"params": group["params"]} for group in training.optimizer.param_groups],
             lr=self.learning_rate,
             betas=(self.beta, self.gamma),

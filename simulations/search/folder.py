@@ -31,6 +31,14 @@ from simulations.search.settings import Search
 IDENTITY, SINGLE, CANDIDATE, TRANSFER = "identity", "single", "candidate", "transfer"
 """Why a policy was scored: as it is the bar, for the picture of all transforms, for Algorithm 1, on the other data set."""
 
+AUDITED = [
+    'probe-attacks = "InvertingGradients(); InvertingGradients() | PolicyInversion()"',
+    'update-attacks = ""',
+    "adaptive = false",
+    'labels = "known"',
+]
+"""How the result is attacked: as in the paper's tables, and by the attack that undoes policies."""
+
 
 @dataclass(frozen=True)
 class Scored:
@@ -170,8 +178,12 @@ class SearchFolder:
         named["defenses"] = "; ".join(
             repr(ATS(policies=text, channels=result["channels"])) for text in [result["policies"], *result["random"]]
         )
-        lines = (
+        lines = [
             f"{key} = {json.dumps(value)}" for key, value in named.items() if value not in ("", 0) or key == "seed"
+        ]
+        about = (
+            "# `fedveil run audit.toml --out audit`: what attacks recover under the policies that were found, and under random\n"
+            "# ones of the same lengths. `fedveil search --resume` then shows it on the page of the search."
         )
-        about = "# `fedveil run audit.toml`: what an attack recovers under the policies that were found, and under random ones."
+        lines += AUDITED
         return "\n".join([about, *lines]) + "\n"

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.grad import conv2d_weight
 
+from simulations.search.folding import FoldedConv, fold
+
 MOST_BYTES = 1 << 27
 """Of what a pass keeps and of one layer's gradients: larger pieces are no faster."""
 
@@ -65,6 +67,12 @@ class ExampleGradients:
                     f"the gradients of single examples by layer {name!r} ({type(layer).__name__}) are not known here; those by "
                     "Conv2d with padding by zeros, Linear, GroupNorm, LayerNorm and BatchNorm are"
                 )
+        self._passing = fold(self.model)
+        self._layers = {
+            name: layer
+            for name, layer in self._passing.named_modules()
+            if isinstance(layer, FoldedConv) or (name in self.layers and not isinstance(layer, nn.Identity))
+        }
 
     def of(self, images: Tensor, targets: Tensor) -> Iterator[Tensor]:
         """The gradients of single examples, one parameter tensor after the other.
@@ -137,14 +145,16 @@ class ExampleGradients:
                     )
                 given[name], made[name] = inputs[0].detach(), output
 
-            hooks.append(self.layers[name].register_forward_hook(hook))
+            hooks.append(self._layers[name].register_forward_hook(hook))
 
         hooks: list[torch.utils.hooks.RemovableHandle] = []
         try:
-            for name in self.layers:
+            for name in self._layers:
                 watch(name)
             with torch.enable_grad():
-                loss = F.cross_entropy(self.model(images), targets, reduction="sum")
+                # The weights of folded layers know of no gradients: those by what layers make hang from the images.
+                logits = self._passing(images.detach().requires_grad_())
+                loss = F.cross_entropy(logits, targets, reduction="sum")
         finally:
             for one in hooks:
                 one.remove()
@@ -152,7 +162,7 @@ class ExampleGradients:
         found = dict(zip(made, torch.autograd.grad(loss, list(made.values()), allow_unused=True), strict=True))
         del loss
         made.clear()
-        for name, layer in self.layers.items():
+        for name, layer in self._layers.items():
             returned = found.pop(name, None)
             if returned is None:  # the loss does not depend on it
                 continue
@@ -163,9 +173,10 @@ class ExampleGradients:
         held, largest = 0, 0
         for layer, passed in self._passes(images, targets):
             held += passed.given.numel() + passed.returned.numel()
-            weight = sum(parameter.numel() for parameter in layer.parameters(recurse=False))
-            area = passed.returned[0, 0].numel() if isinstance(layer, nn.Conv2d) else 1
-            largest = max(largest, weight + (layer.weight[0].numel() * area if isinstance(layer, nn.Conv2d) else 0))
+            own = layer.conv if isinstance(layer, FoldedConv) else layer
+            weight = sum(parameter.numel() for parameter in own.parameters(recurse=False))
+            unfolded = own.weight[0].numel() * passed.returned[0, 0].numel() if isinstance(own, nn.Conv2d) else 0
+            largest = max(largest, weight + unfolded)
         return 4 * (held // len(images) + largest)
 
 
@@ -196,7 +207,9 @@ def _of_images(rows: Tensor, images: int) -> Tensor:
 
 def _compared(rows: Tensor) -> tuple[Tensor, Tensor]:
     """(I, J, numbers) -> products with the last of each image (I, J - 1), and squared norms (I, J)."""
-    return (rows[:, :-1] @ rows[:, -1].unsqueeze(2)).squeeze(2), torch.linalg.vector_norm(rows, dim=2).square()
+    # One product for each image: bmm is many times slower with a single column.
+    dots = torch.stack([(of[:-1] @ of[-1:].T).squeeze(1) for of in rows])
+    return dots, torch.linalg.vector_norm(rows, dim=2).square()
 
 
 @dataclass(frozen=True)
@@ -215,6 +228,9 @@ class _Last:
 def _gradients(layer: nn.Module, passed: _Passed) -> Iterator[Tensor]:
     """(B, *shape) for each parameter tensor of a layer, the weight first."""
     given, returned = passed.given, passed.returned
+    if isinstance(layer, FoldedConv):
+        yield from layer.gradients(_convolution(layer.conv, given, returned), _sum(returned, (2, 3)))
+        return
     if isinstance(layer, nn.Conv2d):
         yield _convolution(layer, given, returned)
         over: tuple[int, ...] = (2, 3)

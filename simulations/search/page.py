@@ -14,8 +14,9 @@ from defenses.transforms import LIBRARY
 from simulations.report.drawing.charts import Scale, bounds, marker, path, svg, text, ticks
 from simulations.report.drawing.figures import Frame
 from simulations.report.page.style import CSS
-from simulations.report.text import fixed, plain
+from simulations.report.text import decibel, fixed, plain
 from simulations.run_directory import write_atomically
+from simulations.search.attacked import read_attacked
 from simulations.search.folder import CANDIDATE, IDENTITY, SINGLE, TRANSFER, Scored, SearchFolder
 from simulations.search.space import text_of
 
@@ -33,7 +34,8 @@ def write_page(folder: SearchFolder, result: Mapping[str, Any]) -> Path:
         identity=folder.scored.get((IDENTITY, ())), chosen=[one for one in candidates if name(one) in chosen],
         best=best(candidates, result["accuracy_threshold"])[:20], ways=ways(folder, chosen), singles=single_scores(folder),
         scatter=scatter(folder, chosen, result["accuracy_threshold"]), transfers=folder.of(TRANSFER), name=name, words=words,
-        number=lambda value: fixed(value, 4), seconds=sum(one.scores.seconds for one in folder.scored.values()),
+        number=lambda value: fixed(value, 4), attacked=read_attacked(folder.path, result), share=share,
+        levels=levels, seconds=sum(one.scores.seconds for one in folder.scored.values()),
     )  # fmt: skip
     write_atomically(folder.path / "search.html", rendered)
     return folder.path / "search.html"
@@ -50,6 +52,16 @@ def words(one: Scored) -> str:
         ", then ".join(f"{LIBRARY[index].name} {LIBRARY[index].level}" for index in one.policy)
         or "leaves images as they are"
     )
+
+
+def share(value: float | None) -> str:
+    """In per cent."""
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def levels(values: tuple[float | None, float | None]) -> str:
+    """PSNR on the initial and on the final model."""
+    return " / ".join("-" if value is None else decibel(value) for value in values)
 
 
 def best(candidates: Sequence[Scored], least: float | None) -> list[Scored]:
@@ -166,10 +178,22 @@ TEMPLATE = (
 {%- if result.accuracy_threshold is not none %} {{ number(result.accuracy_threshold) }}{% endif %}.
 A low privacy score means that gradients say little about the way to the image; it is a proxy, measured on {{ search.images }}
 images with a model trained on {{ "%g"|format(100 * search.semi_share) }} % of the training images. Whether an attack fails is for
-<code>fedveil run</code> to say.</p>
+<code>fedveil run audit.toml --out audit</code> (in this folder) to say{% if not attacked %}; then <code>fedveil search
+--resume</code> shows here what it found{% endif %}.</p>
 {% if chosen %}
 <section id="result"><header><h2>Chosen</h2><p>The most private policies that pass and share no transform.</p></header>
 {{ table(([identity] if identity else []) + chosen) }}</section>
+{% endif %}
+{% if attacked %}
+<section id="attacked"><header><h2>Attacked</h2><p>{{ attacked.verdicts|join(" ") }} Seeds
+{{ attacked.seeds|join(", ") }}; {{ attacked.images }} attacked images for each hybrid; the initial / the final model; PSNR in dB, means
+over images, of the strongest attack that knows no policies, and of the strongest that does.</p></header>
+<div class="wide"><table><tr><th>Policies</th><th>Accuracy</th><th>To the transformed image</th><th>To the original</th>
+<th>Knowing the policies, to the original</th></tr>
+{% for one in [attacked.none, attacked.found] + attacked.random|list %}
+<tr><td>{{ one.policies or "none" }}{% if one is sameas attacked.found %} (found){% endif %}</td><td>{{ share(one.accuracy) }}</td>
+<td>{{ levels(one.seen) }}</td><td>{{ levels(one.own) }}</td><td>{{ levels(one.knowing) }}</td></tr>
+{% endfor %}</table></div></section>
 {% endif %}
 {% if ways %}
 <section id="ways"><header><h2>Gradient similarity</h2><p>Mean over images of the cosine between the gradient at a point on the way

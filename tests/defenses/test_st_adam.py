@@ -122,3 +122,22 @@ def test_the_defence_replaces_the_optimizer_and_nothing_else():
     assert {(g["lr"], g["betas"], g["weight_decay"]) for g in groups} == {(0.01, (0.8, 0.9), 0.1)}
     assert (protected.model, protected.loader, protected.loss) == (model, loader, training.loss)
     assert all(torch.equal(weights[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_with_bias_correction_it_is_adam():
+    """The paper's baseline: a first step of the rate itself, where ST-Adam's is root ten of it."""
+    steps = {}
+    for corrected in (False, True):
+        model = nn.Linear(3, 1, bias=False)
+        weight = model.weight.detach().clone()
+        training = Training(
+            model, torch.optim.SGD(model.parameters(), lr=1.0), DataLoader(TensorDataset(torch.zeros(1))), None, 1, 1
+        )
+        optimizer = (
+            STAdam(learning_rate=0.01, bias_correction=corrected).protect_training(training, generator_for(0)).optimizer
+        )
+        model(torch.tensor([[1.0, -2.0, 3.0]])).sum().backward()
+        optimizer.step()
+        steps[corrected] = (model.weight - weight).detach()
+    torch.testing.assert_close(steps[True], torch.tensor([[-0.01, 0.01, -0.01]]), rtol=1e-4, atol=0)
+    torch.testing.assert_close(steps[False], steps[True] * 10**0.5, rtol=1e-4, atol=0)

@@ -1,0 +1,146 @@
+"""Prints the tables of a study from runs that differ in their seeds alone: means over seeds, and differences with their intervals.
+
+    for seed in 0 1 2; do fedveil run simulations/configs/vm_optimizers.toml -s seed=$seed --out runs/optimizers-$seed; done
+    python benchmarks/over_seeds.py runs/optimizers-*
+
+The first table has a line a defence: accuracy as deployed after the last round, the difference to no defence with its 95 % interval
+(Student's t over the seeds, whose splits, models and images differ), how much accuracy still changed in the last quarter of the
+rounds, and the strongest attack against the original, with its PSNR over all images of all seeds. The second has a line an attack
+and attacked model, against the original and against the transformed image. Marked are * not validated and ^ upper bounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from audit_tables import attack, number, picked, table, when
+
+from simulations.report.analysis.control import validate
+from simulations.report.analysis.rows import read_rows
+from simulations.report.analysis.score import Score, interval
+from simulations.report.analysis.study import Cell, Study, split
+from simulations.report.analysis.summary import Line, summarise
+from simulations.rows import Row
+
+FREE = {"seed", "output-dir", "resume", "experiment"}
+"""Settings that may differ between the runs."""
+
+
+def read(runs: Sequence[Path]) -> tuple[Study, list[Line]]:
+    """One study of all runs.
+
+    Raises:
+        SystemExit: When they differ in more than their seeds, or a file has lines that are no rows.
+    """
+    rows: list[Row] = []
+    first: dict[str, object] = {}
+    config: dict[str, object] = {}
+    for run in runs:
+        found, notes = read_rows(run / "rows.jsonl")
+        if notes:
+            raise SystemExit(f"{run}: {notes}")
+        config = json.loads((run / "config.json").read_text())
+        settings = {key: value for key, value in config["config"].items() if key not in FREE}  # type: ignore[attr-defined]
+        first = first or settings
+        if different := sorted(key for key in first.keys() | settings.keys() if first.get(key) != settings.get(key)):
+            raise SystemExit(
+                f"{run} and {runs[0]} differ in {', '.join(different)}; they may differ in their seeds only"
+            )
+        rows += found
+    (study,) = split(validate(rows), config["pipelines"])  # type: ignore[arg-type]
+    return study, summarise(study, config.get("defenses", {}))  # type: ignore[arg-type]
+
+
+def percent(score: Score | None) -> str:
+    """A share with its interval."""
+    if score is None or score.mean is None:
+        return "-"
+    ends = (
+        f" ({100 * score.low:.1f} to {100 * score.high:.1f})"
+        if score.low is not None and score.high is not None
+        else ""
+    )
+    return f"{100 * score.mean:.1f}{ends}"
+
+
+def difference(line: Line, plain: Line) -> str:
+    """In points: mean over the seeds that both have, and the interval of that mean."""
+    own, base = (one.deployed.by_seed if one.deployed else {} for one in (line, plain))
+    each = [100 * (own[seed] - base[seed]) for seed in sorted(own.keys() & base.keys())]
+    if line is plain or not each:
+        return "-"
+    low, high = interval(each)
+    ends = f" ({low:+.1f} to {high:+.1f})" if low is not None and high is not None else ""
+    return f"{sum(each) / len(each):+.1f}{ends}"
+
+
+def change(study: Study, line: Line) -> str:
+    """Points by which the mean accuracy changed in the last quarter of the rounds; near 0 where training is done."""
+    reference = "transformed" if line.protected else "original"
+    series = {
+        at: s.mean for at, s in study.series(line.defense, "test-accuracy", reference).items() if s.mean is not None
+    }
+    if line.round is None or line.round not in series:
+        return "-"
+    before = max((at for at in series if at <= round(0.75 * line.round)), default=None)
+    return "-" if before is None else f"{100 * (series[line.round] - series[before]):+.1f}"
+
+
+def defences(study: Study, lines: Sequence[Line]) -> str:
+    """The first table."""
+    header = [
+        "defence", "accuracy, %", "less none, points", "last quarter, points", "strongest attack", "PSNR, dB", "n", "picked out", "AUC",
+    ]  # fmt: skip
+    found = []
+    for line in lines:
+        best, member = line.strongest, line.membership
+        psnr = best.psnr if best else None
+        found.append([
+            f"`{line.defense}`" if line.defense else "none", percent(line.deployed), difference(line, lines[0]),
+            change(study, line),
+            f"{attack([best])}, {when(best)}" if best else "-", number(best, "psnr", "original", 1) if best else "-",
+            str(psnr.n) if psnr else "-", picked(best) if best else "-",
+            f"{member.mean('membership-auc'):.2f}" if member and member.mean("membership-auc") is not None else "-",
+        ])  # fmt: skip
+    return table(header, found)
+
+
+def attacks(study: Study) -> str:
+    """The second table."""
+    header = ["defence", "attack", "attacked", "n", "to the original, dB", "to the transformed image, dB", "picked out"]
+    blind = [cell for cell in study.null_cells if not cell.defense and ("psnr", "original") in cell.scores]
+    last = blind[0].round if blind else None
+    found = []
+    for cell in (*study.cells, *(cell for cell in blind if cell.round == last)):
+        if ("psnr", "original") not in cell.scores:
+            continue
+        name = cell.attack.rpartition(":")[2] if ":" in cell.attack else attack([cell])
+        found.append([
+            f"`{cell.defense}`" if cell.defense else "none", name, when(cell), str(cell.scores["psnr", "original"].n),
+            number(cell, "psnr", "original", 1), number(cell, "psnr", "transformed", 1), picked(cell),
+        ])  # fmt: skip
+    return table(header, found)
+
+
+def about(study: Study, cells: Iterable[Cell]) -> str:
+    """A line on what was run."""
+    validated = sum(cell.status == "ok" for cell in cells)
+    return f"seeds {', '.join(map(str, study.seeds))}; {validated} of {len(study.cells)} attacked cells are validated"
+
+
+def main() -> None:
+    """Prints both tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path, nargs="+", help="folders of finished runs, alike but for the seed")
+    arguments = parser.parse_args()
+    study, lines = read(arguments.runs)
+    print(about(study, study.cells), end="\n\n")
+    print(defences(study, lines), end="\n\n")
+    print(attacks(study))
+
+
+if __name__ == "__main__":
+    main()

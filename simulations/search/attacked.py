@@ -1,0 +1,143 @@
+"""What a run of ``audit.toml`` says of a search: did attacks and accuracy bear out what the scores promised?"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from defenses.ats import ATS
+from simulations.report.analysis.control import validate
+from simulations.report.analysis.rows import read_rows
+from simulations.report.analysis.study import Cell, Study, split
+from simulations.report.analysis.summary import is_adaptive, summarise
+from simulations.report.text import decibel
+
+FOLDER = "audit"
+"""Where the run is looked for, in the folder of the search."""
+
+MOST_LOST = 3.0
+"""Points of accuracy that a policy may cost."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One hybrid in the run.
+
+    Attributes:
+        policies: Its text; "" without a policy.
+        accuracy: Test accuracy after the last round, in [0, 1]; None where the run has not come so far.
+        drop: Accuracy lost against no policy.
+        seen: (initial, final model) -> PSNR in dB to the transformed image of the strongest attack that knows no policies; None
+            where nothing was scored.
+        own: The same to the original.
+        knowing: The same to the original, of the strongest attack that knows the policies.
+    """
+
+    policies: str
+    accuracy: float | None
+    drop: float | None
+    seen: tuple[float | None, float | None]
+    own: tuple[float | None, float | None]
+    knowing: tuple[float | None, float | None]
+
+    @property
+    def strongest(self) -> float | None:
+        """The higher of ``seen``."""
+        return max((value for value in self.seen if value is not None), default=None)
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """Found, none and random beside each other.
+
+    Attributes:
+        none: Without a policy.
+        found: The result of the search.
+        random: Hybrids of the same lengths that nobody searched.
+        images: Attacked images of each.
+        seeds: Of the run.
+    """
+
+    none: Outcome
+    found: Outcome
+    random: tuple[Outcome, ...]
+    images: int
+    seeds: tuple[int, ...]
+
+    @property
+    def verdicts(self) -> list[str]:
+        """Whether the search kept its promises, with the numbers."""
+        told = []
+        others = [value for one in self.random if (value := one.strongest) is not None]
+        if self.found.strongest is not None and others:
+            mean = statistics.fmean(others)
+            lower = sum(value < self.found.strongest for value in others)
+            told.append(
+                f"The strongest attack that knows no policies reaches {decibel(self.found.strongest)} dB to the transformed image: "
+                f"{'below' if self.found.strongest < mean else 'not below'} the mean of {len(others)} random hybrids, "
+                f"{decibel(mean)} dB; {lower} of them are lower still."
+            )
+        if self.found.drop is not None:
+            lost = 100 * self.found.drop
+            drops = [100 * one.drop for one in self.random if one.drop is not None]
+            beside = f" (the random hybrids cost {statistics.fmean(drops):.1f} in the mean)" if drops else ""
+            within = "within" if lost <= MOST_LOST else "not within"
+            told.append(f"It costs {lost:.1f} points of accuracy{beside}: {within} {MOST_LOST:g} points of no policy.")
+        return told
+
+
+def read_attacked(folder: Path, result: Mapping[str, Any]) -> Attacked | None:
+    """What the run in ``folder/audit`` found; None where there is none with the hybrid that was found."""
+    path = folder / FOLDER
+    try:
+        config = json.loads((path / "config.json").read_text())
+        rows, _ = read_rows(path / "rows.jsonl")
+        studies = split(validate(rows), config["pipelines"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if len(studies) != 1:
+        return None
+    study = studies[0]
+    texts = {
+        repr(ATS(policies=text, channels=result["channels"])): text for text in [result["policies"], *result["random"]]
+    }
+    known = config.get("defenses", {})
+    outcomes = {
+        texts.get(line.defense, ""): _outcome(study, texts.get(line.defense, ""), line.defense, known, line)
+        for line in summarise(study, known)
+        if not line.defense or line.defense in texts
+    }
+    if "" not in outcomes or result["policies"] not in outcomes:
+        return None
+    images = max((score.n for cell in study.cells if (score := cell.scores.get(("psnr", "original")))), default=0)
+    random = tuple(outcomes[text] for text in result["random"] if text in outcomes)
+    return Attacked(outcomes[""], outcomes[result["policies"]], random, images, study.seeds)
+
+
+def _outcome(study: Study, policies: str, defense: str, known: Mapping[str, Any], line: Any) -> Outcome:
+    cells = [cell for cell in study.cells_of(defense) if not cell.is_upper_bound]
+    blind = [cell for cell in cells if not is_adaptive(cell, known.get(defense))]
+    knowing = [cell for cell in cells if is_adaptive(cell, known.get(defense))]
+    accuracy = line.deployed.mean if line.deployed else None
+    return Outcome(
+        policies,
+        accuracy,
+        line.drop,
+        _highest(blind, "transformed"),
+        _highest(blind, "original"),
+        _highest(knowing, "original"),
+    )
+
+
+def _highest(cells: Sequence[Cell], reference: str) -> tuple[float | None, float | None]:
+    """(initial, final model): the highest mean PSNR."""
+    found: dict[bool, list[float]] = {False: [], True: []}
+    for cell in cells:
+        if (value := cell.mean("psnr", reference)) is not None:
+            found[cell.final].append(value)
+    first, last = (max(found[final], default=None) for final in (False, True))
+    return first, last

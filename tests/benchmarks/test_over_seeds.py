@@ -1,0 +1,80 @@
+"""The tables of a study over several seeds, from runs whose numbers are known."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from simulations.rows import Row
+from strategies.audit.threat_card import ThreatCard
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # scripts import each other as siblings
+import over_seeds
+
+PLAIN, MIXED = (0.80, 0.84, 0.79), (0.78, 0.80, 0.79)
+MIXER = "VisualMixer()"
+
+
+def run(path: Path, seed: int, rate: float = 0.1) -> Path:
+    """A finished run of two defences, eight rounds, one attack."""
+    path.mkdir()
+    rows = []
+    for defense, final in (("", PLAIN[seed]), (MIXER, MIXED[seed])):
+        shared = {
+            "experiment": "e",
+            "dataset": "photos",
+            "model": "cnn",
+            "scenario": "federated",
+            "seed": seed,
+            "defense": defense,
+        }
+        rows += [
+            Row(metric="test-accuracy", reference="original", value=final - 0.01 * (8 - at), n=100, round=at, **shared)
+            for at in range(1, 9)
+        ]
+        card = ThreatCard(observation="one-step probe")
+        rows.append(
+            Row(
+                metric="psnr",
+                reference="original",
+                value=20.0 + seed,
+                n=8,
+                attack="DLG()",
+                round=1,
+                card=card,
+                **shared,
+            )
+        )
+    (path / "rows.jsonl").write_text("".join(row.to_json() + "\n" for row in rows))
+    config = {"config": {"seed": seed, "learning-rate": rate}, "pipelines": ["", MIXER], "defenses": {}}
+    (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
+def cells(table: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+
+
+def test_differences_are_paired_and_their_interval_is_student_s(tmp_path: Path) -> None:
+    study, lines = over_seeds.read([run(tmp_path / str(seed), seed) for seed in range(3)])
+    plain, mixed = cells(over_seeds.defences(study, lines))
+    each = 100 * (np.array(MIXED) - np.array(PLAIN))
+    low, high = stats.t.interval(0.95, 2, each.mean(), stats.sem(each))
+    assert plain[2] == "-"
+    assert mixed[2] == f"{each.mean():+.1f} ({low:+.1f} to {high:+.1f})"
+    assert mixed[1].startswith(f"{100 * np.mean(MIXED):.1f} (")
+    assert mixed[3] == "+2.0"  # a point a round, rounds 6 to 8
+    assert mixed[6] == "24"
+    assert "21.0" in mixed[5]
+    assert over_seeds.about(study, study.cells).startswith("seeds 0, 1, 2;")
+
+
+def test_runs_that_differ_in_more_than_the_seed_are_refused(tmp_path: Path) -> None:
+    runs = [run(tmp_path / "a", 0), run(tmp_path / "b", 1, rate=0.2)]
+    with pytest.raises(SystemExit, match="differ in learning-rate"):
+        over_seeds.read(runs)

@@ -1,0 +1,93 @@
+"""What the page of a search says of the run that attacked its result."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from defenses import ATS
+from simulations.rows import Row
+from simulations.search.attacked import FOLDER, Attacked, read_attacked
+from strategies.audit.threat_card import ThreatCard
+
+RESULT = {"policies": "1-2+3", "random": ["4-5+6", "7-8+9"], "channels": 3}
+KNOWING = "InvertingGradients() | PolicyInversion()"
+
+
+def rows(policies: str, accuracy: float, seen: tuple[float, float], knowing: float) -> list[Row]:
+    """Accuracy after round 2, and what two attacks recover from the initial and from the final model."""
+    shared: dict[str, Any] = {
+        "experiment": "audit", "scenario": "federated", "dataset": "photos", "model": "cnn",
+        "defense": repr(ATS(policies=policies, channels=3)) if policies else "",
+    }  # fmt: skip
+    found = [Row(metric="test-accuracy", reference="original", value=accuracy, n=100, round=2, **shared)]
+    for at, final, value in ((1, False, seen[0]), (3, True, seen[1])):
+        card = ThreatCard(observation="one-step probe")
+        for attack, height in (("InvertingGradients()", value), (KNOWING, knowing)):
+            about = shared | {"attack": attack, "round": at, "final": final, "card": card, "n": 16}
+            found += [
+                Row(metric="psnr", reference="transformed", value=height, **about),
+                Row(metric="psnr", reference="original", value=height - 1, **about),
+            ]
+    return found
+
+
+def written(path: Path, found: dict[str, tuple[float, float]], accuracy: float) -> Path:
+    """A search's folder with a run beside it: the found hybrid's PSNR and accuracy vary, the others' do not."""
+    (path / FOLDER).mkdir(parents=True)
+    every = rows("", 0.8, (20.0, 19.0), 21.0)
+    for policies in ("1-2+3", "4-5+6", "7-8+9"):
+        mine = found.get(policies, (14.0, 18.0))
+        every += rows(policies, accuracy if policies == "1-2+3" else 0.5, mine, 30.0)
+    defenses = {row.defense: {"adaptive_attacks": ["PolicyInversion"]} for row in every if row.defense}
+    config = {"pipelines": ["", *defenses], "defenses": defenses}
+    (path / FOLDER / "config.json").write_text(json.dumps(config))
+    (path / FOLDER / "rows.jsonl").write_text("".join(row.to_json() + "\n" for row in every))
+    return path
+
+
+def read(path: Path) -> Attacked:
+    found = read_attacked(path, RESULT)
+    assert found is not None
+    return found
+
+
+def test_numbers_are_those_of_the_run_and_the_attack_that_knows_stands_apart(tmp_path: Path) -> None:
+    found = read(written(tmp_path, {"1-2+3": (13.0, 12.0)}, 0.78))
+    assert found.found.seen == (13.0, 12.0)
+    assert found.found.own == (12.0, 11.0)
+    assert found.found.knowing == (29.0, 29.0)
+    assert [one.policies for one in found.random] == ["4-5+6", "7-8+9"]
+    assert (found.none.accuracy, found.found.accuracy, found.images) == (0.8, 0.78, 16)
+
+
+@pytest.mark.parametrize(
+    ("seen", "accuracy", "judged", "lost"),
+    [
+        (
+            (13.0, 12.0), 0.78, ("13.0 dB", "below the mean of 2 random hybrids, 18.0 dB; 0 of them"), ("2.0 points", "within 3")
+        ),
+        (
+            (13.0, 18.5), 0.7, ("18.5 dB", "not below the mean of 2 random hybrids, 18.0 dB; 2 of them"), ("10.0 points", "not within 3")
+        ),
+    ],
+)  # fmt: skip
+def test_both_promises_are_judged(
+    tmp_path: Path, seen: tuple[float, float], accuracy: float, judged: tuple[str, str], lost: tuple[str, str]
+) -> None:
+    first, second = read(written(tmp_path, {"1-2+3": seen}, accuracy)).verdicts
+    assert f"{judged[0]} to the transformed image: {judged[1]} are lower still" in first
+    assert second == (
+        f"It costs {lost[0]} of accuracy (the random hybrids cost 30.0 in the mean): {lost[1]} points of no policy."
+    )
+
+
+def test_without_a_run_of_this_result_nothing_is_said(tmp_path: Path) -> None:
+    assert read_attacked(tmp_path, RESULT) is None
+    folder = written(tmp_path / "other", {}, 0.5)
+    assert read_attacked(folder, RESULT | {"policies": "11"}) is None
+    (folder / FOLDER / "config.json").write_text("{")
+    assert read_attacked(folder, RESULT) is None
