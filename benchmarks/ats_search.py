@@ -35,8 +35,8 @@ POLICIES = ((3, 1, 7), (43, 18, 18), (19, 1, 18))
 """The paper's two for ResNet20, and its random one."""
 PAPERS_CANDIDATES = 1500
 COLUMNS = (
-    "policy", "loop, s", "loops side by side, s", "batched, s", "floor, s", "loop / batched", "side by side / batched", "batched / floor",
-    "largest difference of an image's S_pri",
+    "policy", "loop, s", "loops side by side, s", "batched, s", "floor, s", "loop / batched", "side by side / batched",
+    "batched / floor", "largest difference of an image's S_pri",
 )  # fmt: skip
 
 

@@ -92,7 +92,8 @@ def change(study: Study, line: Line) -> str:
 def defences(study: Study, lines: Sequence[Line]) -> str:
     """The first table."""
     header = [
-        "defence", "accuracy, %", "less none, points", "last quarter, points", "strongest attack", "PSNR, dB", "n", "picked out", "AUC",
+        "defence", "accuracy, %", "less none, points", "last quarter, points", "strongest attack", "PSNR, dB", "n",
+        "picked out", "AUC",
     ]  # fmt: skip
     found = []
     for line in lines:

@@ -186,8 +186,8 @@ images with a model trained on {{ "%g"|format(100 * search.semi_share) }} % of t
 {% endif %}
 {% if attacked %}
 <section id="attacked"><header><h2>Attacked</h2><p>{{ attacked.verdicts|join(" ") }} Seeds
-{{ attacked.seeds|join(", ") }}; {{ attacked.images }} attacked images for each hybrid; the initial / the final model; PSNR in dB, means
-over images, of the strongest attack that knows no policies, and of the strongest that does.</p></header>
+{{ attacked.seeds|join(", ") }}; {{ attacked.images }} attacked images for each hybrid; the initial / the final model; PSNR in
+dB, means over images, of the strongest attack that knows no policies, and of the strongest that does.</p></header>
 <div class="wide"><table><tr><th>Policies</th><th>Accuracy</th><th>To the transformed image</th><th>To the original</th>
 <th>Knowing the policies, to the original</th></tr>
 {% for one in [attacked.none, attacked.found] + attacked.random|list %}

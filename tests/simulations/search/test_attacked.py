@@ -71,7 +71,8 @@ def test_numbers_are_those_of_the_run_and_the_attack_that_knows_stands_apart(tmp
             (13.0, 12.0), 0.78, ("13.0 dB", "below the mean of 2 random hybrids, 18.0 dB; 0 of them"), ("2.0 points", "within 3")
         ),
         (
-            (13.0, 18.5), 0.7, ("18.5 dB", "not below the mean of 2 random hybrids, 18.0 dB; 2 of them"), ("10.0 points", "not within 3")
+            (13.0, 18.5), 0.7, ("18.5 dB", "not below the mean of 2 random hybrids, 18.0 dB; 2 of them"),
+            ("10.0 points", "not within 3")
         ),
     ],
 )  # fmt: skip
