@@ -13,7 +13,7 @@ from defenses.ats import ATS
 from simulations.report.analysis.control import validate
 from simulations.report.analysis.rows import read_rows
 from simulations.report.analysis.study import Cell, Study, split
-from simulations.report.analysis.summary import is_adaptive, summarise
+from simulations.report.analysis.summary import Line, is_adaptive, summarise
 from simulations.report.text import decibel
 
 FOLDER = "audit"
@@ -106,8 +106,9 @@ def read_attacked(folder: Path, result: Mapping[str, Any]) -> Attacked | None:
         repr(ATS(policies=text, channels=result["channels"])): text for text in [result["policies"], *result["random"]]
     }
     known = config.get("defenses", {})
+    about = next((known[defense] for defense in texts if defense in known), None)  # alike for all policies
     outcomes = {
-        texts.get(line.defense, ""): _outcome(study, texts.get(line.defense, ""), line.defense, known, line)
+        texts.get(line.defense, ""): _outcome(study, texts.get(line.defense, ""), line, about)
         for line in summarise(study, known)
         if not line.defense or line.defense in texts
     }
@@ -118,10 +119,10 @@ def read_attacked(folder: Path, result: Mapping[str, Any]) -> Attacked | None:
     return Attacked(outcomes[""], outcomes[result["policies"]], random, images, study.seeds)
 
 
-def _outcome(study: Study, policies: str, defense: str, known: Mapping[str, Any], line: Any) -> Outcome:
-    cells = [cell for cell in study.cells_of(defense) if not cell.is_upper_bound]
-    blind = [cell for cell in cells if not is_adaptive(cell, known.get(defense))]
-    knowing = [cell for cell in cells if is_adaptive(cell, known.get(defense))]
+def _outcome(study: Study, policies: str, line: Line, about: Any) -> Outcome:
+    cells = [cell for cell in study.cells_of(line.defense) if not cell.is_upper_bound]
+    blind = [cell for cell in cells if not is_adaptive(cell, about)]
+    knowing = [cell for cell in cells if is_adaptive(cell, about)]
     accuracy = line.deployed.mean if line.deployed else None
     return Outcome(
         policies,

@@ -28,6 +28,7 @@ from simulations.search.scorer import Scorer, score_positions, semi_positions, s
 from simulations.search.settings import Search
 from simulations.search.space import disjoint, effect
 from tests.simulations.report.report_run import Page
+from tests.simulations.search.test_attacked import written
 
 SMALL = Search(
     dataset="photos", model="cnn", images=3, path_steps=3, accuracy_batches=2, semi_epochs=2, candidates=8, longest=2,
@@ -172,6 +173,19 @@ def test_the_page_shows_the_scores_and_the_three_pictures(whole: Whole) -> None:
     for one in result["scores"]:
         assert shown[one["policy"]].replace("\N{MINUS SIGN}", "-") == f"{one['privacy']:.4f}"
     assert [name for name, _ in page.tags].count("svg") == 3
+
+
+def test_the_page_shows_what_attacks_say_once_the_result_was_attacked(whole: Whole, tmp_path: Path) -> None:
+    result, folder = whole
+    text = write_page(folder, result).read_text()
+    assert 'id="attacked"' not in text
+    assert "fedveil run audit.toml --out audit" in text
+    attacked = SearchFolder(written(tmp_path, (13.0, 12.0), 0.78, result), folder.search, folder.scored)
+    page = Page(write_page(attacked, result).read_text())
+    shown = {one["Policies"][0]: one["To the transformed image"][0] for one in page.table("attacked")}
+    assert shown == {
+        "none": "20.0 / 19.0", f"{result['policies']} (found)": "13.0 / 12.0", **dict.fromkeys(result["random"], "14.0 / 18.0")
+    }  # fmt: skip
 
 
 def test_steps_are_told_with_the_best_so_far(tmp_path: Path) -> None:

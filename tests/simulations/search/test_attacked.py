@@ -35,13 +35,12 @@ def rows(policies: str, accuracy: float, seen: tuple[float, float], knowing: flo
     return found
 
 
-def written(path: Path, found: dict[str, tuple[float, float]], accuracy: float) -> Path:
+def written(path: Path, seen: tuple[float, float], accuracy: float, result: dict[str, Any] = RESULT) -> Path:
     """A search's folder with a run beside it: the found hybrid's PSNR and accuracy vary, the others' do not."""
     (path / FOLDER).mkdir(parents=True)
-    every = rows("", 0.8, (20.0, 19.0), 21.0)
-    for policies in ("1-2+3", "4-5+6", "7-8+9"):
-        mine = found.get(policies, (14.0, 18.0))
-        every += rows(policies, accuracy if policies == "1-2+3" else 0.5, mine, 30.0)
+    every = rows("", 0.8, (20.0, 19.0), 21.0) + rows(result["policies"], accuracy, seen, 30.0)
+    for policies in result["random"]:
+        every += rows(policies, 0.5, (14.0, 18.0), 30.0)
     defenses = {row.defense: {"adaptive_attacks": ["PolicyInversion"]} for row in every if row.defense}
     config = {"pipelines": ["", *defenses], "defenses": defenses}
     (path / FOLDER / "config.json").write_text(json.dumps(config))
@@ -56,7 +55,7 @@ def read(path: Path) -> Attacked:
 
 
 def test_numbers_are_those_of_the_run_and_the_attack_that_knows_stands_apart(tmp_path: Path) -> None:
-    found = read(written(tmp_path, {"1-2+3": (13.0, 12.0)}, 0.78))
+    found = read(written(tmp_path, (13.0, 12.0), 0.78))
     assert found.found.seen == (13.0, 12.0)
     assert found.found.own == (12.0, 11.0)
     assert found.found.knowing == (29.0, 29.0)
@@ -79,7 +78,7 @@ def test_numbers_are_those_of_the_run_and_the_attack_that_knows_stands_apart(tmp
 def test_both_promises_are_judged(
     tmp_path: Path, seen: tuple[float, float], accuracy: float, judged: tuple[str, str], lost: tuple[str, str]
 ) -> None:
-    first, second = read(written(tmp_path, {"1-2+3": seen}, accuracy)).verdicts
+    first, second = read(written(tmp_path, seen, accuracy)).verdicts
     assert f"{judged[0]} to the transformed image: {judged[1]} are lower still" in first
     assert second == (
         f"It costs {lost[0]} of accuracy (the random hybrids cost 30.0 in the mean): {lost[1]} points of no policy."
@@ -88,7 +87,7 @@ def test_both_promises_are_judged(
 
 def test_without_a_run_of_this_result_nothing_is_said(tmp_path: Path) -> None:
     assert read_attacked(tmp_path, RESULT) is None
-    folder = written(tmp_path / "other", {}, 0.5)
+    folder = written(tmp_path / "other", (14.0, 18.0), 0.5)
     assert read_attacked(folder, RESULT | {"policies": "11"}) is None
     (folder / FOLDER / "config.json").write_text("{")
     assert read_attacked(folder, RESULT) is None
