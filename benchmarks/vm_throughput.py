@@ -17,12 +17,12 @@ from collections.abc import Callable
 
 import torch
 import torchvision
-from opacus.validators import ModuleValidator
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 from visual_mixer import natural_images
 
+from clients.models.classifiers import build_model
 from defenses.base import Batch, Training, generator_for
 from defenses.dp_sgd import DPSGD
 from defenses.instahide import InstaHide
@@ -78,7 +78,9 @@ def arms(name: str, batch: Batch, defense: VisualMixer) -> dict[str, Step]:
         "InstaHide on the fly": sgd_step(model(name), lambda: mixing.protect_batch(batch, generator)),
     }
     if not name.startswith(("vit", "swin")):  # Opacus knows no gradients of their attention in torchvision's form
-        found["DP-SGD"] = private_step(ModuleValidator.fix(model(name)), batch)
+        shape = (3, *batch.images.shape[2:])
+        private = build_model(f"torchvision:{name}", num_classes=1000, input_shape=shape, norm="group")
+        found["DP-SGD"] = private_step(private, batch)
     return found
 
 
