@@ -36,7 +36,7 @@ AUDITED = [
     'update-attacks = ""',
     "adaptive = false",
 ]
-"""How the result is attacked: by the paper's attack, and by one that undoes policies. Labels are inferred: no server is told them."""
+"""How the result is attacked: by the paper's attack, and by one that undoes policies. Labels are inferred, as servers must."""
 
 
 @dataclass(frozen=True)
