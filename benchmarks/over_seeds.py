@@ -3,10 +3,11 @@
     for seed in 0 1 2; do fedveil run simulations/configs/vm_optimizers.toml -s seed=$seed --out runs/optimizers-$seed; done
     python benchmarks/over_seeds.py runs/optimizers-*
 
-The first table has a line a defence: accuracy as deployed after the last round, the difference to no defence with its 95 % interval
-(Student's t over the seeds, whose splits, models and images differ), how much accuracy still changed in the last quarter of the
-rounds, and the strongest attack against the original, with its PSNR over all images of all seeds. The second has a line an attack
-and attacked model, against the original and against the transformed image. Marked are * not validated and ^ upper bounds.
+The first table has a line a defence: accuracy as deployed after the last round; the difference to no defence (to the same training
+defence alone, where that ran) with its 95 % interval (Student's t over the seeds, whose splits, models and images differ); how much
+accuracy still changed in the last quarter of the rounds; and the strongest attack against the original, with its PSNR over all
+images of all seeds. The second has a line an attack and attacked model, against the original and against the transformed image.
+Marked are * not validated and ^ upper bounds.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from pathlib import Path
 
 from audit_tables import attack, number, picked, table, when
 
+from defenses.base import TrainingDefense
+from defenses.pipeline import Pipeline
+from defenses.spec import parse
 from simulations.report.analysis.control import validate
 from simulations.report.analysis.rows import read_rows
 from simulations.report.analysis.score import Score, interval
@@ -66,6 +70,13 @@ def percent(score: Score | None) -> str:
     return f"{100 * score.mean:.1f}{ends}"
 
 
+def baseline(line: Line, lines: Sequence[Line]) -> Line:
+    """What a defence is compared with: its own training defence alone where that ran (another optimizer is no merit), else none."""
+    stages = [stage for stage in parse(line.defense).defenses if isinstance(stage, TrainingDefense)]
+    alone = str(Pipeline(tuple(stages)))
+    return next((one for one in lines if one.defense == alone and one is not line), lines[0])
+
+
 def difference(line: Line, plain: Line) -> str:
     """In points: mean over the seeds that both have, and the interval of that mean."""
     own, base = (one.deployed.by_seed if one.deployed else {} for one in (line, plain))
@@ -92,7 +103,7 @@ def change(study: Study, line: Line) -> str:
 def defences(study: Study, lines: Sequence[Line]) -> str:
     """The first table."""
     header = [
-        "defence", "accuracy, %", "less none, points", "last quarter, points", "strongest attack", "PSNR, dB", "n",
+        "defence", "accuracy, %", "less plain, points", "last quarter, points", "strongest attack", "PSNR, dB", "n",
         "picked out", "AUC",
     ]  # fmt: skip
     found = []
@@ -100,7 +111,7 @@ def defences(study: Study, lines: Sequence[Line]) -> str:
         best, member = line.strongest, line.membership
         psnr = best.psnr if best else None
         found.append([
-            f"`{line.defense}`" if line.defense else "none", percent(line.deployed), difference(line, lines[0]),
+            f"`{line.defense}`" if line.defense else "none", percent(line.deployed), difference(line, baseline(line, lines)),
             change(study, line),
             f"{attack([best])}, {when(best)}" if best else "-", number(best, "psnr", "original", 1) if best else "-",
             str(psnr.n) if psnr else "-", picked(best) if best else "-",

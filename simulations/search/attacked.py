@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from defenses.ats import ATS
@@ -15,6 +15,7 @@ from simulations.report.analysis.rows import read_rows
 from simulations.report.analysis.study import Cell, Study, split
 from simulations.report.analysis.summary import Line, is_adaptive, summarise
 from simulations.report.text import decibel
+from simulations.search.folder import SHARED, SearchFolder
 
 FOLDER = "audit"
 """Where the run is looked for, in the folder of the search."""
@@ -55,23 +56,37 @@ class Attacked:
     """Found, none and random beside each other.
 
     Attributes:
+        validated: Whether an attack that knows no policies breaks the run without one; else its numbers say nothing of policies.
         none: Without a policy.
         found: The result of the search.
         random: Hybrids of the same lengths that nobody searched.
         images: Attacked images of each.
         seeds: Of the run.
+        tested: Test images of an accuracy.
     """
 
+    validated: bool
     none: Outcome
     found: Outcome
     random: tuple[Outcome, ...]
     images: int
     seeds: tuple[int, ...]
+    tested: int
+
+    @property
+    def half_width(self) -> float:
+        """Half the 95 % interval of the difference of two accuracies of about that height, in points."""
+        share = self.none.accuracy or 0.5
+        return 100 * 1.96 * math.sqrt(2 * share * (1 - share) / max(self.tested, 1))
 
     @property
     def verdicts(self) -> list[str]:
         """Whether the search kept its promises, with the numbers."""
-        told = []
+        told: list[str] = []
+        if not self.validated:
+            told.append(
+                "Not validated: the attack does not break the run without a policy either, and so says nothing of policies."
+            )
         others = [value for one in self.random if (value := one.strongest) is not None]
         if self.found.strongest is not None and others:
             mean = statistics.fmean(others)
@@ -86,22 +101,28 @@ class Attacked:
             drops = [100 * one.drop for one in self.random if one.drop is not None]
             beside = f" (the random hybrids cost {statistics.fmean(drops):.1f} in the mean)" if drops else ""
             within = "within" if lost <= MOST_LOST else "not within"
-            told.append(f"It costs {lost:.1f} points of accuracy{beside}: {within} {MOST_LOST:g} points of no policy.")
+            told.append(
+                f"It costs {lost:.1f} points of accuracy{beside}: {within} {MOST_LOST:g} points of no policy, on {self.tested} "
+                f"test images, whose 95 % interval is some {self.half_width:.0f} points to each side."
+            )
         return told
 
 
-def read_attacked(folder: Path, result: Mapping[str, Any]) -> Attacked | None:
-    """What the run in ``folder/audit`` found; None where there is none with the hybrid that was found."""
-    path = folder / FOLDER
+def read_attacked(folder: SearchFolder, result: Mapping[str, Any]) -> Attacked | str | None:
+    """What the run in the folder's ``audit`` found; a text that says why it is left out; None where there is none."""
+    path = folder.path / FOLDER
+    if not path.is_dir():
+        return None
     try:
         config = json.loads((path / "config.json").read_text())
         rows, _ = read_rows(path / "rows.jsonl")
-        studies = split(validate(rows), config["pipelines"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    if len(studies) != 1:
-        return None
-    study = studies[0]
+        (study,) = split(validate(rows), config["pipelines"])
+        settings = config["config"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"The run in {FOLDER} cannot be read: {error}."
+    mine = folder.search.to_mapping()
+    if other := [f"{key} {settings.get(key)!r}, not {mine[key]!r}" for key in SHARED if settings.get(key) != mine[key]]:
+        return f"The run in {FOLDER} is about something else: {', '.join(other)}."
     texts = {
         repr(ATS(policies=text, channels=result["channels"])): text for text in [result["policies"], *result["random"]]
     }
@@ -113,10 +134,15 @@ def read_attacked(folder: Path, result: Mapping[str, Any]) -> Attacked | None:
         if not line.defense or line.defense in texts
     }
     if "" not in outcomes or result["policies"] not in outcomes:
-        return None
+        return f"The run in {FOLDER} has not attacked {result['policies'] or 'anything'} and no policy beside it."
     images = max((score.n for cell in study.cells if (score := cell.scores.get(("psnr", "original")))), default=0)
+    tested = max((row.n for row in study.rows if row.metric == "test-accuracy" and row.attack == ""), default=0)
     random = tuple(outcomes[text] for text in result["random"] if text in outcomes)
-    return Attacked(outcomes[""], outcomes[result["policies"]], random, images, study.seeds)
+    validated = any(
+        cell.status == "ok" and cell.mean("psnr", "transformed") is not None and not is_adaptive(cell, about)
+        for cell in study.cells_of("")
+    )
+    return Attacked(validated, outcomes[""], outcomes[result["policies"]], random, images, study.seeds, tested)
 
 
 def _outcome(study: Study, policies: str, line: Line, about: Any) -> Outcome:

@@ -54,7 +54,7 @@ def search(
         with _Display(console) as display:
             result = PolicySearch(folder, display.show).run()
     except ConfigError as error:
-        fail(str(error))
+        fail(f"{error}\nwhat was scored is kept; continue with: fedveil search --resume {folder.path}")
     except KeyboardInterrupt:
         console.print(f"\nstopped; continue with: fedveil search --resume {folder.path}", soft_wrap=True, markup=False)
         raise typer.Exit(130) from None
@@ -122,7 +122,7 @@ class _Display:
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"))
         self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._row = self._bar.add_task("starting", total=None, note="")
-        self._what, self._since, self._before, self._told = "", 0.0, 0, 0.0
+        self._what, self._since, self._before, self._done, self._told = "", 0.0, 0, 0, 0.0
 
     def __enter__(self) -> _Display:
         self._bar.start()
@@ -134,8 +134,9 @@ class _Display:
     def show(self, step: Step) -> None:
         """Shows a step."""
         now = time.monotonic()
-        if step.what != self._what:
+        if step.what != self._what or step.done < self._done:  # another step, or the next round of candidates
             self._what, self._since, self._before = step.what, now, step.done
+        self._done = step.done
         left = seconds_left(now - self._since, step.done, self._before, step.total)
         note = f"{step.done} of {step.total}" if step.total else ""
         note += (

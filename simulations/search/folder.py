@@ -31,12 +31,17 @@ from simulations.search.settings import Search
 IDENTITY, SINGLE, CANDIDATE, TRANSFER = "identity", "single", "candidate", "transfer"
 """Why a policy was scored: as it is the bar, for the picture of all transforms, for Algorithm 1, on the other data set."""
 
+SHARED = ("dataset", "data-dir", "image-size", "train-limit", "model", "width", "norm")
+"""Settings that a search and the run that attacks its result have in common."""
+
 AUDITED = [
     'probe-attacks = "InvertingGradients(); InvertingGradients() | PolicyInversion()"',
     'update-attacks = ""',
+    'probe-mode = "eval"',
     "adaptive = false",
 ]
-"""How the result is attacked: by the paper's attack, and by one that undoes policies. Labels are inferred, as servers must."""
+"""How the result is attacked: by the run's usual inversion, as the paper in eval mode, and by one that undoes policies. Labels are
+inferred, as servers must."""
 
 
 @dataclass(frozen=True)
@@ -170,10 +175,7 @@ class SearchFolder:
     def _audit(self, result: Mapping[str, Any]) -> str:
         """Settings of a run that attacks what was found, and the random hybrids beside it."""
         known = self.search.to_mapping()
-        named = {
-            name: known[name]
-            for name in ("dataset", "data-dir", "image-size", "train-limit", "model", "width", "norm", "seed")
-        }
+        named = {name: known[name] for name in (*SHARED, "seed")}
         named["defenses"] = "; ".join(
             repr(ATS(policies=text, channels=result["channels"])) for text in [result["policies"], *result["random"]]
         )

@@ -19,6 +19,9 @@ from torch.nn.grad import conv2d_weight
 
 from simulations.search.folding import FoldedConv, fold
 
+KNOWN = (nn.Conv2d, nn.Linear, nn.GroupNorm, nn.LayerNorm, nn.BatchNorm1d, nn.BatchNorm2d)
+"""Layers whose gradients are worked out here. What inherits from them may compute something else."""
+
 MOST_BYTES = 1 << 27
 """Of what a pass keeps and of one layer's gradients: larger pieces are no faster."""
 
@@ -57,10 +60,7 @@ class ExampleGradients:
             if next(layer.parameters(recurse=False), None) is not None
         }
         for name, layer in self.layers.items():
-            known = isinstance(
-                layer, nn.Conv2d | nn.Linear | nn.GroupNorm | nn.LayerNorm | nn.BatchNorm1d | nn.BatchNorm2d
-            )
-            if not known or (
+            if type(layer) not in KNOWN or (
                 isinstance(layer, nn.Conv2d) and (layer.padding_mode != "zeros" or isinstance(layer.padding, str))
             ):
                 raise GradientError(
@@ -73,6 +73,42 @@ class ExampleGradients:
             for name, layer in self._passing.named_modules()
             if isinstance(layer, FoldedConv) or (name in self.layers and not isinstance(layer, nn.Identity))
         }
+
+    def verify(self, shape: Sequence[int], classes: int) -> None:
+        """Compares with autograd, one random image after the other: a model may use its layers in ways that are not foreseen here.
+
+        Args:
+            shape: (C, H, W) of an image.
+            classes: Number of them.
+
+        Raises:
+            GradientError: When a gradient is another, or cannot be worked out.
+        """
+        generator = torch.Generator().manual_seed(0)
+        images = torch.randn(2, *shape, generator=generator).double()
+        targets = F.one_hot(torch.arange(2) % classes, classes).double()
+        exact = ExampleGradients(self.model.cpu().double())
+        parameters = [one for layer in exact.layers.values() for one in layer.parameters(recurse=False)]
+        try:
+            ours = list(exact.of(images, targets))
+            theirs = [
+                torch.autograd.grad(F.cross_entropy(exact.model(x[None]), y[None]), parameters, allow_unused=True)
+                for x, y in zip(images, targets, strict=True)
+            ]
+        except GradientError:
+            raise
+        except (RuntimeError, ValueError) as error:
+            raise GradientError(f"the gradients of single examples cannot be worked out here: {error}") from error
+        known = [torch.stack(column).flatten(1) for column in zip(*theirs, strict=True) if column[0] is not None]
+        alike = len(ours) == len(known) and all(
+            mine.shape == own.shape and torch.allclose(mine, own, rtol=1e-5, atol=1e-9)
+            for mine, own in zip(ours, known, strict=True)
+        )
+        if not alike:
+            raise GradientError(
+                "the gradients of single examples, as they are worked out here, are not those of autograd: the model uses its "
+                "layers, or their weights, outside of their own passes, or mixes the examples of a batch"
+            )
 
     def of(self, images: Tensor, targets: Tensor) -> Iterator[Tensor]:
         """The gradients of single examples, one parameter tensor after the other.

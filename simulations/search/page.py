@@ -34,7 +34,7 @@ def write_page(folder: SearchFolder, result: Mapping[str, Any]) -> Path:
         identity=folder.scored.get((IDENTITY, ())), chosen=[one for one in candidates if name(one) in chosen],
         best=best(candidates, result["accuracy_threshold"])[:20], ways=ways(folder, chosen), singles=single_scores(folder),
         scatter=scatter(folder, chosen, result["accuracy_threshold"]), transfers=folder.of(TRANSFER), name=name, words=words,
-        number=lambda value: fixed(value, 4), attacked=read_attacked(folder.path, result), share=share,
+        number=lambda value: fixed(value, 4), attacked=read_attacked(folder, result), share=share,
         levels=levels, seconds=sum(one.scores.seconds for one in folder.scored.values()),
     )  # fmt: skip
     write_atomically(folder.path / "search.html", rendered)
@@ -184,7 +184,9 @@ images with a model trained on {{ "%g"|format(100 * search.semi_share) }} % of t
 <section id="result"><header><h2>Chosen</h2><p>The most private policies that pass and share no transform.</p></header>
 {{ table(([identity] if identity else []) + chosen) }}</section>
 {% endif %}
-{% if attacked %}
+{% if attacked is string %}
+<section id="attacked"><header><h2>Attacked</h2><p>{{ attacked }}</p></header></section>
+{% elif attacked %}
 <section id="attacked"><header><h2>Attacked</h2><p>{{ attacked.verdicts|join(" ") }} Seeds
 {{ attacked.seeds|join(", ") }}; {{ attacked.images }} attacked images for each hybrid; the initial / the final model; PSNR in
 dB, means over images, of the strongest attack that knows no policies, and of the strongest that does.</p></header>

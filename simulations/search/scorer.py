@@ -116,7 +116,7 @@ class Scorer:
         return normalise(self._transformed(self.clean, policy, ("privacy", draw)).to(device()), self.card)
 
     def _transformed(self, images: Tensor, policy: Policy, key: tuple[str, int]) -> Tensor:
-        """Signs depend on the place alone, so that policies are compared on the same draws."""
+        """Signs depend on the place alone, so that policies of the same length are compared on the same draws."""
         if not policy:
             return images
         return transform_images(
@@ -191,6 +191,6 @@ def check(search: Search) -> None:
             score_positions(search, data)
             if data.num_classes < 2:
                 raise ConfigError(f"{plan.dataset} has one class, and S_acc compares images of different ones")
-            ExampleGradients(plan.build_model())
+            ExampleGradients(plan.build_model()).verify(DataCard.of(data).input_shape, data.num_classes)
         except (ValueError, OSError) as error:
             raise ConfigError(str(error)) from error

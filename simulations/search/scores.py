@@ -70,11 +70,12 @@ def accuracy_score(model: nn.Module, images: Tensor, reduction: str = "mean") ->
     centres rows by 1 / N, where only their own mean gives a correlation; its thresholds are of the sum, not of the mean.
 
     Args:
-        model: Randomly initialised.
+        model: Randomly initialised; scored in eval mode, in which no example depends on the others of its batch.
         images: (N, C, H, W), normalised, N of 2 or more, of different classes.
         reduction: "mean" or "sum" over the eigenvalues.
     """
     images = images.detach().requires_grad_()
+    model.eval()
     with torch.enable_grad():
         (rows,) = torch.autograd.grad(model(images).sum(), images)
     rows = rows.flatten(1).double()

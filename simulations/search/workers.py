@@ -60,7 +60,12 @@ def _by_ray(
     except (ConnectionError, ValueError) as error:
         raise ConfigError(f"ray-address is {search.ray_address!r}, and no cluster answers there: {error}") from error
     try:
-        remote: Any = ray.remote(_Worker).options(num_cpus=1, num_gpus=gpus / workers if gpus else 0, max_restarts=1)
+        if search.ray_address and not search.workers:  # the cluster's processors, not this machine's
+            known: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+            workers = max(1, min(int(known.get("CPU", 1)), len(policies)))
+        remote: Any = ray.remote(_Worker).options(
+            num_cpus=1, num_gpus=gpus / workers if gpus else 0, max_restarts=1, max_task_retries=1
+        )
         shared = [ray.put(one) for one in about]
         actors = [remote.remote(make, *shared) for _ in range(workers)]
         waiting, todo = {}, iter(policies)
@@ -74,6 +79,8 @@ def _by_ray(
             if (following := next(todo, None)) is not None:
                 waiting[actor.score.remote(following, least)] = (actor, following)
             yield policy, scores
+    except ray.exceptions.RayError as error:
+        raise ConfigError(f"a process that scores was lost twice, or the cluster: {error}") from error
     finally:
         ray.shutdown()
 

@@ -107,6 +107,14 @@ def test_the_semi_trained_model_is_that_of_the_seed_and_another_seed_s_search_is
     assert any(not torch.equal(other[name], tensor) for name, tensor in kept.items())
 
 
+def test_scores_repeat_where_layers_draw() -> None:
+    search = replace(SMALL, model="torchvision:mobilenet_v2", norm="batch")
+    scorer = Scorer(search, search.plan().build_model().state_dict())
+    first = scorer.accuracy(())
+    torch.rand(3)
+    assert scorer.accuracy(()) == first
+
+
 def test_the_result_is_what_clients_use(whole: Whole, tmp_path: Path) -> None:
     path = whole[1].keep_result(whole[0])
     defense = ATS(policies=str(path))

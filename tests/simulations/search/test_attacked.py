@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,46 +12,55 @@ import pytest
 from defenses import ATS
 from simulations.rows import Row
 from simulations.search.attacked import FOLDER, Attacked, read_attacked
+from simulations.search.folder import SHARED, SearchFolder
+from simulations.search.settings import Search
 from strategies.audit.threat_card import ThreatCard
 
+SEARCH = Search(dataset="photos", model="cnn")
 RESULT = {"policies": "1-2+3", "random": ["4-5+6", "7-8+9"], "channels": 3}
 KNOWING = "InvertingGradients() | PolicyInversion()"
 
 
-def rows(policies: str, accuracy: float, seen: tuple[float, float], knowing: float) -> list[Row]:
-    """Accuracy after round 2, and what two attacks recover from the initial and from the final model."""
+def rows(policies: str, accuracy: float, seen: tuple[float, float], knowing: float, mean: float = 10.0) -> list[Row]:
+    """Accuracy after round 2, and what two attacks recover from the initial and from the final model, beside the mean image."""
     shared: dict[str, Any] = {
         "experiment": "audit", "scenario": "federated", "dataset": "photos", "model": "cnn",
         "defense": repr(ATS(policies=policies, channels=3)) if policies else "",
     }  # fmt: skip
     found = [Row(metric="test-accuracy", reference="original", value=accuracy, n=100, round=2, **shared)]
     for at, final, value in ((1, False, seen[0]), (3, True, seen[1])):
-        card = ThreatCard(observation="one-step probe")
+        card = ThreatCard(observation="one-step probe", chance=0.01)
         for attack, height in (("InvertingGradients()", value), (KNOWING, knowing)):
             about = shared | {"attack": attack, "round": at, "final": final, "card": card, "n": 16}
             found += [
                 Row(metric="psnr", reference="transformed", value=height, **about),
-                Row(metric="psnr", reference="original", value=height - 1, **about),
+                Row(metric="psnr", reference="original", value=height - 1, ci_low=height - 2, ci_high=height, **about),
+                Row(metric="retrieval", reference="original", value=1.0, **about),
             ]
+        blind = shared | {"attack": "baseline:mean", "round": at, "final": final, "card": card, "n": 16}
+        found += [Row(metric="psnr", reference=of, value=mean, **blind) for of in ("original", "transformed")]
     return found
 
 
-def written(path: Path, seen: tuple[float, float], accuracy: float, result: dict[str, Any] = RESULT) -> Path:
-    """A search's folder with a run beside it: the found hybrid's PSNR and accuracy vary, the others' do not."""
+def written(
+    path: Path, seen: tuple[float, float], accuracy: float, result: dict[str, Any] = RESULT, mean: float = 10.0
+) -> Path:
+    """A search's folder with a run beside it: the found hybrid's PSNR and accuracy vary, and the mean image's; others' do not."""
     (path / FOLDER).mkdir(parents=True)
-    every = rows("", 0.8, (20.0, 19.0), 21.0) + rows(result["policies"], accuracy, seen, 30.0)
+    every = rows("", 0.8, (20.0, 19.0), 21.0, mean) + rows(result["policies"], accuracy, seen, 30.0)
     for policies in result["random"]:
         every += rows(policies, 0.5, (14.0, 18.0), 30.0)
     defenses = {row.defense: {"adaptive_attacks": ["PolicyInversion"]} for row in every if row.defense}
-    config = {"pipelines": ["", *defenses], "defenses": defenses}
+    settings = SEARCH.to_mapping()
+    config = {"pipelines": ["", *defenses], "defenses": defenses, "config": {key: settings[key] for key in SHARED}}
     (path / FOLDER / "config.json").write_text(json.dumps(config))
     (path / FOLDER / "rows.jsonl").write_text("".join(row.to_json() + "\n" for row in every))
     return path
 
 
 def read(path: Path) -> Attacked:
-    found = read_attacked(path, RESULT)
-    assert found is not None
+    found = read_attacked(SearchFolder(path, SEARCH), RESULT)
+    assert isinstance(found, Attacked)
     return found
 
 
@@ -80,14 +90,27 @@ def test_both_promises_are_judged(
 ) -> None:
     first, second = read(written(tmp_path, seen, accuracy)).verdicts
     assert f"{judged[0]} to the transformed image: {judged[1]} are lower still" in first
-    assert second == (
-        f"It costs {lost[0]} of accuracy (the random hybrids cost 30.0 in the mean): {lost[1]} points of no policy."
+    assert second.startswith(
+        f"It costs {lost[0]} of accuracy (the random hybrids cost 30.0 in the mean): {lost[1]} points of no policy, on 100 test"
     )
+    assert "some 11 points to each side" in second  # 1.96 sqrt(2 * 0.8 * 0.2 / 100)
 
 
-def test_without_a_run_of_this_result_nothing_is_said(tmp_path: Path) -> None:
-    assert read_attacked(tmp_path, RESULT) is None
-    folder = written(tmp_path / "other", (14.0, 18.0), 0.5)
-    assert read_attacked(folder, RESULT | {"policies": "11"}) is None
-    (folder / FOLDER / "config.json").write_text("{")
+def test_an_attack_that_does_not_break_the_run_without_a_policy_gives_no_verdict(tmp_path: Path) -> None:
+    found = read(written(tmp_path, (13.0, 12.0), 0.78))
+    assert found.validated
+    assert not replace(found, validated=False).verdicts[0].startswith("The strongest")
+    weak = written(tmp_path / "weak", (13.0, 12.0), 0.78, mean=25.0)
+    assert not read(weak).validated
+
+
+def test_a_run_of_something_else_is_left_out_with_the_reason(tmp_path: Path) -> None:
+    folder = SearchFolder(tmp_path, SEARCH)
     assert read_attacked(folder, RESULT) is None
+    written(tmp_path, (14.0, 18.0), 0.5)
+    other = read_attacked(folder, RESULT | {"policies": "11"})
+    assert other == "The run in audit has not attacked 11 and no policy beside it."
+    elsewhere = read_attacked(SearchFolder(tmp_path, replace(SEARCH, model="lenet")), RESULT)
+    assert elsewhere == "The run in audit is about something else: model 'cnn', not 'lenet'."
+    (tmp_path / FOLDER / "config.json").write_text("{")
+    assert "cannot be read" in str(read_attacked(folder, RESULT))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -151,6 +152,57 @@ def test_models_whose_examples_cannot_be_told_apart_are_refused() -> None:
     mixing = ExampleGradients(nn.Sequential(nn.Conv2d(1, 2, 1), norm, nn.Flatten(), nn.Linear(8, 3)))
     with pytest.raises(GradientError, match="mixes the examples"):
         list(mixing.of(torch.rand(2, 1, 2, 2), torch.eye(2, 3)))
+
+
+class Reused(nn.Module):
+    """Its weights act outside of their layer's own pass, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.last = nn.Conv2d(3, 3, 1), nn.Linear(3, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.last(F.conv2d(self.layer(images), self.layer.weight).mean((2, 3)))
+
+
+class Mixing(nn.Module):
+    """What an example gives depends on the others of its batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.last = nn.Linear(3 * 64, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.last((images - images.mean(0) / 2).flatten(1))
+
+
+class Inherited(nn.Conv2d):
+    """Computes something else than the layer that it inherits from."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return F.relu(super().forward(images))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_that_are_scored_agree_with_autograd(name: str) -> None:
+    ExampleGradients(MODELS[name]()).verify((3, 32, 32), 5)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (Reused, "are not those of autograd"),
+        (Mixing, "are not those of autograd"),
+        (Shared, "layer 'layer' is used twice"),
+        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(7, 5)), "cannot be worked out here"),
+        (lambda: nn.Sequential(Inherited(3, 5, 8), nn.Flatten()), r"\(Inherited\) are not known"),
+    ],
+)
+def test_models_whose_gradients_are_others_are_refused(make: Callable[[], nn.Module], message: str) -> None:
+    with pytest.raises(GradientError, match=message):
+        ExampleGradients(make()).verify((1, 2, 2) if make is Shared else (3, 8, 8), 4 if make is Shared else 5)
 
 
 def test_the_estimate_of_memory_grows_with_the_layers() -> None:

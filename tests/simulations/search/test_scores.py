@@ -74,13 +74,27 @@ def test_a_network_s_score_is_that_of_numpy() -> None:
     model = build_model("convnet", num_classes=10, input_shape=(3, 32, 32), width=4, norm="batch", seed=1).double()
     images = torch.randn(12, 3, 32, 32, generator=torch.Generator().manual_seed(0)).double()
     copy = images.clone().requires_grad_()
-    model(copy).sum().backward()
+    model.eval()(copy).sum().backward()
     correlation = np.corrcoef(copy.grad.flatten(1).numpy())  # type: ignore[union-attr]
     values = np.linalg.eigvalsh(correlation) + 1e-5
     expected = -np.sum(np.log(values) + 1 / values)
     assert accuracy_score(model, images, "sum") == pytest.approx(expected, rel=1e-7)
     assert accuracy_score(model, images) == pytest.approx(expected / 12, rel=1e-7)
     assert expected < -12
+
+
+def test_no_example_of_a_batch_changes_the_slopes_at_another() -> None:
+    """In train mode BatchNorm would: the score of a pair depends on nothing but the pair, whatever mode the model came in."""
+    model = build_model("resnet20", num_classes=10, input_shape=(3, 32, 32), norm="batch", seed=1).double().train()
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0)).double()
+    slopes = []
+    for image in images:
+        copy = image[None].clone().requires_grad_()
+        model.eval()(copy).sum().backward()
+        slopes.append(copy.grad.flatten())  # type: ignore[union-attr]
+    rho = float(np.corrcoef(torch.stack(slopes).numpy())[0, 1])
+    values = np.array([1 - rho, 1 + rho]) + 1e-5
+    assert accuracy_score(model.train(), images, "sum") == pytest.approx(-np.sum(np.log(values) + 1 / values), rel=1e-9)
 
 
 def curves_by_loop(model: nn.Module, protected: Tensor, noise: Tensor, targets: Tensor, steps: int) -> Tensor:
