@@ -1,10 +1,10 @@
 """What the privacy score of ATS says about attacks: its correlation with what inversion recovers, and where inversion is held up.
 
-``correlation``: random policies, each with S_pri and with the PSNR that a reduced InvertingGradients reaches on one-step updates of
-the semi-trained model, of other images than those of S_pri and with other signs (section 4.2 and Fig. 2 of the paper: Pearson r of
-0.697 for 100 policies and 2,500 iterations). ``layers``: the cosine between the gradient of what inversion has reconstructed and that of
-the protected image, of each parameter tensor, after more and more iterations (Fig. 6); every number of iterations is an attack of its
-own, with its own schedule of steps. A line is printed as soon as it is known.
+``correlation``: random policies, each with S_pri and with the PSNR that a reduced InvertingGradients reaches on one-step updates
+of the semi-trained model, of other images than those of S_pri and with other signs (section 4.2 and Fig. 2 of the paper: Pearson
+r of 0.697 for 100 policies and 2,500 iterations). ``layers``: the cosine between the gradient of what inversion has reconstructed
+and that of the protected image, of each parameter tensor, after more and more iterations (Fig. 6); every number of iterations is
+an attack of its own, with its own schedule of steps. A line is printed as soon as it is known.
 
     uv run python benchmarks/ats_scores.py correlation --policies 30 --iterations 300
     uv run python benchmarks/ats_scores.py layers
