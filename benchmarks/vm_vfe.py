@@ -32,6 +32,9 @@ def main() -> None:
     parser.add_argument("config", type=Path)
     parser.add_argument("--images", type=int, default=500)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument(
+        "--norm", choices=("window", "eq3"), default="window", help="of VFE: mean over windows, or Eq. 3 as printed"
+    )
     chosen = parser.parse_args()
     settings = tomllib.loads(chosen.config.read_text())
     data = load_dataset(settings["dataset"], data_dir=settings.get("data-dir", "")).train
@@ -43,7 +46,8 @@ def main() -> None:
             images = to_float(data.images[order])
             pipeline, key = parse(text), ("vfe", seed)
             batch = pipeline.protect_once(Batch(images, torch.ones(len(images), 1)), key)
-            means.append(float(vfe_image(pipeline.protect_batch(batch, key).images, WINDOW).mean()))
+            images = pipeline.protect_batch(batch, key).images
+            means.append(float(vfe_image(images, WINDOW, chosen.norm).mean()))
         low, high = interval(means)
         ends = f" ({low:.2f} to {high:.2f})" if low is not None and high is not None else ""
         lines.append([f"`{text}`" if text else "none", f"{statistics.fmean(means):.2f}{ends}"])

@@ -195,7 +195,7 @@ class VisualMixer(InputDefense):
         found = mixing_windows(images, levels)
         possible = found if len(found) == 1 else list(found)[1:]
         vfe = {"vfe-sum-before": total_vfe(images, levels), "vfe-sum-after": total_vfe(protected, levels)}
-        keys = log10_keys(images, levels) * (images.shape[1] if self.channels == "per-channel" else 1)
+        keys = log10_keys(images, levels, per_channel=self.channels == "per-channel")
         return {f"windows-of-{size}": found[size] for size in possible} | vfe | {"log10-keys": keys}
 
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:

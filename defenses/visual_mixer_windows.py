@@ -151,7 +151,7 @@ def total_vfe(images: Tensor, levels: list[Level]) -> float:
     )
 
 
-def log10_keys(images: Tensor, levels: list[Level]) -> float:
+def log10_keys(images: Tensor, levels: list[Level], *, per_channel: bool = False) -> float:
     """Decimal logarithm of the number of orders that one shuffle of all windows can have, added up over images.
 
     A window of n pixels has n! orders, and windows are shuffled independently: the product over them. The paper prints their sum,
@@ -161,12 +161,14 @@ def log10_keys(images: Tensor, levels: list[Level]) -> float:
     Args:
         images: (B, C, H, W).
         levels: As ``partition`` returns them.
+        per_channel: Channels are shuffled apart: each in which something moves has orders of its own. Else all have one.
     """
     total, (height, width) = 0.0, images.shape[-2:]
     for size, active in levels:
         pixels = window_sum(torch.ones(height, width, dtype=torch.float64), size)
-        mixing = (active & (vfe_map(images, size) > 0).any(1)).cpu()
-        total += float((torch.lgamma(pixels + 1) * mixing).sum()) / math.log(10)
+        moving = vfe_map(images, size) > 0  # (B, C, h, w)
+        orders = (moving.sum(1) if per_channel else moving.any(1)) * active
+        total += float((torch.lgamma(pixels + 1) * orders.cpu()).sum()) / math.log(10)
     return total
 
 

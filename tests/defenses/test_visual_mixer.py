@@ -138,6 +138,14 @@ def test_orders_are_counted_as_the_paper_s_example_has_them():
     assert totals == [pytest.approx(2 * 4 * math.log10(math.factorial(64))), pytest.approx(3 * totals[0])]
 
 
+def test_a_channel_of_one_colour_has_no_orders_of_its_own():
+    image = torch.full((1, 3, 8, 8), 0.3)
+    image[:, 1] = random_images(1, 1, 8, 8)[:, 0]
+    for how in ("spatial", "per-channel"):
+        totals = VisualMixer(8, 8, channels=how).totals(image, image)
+        assert totals["log10-keys"] == pytest.approx(math.log10(math.factorial(64)))
+
+
 def test_windows_at_an_edge_have_fewer_orders_and_those_of_one_colour_none():
     image = random_images(1, 1, 5, 3)  # windows of 4: 4 x 3 and 1 x 3 pixels
     levels = VisualMixer(4, 4).partition(image)
