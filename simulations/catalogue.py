@@ -19,8 +19,9 @@ from defenses.base import EdgeTrainingDefense, InputDefense, SmashedDefense, Tra
 from defenses.registry import DEFENSES
 from simulations.experiment import all_settings, owners
 from simulations.scenarios.base import scenarios
+from simulations.search.settings import keys as search_settings
 
-SECTIONS = ("scenarios", "defenses", "attacks", "datasets", "models", "settings")
+SECTIONS = ("scenarios", "defenses", "attacks", "datasets", "models", "settings", "search")
 _STAGES = {
     InputDefense: "images",
     TrainingDefense: "training",
@@ -39,6 +40,7 @@ def print_section(console: Console, section: str) -> None:
         "datasets": _datasets,
         "models": _models,
         "settings": _settings,
+        "search": _search,
     }
     console.print(f"\n[bold]{section}[/bold]")
     if not console.is_terminal:
@@ -89,10 +91,18 @@ def _models() -> Iterator[tuple[str, ...]]:
 def _settings() -> Iterator[tuple[str, ...]]:
     everywhere = len(scenarios())
     for key, spec in all_settings().items():
-        allowed = f" ({spec.metadata['allowed']})" if spec.metadata["allowed"] else ""
         of = owners(key)
-        whose = f"{', '.join(of)}: " if len(of) < everywhere else ""
-        yield key, whose + spec.metadata["about"] + allowed, f"default: {spec.default!r}"
+        yield _setting(key, spec, f"{', '.join(of)}: " if len(of) < everywhere else "")
+
+
+def _search() -> Iterator[tuple[str, ...]]:
+    """Settings of ``fedveil search``."""
+    yield from (_setting(key, spec) for key, spec in search_settings().items())
+
+
+def _setting(key: str, spec: Any, whose: str = "") -> tuple[str, ...]:
+    allowed = f" ({spec.metadata['allowed']})" if spec.metadata["allowed"] else ""
+    return key, whose + spec.metadata["about"] + allowed, f"default: {spec.default!r}"
 
 
 def _signature(name: str, cls: Any) -> str:
