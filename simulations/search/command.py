@@ -40,8 +40,8 @@ def search(
 ) -> None:
     """Searches policies for ATS that hide much and cost little accuracy, before any client trains.
 
-    Every setting is in `fedveil list search`. Writes policies.json, which `ATS(policies="DIR/policies.json")` reads, and a page about
-    the search.
+    Writes policies.json, which `ATS(policies="DIR/policies.json")` reads, and a page about the search. Every setting is in `fedveil
+    list search`.
 
     Exit codes: 0 when all went well, 2 for settings that cannot be run, 3 when fewer policies passed than were asked for, 130 when
     it was stopped.
