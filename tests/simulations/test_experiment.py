@@ -172,7 +172,7 @@ def test_list_names_everything_with_source() -> None:
     from defenses.registry import DEFENSES
 
     output = CliRunner().invoke(app, ["list"]).output
-    for name in [*DEFENSES, "InvertingGradients", "mnist-5k", "resnet20", "batch-size"]:
+    for name in [*DEFENSES, "InvertingGradients", "mnist-5k", "resnet20", "batch-size", "semi-share"]:
         assert name in output
     assert output.count("source: ") >= len(DEFENSES)
 
