@@ -109,7 +109,7 @@ def test_the_semi_trained_model_is_that_of_the_seed_and_another_seed_s_search_is
 
 def test_the_result_is_what_clients_use(whole: Whole, tmp_path: Path) -> None:
     path = whole[1].keep_result(whole[0])
-    defense = ATS(policies=str(path))
+    defense = ATS.read(path)
     assert defense == ATS(policies=whole[0]["policies"], channels=3)
     # Its text travels, and needs no file.
     assert parse(repr(defense)).defenses == (defense,)

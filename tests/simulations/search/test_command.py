@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from defenses import ATS
-from defenses.base import DefenseError
 from simulations.cli import app
 from simulations.search.scorer import check
 from simulations.search.settings import Search
@@ -113,22 +111,6 @@ def test_too_few_random_policies_are_told_too(tmp_path: Path) -> None:
     words = [word for one in (*TINY, "sampler=random", "policies=16", "longest=3") for word in ("-s", one)]
     code, told = search(*words, "--out", str(tmp_path / "out"))
     assert (code, "of 16 policies passed: raise longest, or ask for fewer" in told) == (3, True)
-
-
-def test_files_of_policies_that_are_none_are_refused_by_the_defence(tmp_path: Path) -> None:
-    path = tmp_path / "policies.json"
-    with pytest.raises(DefenseError, match=r"policies is '.*policies\.json': No such file"):
-        ATS(policies=str(path))
-    path.write_text("{}")
-    with pytest.raises(DefenseError, match="no result of fedveil search"):
-        ATS(policies=str(path))
-    path.write_text(json.dumps({"policies": "", "channels": 3}))
-    with pytest.raises(ValueError, match="the file of a search that found some"):
-        ATS(policies=str(path))
-    path.write_text(json.dumps({"policies": "3-1-7", "channels": 1}))
-    with pytest.raises(ValueError, match="channels is 3; allowed: 1, which"):
-        ATS(policies=str(path), channels=3)
-    assert ATS(policies=str(path)) == ATS(policies="3-1-7", channels=1)
 
 
 def test_a_run_refuses_policies_of_other_colours_before_it_starts(tmp_path: Path) -> None:
