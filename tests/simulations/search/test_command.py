@@ -47,6 +47,7 @@ def search(*words: str) -> tuple[int, str]:
         ("model=timm:vit_tiny_patch16_224", "the gradients of single examples"),
         ("semi-share=1.0", "0 of the"),
         ("transfer-to=nothing", "transfer-to"),
+        ("transfer-dir=digits", "transfer-dir is 'digits', and transfer-to names no data set"),
         ("defense=VisualMixer", "defense is 'VisualMixer'; allowed: 'ATS'"),
         ("momentum=1.0", "momentum is 1.0; allowed: 0 or more, below 1"),
     ],
@@ -57,6 +58,14 @@ def test_bad_values_end_before_any_work_with_the_key(tmp_path: Path, setting: st
     assert message in told
     assert "Traceback" not in told
     assert not (tmp_path / "out").exists()
+
+
+def test_too_few_images_are_those_of_the_set_that_lacks_them(tmp_path: Path) -> None:
+    """Of 4,000 digits and 1,200 photographs, a tenth of which the semi-trained models learn from."""
+    few = [word for one in ("images=1200", "dataset=mnist-5k", "transfer-to=photos") for word in ("-s", one)]
+    code, told = search(*few, "--out", str(tmp_path / "out"))
+    assert code == 2
+    assert "training images of photos are not the semi-trained model's" in told
 
 
 def test_folders_that_cannot_be_used_are_named(tmp_path: Path) -> None:
