@@ -19,7 +19,7 @@ from audit_tables import table
 
 from clients.data.datasets import load_dataset, to_float
 from defenses.base import Batch, generator_for
-from defenses.spec import parse
+from defenses.spec import parse_pipelines, read_files
 from defenses.vfe import vfe_image
 from simulations.report.analysis.score import interval
 
@@ -39,18 +39,18 @@ def main() -> None:
     settings = tomllib.loads(chosen.config.read_text())
     data = load_dataset(settings["dataset"], data_dir=settings.get("data-dir", "")).train
     lines = []
-    for text in ["", *(line.strip() for line in settings["defenses"].replace(";", "\n").splitlines() if line.strip())]:
+    for pipeline in parse_pipelines(read_files(settings["defenses"])):
         means = []
         for seed in chosen.seeds:
             order = torch.randperm(len(data), generator=generator_for("vfe", seed))[: chosen.images]
             images = to_float(data.images[order])
-            pipeline, key = parse(text), ("vfe", seed)
+            key = ("vfe", seed)
             batch = pipeline.protect_once(Batch(images, torch.ones(len(images), 1)), key)
             images = pipeline.protect_batch(batch, key).images
             means.append(float(vfe_image(images, WINDOW, chosen.norm).mean()))
         low, high = interval(means)
         ends = f" ({low:.2f} to {high:.2f})" if low is not None and high is not None else ""
-        lines.append([f"`{text}`" if text else "none", f"{statistics.fmean(means):.2f}{ends}"])
+        lines.append([f"`{pipeline}`" if pipeline.defenses else "none", f"{statistics.fmean(means):.2f}{ends}"])
     print(f"{settings['dataset']}, {chosen.images} images for each of the seeds {chosen.seeds}\n")
     print(table(["defence", "VFE (95 % interval over seeds)"], lines))
 

@@ -29,7 +29,7 @@ from defenses.patch_shuffle import BatchShuffle, PatchShuffle
 from defenses.pipeline import Pipeline
 from defenses.pruning import Pruning
 from defenses.registry import DEFENSES
-from defenses.spec import SpecError, parse, parse_pipelines
+from defenses.spec import SpecError, parse, parse_pipelines, read_files
 from defenses.spectral_shuffle import SpectralShuffle
 from defenses.st_adam import STAdam
 from defenses.visual_mixer import VisualMixer
@@ -67,6 +67,7 @@ __all__ = [
     "VisualMixer",
     "parse",
     "parse_pipelines",
+    "read_files",
 ]
 
 DEFENSES.add(globals())

@@ -6,7 +6,7 @@ import json
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -76,11 +76,11 @@ class ATS(InputDefense):
     in training but not in the first steps (Balunovic et al., ICLR 2022), so attack early as well.
 
     Args:
-        policies: Policies joined by "+"; they must not share transforms, the paper's condition for a hybrid (4.4). Or the path of
-            a ``policies.json`` that ``fedveil search`` wrote, in whose place the policies in it are kept, and shown.
+        policies: Policies joined by "+"; they must not share transforms, the paper's condition for a hybrid (4.4). Never a
+            file's name, which ``read`` takes: this text comes with messages, too, and would open files of whoever gets them.
         use_prob: Apply a transform with the probability of the AutoAugment policy that it comes from. The authors' code
             keeps these numbers and applies everything with certainty, the default here.
-        channels: Channels of the images that the policies were searched for, which a file says; 0: any.
+        channels: Channels of the images that the policies are meant for, those that they were searched on as a rule; 0: any.
     """
 
     policies: str = "3-1-7+43-18-18"
@@ -96,31 +96,52 @@ class ATS(InputDefense):
         require(isinstance(self.policies, str), self, "policies", form)
         require(self.channels in (0, 1, 3), self, "channels", "0 (any), 1 (grey) or 3 (colours)")
         if self.policies.endswith(FILE):
-            self._read(Path(self.policies))
+            raise DefenseError(
+                f"policies is {self.policies!r}, and files are read only where a person names them: by `fedveil run`, "
+                "`protect` and `attack`, in Python by ATS.read; elsewhere write what the file holds under policies and channels"
+            )
         try:
             parse_policies(self.policies)
         except ValueError as error:
             require(False, self, "policies", f"{form} ({error})")
         require(isinstance(self.use_prob, bool), self, "use_prob", "True or False")
 
-    def _read(self, path: Path) -> None:
-        """Takes the policies of a file in place of its path: clients on other machines do not have it."""
+    @classmethod
+    def read(cls, policies: str | Path, use_prob: bool = False, channels: int | None = None) -> Self:
+        """ATS with the policies of a file, which are kept in place of its name: other machines do not have it.
+
+        Args:
+            policies: Path of a ``policies.json`` that ``fedveil search`` wrote; a relative one starts at the working directory.
+            use_prob: See the class.
+            channels: See the class; None: what the file says. Another number, or 0, is for a transfer to other images.
+
+        Raises:
+            DefenseError: When the file cannot be read, is something else, or holds no policies.
+            ValueError: When ``channels`` is not allowed.
+        """
         try:
-            found = json.loads(path.read_text())
-            text, channels = str(found["policies"]), int(found["channels"])
+            found = json.loads(Path(policies).read_text())
+            text, searched = str(found["policies"]), int(found["channels"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             reason = error.strerror if isinstance(error, OSError) else f"it is no result of fedveil search ({error!r})"
-            raise DefenseError(f"ATS: policies is {self.policies!r}: {reason}") from error
-        require(text != "", self, "policies", "the file of a search that found some")
-        require(self.channels in (0, channels), self, "channels", f"{channels}, which {path} was searched for")
-        object.__setattr__(self, "policies", text)
-        object.__setattr__(self, "channels", channels)
+            raise DefenseError(f"policies is {str(policies)!r}: {reason}") from error
+        if not text:
+            raise DefenseError(f"policies is {str(policies)!r}: it is of a search that found none")
+        return cls(text, use_prob, searched if channels is None else channels)
+
+    @classmethod
+    def configured(cls, **given: Any) -> Self:
+        """As ``read`` where the policies are the name of a file."""
+        return cls.read(**given) if str(given.get("policies", "")).endswith(FILE) else cls(**given)
 
     def unfit(self, channels: int, height: int, width: int) -> str:
-        """Policies that were searched for images of other colours."""
+        """Policies that are meant for images of other colours."""
         if self.channels in (0, channels):
             return ""
-        return f"{self} was searched for images of {self.channels} channels, and these have {channels}: search policies for them"
+        return (
+            f"{self} was searched for images of {self.channels} channels, and these have {channels}: search policies for them, or "
+            f"write channels={channels} (0: any) beside the policies to use them all the same"
+        )
 
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Transforms the images; targets are unchanged."""

@@ -9,7 +9,7 @@ import functools
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -148,6 +148,18 @@ class Defense:
     always_shown: ClassVar[tuple[str, ...]] = ()
     adaptive_attacks: ClassVar[tuple[str, ...]] = ()
     caveat: ClassVar[str] = ""
+
+    @classmethod
+    def configured(cls, **given: Any) -> Self:
+        """The defence with arguments of a person's own configuration: the only ones that may name a file to be read.
+
+        ``defenses.spec.read_files`` calls it. ``__init__`` reads none: it takes texts of messages, too. The result's ``repr`` must
+        hold all that was read.
+
+        Raises:
+            ValueError: When they are not allowed, or a file cannot be read.
+        """
+        return cls(**given)
 
     def __repr__(self) -> str:
         return call_text(self)

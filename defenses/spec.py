@@ -1,6 +1,7 @@
 """Text <-> objects: ``VisualMixer(window_upper=8) | GaussianNoise(std=0.01)``, read with ``ast`` and literals only.
 
-Statements are separated by ``;`` or newlines, stages by ``|``. ``repr`` of a dataclass writes what ``parse`` reads.
+Statements are separated by ``;`` or newlines, stages by ``|``. ``repr`` of a dataclass writes what ``parse`` reads. Only
+``read_files`` opens files.
 """
 
 from __future__ import annotations
@@ -23,13 +24,22 @@ class SpecError(ValueError):
     """Text that names nothing we know, or gives an argument that is not allowed."""
 
 
-def parse_statements(text: str, registry: Names, what: str) -> list[list[Any]]:
+Make = Callable[[Any, Mapping[str, Any]], Any]
+"""(what a name calls, arguments) -> object."""
+
+
+def _call(kind: Any, given: Mapping[str, Any]) -> Any:
+    return kind(**given)
+
+
+def parse_statements(text: str, registry: Names, what: str, make: Make = _call) -> list[list[Any]]:
     """Reads ``A() | B(x=1); C()`` as ``[[A(), B(x=1)], [C()]]``.
 
     Args:
         text: The configuration text. Empty statements are skipped.
         registry: Allowed names and what they call.
         what: Kind of thing, for messages ("defence", "attack").
+        make: How an object is made.
 
     Raises:
         SpecError: Naming the text, what came and what is allowed.
@@ -44,7 +54,7 @@ def parse_statements(text: str, registry: Names, what: str) -> list[list[Any]]:
     for statement in tree.body:
         if not isinstance(statement, ast.Expr):
             raise SpecError(f"{what} text {ast.unparse(statement)!r}: expected Name(argument=value), not a statement")
-        statements.append([_build(node, registry, what) for node in _flatten(statement.value)])
+        statements.append([_build(node, registry, what, make) for node in _flatten(statement.value)])
     return statements
 
 
@@ -67,13 +77,27 @@ def parse_pipelines(text: str) -> list[Pipeline]:
     return list(dict.fromkeys([Pipeline(), *(Pipeline(tuple(stages)) for stages in statements)]))
 
 
+def read_files(text: str) -> str:
+    """The same pipelines in a text that names no files: what they hold stands in place of their names.
+
+    For a text that a person wrote, where it enters the program: relative paths start at the working directory. From there on only
+    the result travels and is kept. Texts of messages and of stored runs are ``parse``d, which opens nothing.
+
+    Raises:
+        SpecError: See ``parse_statements``; also when a file cannot be read.
+        DefenseError: When a chain is refused.
+    """
+    statements = parse_statements(text, DEFENSES, "defence", lambda kind, given: kind.configured(**given))
+    return "; ".join(str(Pipeline(tuple(stages))) for stages in statements)
+
+
 def _flatten(node: ast.expr) -> list[ast.expr]:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
         return [*_flatten(node.left), *_flatten(node.right)]
     return [node]
 
 
-def _build(node: ast.expr, registry: Names, what: str) -> Any:
+def _build(node: ast.expr, registry: Names, what: str, make: Make) -> Any:
     call = node if isinstance(node, ast.Call) else ast.Call(func=node, args=[], keywords=[])
     if not isinstance(call.func, ast.Name):
         raise SpecError(f"{what} {ast.unparse(node)!r}: expected Name(argument=value)")
@@ -93,7 +117,7 @@ def _build(node: ast.expr, registry: Names, what: str) -> Any:
             raise SpecError(f"{what} {name}: argument {keyword.arg!r} is given twice")
         given[keyword.arg] = _literal(keyword.value, name)
     try:
-        return registry[name](**given)
+        return make(registry[name], given)
     except (TypeError, ValueError) as error:
         raise SpecError(f"{what} {name}: {error}") from error
 

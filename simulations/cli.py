@@ -26,7 +26,7 @@ from simulations.recorded.request import DEFAULT_ATTACKS, Request
 from simulations.run_config import check_same
 from simulations.scenarios.base import scenario
 from simulations.search.command import search
-from simulations.words import errors, fail, read_toml, value_of
+from simulations.words import errors, fail, read_toml, self_contained, value_of
 
 app = typer.Typer(
     help="What a curious federated-learning server can see: train, attack, report.",
@@ -139,7 +139,7 @@ def attack(
             weights=weights, local=local, width=width, norm=norm, mean=mean, std=std, num_examples=num_examples,
             local_steps=local_steps, batch_size=batch_size, weight_decay=weight_decay, momentum=momentum,
             nesterov=nesterov, labels=labels, eval_mode=eval_mode, attacks="; ".join(attack or [DEFAULT_ATTACKS]),
-            auxiliary=auxiliary, data_dir=data_dir, defense=defense, truth=truth, seed=seed,
+            auxiliary=auxiliary, data_dir=data_dir, defense=self_contained(defense, "--defense"), truth=truth, seed=seed,
         )  # fmt: skip
         if (folder / "result.json").exists():
             raise ConfigError(f"--out {folder} already holds results; name another folder")
@@ -212,19 +212,21 @@ def _experiment(
     Raises:
         ConfigError: Naming the file or the key, what came and what is allowed.
     """
+    before: dict[str, Any] = {}
     if resume is not None:
         if config or out or clients:
             raise ConfigError("--resume takes the settings of the run itself: leave out CONFIG, --out and --clients")
-        values = _stored(resume)
-        values |= {"resume": True, "output-dir": str(resume.resolve())}
+        before = _stored(resume) | {"resume": True, "output-dir": str(resume.resolve())}
+        values: dict[str, Any] = {}
     else:
         values = read_toml(config) if config else {}
         folder = out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
         values |= {"output-dir": str(folder.resolve())} if out or "output-dir" not in values else {}
         values |= {"num-clients": clients} if clients else {}
-    before = dict(values)
     values |= dict(_pair(text) for text in settings)
-    experiment = Experiment.from_mapping(values)
+    if isinstance(values.get("defenses"), str):
+        values["defenses"] = self_contained(values["defenses"], "defenses")
+    experiment = Experiment.from_mapping(before | values)
     if resume is not None:
         check_same(experiment, before)
     return experiment if experiment.num_clients else replace(experiment, num_clients=DEFAULT_CLIENTS)

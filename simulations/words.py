@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from defenses.spec import read_files
 from simulations.errors import ConfigError
 
 errors = Console(stderr=True, highlight=False)
@@ -30,6 +31,20 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not text in UTF-8: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
+
+
+def self_contained(text: str, key: str) -> str:
+    """A person's text of defences, with what the files that it names hold in their place (``defenses.spec.read_files``).
+
+    Only this process is the person's: what it starts has other working directories, and other machines have other files.
+
+    Raises:
+        ConfigError: Beginning with ``key``, under which the text was given.
+    """
+    try:
+        return read_files(text)
+    except ValueError as error:
+        raise ConfigError(f"{key}: {error}") from error
 
 
 def value_of(text: str, kind: type) -> Any:

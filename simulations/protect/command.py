@@ -14,12 +14,12 @@ from clients.data.datasets import dataset_names, load_dataset
 from clients.secret_file import SecretError, default_folder, kept_secret
 from defenses.base import InputDefense
 from defenses.pipeline import Pipeline
-from defenses.spec import SpecError, parse
+from defenses.spec import parse
 from simulations.errors import ConfigError
 from simulations.protect.copies import Order, copies, write_dataset
 from simulations.protect.manifest import Manifest
 from simulations.protect.pictures import find, output_names
-from simulations.words import errors, fail
+from simulations.words import errors, fail, self_contained
 
 console = Console(highlight=False)
 EXIT_SOME_FAILED = 3
@@ -101,15 +101,12 @@ def protect(
 
 
 def _pipeline(text: str) -> Pipeline:
-    """A pipeline that protects pictures one by one.
+    """A pipeline that protects pictures one by one, from a text that may name files.
 
     Raises:
-        ConfigError: When it does not.
+        ConfigError: When it cannot be read, or does something else.
     """
-    try:
-        pipeline = parse(text)
-    except (SpecError, ValueError) as error:
-        raise ConfigError(f"--defense: {error}") from error
+    pipeline = parse(self_contained(text, "--defense"))
     if not pipeline.defenses:
         raise ConfigError(
             "--defense is empty; name a defence of images, such as VisualMixer(); `fedveil list defenses` shows all"

@@ -157,7 +157,7 @@ def score_positions(search: Search, data: ImageDataset) -> Tensor:
     rest = _order(search, data)[len(semi_positions(search, data)) :]
     if len(rest) < search.images:
         raise ConfigError(
-            f"images is {search.images}, and {len(rest)} of the {len(data.train)} training images of {search.dataset} are not the "
+            f"images is {search.images}, and {len(rest)} of the {len(data.train)} training images of {data.name} are not the "
             "semi-trained model's; lower images or semi-share"
         )
     return rest[: search.images]

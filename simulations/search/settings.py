@@ -83,6 +83,10 @@ class Search:
         for key, name in (("dataset", self.dataset), ("transfer-to", self.transfer_to)):
             if name or key == "dataset":
                 require_known(key, name.partition(":")[0], dataset_names())
+        if self.transfer_dir and not self.transfer_to:
+            raise ConfigError(
+                f"transfer-dir is {self.transfer_dir!r}, and transfer-to names no data set that it could hold"
+            )
         if ":" not in self.model:
             require_known("model", self.model, model_names(), also="or a torchvision or timm classifier")
         self.threshold()

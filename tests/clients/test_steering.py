@@ -168,6 +168,21 @@ def test_a_node_that_pins_pipelines_can_be_set_up(tmp_path: Path) -> None:
     assert "unknown defence" in str(asking(tmp_path, pipelines="Noize()")("query.setup", TASK, indices).error.reason)
 
 
+@pytest.mark.parametrize("pinned", [{}, {"pipelines": NOISE}])
+def test_a_message_cannot_ask_which_files_a_node_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pinned: dict[str, str]
+) -> None:
+    """Neither does a relative or an absolute name of one that is there, and holds policies, tell it from one that is not."""
+    monkeypatch.chdir(tmp_path)
+    Path("there.json").write_text('{"policies": "3-1-7", "channels": 1}')
+    ask, answers = asking(tmp_path, **pinned), []
+    for name in ("there.json", "away.json", f"{tmp_path}/there.json", f"{tmp_path}/away.json"):
+        reply = ask("train.step", FROZEN.but(pipeline=f"ATS(policies={name!r})"), first=0, **STEP)
+        assert "files are read only where a person names them" in str(reply.error.reason)
+        answers.append((reply.error.code, str(reply.error.reason).replace(name, "NAME")))
+    assert len(set(answers)) == 1
+
+
 def test_no_defence_is_allowed_by_its_name_alone() -> None:
     assert allowed_pipelines({}) is None
     assert allowed_pipelines({"pipelines": f"none; {NOISE}"}) == {Pipeline(), parse(NOISE)}

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
+import json
+import os
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
@@ -9,6 +15,7 @@ from hypothesis import strategies as st
 
 from defenses.ats import ATS, parse_policies
 from defenses.base import Batch, generator_for
+from defenses.spec import parse, parse_pipelines, read_files
 from defenses.transforms import LIBRARY, apply_transform
 
 
@@ -100,3 +107,84 @@ def test_targets_are_kept_and_test_images_stay_clean():
     assert torch.equal(ATS().protect_batch(batch, generator_for(6)).targets, batch.targets)
     assert not ATS.at_inference
     assert ATS.resamples
+
+
+# Files ----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A result of a search on grey images, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    Path("found.json").write_text(json.dumps({"policies": "3-1-7", "channels": 1, "scores": []}))
+    return tmp_path / "found.json"
+
+
+def test_a_text_opens_no_file(result: Path, monkeypatch: pytest.MonkeyPatch):
+    """That of a message may not tell a file that is there from one that is not."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("the disk was touched")
+
+    for owner, name in (
+        (Path, "read_text"),
+        (Path, "open"),
+        (Path, "stat"),
+        (builtins, "open"),
+        (os, "stat"),
+        (os, "open"),
+    ):
+        monkeypatch.setattr(owner, name, fail)
+    told = set()
+    for name in ("found.json", "missing.json", str(result), "found.json/x.json"):
+        for read, text in ((parse, f"ATS({name!r})"), (parse_pipelines, f"ATS({name!r})"), (ATS, name)):
+            with pytest.raises(ValueError, match=r"policies is '.*\.json', and files are read only where") as error:
+                read(text)
+            told.add(str(error.value).replace(name, "NAME").removeprefix("defence ATS: "))
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("name", ["found.json", "./found.json", "{folder}/found.json"])
+def test_a_persons_text_becomes_one_that_needs_no_file(result: Path, name: str):
+    path = name.format(folder=result.parent)
+    text = read_files(f"Blur(2.0)\nATS('{path}', use_prob=True) | Blur(std=1.0); ATS(policies='3')")
+    assert text == "Blur(std=2.0); ATS(policies='3-1-7', use_prob=True, channels=1) | Blur(std=1.0); ATS(policies='3')"
+    result.unlink()
+    assert parse_pipelines(text)[2].defenses[0] == ATS("3-1-7", use_prob=True, channels=1)
+    assert read_files(text) == text
+
+
+def test_python_reads_a_file_by_name(result: Path):
+    assert ATS.read("found.json") == ATS.read(result) == ATS("3-1-7", channels=1)
+    assert ATS.read(result, use_prob=True).use_prob
+    assert ATS.read(result).unfit(1, 28, 28) == ""
+    assert "write channels=3 (0: any) beside the policies to use them all the same" in ATS.read(result).unfit(3, 32, 32)
+
+
+@pytest.mark.parametrize("channels", [0, 3])
+def test_channels_beside_a_file_are_those_of_the_transfer(result: Path, channels: int):
+    (pipeline,) = parse_pipelines(read_files(f"ATS(policies='found.json', channels={channels})"))[1:]
+    assert pipeline.defenses == (ATS("3-1-7", channels=channels),)
+    assert pipeline.unfit(3, 32, 32) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "No such file"),
+        ("{}", "no result of fedveil search"),
+        ("[1]", "no result of fedveil search"),
+        ("no json", "no result of fedveil search"),
+        ("\udcff", "no result of fedveil search"),
+        ('{"policies": "3", "channels": "grey"}', "no result of fedveil search"),
+        ('{"policies": "", "channels": 3}', "of a search that found none"),
+        ('{"policies": "other.json", "channels": 3}', "policies is 'other.json', and files are read only"),
+        ('{"policies": "3-50", "channels": 3}', "index 50 is not in"),
+        ('{"policies": "3", "channels": 2}', "channels is 2; allowed: 0"),
+    ],
+)
+def test_a_file_that_is_no_result_is_refused_with_the_reason(result: Path, text: str | None, message: str):
+    result.unlink() if text is None else result.write_bytes(text.encode(errors="surrogateescape"))
+    for read in (lambda: ATS.read("found.json"), lambda: read_files("ATS(policies='found.json')")):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            read()

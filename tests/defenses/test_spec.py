@@ -26,6 +26,7 @@ from defenses import (
     STAdam,
     parse,
     parse_pipelines,
+    read_files,
 )
 from defenses.spec import parse_statements
 
@@ -67,6 +68,12 @@ def test_parse_inverts_str(pipeline: Pipeline):
 def test_several_pipelines_start_with_the_empty_one_and_repeat_none(given_pipelines: list[Pipeline], separator: str):
     text = separator.join(map(str, given_pipelines))
     assert parse_pipelines(text) == list(dict.fromkeys([Pipeline(), *given_pipelines]))
+
+
+@given(st.lists(pipelines(), max_size=3))
+def test_a_text_that_names_no_file_stays_what_it_is(given_pipelines: list[Pipeline]):
+    text = "\n".join(map(str, given_pipelines))
+    assert read_files(text) == "; ".join(str(pipeline) for pipeline in given_pipelines if pipeline.defenses)
 
 
 @given(st.text() | st.text("()[]{}|;,=-*.:'\"\n #0aClipB"))

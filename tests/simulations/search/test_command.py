@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from defenses import ATS
-from defenses.base import DefenseError
 from simulations.cli import app
 from simulations.search.scorer import check
 from simulations.search.settings import Search
@@ -53,6 +51,7 @@ def search(*words: str) -> tuple[int, str]:
         ("model=timm:resnetv2_50x1_bit", "are not known here"),
         ("semi-share=1.0", "0 of the"),
         ("transfer-to=nothing", "transfer-to"),
+        ("transfer-dir=digits", "transfer-dir is 'digits', and transfer-to names no data set"),
         ("defense=VisualMixer", "defense is 'VisualMixer'; allowed: 'ATS'"),
         ("momentum=1.0", "momentum is 1.0; allowed: 0 or more, below 1"),
     ],
@@ -63,6 +62,14 @@ def test_bad_values_end_before_any_work_with_the_key(tmp_path: Path, setting: st
     assert message in told
     assert "Traceback" not in told
     assert not (tmp_path / "out").exists()
+
+
+def test_too_few_images_are_those_of_the_set_that_lacks_them(tmp_path: Path) -> None:
+    """Of 4,000 digits and 1,200 photographs, a tenth of which the semi-trained models learn from."""
+    few = [word for one in ("images=1200", "dataset=mnist-5k", "transfer-to=photos") for word in ("-s", one)]
+    code, told = search(*few, "--out", str(tmp_path / "out"))
+    assert code == 2
+    assert "training images of photos are not the semi-trained model's" in told
 
 
 def test_folders_that_cannot_be_used_are_named(tmp_path: Path) -> None:
@@ -117,22 +124,6 @@ def test_too_few_random_policies_are_told_too(tmp_path: Path) -> None:
     words = [word for one in (*TINY, "sampler=random", "policies=16", "longest=3") for word in ("-s", one)]
     code, told = search(*words, "--out", str(tmp_path / "out"))
     assert (code, "of 16 policies passed: raise longest, or ask for fewer" in told) == (3, True)
-
-
-def test_files_of_policies_that_are_none_are_refused_by_the_defence(tmp_path: Path) -> None:
-    path = tmp_path / "policies.json"
-    with pytest.raises(DefenseError, match=r"policies is '.*policies\.json': No such file"):
-        ATS(policies=str(path))
-    path.write_text("{}")
-    with pytest.raises(DefenseError, match="no result of fedveil search"):
-        ATS(policies=str(path))
-    path.write_text(json.dumps({"policies": "", "channels": 3}))
-    with pytest.raises(ValueError, match="the file of a search that found some"):
-        ATS(policies=str(path))
-    path.write_text(json.dumps({"policies": "3-1-7", "channels": 1}))
-    with pytest.raises(ValueError, match="channels is 3; allowed: 1, which"):
-        ATS(policies=str(path), channels=3)
-    assert ATS(policies=str(path)) == ATS(policies="3-1-7", channels=1)
 
 
 def test_a_run_refuses_policies_of_other_colours_before_it_starts(tmp_path: Path) -> None:
