@@ -13,7 +13,6 @@ Every file is written beside its place and then moved there, so a reader never m
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import time
@@ -30,6 +29,7 @@ from defenses.pipeline import Pipeline
 from simulations.checkpoints import Checkpoint, Checkpoints
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
+from simulations.folder_lock import take_lock
 from simulations.report import validate
 from simulations.rows import NAMES, Row
 from simulations.run_config import about_run, check_same
@@ -94,15 +94,9 @@ class RunDirectory:
             self._lock = None
 
     def _take_lock(self) -> None:
-        """Two writers would undo each other's rows: a killed command may leave its simulation running for a while."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = (self.path / ".lock").open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(
-                f"output-dir: another run is still writing to {self.path}; wait for it, or end it"
-            ) from None
+        """A killed command may leave its simulation running for a while."""
+        busy = f"output-dir: another run is still writing to {self.path}; wait for it, or end it"
+        self._lock = take_lock(self.path, busy)
 
     def _load(self) -> None:
         """Reads rows and pictures, without those of rounds that were not complete and of jobs that were not closed."""

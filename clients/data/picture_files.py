@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from clients.data.decoding import decode
 from clients.data.images import DataError, Labels, Part, Source, resize
 
 TEST_SHARE = 0.2
@@ -168,32 +169,3 @@ def picture_part(paths: Sequence[Path], labels: Labels) -> Part:
         return images
 
     return Part(labels, read, shape)
-
-
-def decode(path: Path) -> Tensor:
-    """Reads any picture that Pillow can: uint8 (1, C, H, W) with C = 1 when its channels are equal, else 3.
-
-    A rotation noted by the camera is applied, transparency is dropped, and 16-bit grey is scaled to 8 bits.
-
-    Raises:
-        DataError: When the file is missing, damaged, or holds no grey or colour levels.
-    """
-    from PIL import Image, ImageOps
-
-    try:
-        with Image.open(path) as file:
-            picture = ImageOps.exif_transpose(file)
-            if picture.mode.startswith("I"):
-                levels = np.asarray(picture).astype(np.float64)
-                pixels = np.clip(np.round(levels / 257), 0, 255).astype(np.uint8)[..., None]
-            elif picture.mode == "F":
-                raise DataError(f"{path} holds floating-point values of unknown range; convert it to 8-bit levels")
-            else:
-                pixels = np.asarray(picture.convert("L" if picture.mode in {"1", "L", "LA"} else "RGB"))
-                pixels = pixels.reshape(*pixels.shape[:2], -1)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise error if isinstance(error, DataError) else DataError(f"{path} cannot be read: {error}") from None
-    if (pixels == pixels[..., :1]).all():
-        pixels = pixels[..., :1]
-    # A copy, because torch wants memory that may be written to.
-    return torch.from_numpy(pixels.transpose(2, 0, 1).copy())[None]

@@ -1,19 +1,21 @@
-"""Protecting one picture, the same way whenever it is asked for: its draws follow from a secret and the picture's name."""
+"""Protecting one picture, the same way whenever it is asked for: its draws follow from a secret, its pixels and the defence."""
 
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
+import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from pathlib import Path
+from threading import Thread
 
 import torch
 from torch import Tensor
 
-from clients.data.datasets import ImageDataset, to_float
+from clients.draws import digest_of
 from defenses.base import Batch
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
@@ -36,13 +38,15 @@ class Order:
         pipeline: The defences' text.
         secret: Where draws start.
         size: Side of the copies; 0: that of the sources.
+        source: What the sources are, in words.
     """
 
     root: Path
     out: Path
     pipeline: str
     secret: str
-    size: int = 0
+    size: int
+    source: str
 
 
 @dataclass(frozen=True)
@@ -70,9 +74,15 @@ class Copy:
     error: str = ""
 
 
-def protect_image(pipeline: Pipeline, image: Tensor, secret: str, name: str) -> Tensor:
-    """A picture (C, H, W) behind the input stages of a pipeline; the same for the same secret and name."""
-    batch, key = Batch(image.unsqueeze(0), torch.ones(1, 1)), ("protect", secret, name)
+def protect_image(pipeline: Pipeline, image: Tensor, secret: str) -> Tensor:
+    """A picture (C, H, W) behind the input stages of a pipeline; the same for the same secret, pixels and pipeline.
+
+    Its name is no part of the key. Were it the whole key, copies of other pictures of that name, or of the picture under another
+    strength of the defence, would share draws and undo each other; were it a part of it, whoever has a picture under two names
+    would publish it under two draws, of which the mean is less noisy than either.
+    """
+    batch = Batch(image.unsqueeze(0), torch.ones(1, 1))
+    key = ("protect", secret, digest_of(batch, str(pipeline)))
     return pipeline.protect_batch(pipeline.protect_once(batch, key), key).images[0].clamp(0, 1)
 
 
@@ -85,7 +95,7 @@ def copy(order: Order, source: str, output: str) -> Copy:
         pipeline = parse(order.pipeline)
         if why := pipeline.unfit(*picture.image.shape):
             raise PictureError(why)
-        protected = protect_image(pipeline, picture.image, order.secret, source)
+        protected = protect_image(pipeline, picture.image, order.secret)
         write(order.out / output, protected)
     except (PictureError, OSError, ValueError, RuntimeError, MemoryError) as error:
         return Copy(source, error=str(error) or type(error).__name__)
@@ -104,7 +114,7 @@ def copies(order: Order, names: Sequence[tuple[str, str]], workers: int) -> Iter
     if workers == 1 or len(names) < 2:
         yield from (copy(order, *name) for name in names)
         return
-    with ProcessPoolExecutor(workers, initializer=partial(torch.set_num_threads, 1)) as pool:
+    with ProcessPoolExecutor(workers, initializer=_begin_worker) as pool:
         todo = iter(names)
         waiting = {pool.submit(copy, order, *name) for name in islice(todo, workers * AT_ONCE)}
         while waiting:
@@ -113,10 +123,13 @@ def copies(order: Order, names: Sequence[tuple[str, str]], workers: int) -> Iter
             yield from (one.result() for one in done)
 
 
-def write_dataset(data: ImageDataset, folder: Path) -> int:
-    """Writes a data set as a folder of pictures, train/CLASS/NUMBER.png and test/CLASS/NUMBER.png; returns how many."""
-    for part, name in ((data.train, "train"), (data.test, "test")):
-        for at, label in enumerate(part.labels.tolist()):
-            image = to_float(part.images[torch.tensor([at])])[0]
-            write(folder / name / data.class_names[label].replace("/", "-") / f"{at:06d}.png", image)
-    return len(data.train) + len(data.test)
+def _begin_worker() -> None:
+    """A process of one thread, which ends with its command: else it would keep the target's lock, and write beside the next one."""
+    torch.set_num_threads(1)
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
+        os._exit(1)

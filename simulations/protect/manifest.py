@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from simulations.errors import ConfigError
+from simulations.folder_lock import LOCK, take_lock
 from simulations.protect.copies import Copy, Order
 from simulations.run_directory import write_atomically
 
@@ -39,7 +40,7 @@ class Manifest:
         return {
             "defense": self.order.pipeline,
             "image_size": self.order.size,
-            "source": str(self.order.root),
+            "source": self.order.source,
             "secret_digest": hashlib.sha256(f"protect:{self.order.secret}".encode()).hexdigest()[:16],
             "versions": {name: version(name) for name in ("fedveil", "torch", "pillow")},
         }
@@ -48,42 +49,67 @@ class Manifest:
     def _journal(self) -> Path:
         return self.order.out / JOURNAL
 
-    def begin(self) -> None:
-        """Starts a new target.
+    def claim(self, *, resume: bool) -> IO[str]:
+        """Takes the target for this command; it is let go when what is returned is closed.
+
+        Args:
+            resume: Whether to go on with what was begun there.
 
         Raises:
-            ConfigError: When the folder is not empty, or is no folder.
+            ConfigError: When the folder cannot be taken up so, or another command writes to it.
         """
         out = self.order.out
         if out.exists() and not out.is_dir():
             raise ConfigError(f"OUT: {out} is a file; name a folder")
-        if out.is_dir() and any(out.iterdir()):
-            raise ConfigError(f"OUT: {out} is not empty; go on with --resume, or name another folder")
-        out.mkdir(parents=True, exist_ok=True)
+        if not (out / LOCK).exists():  # perhaps somebody's own folder, where not even a lock should be left
+            self._check(resume=resume)
+        lock = take_lock(out, f"OUT: another `fedveil protect` is still writing to {out}; wait for it, or end it")
+        try:
+            self._check(resume=resume)
+        except ConfigError:
+            lock.close()
+            raise
+        return lock
+
+    def _check(self, *, resume: bool) -> None:
+        """Whether the target is new, or begun with the same settings.
+
+        Raises:
+            ConfigError: When it is not.
+        """
+        out = self.order.out
+        if not resume:
+            if out.is_dir() and any(path.name != LOCK for path in out.iterdir()):
+                raise ConfigError(f"OUT: {out} is not empty; go on with --resume, or name another folder")
+            return
+        if not self._journal.is_file():
+            raise ConfigError(f"OUT: {out} holds nothing to go on with (no {JOURNAL}); leave out --resume")
+        begun = next(iter(self._lines()), {})
+        if {**begun, "versions": None} != {**self.about, "versions": None}:
+            told = ", ".join(
+                f"{key} was {begun.get(key)!r} and is {value!r}"
+                for key, value in self.about.items()
+                if begun and key != "versions" and begun.get(key) != value
+            )
+            raise ConfigError(f"OUT: {out} was begun with other settings ({told or 'unreadable'}); name another folder")
+
+    def begin(self) -> None:
+        """Starts a new target."""
         self._journal.write_text(json.dumps(self.about) + "\n")
 
     def resume(self) -> None:
-        """Takes up what was done; pictures whose source has changed since, and those that failed, are done again.
-
-        Raises:
-            ConfigError: When nothing was begun there, or something else was.
-        """
-        out = self.order.out
-        if not self._journal.is_file():
-            raise ConfigError(f"OUT: {out} holds nothing to go on with (no {JOURNAL}); leave out --resume")
-        lines = self._journal.read_text().splitlines(keepends=True)
-        whole = [json.loads(line) for line in lines if line.endswith("\n")]
-        if not whole or {**whole[0], "versions": None} != {**self.about, "versions": None}:
-            told = ", ".join(
-                f"{key} was {whole[0].get(key)!r} and is {value!r}"
-                for key, value in self.about.items()
-                if whole and key != "versions" and whole[0].get(key) != value
-            )
-            raise ConfigError(f"OUT: {out} was begun with other settings ({told or 'unreadable'}); name another folder")
-        found = [Copy(**{**one, "shape": tuple(one["shape"]), "notes": tuple(one["notes"])}) for one in whole[1:]]
+        """Takes up what was done; pictures whose source has changed since, and those that failed, are done again."""
+        found = [
+            Copy(**{**one, "shape": tuple(one["shape"]), "notes": tuple(one["notes"])}) for one in self._lines()[1:]
+        ]
         self.done = {one.source: one for one in found if self._holds(one)}
         kept = [self.about, *map(asdict, self.done.values())]
         write_atomically(self._journal, "".join(json.dumps(one) + "\n" for one in kept))
+
+    def _lines(self) -> list[dict[str, Any]]:
+        """The journal, without a line that was cut off."""
+        lines = self._journal.read_text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def _holds(self, one: Copy) -> bool:
         source = self.order.root / one.source
@@ -104,7 +130,7 @@ class Manifest:
         """Pictures without a copy, by name."""
         return sorted((one for one in self.done.values() if one.error), key=lambda one: one.source)
 
-    def finish(self, names: Sequence[str]) -> Path:
+    def finish(self, names: Iterable[str]) -> Path:
         """Writes the manifest of these sources."""
         entries = [asdict(self.done[name]) for name in sorted(names)]
         files = [

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from clients.data.decoding import decode_noted, merge_equal
+from clients.data.images import DataError, resize, to_float
 from simulations.errors import ConfigError
 
 LOSSLESS = (".png", ".bmp", ".tif", ".tiff")
@@ -28,7 +29,7 @@ class Picture:
     """A decoded picture.
 
     Attributes:
-        image: (C, H, W) float32 in [0, 1], upright; C is 1 for grey pictures, else 3.
+        image: (C, H, W) float32 in [0, 1], upright; C is 1 where its channels are equal, else 3.
         notes: What of the file is not in ``image``.
     """
 
@@ -77,7 +78,10 @@ def output_names(names: Sequence[str]) -> dict[str, str]:
 
 
 def read(path: Path, size: int = 0) -> Picture:
-    """Decodes a picture: upright by its EXIF orientation, 8 bits, without transparency or metadata; of several frames the first.
+    """Decodes a picture as a run on the folder would: what an audit says of it then holds for its copy.
+
+    Grey pictures have one channel, also those that are stored as colours: what is drawn for three equal channels would be
+    averaged away by anyone.
 
     Args:
         path: The file.
@@ -86,41 +90,16 @@ def read(path: Path, size: int = 0) -> Picture:
     Raises:
         PictureError: When it is none, is damaged, or holds more than ``MOST_PIXELS``.
     """
-    from PIL import Image, ImageOps
+    from PIL import Image
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         try:
-            with Image.open(path) as opened:
-                if opened.width * opened.height > MOST_PIXELS:
-                    raise PictureError(f"{opened.width} x {opened.height} pixels, and {MOST_PIXELS:,} are allowed")
-                frames = getattr(opened, "n_frames", 1)
-                notes = [f"first of {frames} frames"] if frames > 1 else []
-                upright = ImageOps.exif_transpose(opened)
-                upright.load()
-        except PictureError:
-            raise
-        except Exception as error:  # decoders raise anything
-            raise PictureError(f"{type(error).__name__}: {error}") from error
-    deep = upright.mode in ("I;16", "I;16B", "I;16L", "I", "F")
-    if deep:
-        pixels = np.asarray(upright, dtype=np.float64)
-        top = 65535.0 if upright.mode != "F" else max(float(pixels.max()), 1.0)
-        if not np.isfinite(pixels).all() or pixels.min() < 0 or pixels.max() > top:
-            raise PictureError(
-                f"values of mode {upright.mode} from {pixels.min():g} to {pixels.max():g}; expected 0 to 65535"
-            )
-        upright = Image.fromarray(np.round(pixels / top * 255).astype(np.uint8))
-        notes.append("16 bits rounded to 8")
-    if upright.has_transparency_data:
-        rgba = upright.convert("RGBA")
-        upright = Image.alpha_composite(Image.new("RGBA", rgba.size, "black"), rgba).convert("RGB")
-        notes.append("transparency over black")
-    upright = upright.convert("L" if upright.mode in ("1", "L", "LA") else "RGB")
-    if size:
-        upright = ImageOps.fit(upright, (size, size), Image.Resampling.BOX)
-    pixels = np.atleast_3d(np.asarray(upright))
-    return Picture(torch.from_numpy(pixels.copy()).permute(2, 0, 1).float() / 255, tuple(notes))
+            decoded = decode_noted(path, MOST_PIXELS)
+        except DataError as error:
+            raise PictureError(str(error)) from error
+    # Once more, because the colours may all lie outside the central square.
+    return Picture(to_float(merge_equal(resize(decoded.image, size)))[0], decoded.notes)
 
 
 def write(path: Path, image: Tensor) -> None:

@@ -62,14 +62,16 @@ class Shown:
     gained: float
 
 
-def write_preview(manifest: Manifest) -> Path:
-    """Writes ``preview.html`` beside the copies."""
+def write_preview(manifest: Manifest) -> Path | None:
+    """Writes ``preview.html`` beside the copies; None where no picture has a copy that could be shown."""
     order = manifest.order
     names = sorted(one.source for one in manifest.done.values() if not one.error)
     side = order.size or SIDE
     images = list(_squares(order.root, names, side))
+    if not images:
+        return None
     counts = Counter(image.shape[0] for _, image in images)
-    channels = max(counts, key=lambda number: (counts[number], number), default=0)
+    channels = max(counts, key=lambda number: (counts[number], number))
     # Grey pictures are shuffled as such, and attacks learn from pictures of their own kind: the more common kind is shown.
     images = [(name, image) for name, image in images if image.shape[0] == channels]
     attacked = images[:: max(1, len(images) // SHOWN)][:SHOWN]
@@ -100,7 +102,7 @@ def attack(
         The pictures, and the attacks that could not be run, each with its reason.
     """
     truth = torch.stack([image for _, image in attacked])
-    protected = torch.stack([protect_image(pipeline, image, secret, name) for name, image in attacked])
+    protected = torch.stack([protect_image(pipeline, image, secret) for _, image in attacked])
     labels = torch.zeros(len(truth), dtype=torch.int64)
     observation = UploadedImages(protected, labels)
     stream = generator_for("preview", "attack")

@@ -10,7 +10,6 @@ search.html         the page
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Mapping
@@ -24,6 +23,7 @@ from torch import Tensor
 
 from defenses.ats import ATS, Policy
 from simulations.errors import ConfigError
+from simulations.folder_lock import take_lock
 from simulations.run_directory import write_atomically
 from simulations.search.scorer import Scores
 from simulations.search.settings import Search
@@ -129,11 +129,8 @@ class SearchFolder:
         return self.path / "scores.jsonl"
 
     def _take_lock(self) -> None:
-        self._lock = (self.path / ".lock").open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(f"another search is still writing to {self.path}; wait for it, or end it") from None
+        busy = f"another search is still writing to {self.path}; wait for it, or end it"
+        self._lock = take_lock(self.path, busy)
 
     def close(self) -> None:
         """Lets another process go on."""

@@ -61,9 +61,8 @@ def test_other_kinds_of_pixels_become_eight_bits_and_say_so(tmp_path: Path) -> N
     clear = np.dstack([PIXELS, np.full((4, 6), 255, np.uint8)])
     clear[0, 0, 3] = 0
     found = read(saved(tmp_path / "clear.png", clear))
-    assert found.notes == ("transparency over black",)
-    assert torch.equal(found.image[:, 0, 0], torch.zeros(3))
-    assert torch.equal(found.image[:, 1:], read(saved(tmp_path / "opaque.png")).image[:, 1:])
+    assert found.notes == ("transparency dropped: what it hid is shown",)
+    assert torch.equal(found.image, read(saved(tmp_path / "opaque.png")).image)
     frames = [Image.fromarray(PIXELS), Image.fromarray(255 - PIXELS)]
     frames[0].save(tmp_path / "two.tif", save_all=True, append_images=frames[1:])
     assert read(tmp_path / "two.tif").notes == ("first of 2 frames",)
@@ -95,7 +94,7 @@ def test_bombs_and_broken_files_are_refused_with_the_reason(tmp_path: Path, monk
         read(bomb(tmp_path / "bomb.png", 2000))
     assert read(bomb(tmp_path / "small.png", 100)).image.shape == (1, 100, 100)
     (tmp_path / "text.png").write_text("hello")
-    with pytest.raises(PictureError, match="UnidentifiedImageError"):
+    with pytest.raises(PictureError, match="cannot be read: cannot identify image file"):
         read(tmp_path / "text.png")
     whole = saved(tmp_path / "whole.png", np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)).read_bytes()
     (tmp_path / "cut.png").write_bytes(whole[: len(whole) // 2])
@@ -104,7 +103,7 @@ def test_bombs_and_broken_files_are_refused_with_the_reason(tmp_path: Path, monk
 
 
 def test_a_bomb_that_pillow_itself_refuses_is_one_too(tmp_path: Path) -> None:
-    with pytest.raises(PictureError, match=r"20000 x 20000|DecompressionBombError"):
+    with pytest.raises(PictureError, match="could be decompression bomb"):
         read(bomb(tmp_path / "bomb.png", 20_000))
 
 

@@ -1,0 +1,108 @@
+"""Where the pictures come from: a folder as it is, or a named data set, which is written as a folder while it is protected."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from clients.data.datasets import ImageDataset, dataset_names, load_dataset, to_float
+from simulations.errors import ConfigError
+from simulations.protect.pictures import find, write
+
+SOURCE = ".source"
+"""Ends the name of the folder beside the copies of a data set that holds its pictures as they are, while they are being protected.
+
+A command that ends removes it, whether or not all pictures had copies; a killed one leaves it to the one that goes on.
+"""
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """What is to be protected.
+
+    Attributes:
+        text: What the manifest says of it.
+        root: Folder of its files.
+        names: Of the files.
+        data: The data set; None for a folder of somebody's own, which is never touched.
+    """
+
+    text: str
+    root: Path
+    names: list[str]
+    data: ImageDataset | None = field(default=None, repr=False)
+
+    def check(self, *, resume: bool) -> None:
+        """Looks whether there is room for the pictures of a data set.
+
+        Raises:
+            ConfigError: When a new command would write over what is there.
+        """
+        taken = [path for path in (self.root, self._partial) if path.exists()]
+        if self.data and taken and not resume:
+            raise ConfigError(
+                f"{taken[0]} is in the way of the data set's own pictures; remove it, or go on with --resume"
+            )
+
+    def write(self) -> None:
+        """Writes the pictures of a data set, unless a killed command has written all of them."""
+        if self.data is None or self.root.is_dir():
+            return
+        shutil.rmtree(self._partial, ignore_errors=True)
+        for name, image in _images(self.data):
+            write(self._partial / name, to_float(image[0]))
+        self._partial.replace(self.root)
+
+    def remove(self) -> None:
+        """Removes them: beside the copies they would give away what the copies hide."""
+        if self.data is not None:
+            shutil.rmtree(self.root)
+
+    @property
+    def _partial(self) -> Path:
+        return self.root.with_name(self.root.name + ".part")
+
+
+def pictures_of(source: str, out: Path, data_dir: str) -> Pictures:
+    """The pictures of a folder, or of the data set of that name.
+
+    Args:
+        source: Path of the folder, or the name.
+        out: Folder of the copies.
+        data_dir: Directory of the files of a data set.
+
+    Raises:
+        ConfigError: When it is neither, holds no pictures, or the copies would come to lie among the originals.
+    """
+    folder, target = Path(source), out.resolve()
+    if folder.is_dir():
+        root = folder.resolve()
+        if target == root or target.is_relative_to(root) or root.is_relative_to(target):
+            raise ConfigError(f"OUT: {out} and IN, {source}, lie in each other; originals and copies must not mix")
+        return Pictures(str(root), root, find(root))
+    if source.partition(":")[0] not in dataset_names():
+        what = "is a file" if folder.exists() else "is no folder"
+        raise ConfigError(f"IN: {source!r} {what} and no data set; known data sets: {', '.join(dataset_names())}")
+    try:
+        data = load_dataset(source, data_dir=data_dir)
+    except (ValueError, OSError) as error:
+        raise ConfigError(str(error)) from error
+    text = f"{source} in {Path(data_dir).resolve()}" if data_dir else source
+    return Pictures(text, target.with_name(target.name + SOURCE), sorted(_names(data)), data)
+
+
+def _names(data: ImageDataset) -> Iterator[str]:
+    """train/CLASS/NUMBER.png and test/CLASS/NUMBER.png."""
+    for part, name in ((data.train, "train"), (data.test, "test")):
+        for at, label in enumerate(part.labels.tolist()):
+            yield f"{name}/{data.class_names[label].replace('/', '-')}/{at:06d}.png"
+
+
+def _images(data: ImageDataset) -> Iterator[tuple[str, torch.Tensor]]:
+    """Name and uint8 image (1, C, H, W) of each."""
+    images = (part.images[torch.tensor([at])] for part in (data.train, data.test) for at in range(len(part)))
+    return zip(_names(data), images, strict=True)
