@@ -25,6 +25,7 @@ from attacks.refinement.restoration import LearnedRestorer
 from attacks.refinement.unshuffle import WindowMean
 from attacks.scoring.roc import auc
 from attacks.uploads.base import TrainedModel
+from clients.data.images import ImageDataset
 from clients.evaluation import device
 from clients.local_data import local_batch
 from clients.task import WholeModelPlan, whole_model_plan
@@ -93,6 +94,26 @@ def top(logits: Tensor, classes: Tensor, count: int) -> float:
     return float((logits.topk(count, 1).indices == classes[:, None]).any(1).float().mean())
 
 
+def check(chosen: argparse.Namespace, sizes: list[int], data: ImageDataset) -> None:
+    """Whether the settings that only this study has can be used.
+
+    Raises:
+        ConfigError: Naming the one that cannot.
+    """
+    if not (chosen.temperature > 0 and 0 <= chosen.weight <= 1):
+        raise ConfigError(
+            f"temperature is {chosen.temperature:g} and weight {chosen.weight:g}; allowed: above 0, and from 0 to 1"
+        )
+    if min(*sizes, chosen.test_images) < 1 or not 1 <= chosen.attacked <= min(sizes[:2]):
+        raise ConfigError(
+            f"attacked is {chosen.attacked}; allowed: 1 to the number of teacher's and of student's images ({sizes[0]}, "
+            f"{sizes[1]}); all numbers of images: at least 1"
+        )
+    for part, count in ((data.train, sum(sizes)), (data.test, chosen.test_images)):
+        if count > len(part):
+            raise ConfigError(f"{count} images are asked for of a part of {chosen.dataset} that has {len(part)}")
+
+
 class Trial:
     """All arms under one seed.
 
@@ -102,7 +123,7 @@ class Trial:
         results: Where arms are kept.
 
     Raises:
-        ConfigError: When the data set has too few images.
+        ConfigError: When the data set has too few images, or a setting is out of its range.
     """
 
     def __init__(self, chosen: argparse.Namespace, seed: int, results: Results) -> None:
@@ -110,9 +131,7 @@ class Trial:
         plan = self.plan(ARMS["TO"])
         self.card, data = plan.data_card(), plan.load_data()
         sizes = [getattr(chosen, f"{role}_images") for role in ROLES]
-        for part, count in ((data.train, sum(sizes)), (data.test, chosen.test_images)):
-            if count > len(part):
-                raise ConfigError(f"{count} images are asked for of a part of {chosen.dataset} that has {len(part)}")
+        check(chosen, sizes, data)
         order = torch.randperm(len(data.train), generator=generator_for(*self.key("images")))[: sum(sizes)]
         tests = torch.randperm(len(data.test), generator=generator_for(*self.key("tests")))[: chosen.test_images]
         batches = [local_batch(data.train, rows, data.num_classes) for rows in torch.split(order, sizes)]
@@ -151,9 +170,8 @@ class Trial:
 
     def train(self, arm: Arm) -> tuple[nn.Module, Numbers]:
         """An arm's model, with its accuracies and its curve: epoch, top-1 test accuracy, training loss."""
-        examples, tests = (
-            of(protected=arm.protected) for of in (functools.partial(self.uploads, arm.role), self.tests)
-        )
+        examples = self.uploads(arm.role, protected=arm.protected)
+        tests = self.shown("test", protected=arm.protected)
         plan, loss = self.plan(arm), None
         if arm.teacher:
             answers = self.says(self.teacher(arm.teacher), examples).float()
@@ -163,9 +181,8 @@ class Trial:
         if loss:
             central.training = replace(central.training, loss=loss)
         curve, logits, classes = list[tuple[int, float, float]](), torch.empty(0), tests.targets.argmax(1)
-        told = {plan.rounds * quarter // 4 for quarter in (1, 2, 3)} | set(
-            range(plan.rounds - LAST + 1, plan.rounds + 1)
-        )
+        last = range(plan.rounds - LAST + 1, plan.rounds + 1)
+        told = {plan.rounds * quarter // 4 for quarter in (1, 2, 3)} | set(last)
         for epoch in range(1, plan.rounds + 1):
             mean, _ = central.run_round(plan.at(epoch))
             if epoch in told:
@@ -174,16 +191,19 @@ class Trial:
         accuracies = {f"top{count}": top(logits, classes, count) for count in (1, 3)}
         return central.training.model.eval(), {"curve": curve, **accuracies}
 
-    def tests(self, *, protected: bool) -> Batch:
-        """Test images as an arm sees them."""
-        return self.shown("test", protected=protected)
-
     def teacher(self, name: str) -> nn.Module:
         """A teacher: as it was kept, or trained (again, where its file is gone)."""
         model = self.plan(ARMS[name]).build_model().to(device())
         if self.results.load_model(self.seed, name, model):
             return model.eval()
-        return self.train(ARMS[name])[0]
+        return self.train_and_keep(name)[0]
+
+    def train_and_keep(self, name: str) -> tuple[nn.Module, Numbers]:
+        """As ``train``; a teacher's weights are kept for its students."""
+        model, quality = self.train(ARMS[name])
+        if ARMS[name].role == "teacher":
+            self.results.keep_model(self.seed, name, model)
+        return model, quality
 
     def membership(self, arm: Arm, model: nn.Module) -> Numbers:
         """How well its loss tells training images from outsiders', for the images of teacher and student."""
@@ -225,10 +245,10 @@ class Trial:
 
     def numbers(self, name: str) -> Numbers:
         """All that is known of an arm."""
-        start, arm = time.perf_counter(), ARMS[name]
-        model, quality = self.train(arm)
-        if arm.role == "teacher":
-            self.results.keep_model(self.seed, name, model)
+        begin, arm = time.perf_counter(), ARMS[name]
+        pictures = self.pictures(arm)  # first, as it is the first to find that there are too few images
+        start = time.perf_counter()
+        model, quality = self.train_and_keep(name)
         trained = time.perf_counter() - start
-        measured = {**quality, **self.membership(arm, model), **self.pictures(arm)}
-        return measured | {"training_seconds": trained, "seconds": time.perf_counter() - start}
+        measured = {**quality, **self.membership(arm, model), **pictures}
+        return measured | {"training_seconds": trained, "seconds": time.perf_counter() - begin}

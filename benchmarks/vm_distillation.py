@@ -30,6 +30,9 @@ import torch
 from distillation_trial import ARMS, STUDY, Trial
 from seeded_results import Column, Results, differences, means
 
+from attacks.base import AttackError
+from clients.data.images import DataError
+from clients.models.library import ModelError
 from simulations.errors import ConfigError
 
 PAIRS = (("TV", "TO"), ("SV", "SO"), ("CV", "CO"), ("SO", "CO"), ("SV", "CV"))
@@ -46,7 +49,7 @@ def run(chosen: argparse.Namespace, write: Callable[[str], Any] = print) -> Resu
     """Computes what is not known yet, arm by arm, and writes the tables.
 
     Raises:
-        ConfigError: On settings that cannot be run.
+        ConfigError: On settings that cannot be run; DataError, ModelError and AttackError likewise.
     """
     settings = {key: value for key, value in vars(chosen).items() if key not in ("seeds", "arms", "out", "threads")}
     results = Results(chosen.out, STUDY, settings)
@@ -94,7 +97,7 @@ def options() -> argparse.ArgumentParser:
     add("--outsider-images", type=int, default=1000, help="which nobody trains on; membership is told from them")
     add("--test-images", type=int, default=2000)
     add("--attacked", type=int, default=64, help="uploaded images that are restored")
-    add("--teacher-epochs", type=int, default=16)
+    add("--teacher-epochs", type=int, default=14)
     add("--student-epochs", type=int, default=200)
     add("--teacher-learning-rate", type=float, default=0.1)
     add("--student-learning-rate", type=float, default=0.03)
@@ -111,7 +114,7 @@ def main() -> None:
     torch.set_num_threads(chosen.threads)
     try:
         run(chosen, functools.partial(print, flush=True))
-    except (ConfigError, ValueError) as error:
+    except (ConfigError, DataError, ModelError, AttackError) as error:
         raise SystemExit(str(error)) from error
 
 

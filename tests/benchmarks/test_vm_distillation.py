@@ -147,3 +147,16 @@ def test_a_teacher_of_no_weight_gives_the_control(tmp_path: Path) -> None:
 def test_more_images_than_there_are_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"4044 images are asked for of a part of mnist-5k that has 4000"):
         run(chosen(tmp_path, "--teacher-images", "4000"), silent)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "named"),
+    [("--temperature", "0", "temperature is 0"), ("--weight", "1.5", "weight 1.5"), ("--attacked", "17", "attacked is 17"),
+     ("--defense", "VisualMixer(window=3)", "defenses"), ("--dataset", "mnist-6k", "did you mean 'mnist-5k'")],
+)  # fmt: skip
+def test_settings_out_of_range_are_refused_before_anything_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, value: str, named: str
+) -> None:
+    monkeypatch.setattr(Trial, "train", None)
+    with pytest.raises(ConfigError, match=named):
+        run(chosen(tmp_path, option, value), silent)
