@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated
@@ -23,6 +24,8 @@ from simulations.protect.sources import Pictures, pictures_of
 from simulations.words import errors, fail, self_contained
 
 console = Console(highlight=False)
+MOST_TOLD = 3
+"""Reasons why a defence does little to a picture's size that are printed; the manifest has them all."""
 EXIT_SOME_FAILED = 3
 """Some pictures could not be protected; the others were."""
 
@@ -113,6 +116,8 @@ def _finish(manifest: Manifest, names: Collection[str], *, preview: bool) -> Non
 
         page = write_preview(manifest) or "none, as there is no copy to show"
         console.print(f"preview: {page}", soft_wrap=True, markup=False)
+    for why, count in Counter(why for name in names for why in manifest.done[name].idle).most_common(MOST_TOLD):
+        errors.print(f"{count} of them: {why}", markup=False, soft_wrap=True)
     if failed:
         errors.print(f"[red]{len(failed)} could not be protected:[/red]")
     for one in failed:

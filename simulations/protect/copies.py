@@ -61,6 +61,7 @@ class Copy:
         vfe_before: Mean VFE of windows of 8 pixels, values in [0, 1]; see ``defenses.vfe.vfe_image``.
         vfe_after: The same of the copy.
         notes: What of the source is not in the copy.
+        idle: Why the defence does nothing to a picture of that size, or less than it says; see ``InputDefense.idle``.
         error: Why there is no copy; "" where there is one.
     """
 
@@ -71,6 +72,7 @@ class Copy:
     vfe_before: float | None = None
     vfe_after: float | None = None
     notes: tuple[str, ...] = ()
+    idle: tuple[str, ...] = ()
     error: str = ""
 
 
@@ -100,7 +102,8 @@ def copy(order: Order, source: str, output: str) -> Copy:
     except (PictureError, OSError, ValueError, RuntimeError, MemoryError) as error:
         return Copy(source, error=str(error) or type(error).__name__)
     before, after = (float(vfe_image(image, VFE_WINDOW)) for image in (picture.image, protected))
-    return Copy(source, output, digest, tuple(protected.shape), before, after, picture.notes)
+    idle = tuple(pipeline.idle(*picture.image.shape[1:]))
+    return Copy(source, output, digest, tuple(protected.shape), before, after, picture.notes, idle)
 
 
 def copies(order: Order, names: Sequence[tuple[str, str]], workers: int) -> Iterator[Copy]:

@@ -100,7 +100,8 @@ class Manifest:
     def resume(self) -> None:
         """Takes up what was done; pictures whose source has changed since, and those that failed, are done again."""
         found = [
-            Copy(**{**one, "shape": tuple(one["shape"]), "notes": tuple(one["notes"])}) for one in self._lines()[1:]
+            Copy(**{**one, "shape": tuple(one["shape"]), "notes": tuple(one["notes"]), "idle": tuple(one["idle"])})
+            for one in self._lines()[1:]
         ]
         self.done = {one.source: one for one in found if self._holds(one)}
         kept = [self.about, *map(asdict, self.done.values())]

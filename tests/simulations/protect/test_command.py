@@ -171,3 +171,18 @@ def test_a_file_that_others_can_read_is_no_secret(source: Path, tmp_path: Path) 
     refused(
         protect(source, tmp_path / "out", "--defense", MIXER, "--secret", tmp_path / "known"), "can be read by others"
     )
+
+
+def test_pictures_of_a_size_at_which_the_defence_misses_its_target_are_told(tmp_path: Path) -> None:
+    (tmp_path / "small").mkdir()
+    for number, side in enumerate((9, 9, 32)):
+        pixels = np.random.default_rng(number).integers(0, 256, (side, side, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "small" / f"{number}.png")
+    code, told = protect(
+        tmp_path / "small", tmp_path / "out", "--defense", "VisualMixer(window_lower='auto', target_vfe=60)"
+    )
+    assert code == 0
+    assert "2 of them: " in told
+    assert "misses its target in 21% of images of 9 x 9" in told
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert [len(one["idle"]) for one in manifest["files"]] == [1, 1, 0]
