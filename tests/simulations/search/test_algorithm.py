@@ -91,6 +91,7 @@ def test_no_image_is_scored_that_the_semi_trained_model_has_seen() -> None:
     assert not set(seen.tolist()) & set(scored.tolist())
 
 
+@pytest.mark.slow
 def test_two_processes_and_a_second_run_score_the_same(whole: Whole, tmp_path: Path) -> None:
     result, folder = run(tmp_path / "two", replace(SMALL, workers=2))
     assert untimed(folder) == untimed(whole[1])
@@ -224,6 +225,7 @@ def test_a_line_that_was_cut_off_is_scored_again_and_no_other(whole: Whole, tmp_
     assert len({(one["kind"], tuple(one["policy"])) for one in again}) == len(again) == len(lines)
 
 
+@pytest.mark.slow
 def test_kill_9_and_resume_give_the_scores_of_an_unbroken_search(whole: Whole, tmp_path: Path) -> None:
     path = tmp_path / "killed"
     settings = [word for key, value in SMALL.to_mapping().items() for word in ("-s", f"{key}={value}")]
