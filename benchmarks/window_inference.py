@@ -25,7 +25,7 @@ from attacks.base import ClientUpdate, Knowledge
 from attacks.gradient.presets import InvertingGradients
 from attacks.image_measures import psnr
 from attacks.refinement.shredder import Jigsaw, Shredder
-from attacks.refinement.unshuffle import Unshuffle, WindowMean, Windows, grid
+from attacks.refinement.unshuffle import Piece, Unshuffle, WindowMean, Windows, grid
 from clients.data.datasets import load_dataset, to_float
 from clients.models.classifiers import build_model
 from defenses import VisualMixer
@@ -95,7 +95,7 @@ def study(case: str, seed: int, count: int, iterations: int, kinds: list[str]) -
             right = (sides_of(levels, guess) == sides_of(true, guess)).float().mean((1, 2))
             scores = []
             for attack in attacks:
-                images, _ = attack._solve(guess, Windows(levels), seeded(seed))
+                ((images, _),) = attack._solve([Piece(guess, Windows(levels), seeded(seed))])
                 scores.append(interval(psnr(images, truth).clamp(max=CAP)))
             yield quality, source, str(count), interval(100 * right), *scores
 

@@ -116,8 +116,9 @@ class LearnedRestorer(Refinement):
         channels, like = clean.images.shape[1], clean.images
         network = UNet(2 * channels, channels, self.width, generator).to(like)
         optimizer = torch.optim.Adam(network.parameters(), self.learning_rate)
+        # The rate rises for a fifth of the way, which must be longer than one step.
         schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, self.learning_rate, max(self.iterations, 2), pct_start=0.2
+            optimizer, self.learning_rate, max(self.iterations, 6), pct_start=0.2
         )
         for _ in range(self.iterations):
             examples = _select(clean, torch.randperm(len(clean), generator=generator)[: self.batch_size])

@@ -59,7 +59,8 @@ def train_reader(
     if reader.kept_share < 1:
         batch_size = min(batch_size, max(2, POOL // reader.positions.out_features))
     optimizer = torch.optim.AdamW(reader.parameters(), LEARNING_RATE, weight_decay=1e-2)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, max(iterations, 2), pct_start=0.1)
+    # The rate rises for a tenth of the way, which must be longer than one step.
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, max(iterations, 11), pct_start=0.1)
     for _ in range(iterations):
         chosen = torch.randperm(len(kept), generator=generator)[:batch_size].to(kept.device)
         loss = _loss(reader, Example.of(sender, kept[chosen], generator), shows_patches)

@@ -113,6 +113,12 @@ def test_fit_repeats_itself_and_leaves_the_global_stream_alone():
     assert not all(torch.equal(nets[0][key], nets[2][key]) for key in nets[0])
 
 
+@pytest.mark.parametrize("iterations", [1, 2, 5, 6])
+def test_few_iterations_have_a_schedule_too(iterations):
+    learned = replace(QUICK, iterations=iterations).fit(knowledge(VisualMixer(), count=32), seeded())
+    assert all(torch.isfinite(tensor).all() for tensor in learned.learned.network.state_dict().values())
+
+
 def test_protection_is_fresh_every_time():
     batch, stream = knowledge(MIXER, count=4).auxiliary, seeded()
     first, second = (protect_afresh(Pipeline((MIXER,)), batch, stream).images for _ in range(2))
