@@ -15,10 +15,7 @@ from simulations.report.analysis.rows import read_rows
 from simulations.report.analysis.study import Cell, Study, split
 from simulations.report.analysis.summary import Line, is_adaptive, summarise
 from simulations.report.text import decibel
-from simulations.search.folder import SHARED, SearchFolder
-
-FOLDER = "audit"
-"""Where the run is looked for, in the folder of the search."""
+from simulations.search.folder import AUDIT, SHARED, SearchFolder
 
 MOST_LOST = 3.0
 """Points of accuracy that a policy may cost."""
@@ -110,7 +107,7 @@ class Attacked:
 
 def read_attacked(folder: SearchFolder, result: Mapping[str, Any]) -> Attacked | str | None:
     """What the run in the folder's ``audit`` found; a text that says why it is left out; None where there is none."""
-    path = folder.path / FOLDER
+    path = folder.path / AUDIT
     if not path.is_dir():
         return None
     try:
@@ -119,10 +116,10 @@ def read_attacked(folder: SearchFolder, result: Mapping[str, Any]) -> Attacked |
         (study,) = split(validate(rows), config["pipelines"])
         settings = config["config"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"The run in {FOLDER} cannot be read: {error}."
+        return f"The run in {AUDIT} cannot be read: {error}."
     mine = folder.search.to_mapping()
     if other := [f"{key} {settings.get(key)!r}, not {mine[key]!r}" for key in SHARED if settings.get(key) != mine[key]]:
-        return f"The run in {FOLDER} is about something else: {', '.join(other)}."
+        return f"The run in {AUDIT} is about something else: {', '.join(other)}."
     texts = {
         repr(ATS(policies=text, channels=result["channels"])): text for text in [result["policies"], *result["random"]]
     }
@@ -134,7 +131,7 @@ def read_attacked(folder: SearchFolder, result: Mapping[str, Any]) -> Attacked |
         if not line.defense or line.defense in texts
     }
     if "" not in outcomes or result["policies"] not in outcomes:
-        return f"The run in {FOLDER} has not attacked {result['policies'] or 'anything'} and no policy beside it."
+        return f"The run in {AUDIT} has not attacked {result['policies'] or 'anything'} and no policy beside it."
     images = max((score.n for cell in study.cells if (score := cell.scores.get(("psnr", "original")))), default=0)
     tested = max((row.n for row in study.rows if row.metric == "test-accuracy" and row.attack == ""), default=0)
     random = tuple(outcomes[text] for text in result["random"] if text in outcomes)

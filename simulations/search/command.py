@@ -13,8 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from simulations.errors import ConfigError
 from simulations.search.algorithm import PolicySearch, Step, seconds_left
-from simulations.search.attacked import FOLDER
-from simulations.search.folder import SearchFolder
+from simulations.search.folder import AUDIT, SearchFolder
 from simulations.search.scorer import check
 from simulations.search.settings import Search, keys
 from simulations.search.space import text_of
@@ -76,7 +75,7 @@ def search(
     if result["policies"]:
         console.print(f'defence:  ATS(policies="{path}")', soft_wrap=True, markup=False)
         console.print(
-            f"attack it, beside random policies: fedveil run {path.with_name('audit.toml')} --out {path.with_name(FOLDER)}\n"
+            f"attack it, beside random policies: fedveil run {path.with_name('audit.toml')} --out {path.with_name(AUDIT)}\n"
             f"and show that on the page:          fedveil search --resume {folder.path}",
             soft_wrap=True,
             markup=False,

@@ -5,6 +5,7 @@ model.safetensors   the semi-trained model, once it is trained
 scores.jsonl        one scored policy a line, written as soon as it is known
 policies.json       the result, which ``ATS(policies="...json")`` reads
 audit.toml          a run that attacks it, and random hybrids beside it
+audit               that run, once somebody has started it
 search.html         the page
 """
 
@@ -30,6 +31,9 @@ from simulations.search.settings import Search
 
 IDENTITY, SINGLE, CANDIDATE, TRANSFER = "identity", "single", "candidate", "transfer"
 """Why a policy was scored: as it is the bar, for the picture of all transforms, for Algorithm 1, on the other data set."""
+
+AUDIT = "audit"
+"""Folder of the run of ``audit.toml``."""
 
 SHARED = ("dataset", "data-dir", "image-size", "train-limit", "model", "width", "norm")
 """Settings that a search and the run that attacks its result have in common."""

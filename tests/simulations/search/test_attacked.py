@@ -11,8 +11,8 @@ import pytest
 
 from defenses import ATS
 from simulations.rows import Row
-from simulations.search.attacked import FOLDER, Attacked, read_attacked
-from simulations.search.folder import SHARED, SearchFolder
+from simulations.search.attacked import Attacked, read_attacked
+from simulations.search.folder import AUDIT, SHARED, SearchFolder
 from simulations.search.settings import Search
 from strategies.audit.threat_card import ThreatCard
 
@@ -46,15 +46,15 @@ def written(
     path: Path, seen: tuple[float, float], accuracy: float, result: dict[str, Any] = RESULT, mean: float = 10.0
 ) -> Path:
     """A search's folder with a run beside it: the found hybrid's PSNR and accuracy vary, and the mean image's; others' do not."""
-    (path / FOLDER).mkdir(parents=True)
+    (path / AUDIT).mkdir(parents=True)
     every = rows("", 0.8, (20.0, 19.0), 21.0, mean) + rows(result["policies"], accuracy, seen, 30.0)
     for policies in result["random"]:
         every += rows(policies, 0.5, (14.0, 18.0), 30.0)
     defenses = {row.defense: {"adaptive_attacks": ["PolicyInversion"]} for row in every if row.defense}
     settings = SEARCH.to_mapping()
     config = {"pipelines": ["", *defenses], "defenses": defenses, "config": {key: settings[key] for key in SHARED}}
-    (path / FOLDER / "config.json").write_text(json.dumps(config))
-    (path / FOLDER / "rows.jsonl").write_text("".join(row.to_json() + "\n" for row in every))
+    (path / AUDIT / "config.json").write_text(json.dumps(config))
+    (path / AUDIT / "rows.jsonl").write_text("".join(row.to_json() + "\n" for row in every))
     return path
 
 
@@ -112,5 +112,5 @@ def test_a_run_of_something_else_is_left_out_with_the_reason(tmp_path: Path) -> 
     assert other == "The run in audit has not attacked 11 and no policy beside it."
     elsewhere = read_attacked(SearchFolder(tmp_path, replace(SEARCH, model="lenet")), RESULT)
     assert elsewhere == "The run in audit is about something else: model 'cnn', not 'lenet'."
-    (tmp_path / FOLDER / "config.json").write_text("{")
+    (tmp_path / AUDIT / "config.json").write_text("{")
     assert "cannot be read" in str(read_attacked(folder, RESULT))
