@@ -184,7 +184,6 @@ def test_run_leaves_a_report_and_rows_of_every_kind(tmp_path: Path) -> None:
     assert all(needed | {"reference", "value", "n", "status", "seconds"} <= set(row) for row in rows)
 
 
-@pytest.mark.no_cover  # a long run of lines that others run
 def test_an_attack_that_does_not_break_the_undefended_run_is_not_validated(tmp_path: Path) -> None:
     weak = "InvertingGradients(iterations=1); DLG(iterations=250, restarts=1)"
     settings = experiment(tmp_path / "run", probe_attacks=weak, rounds=1, probe_targets=6)
@@ -199,7 +198,6 @@ def test_an_attack_that_does_not_break_the_undefended_run_is_not_validated(tmp_p
     assert status["", "DLG"] == status["GaussianNoise(std=0.02, per='update')", "DLG"] == "ok"
 
 
-@pytest.mark.no_cover  # a long run of lines that others run
 def test_two_images_give_scores_and_no_verdict(tmp_path: Path) -> None:
     """The report's banner said of such a run that no attack recovered its images, beside a reconstruction at 31.5 dB."""
     settings = experiment(tmp_path / "run", probe_attacks="DLG(iterations=250, restarts=1)", rounds=1, num_clients=2)
@@ -317,7 +315,6 @@ def test_pictures_say_what_they_were_made_from(tmp_path: Path) -> None:
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.no_cover  # a long run of lines that others run
 def test_same_seed_same_rows_other_seed_others(tmp_path: Path) -> None:
     runs = {}
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):

@@ -17,7 +17,6 @@ from strategies.audit.pool import AttackPool
 from tests.local_grid import LocalGrid
 from tests.simulations.test_federation import experiment, untimed
 
-pytestmark = pytest.mark.no_cover
 """Tracing lines costs such runs half of their time again, and other tests run the same lines."""
 
 SETTINGS = {"defenses": "DPSGD(target_epsilon=8.0); VisualMixer()", "rounds": 3, "attack_rounds": "first,final"}

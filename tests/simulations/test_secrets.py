@@ -38,7 +38,6 @@ from tests.simulations.outsourced.test_run import outsourced_experiment
 from tests.simulations.split.test_run import split_experiment
 from tests.simulations.test_federation import experiment
 
-pytestmark = pytest.mark.no_cover
 """Tracing lines costs such runs half of their time again, and other tests run the same lines."""
 
 FEDERATED = {

@@ -22,7 +22,6 @@ from simulations.report.analysis.control import controls
 from strategies.audit.score_rows import score_rows
 from strategies.audit.threat_card import ThreatCard
 
-pytestmark = pytest.mark.no_cover
 """Tracing lines costs such runs half of their time again, and other tests run the same lines."""
 
 CLIENTS, TARGETS = 4, 4

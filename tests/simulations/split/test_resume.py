@@ -17,7 +17,6 @@ from tests.local_grid import LocalGrid
 from tests.simulations.split.test_run import split_experiment, split_rows, untimed
 from tests.simulations.test_resume import Killed, killed_at, killed_with_open_attacks
 
-pytestmark = pytest.mark.no_cover
 """Tracing lines costs such runs half of their time again, and other tests run the same lines."""
 
 Unbroken = Callable[[str], tuple[Experiment, list[dict[str, Any]]]]

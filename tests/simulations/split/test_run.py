@@ -175,7 +175,6 @@ def test_a_transformer_without_positions_does_not_notice_a_shuffle_within_images
         assert all(abs(a - b) > 1e-4 for a, b in zip(plain, batch, strict=True))
 
 
-@pytest.mark.no_cover  # a long run of lines that others run
 def test_same_seed_same_rows_other_seed_others(tmp_path: Path) -> None:
     runs = {}
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
