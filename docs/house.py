@@ -26,6 +26,7 @@ HOLDERS = ("attacks.scoring.", "clients.", "simulations.recorded.results")
 ``attacks`` itself only lists what there is."""
 
 
+@functools.cache
 def modules() -> dict[str, Path]:
     """Dotted name -> file of every module; a package is its ``__init__``."""
     found = {}

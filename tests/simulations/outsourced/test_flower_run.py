@@ -12,7 +12,7 @@ import pytest
 from simulations.launch import ROOT
 from simulations.progress import read_progress
 from simulations.run_directory import read_lines
-from tests.simulations.test_flower_run import PATIENCE, deployment, folder
+from tests.simulations.runtimes import PATIENCE, deployment, folder
 
 __all__ = ["deployment", "folder"]  # fixtures
 

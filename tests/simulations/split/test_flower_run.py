@@ -13,7 +13,7 @@ from simulations.experiment import Experiment
 from simulations.launch import ROOT, LocalRuntime
 from simulations.progress import read_progress
 from simulations.run_directory import read_lines
-from tests.simulations.test_flower_run import PATIENCE, broken_app, deployment, folder, run_in
+from tests.simulations.runtimes import PATIENCE, broken_app, deployment, folder, run_in
 
 __all__ = ["deployment", "folder"]  # fixtures
 
