@@ -25,5 +25,15 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests first: what one worker waits for at the end is then a quick file, and not minutes of a runtime."""
+    """For `--dist loadgroup`: a file is a group, so that its tests share what it makes; the files of slow tests are two groups.
+
+    These come first, so that nobody waits minutes for a runtime at the end, and in two workers at most: runtimes wait for each
+    other's processes, and more of them at once take longer than one after the other.
+    """
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    slow = sorted({item.path for item in items if item.get_closest_marker("slow")})
+    for item in items:
+        name = (
+            f"slow-{slow.index(item.path) % 2}" if item.get_closest_marker("slow") else item.nodeid.partition("::")[0]
+        )
+        item.add_marker(pytest.mark.xdist_group(name))
