@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections.abc import Iterator
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -18,22 +19,18 @@ with contextlib.suppress(ImportError):
     Slipcover.deinstrument_seen = lambda self: None
 
 
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run in this process gives its server all cores; with a test worker on each, their threads would wait for each other."""
-    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> Iterator[None]:
+    """A run in this process gives its server all cores; with a test worker on each, their threads would wait for each other.
+
+    Of the whole session: runs that a module's tests share are made before what is set up for a single test.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "set_num_threads", lambda count: None)
+        yield
+    assert torch.get_num_threads() == 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """For `--dist loadgroup`: a file is a group, so that its tests share what it makes; the files of slow tests are two groups.
-
-    These come first, so that nobody waits minutes for a runtime at the end, and in two workers at most: runtimes wait for each
-    other's processes, and more of them at once take longer than one after the other.
-    """
+    """Slow tests first: what one worker waits for at the end is then a quick file, and not minutes of a runtime."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
-    slow = sorted({item.path for item in items if item.get_closest_marker("slow")})
-    for item in items:
-        name = (
-            f"slow-{slow.index(item.path) % 2}" if item.get_closest_marker("slow") else item.nodeid.partition("::")[0]
-        )
-        item.add_marker(pytest.mark.xdist_group(name))
