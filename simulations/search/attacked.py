@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,10 @@ from simulations.report.analysis.rows import read_rows
 from simulations.report.analysis.study import Cell, Study, split
 from simulations.report.analysis.summary import Line, is_adaptive, summarise
 from simulations.report.text import decibel
+from simulations.rows import NULL_PREFIX
 from simulations.search.folder import AUDIT, SHARED, SearchFolder
+
+MEAN_IMAGE = f"{NULL_PREFIX}mean"
 
 MOST_LOST = 3.0
 """Points of accuracy that a policy may cost."""
@@ -33,6 +36,7 @@ class Outcome:
             where nothing was scored.
         own: The same to the original.
         knowing: The same to the original, of the strongest attack that knows the policies.
+        null: What the mean image scores to the transformed image: policies make hard and easy targets.
     """
 
     policies: str
@@ -41,11 +45,26 @@ class Outcome:
     seen: tuple[float | None, float | None]
     own: tuple[float | None, float | None]
     knowing: tuple[float | None, float | None]
+    null: tuple[float | None, float | None] = (None, None)
 
     @property
     def strongest(self) -> float | None:
         """The higher of ``seen``."""
-        return max((value for value in self.seen if value is not None), default=None)
+        return _higher(self.seen)
+
+    @property
+    def gain(self) -> float | None:
+        """By how much the strongest attack that knows no policies is above the mean image, to the transformed image."""
+        return _higher([a - b for a, b in zip(self.seen, self.null, strict=True) if a is not None and b is not None])
+
+    @property
+    def lost(self) -> float | None:
+        """What the strongest attack of all recovers of the original, which is what a person loses."""
+        return _higher([*self.own, *self.knowing])
+
+
+def _higher(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
 
 
 @dataclass(frozen=True)
@@ -84,15 +103,17 @@ class Attacked:
             told.append(
                 "Not validated: the attack does not break the run without a policy either, and so says nothing of policies."
             )
-        others = [value for one in self.random if (value := one.strongest) is not None]
-        if self.found.strongest is not None and others:
-            mean = statistics.fmean(others)
-            lower = sum(value < self.found.strongest for value in others)
-            told.append(
-                f"The strongest attack that knows no policies reaches {decibel(self.found.strongest)} dB to the transformed image: "
-                f"{'below' if self.found.strongest < mean else 'not below'} the mean of {len(others)} random hybrids, "
-                f"{decibel(mean)} dB; {lower} of them are lower still."
+        told += [
+            text
+            for text in (
+                self._beside(
+                    "The strongest attack that knows no policies reaches", " to the transformed image", "strongest"
+                ),
+                self._beside("That is", " above the mean image there", "gain"),
+                self._beside("Of the original, the strongest of all attacks recovers", "", "lost"),
             )
+            if text
+        ]
         if self.found.drop is not None:
             lost = 100 * self.found.drop
             drops = [100 * one.drop for one in self.random if one.drop is not None]
@@ -103,6 +124,20 @@ class Attacked:
                 f"test images, whose 95 % interval is some {self.half_width:.0f} points to each side."
             )
         return told
+
+    def _beside(self, begin: str, what: str, name: str) -> str:
+        """A number of the found policies beside those of the random ones, and how often chance would rank it as well."""
+        mine = getattr(self.found, name)
+        others = [value for one in self.random if (value := getattr(one, name)) is not None]
+        if mine is None or not others:
+            return ""
+        mean, lower = statistics.fmean(others), sum(value < mine for value in others)
+        chance = 100 * (lower + 1) / (len(others) + 1)
+        below = "below" if mine < mean else "not below"
+        return (
+            f"{begin} {decibel(mine)} dB{what}: {below} the mean of {len(others)} random hybrids, {decibel(mean)} dB; {lower} of "
+            f"them are lower still (chance gives such a rank or a better one in {chance:.0f} % of cases)."
+        )
 
 
 def read_attacked(folder: SearchFolder, result: Mapping[str, Any]) -> Attacked | str | None:
@@ -154,14 +189,14 @@ def _outcome(study: Study, policies: str, line: Line, about: Any) -> Outcome:
         _highest(blind, "transformed"),
         _highest(blind, "original"),
         _highest(knowing, "original"),
+        _highest(blind, "transformed", of_mean=True),
     )
 
 
-def _highest(cells: Sequence[Cell], reference: str) -> tuple[float | None, float | None]:
-    """(initial, final model): the highest mean PSNR."""
-    found: dict[bool, list[float]] = {False: [], True: []}
+def _highest(cells: Sequence[Cell], reference: str, *, of_mean: bool = False) -> tuple[float | None, float | None]:
+    """(initial, final model): the highest mean PSNR, or that of the mean image beside it."""
+    found: dict[bool, list[float | None]] = {False: [], True: []}
     for cell in cells:
-        if (value := cell.mean("psnr", reference)) is not None:
-            found[cell.final].append(value)
-    first, last = (max(found[final], default=None) for final in (False, True))
-    return first, last
+        key = ("psnr", reference)
+        found[cell.final].append(cell.null_scores.get(key, {}).get(MEAN_IMAGE) if of_mean else cell.mean(*key))
+    return _higher(found[False]), _higher(found[True])

@@ -39,13 +39,12 @@ SHARED = ("dataset", "data-dir", "image-size", "train-limit", "model", "width", 
 """Settings that a search and the run that attacks its result have in common."""
 
 AUDITED = [
-    'probe-attacks = "InvertingGradients(); InvertingGradients() | PolicyInversion()"',
+    'probe-attacks = "InvertingGradients()"',
     'update-attacks = ""',
     'probe-mode = "eval"',
-    "adaptive = false",
 ]
-"""How the result is attacked: by the run's usual inversion, as the paper in eval mode, and by one that undoes policies. Labels are
-inferred, as servers must."""
+"""How the result is attacked: by the run's usual inversion, as the paper in eval mode, and by all that know policies, which a
+run adds (``adaptive``). Labels are inferred, as servers must."""
 
 
 @dataclass(frozen=True)

@@ -190,11 +190,12 @@ images with a model trained on {{ "%g"|format(100 * search.semi_share) }} % of t
 <section id="attacked"><header><h2>Attacked</h2><p>{{ attacked.verdicts|join(" ") }} Seeds
 {{ attacked.seeds|join(", ") }}; {{ attacked.images }} attacked images for each hybrid; the initial / the final model; PSNR in
 dB, means over images, of the strongest attack that knows no policies, and of the strongest that does.</p></header>
-<div class="wide"><table><tr><th>Policies</th><th>Accuracy</th><th>To the transformed image</th><th>To the original</th>
+<div class="wide"><table><tr><th>Policies</th><th>Accuracy</th><th>To the transformed image</th>
+<th>The mean image, to the same</th><th>To the original</th>
 <th>Knowing the policies, to the original</th></tr>
 {% for one in [attacked.none, attacked.found] + attacked.random|list %}
 <tr><td>{{ one.policies or "none" }}{% if one is sameas attacked.found %} (found){% endif %}</td><td>{{ share(one.accuracy) }}</td>
-<td>{{ levels(one.seen) }}</td><td>{{ levels(one.own) }}</td><td>{{ levels(one.knowing) }}</td></tr>
+<td>{{ levels(one.seen) }}</td><td>{{ levels(one.null) }}</td><td>{{ levels(one.own) }}</td><td>{{ levels(one.knowing) }}</td></tr>
 {% endfor %}</table></div></section>
 {% endif %}
 {% if ways %}

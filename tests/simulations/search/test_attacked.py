@@ -69,6 +69,7 @@ def test_numbers_are_those_of_the_run_and_the_attack_that_knows_stands_apart(tmp
     assert found.found.seen == (13.0, 12.0)
     assert found.found.own == (12.0, 11.0)
     assert found.found.knowing == (29.0, 29.0)
+    assert found.found.null == (10.0, 10.0)
     assert [one.policies for one in found.random] == ["4-5+6", "7-8+9"]
     assert (found.none.accuracy, found.found.accuracy, found.images) == (0.8, 0.78, 16)
 
@@ -77,19 +78,31 @@ def test_numbers_are_those_of_the_run_and_the_attack_that_knows_stands_apart(tmp
     ("seen", "accuracy", "judged", "lost"),
     [
         (
-            (13.0, 12.0), 0.78, ("13.0 dB", "below the mean of 2 random hybrids, 18.0 dB; 0 of them"), ("2.0 points", "within 3")
+            (13.0, 12.0), 0.78, ("13.0 dB", "below the mean of 2 random hybrids, 18.0 dB; 0 of them", "33 %"),
+            ("2.0 points", "within 3")
         ),
         (
-            (13.0, 18.5), 0.7, ("18.5 dB", "not below the mean of 2 random hybrids, 18.0 dB; 2 of them"),
+            (13.0, 18.5), 0.7, ("18.5 dB", "not below the mean of 2 random hybrids, 18.0 dB; 2 of them", "100 %"),
             ("10.0 points", "not within 3")
         ),
     ],
 )  # fmt: skip
 def test_both_promises_are_judged(
-    tmp_path: Path, seen: tuple[float, float], accuracy: float, judged: tuple[str, str], lost: tuple[str, str]
+    tmp_path: Path, seen: tuple[float, float], accuracy: float, judged: tuple[str, str, str], lost: tuple[str, str]
 ) -> None:
-    first, second = read(written(tmp_path, seen, accuracy)).verdicts
-    assert f"{judged[0]} to the transformed image: {judged[1]} are lower still" in first
+    first, gain, own, second = read(written(tmp_path, seen, accuracy)).verdicts
+    assert (
+        f"{judged[0]} to the transformed image: {judged[1]} are lower still (chance gives such a rank or a better"
+        in first
+    )
+    assert f"in {judged[2]} of cases" in first
+    # The mean image has 10 dB under all of them, the attack that knows the policies 29 dB to the original.
+    assert gain.startswith(
+        f"That is {max(seen) - 10:.1f} dB above the mean image there: {judged[1].replace('18.0', '8.0')}"
+    )
+    assert own.startswith(
+        "Of the original, the strongest of all attacks recovers 29.0 dB: not below the mean of 2 random hybrids"
+    )
     assert second.startswith(
         f"It costs {lost[0]} of accuracy (the random hybrids cost 30.0 in the mean): {lost[1]} points of no policy, on 100 test"
     )
