@@ -16,6 +16,7 @@ from rich.console import Console
 
 from clients.data.card import DataCard
 from defenses.registry import RegistryError
+from simulations.command_line import errors, fail, read_toml, self_contained, value_of
 from simulations.dry_run import check_memory, describe, shares, workers_of
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment, all_settings
@@ -26,7 +27,6 @@ from simulations.recorded.request import DEFAULT_ATTACKS, Request
 from simulations.run_config import check_same
 from simulations.scenarios.base import scenario
 from simulations.search.command import search
-from simulations.words import errors, fail, read_toml, self_contained, value_of
 
 app = typer.Typer(
     help="What a curious federated-learning server can see: train, attack, report.",

@@ -16,12 +16,12 @@ from clients.secret_file import SecretError, default_folder, kept_secret
 from defenses.base import InputDefense
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
+from simulations.command_line import errors, fail, self_contained
 from simulations.errors import ConfigError
 from simulations.protect.copies import Order, copies
 from simulations.protect.manifest import Manifest
 from simulations.protect.pictures import output_names
 from simulations.protect.sources import Pictures, pictures_of
-from simulations.words import errors, fail, self_contained
 
 console = Console(highlight=False)
 MOST_TOLD = 3
