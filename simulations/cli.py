@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 from clients.data.card import DataCard
+from clients.models.library import ImageSizeError
 from defenses.registry import RegistryError
 from simulations.command_line import errors, fail, read_toml, self_contained, value_of
 from simulations.dry_run import check_memory, describe, shares, workers_of
@@ -273,6 +274,10 @@ def _preflight(experiment: Experiment) -> None:
             scenario(experiment.scenario).check_data(experiment, pipeline, DataCard.of(data))
         except ConfigError:
             raise
+        except ImageSizeError as error:
+            raise ConfigError(
+                f"image-size is {experiment.image_size}, model is {experiment.model!r}: {error}"
+            ) from error
         except (ValueError, OSError) as error:
             raise ConfigError(str(error)) from error
         except (RuntimeError, MemoryError) as error:  # of torch, such as an allocation that cannot be served
