@@ -1,9 +1,10 @@
-"""Where each pipeline of a run stands, in one file each."""
+"""Where each pipeline of a run stands, in one file each; what no later round changes is in a second one, written once."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from safetensors import safe_open
@@ -21,12 +22,14 @@ class Checkpoint:
         weights: The global model after it.
         ledgers: Partition -> the training defences' state.
         accuracy: Of that model on clean test images.
+        fixed: What is the same in every checkpoint of the pipeline; large, such as what clients uploaded before the first round.
     """
 
     round: int
     weights: dict[str, Tensor]
     ledgers: dict[int, str]
     accuracy: float | None
+    fixed: dict[str, Tensor] = field(default_factory=dict)
 
 
 class Checkpoints:
@@ -38,25 +41,31 @@ class Checkpoints:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._fixed: set[int] = set()
+        """Pipelines whose second file is known to be of this run: who is killed before a first checkpoint may leave another."""
 
     def save(self, pipeline: int, checkpoint: Checkpoint) -> None:
-        """Puts a checkpoint in the place of the one before, in one move."""
-        path = self._path(pipeline)
+        """Puts a checkpoint in the place of the one before, in one move; what is fixed is written before the first only."""
+        if checkpoint.fixed and pipeline not in self._fixed:
+            _write(self._fixed_path(pipeline), checkpoint.fixed, {})
+            self._fixed.add(pipeline)
         about = {"round": checkpoint.round, "accuracy": checkpoint.accuracy, "ledgers": checkpoint.ledgers}
-        partial = path.with_suffix(".tmp")
-        save_file(dict(checkpoint.weights), partial, metadata={"about": json.dumps(about)})
-        partial.replace(path)
+        whole = {"about": json.dumps(about | {"fixed": bool(checkpoint.fixed)})}
+        _write(self._path(pipeline), checkpoint.weights, whole)
 
     def load(self, pipeline: int) -> Checkpoint | None:
         """The pipeline's last complete round, or None."""
         path = self._path(pipeline)
         if not path.is_file():
             return None
-        with safe_open(path, framework="pt") as file:
-            about = json.loads(file.metadata()["about"])
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+        weights, metadata = _read(path)
+        about = json.loads(metadata["about"])
+        fixed: dict[str, Tensor] = {}
+        if about.get("fixed"):  # earlier versions had everything in one file
+            fixed, _ = _read(self._fixed_path(pipeline))
+            self._fixed.add(pipeline)
         ledgers = {int(partition): text for partition, text in about["ledgers"].items()}
-        return Checkpoint(about["round"], weights, ledgers, about["accuracy"])
+        return Checkpoint(about["round"], weights, ledgers, about["accuracy"], fixed)
 
     def round_of(self, pipeline: int) -> int:
         """The last complete round; -1 where there is none. Reads no weights."""
@@ -68,3 +77,20 @@ class Checkpoints:
 
     def _path(self, pipeline: int) -> Path:
         return self.folder / f"p{pipeline:02d}.safetensors"
+
+    def _fixed_path(self, pipeline: int) -> Path:
+        return self.folder / f"p{pipeline:02d}-fixed.safetensors"
+
+
+def _write(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
+    """Writes beside ``path`` and moves the result there."""
+    partial = path.with_suffix(".tmp")
+    save_file(dict(tensors), partial, metadata=metadata)
+    partial.replace(path)
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and metadata of a file."""
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+        return tensors, file.metadata() or {}

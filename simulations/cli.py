@@ -15,7 +15,9 @@ import typer
 from rich.console import Console
 
 from clients.data.card import DataCard
+from clients.models.library import ImageSizeError
 from defenses.registry import RegistryError
+from simulations.command_line import errors, fail, read_toml, self_contained, value_of
 from simulations.dry_run import check_memory, describe, shares, workers_of
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment, all_settings
@@ -26,7 +28,6 @@ from simulations.recorded.request import DEFAULT_ATTACKS, Request
 from simulations.run_config import check_same
 from simulations.scenarios.base import scenario
 from simulations.search.command import search
-from simulations.words import errors, fail, read_toml, self_contained, value_of
 
 app = typer.Typer(
     help="What a curious federated-learning server can see: train, attack, report.",
@@ -273,6 +274,10 @@ def _preflight(experiment: Experiment) -> None:
             scenario(experiment.scenario).check_data(experiment, pipeline, DataCard.of(data))
         except ConfigError:
             raise
+        except ImageSizeError as error:
+            raise ConfigError(
+                f"image-size is {experiment.image_size}, model is {experiment.model!r}: {error}"
+            ) from error
         except (ValueError, OSError) as error:
             raise ConfigError(str(error)) from error
         except (RuntimeError, MemoryError) as error:  # of torch, such as an allocation that cannot be served

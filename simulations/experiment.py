@@ -21,7 +21,7 @@ from defenses.registry import RegistryError
 from defenses.spec import SpecError, parse_pipelines
 from simulations.errors import ConfigError, require_known
 from simulations.scenarios.base import DEFAULT, scenario, scenarios
-from simulations.settings import SHARE, above, at_least, between, check_values, key_of, one_of, setting
+from simulations.settings import IMAGE_SIDE, SHARE, above, at_least, between, check_values, key_of, one_of, setting
 from strategies.audit.adaptive import adaptive_attacks
 from strategies.audit.kinds import Kind
 
@@ -60,7 +60,7 @@ class Experiment:
     dataset: str = setting("photos", "data set; `fedveil list` describes them")
     data_dir: str = setting("", "folder of data sets that are read from files")
     download: bool = setting(False, "let torchvision download a missing data set")
-    image_size: int = setting(0, "side to resize images to; 0: as they are", **between(0, 4096))
+    image_size: int = setting(0, "side to resize images to; 0: as they are", **IMAGE_SIDE)
     train_limit: int = setting(0, "use at most so many training examples; 0: all", **at_least(0))
     test_limit: int = setting(0, "use at most so many test examples; 0: all", **at_least(0))
     image_memory: float = setting(

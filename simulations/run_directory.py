@@ -3,7 +3,8 @@
     rows.jsonl          one number a line
     pictures/           PNG files and index.jsonl, which says what each shows
     config.json         the resolved experiment, versions and progress
-    checkpoints/        the global model and the clients' ledgers of each pipeline, after its last complete round
+    checkpoints/        the global model and the clients' ledgers of each pipeline, after its last complete round; what
+                        clients uploaded is in files of its own, written once
     jobs/               attacks that have no rows yet, with the updates they attack
     history/            observed updates that attacks on all rounds still need
     report.html, rows.csv

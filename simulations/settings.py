@@ -59,6 +59,12 @@ def one_of(*values: str) -> dict[str, Any]:
     return {"allowed": " or ".join(map(repr, values)), "check": lambda value: value in values}
 
 
+IMAGE_SIDE: dict[str, Any] = {
+    "allowed": "0, or at least 2, at most 4096",
+    "check": lambda value: value == 0 or 2 <= value <= 4096,
+}
+"""0 for no scaling. One pixel is no image: shuffles, crops and scores have nothing to work on, and torch cannot scale to it."""
+
 SHARE: dict[str, Any] = {"allowed": "above 0, at most 1", "check": lambda value: 0 < value <= 1}
 
 

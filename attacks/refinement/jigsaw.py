@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from itertools import permutations
 
 import torch
@@ -74,13 +75,24 @@ class _Puzzle:
         ]
         self.columns, self.rows = columns, rows
         self.known: dict[int, Seams] = {}
+        self.step = 0
+        self.moved = torch.zeros(rows * columns, dtype=torch.int64)
+        """The step in which the block at a position was last exchanged."""
+        self.settled: dict[int, tuple[int, Tensor]] = {}
+        """First position of a window -> the step in which no order was better, and all positions that this depends on."""
 
     def total(self) -> float:
         """Sum over all seams."""
         return sum(float(self.cost[d, self.block[a], self.block[b]].sum()) for d, (a, b) in enumerate(self.pairs))
 
     def improve(self, window: Tensor, inside_only: bool) -> bool:
-        """Gives the window the best order that is tried; whether it changed."""
+        """Gives the window the best order that is tried; whether it changed. Where nothing changed since it stayed, it stays."""
+        self.step += 1
+        first = int(window[0])
+        if not inside_only and first in self.settled:
+            since, reach = self.settled[first]
+            if int(self.moved[reach].max()) <= since:
+                return False
         current = self.block[window]
         inner, outer = self._inner(window), self._outer(window)
         if inside_only:
@@ -92,8 +104,14 @@ class _Puzzle:
         costs = costs + self.cost[direction, held[:, a], held[:, b]].sum(1)
         best = int(costs.argmin())
         if not costs[best] < costs[0] - 1e-6:  # the first order is the present one
+            if not inside_only:
+                self.settled[first] = (
+                    self.step,
+                    torch.cat([window, *(around for _, _, around, _ in self._seams(window)[1])]),
+                )
             return False
         self.block[window] = held[best]
+        self.moved[window] = self.step
         return True
 
     def _inner(self, window: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -132,7 +150,7 @@ class _Puzzle:
         """Orders (m, k) to try; order[i] is which of the window's present blocks goes to position i."""
         k = len(current)
         if k <= FEW:
-            return torch.tensor(list(permutations(range(k))))
+            return _all_orders(k)
         around, (direction, a, b) = outer.clone(), inner
         around.index_add_(0, a, self.cost[direction[:, None], current[None], current[b, None]])
         around.index_add_(0, b, self.cost[direction[:, None], current[a, None], current[None]])
@@ -156,3 +174,9 @@ class _Puzzle:
         added[a, b] += turned
         added[b, a] += turned
         return added
+
+
+@functools.cache
+def _all_orders(k: int) -> Tensor:
+    """Every order of k blocks, (k!, k), the present one first; nobody may write to it."""
+    return torch.tensor(list(permutations(range(k))))

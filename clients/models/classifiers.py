@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from clients.models.library import (
     LIBRARIES,
+    ImageSizeError,
     ModelError,
     build_library_model,
     group_norm,
@@ -99,7 +100,7 @@ def cnn(num_classes: int, input_shape: tuple[int, int, int], width: int = 0, nor
         raise ModelError(f"width is {width}, but cnn comes in one width; leave it 0")
     channels, height, side = input_shape
     if min(height, side) < 16:
-        raise ModelError(
+        raise ImageSizeError(
             f"cnn halves images twice, so images of {height}x{side} vanish; the smallest size that fits is 16x16"
         )
     rows, columns = (((length - 4) // 2 - 4) // 2 for length in (height, side))
@@ -151,7 +152,7 @@ def convnet(
     channels, height, side = input_shape
     width = _checked_width("convnet", width or 64, 1024)
     if min(height, side) < 9:
-        raise ModelError(
+        raise ImageSizeError(
             f"convnet pools by 3 twice, so images of {height}x{side} vanish; the smallest size that fits is 9x9"
         )
     layers: list[nn.Module] = []

@@ -20,6 +20,10 @@ class ModelError(ValueError):
     """A model that does not exist, or that cannot be built as asked."""
 
 
+class ImageSizeError(ModelError):
+    """Images of a size that a model does not take."""
+
+
 def group_norm(channels: int, eps: float = 1e-5, affine: bool = True) -> nn.GroupNorm:
     """GroupNorm with at most 32 groups of at least four channels each, as far as the number of channels divides.
 
@@ -96,7 +100,7 @@ def build_library_model(library: str, name: str, num_classes: int, input_shape: 
     """Builds a classifier for ``input_shape`` and proves by one forward pass that images of that size fit.
 
     Raises:
-        ModelError: When they do not, with the next larger square size that does.
+        ImageSizeError: When they do not, with the next larger square size that does.
     """
     build = _torchvision if library == "torchvision" else _timm
     try:
@@ -106,7 +110,7 @@ def build_library_model(library: str, name: str, num_classes: int, input_shape: 
         channels, height, side = input_shape
         fits = _next_size(build, name, num_classes, channels, min(height, side))
         advice = f"the next size that fits is {fits}x{fits}" if fits else "no square size up to 512 fits"
-        raise ModelError(f"{library}:{name} does not take images of {height}x{side}; {advice} ({error})") from error
+        raise ImageSizeError(f"{library}:{name} does not take images of {height}x{side}; {advice} ({error})") from error
     return model
 
 

@@ -16,12 +16,13 @@ from clients.secret_file import SecretError, default_folder, kept_secret
 from defenses.base import InputDefense
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
+from simulations.command_line import errors, fail, self_contained
 from simulations.errors import ConfigError
 from simulations.protect.copies import Order, copies
 from simulations.protect.manifest import Manifest
 from simulations.protect.pictures import output_names
 from simulations.protect.sources import Pictures, pictures_of
-from simulations.words import errors, fail, self_contained
+from simulations.settings import IMAGE_SIDE
 
 console = Console(highlight=False)
 MOST_TOLD = 3
@@ -34,9 +35,7 @@ def protect(
     source: Annotated[str, typer.Argument(metavar="IN", help="Folder of pictures, or the name of a data set.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="New folder for the protected copies.")],
     defense: Annotated[str, typer.Option(metavar="PIPELINE", help='Defences of images, such as "VisualMixer()".')],
-    image_size: Annotated[
-        int, typer.Option(min=0, max=4096, help="Scale the central squares to this side; 0: keep sizes.")
-    ] = 0,
+    image_size: Annotated[int, typer.Option(help="Scale the central squares to this side; 0: keep sizes.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the killed work in OUT.")] = False,
     preview: Annotated[
         bool,
@@ -62,6 +61,8 @@ def protect(
     """
     try:
         pipeline = _pipeline(defense)
+        if not IMAGE_SIDE["check"](image_size):
+            raise ConfigError(f"--image-size is {image_size}; allowed: {IMAGE_SIDE['allowed']}")
         pictures = pictures_of(source, out, data_dir)
         key = kept_secret(secret or default_folder() / "protect").hex()
         manifest = Manifest(Order(pictures.root, out.resolve(), str(pipeline), key, image_size, pictures.text))

@@ -47,7 +47,7 @@ class OutsourcedRounds:
 
     def restore(self, done: Checkpoint) -> None:
         """Goes on from a checkpoint, which holds the uploads: nobody is asked for them again."""
-        self._server.restore(done.weights, done.accuracy)
+        self._server.restore(done.weights | done.fixed, done.accuracy)
 
     def run_round(self, server_round: int) -> None:
         """Trains (unless it is round 0), then evaluates."""
@@ -60,8 +60,9 @@ class OutsourcedRounds:
         self._server.observe_model(server_round)
 
     def checkpoint(self, server_round: int) -> Checkpoint:
-        """The uploads, the model and its optimizer."""
-        return Checkpoint(server_round, self._server.tensors(), {}, self._server.accuracy)
+        """The model and its optimizer, and the uploads, which no round changes."""
+        tensors = self._server.tensors()  # collects the uploads where none are there yet
+        return Checkpoint(server_round, tensors, {}, self._server.accuracy, self._server.uploaded())
 
 
 class Outsourced(Scenario[OutsourcedExperiment]):

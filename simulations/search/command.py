@@ -11,13 +11,13 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from simulations.command_line import fail, read_toml, value_of
 from simulations.errors import ConfigError
 from simulations.search.algorithm import PolicySearch, Step, seconds_left
 from simulations.search.folder import AUDIT, SearchFolder
 from simulations.search.scorer import check
 from simulations.search.settings import Search, keys
 from simulations.search.space import text_of
-from simulations.words import fail, read_toml, value_of
 
 console = Console(highlight=False)
 

@@ -14,7 +14,18 @@ from clients.outsourced.plan import OutsourcedPlan
 from clients.task import WholeModelPlan
 from simulations.errors import ConfigError, require_known
 from simulations.search.space import LONGEST, size_of_space
-from simulations.settings import SHARE, above, at_least, between, check_values, key_of, milestone, one_of, setting
+from simulations.settings import (
+    IMAGE_SIDE,
+    SHARE,
+    above,
+    at_least,
+    between,
+    check_values,
+    key_of,
+    milestone,
+    one_of,
+    setting,
+)
 
 AUTO = "auto"
 
@@ -33,7 +44,7 @@ class Search:
     defense: str = setting("ATS", "defence whose settings are searched", **one_of("ATS"))
     dataset: str = setting("photos", "data set, see `fedveil list datasets`")
     data_dir: str = setting("", "directory of its files")
-    image_size: int = setting(0, "side to resize images to; 0: as they are", **between(0, 4096))
+    image_size: int = setting(0, "side to resize images to; 0: as they are", **IMAGE_SIDE)
     train_limit: int = setting(0, "use at most so many training images; 0: all", **at_least(0))
     model: str = setting("resnet20", "model, see `fedveil list models`")
     width: int = setting(0, "of models that have one; 0 for the default", **at_least(0))

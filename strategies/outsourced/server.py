@@ -150,7 +150,11 @@ class OutsourcedServer:
         return self._training
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that later rounds depend on, the uploads included: they are under draws that a node makes once."""
+        """All that later rounds depend on besides the uploads."""
+        return self.training.tensors()
+
+    def uploaded(self) -> dict[str, Tensor]:
+        """The uploads, which never change: they are under draws that a node makes once; views of what the server holds."""
         sent = {
             f"{UPLOADS}{partition}/{at}/{name}": tensor
             for partition, mine in self.uploads.items()
@@ -158,10 +162,10 @@ class OutsourcedServer:
             for name, tensor in (("images", batch.images), ("targets", batch.targets))
         }
         whole = {f"{WHOLE}{p}": torch.tensor([self._seconds[p]], dtype=torch.float64) for p in self.whole}
-        return self.training.tensors() | sent | whole
+        return sent | whole
 
     def restore(self, tensors: Mapping[str, Tensor], accuracy: float | None) -> None:
-        """Goes on from what ``tensors`` gave; nobody uploads again."""
+        """Goes on from what ``tensors`` and ``uploaded`` gave, together; nobody uploads again."""
         sent: dict[int, dict[int, dict[str, Tensor]]] = {}
         for name, tensor in part_of(tensors, UPLOADS).items():
             partition, at, kind = name.split("/")

@@ -215,6 +215,31 @@ def test_jigsaw_finds_the_best_order_of_one_window():
     assert after == pytest.approx(min(costs), rel=1e-5)
 
 
+def test_a_window_that_cannot_have_changed_its_best_order_is_not_tried_again(monkeypatch):
+    """Visit by visit the orders are those of a puzzle that forgets, and tries every window every time."""
+    costs = seam_costs(pictures(1)[0, :1].flatten().view(-1, 1, 1, 1))
+    side = pictures(1).shape[-1]
+    position = torch.arange(side * side).view(side, side)
+    windows = [piece.flatten() for rows in position.split(2) for piece in rows.split(4, 1)]
+    quick, slow = _Puzzle(costs, side, side), _Puzzle(costs, side, side)
+    start = torch.randperm(side * side, generator=torch.Generator().manual_seed(6))
+    quick.block, slow.block = start.clone(), start.clone()
+    tried, orders = [], _Puzzle._orders
+
+    def counted(puzzle, *about):
+        tried.append(puzzle)
+        return orders(puzzle, *about)
+
+    monkeypatch.setattr(_Puzzle, "_orders", counted)
+    for sweep in range(10):
+        for window in windows:
+            slow.settled.clear()
+            assert quick.improve(window, inside_only=sweep == 0) == slow.improve(window, inside_only=sweep == 0)
+            assert torch.equal(quick.block, slow.block)
+    assert tried.count(slow) == 10 * len(windows)
+    assert len(windows) < tried.count(quick) < 0.8 * tried.count(slow)
+
+
 def test_seam_cost_is_zero_for_a_straight_slope():
     slope = torch.arange(12.0).view(1, 2, 6) * 0.1
     left, right = slope[None, ..., :3, None].transpose(-1, -2), slope[None, ..., 3:, None].transpose(-1, -2)

@@ -299,6 +299,36 @@ def test_attacks_that_were_open_are_run_again_without_an_upload(
     assert not list((tmp_path / "run" / "jobs").glob("*.safetensors"))
 
 
+@pytest.mark.usefixtures("no_report")
+def test_uploads_are_written_once_and_rounds_write_the_model_only(
+    tmp_path: Path, unbroken: Unbroken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by a run that goes on; a pipeline that was killed before its first checkpoint uploads, and writes, anew."""
+    settings, written = outsourced_experiment(tmp_path / "run", **RESUMED), []
+    whole = Path.replace
+
+    def replaced(path: Path, target: Path) -> Path:
+        if target.parent.name == "checkpoints":
+            written.append((target.name, path.stat().st_size))
+        return whole(path, target)
+
+    monkeypatch.setattr(Path, "replace", replaced)
+    with pytest.raises(Killed):  # in the evaluation of round 2
+        run_experiment(LocalGrid(2, killed_at("evaluate", 6)), settings)
+    # Left by who was killed between the two files: uploads that are not those of the run that comes after.
+    stale = tmp_path / "run" / "checkpoints" / "p01-fixed.safetensors"
+    stale.write_bytes(b"of another upload")
+    run_experiment(LocalGrid(2), replace(settings, resume=True))
+    assert untimed(rows_in(settings)) == unbroken
+    names = [name for name, _ in written]
+    for at in range(3):
+        # Rounds 0 to 3, and the final model.
+        assert names.count(f"p{at:02d}.safetensors") == 5
+        assert names.count(f"p{at:02d}-fixed.safetensors") == 1
+    images = 2 * 48 * 28 * 28 * 4
+    assert all((size > images) == ("fixed" in name) for name, size in written)
+
+
 @pytest.mark.parametrize("refusing", [[0], [0, 1]])
 def test_a_node_that_refuses_audits_costs_scores_only(tmp_path: Path, refusing: list[int]) -> None:
     plain = outsourced_experiment(tmp_path / "plain")

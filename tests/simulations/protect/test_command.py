@@ -147,6 +147,12 @@ def test_what_is_no_defence_of_single_images_is_refused(
     assert not (tmp_path / "out").exists()
 
 
+def test_an_image_of_one_pixel_is_refused(source: Path, tmp_path: Path) -> None:
+    told = protect(source, tmp_path / "out", "--defense", NOISE, "--image-size", 1)
+    refused(told, "--image-size is 1; allowed: 0, or at least 2, at most 4096")
+    assert not (tmp_path / "out").exists()
+
+
 def test_folders_that_would_mix_or_lose_pictures_are_refused(source: Path, tmp_path: Path) -> None:
     known = ("--defense", MIXER)
     refused(protect(source, source, *known), "lie in each other")

@@ -200,7 +200,7 @@ def test_what_goes_on_has_the_uploads_and_tells_of_them_once(tmp_path: Path) -> 
     for at in (1, 2, 3):
         whole.server.train_round(at)
         if at == 2:
-            kept = whole.server.tensors()
+            kept = whole.server.tensors() | whole.server.uploaded()
     run.server.restore(kept, 0.25)
     assert run.server.accuracy == 0.25
     run.server.train_round(3)
