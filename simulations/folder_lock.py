@@ -20,10 +20,13 @@ def take_lock(folder: Path, refusal: str) -> IO[str]:
         refusal: What to tell when another process has it.
 
     Raises:
-        ConfigError: With ``refusal``.
+        ConfigError: With ``refusal``; or when the folder cannot be made or written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    file = (folder / LOCK).open("w")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / LOCK).open("w")
+    except OSError as error:
+        raise ConfigError(f"cannot write into {folder}: {error.strerror}") from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -15,12 +15,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from clients.secret_file import SecretError, default_folder, kept_secret
 from defenses.base import InputDefense
 from defenses.pipeline import Pipeline
-from defenses.spec import parse
+from defenses.spec import SpecError, parse
 from simulations.command_line import errors, fail, self_contained
 from simulations.errors import ConfigError
 from simulations.protect.copies import Order, copies
 from simulations.protect.manifest import Manifest
-from simulations.protect.pictures import output_names
+from simulations.protect.pictures import left_out, output_names
 from simulations.protect.sources import Pictures, pictures_of
 from simulations.settings import IMAGE_SIDE
 
@@ -69,8 +69,10 @@ def protect(
         with manifest.claim(resume=resume):
             names = _begin(manifest, pictures, resume=resume)
             _copy_all(manifest, names, workers or os.cpu_count() or 1)
-            _finish(manifest, names, preview=preview)
-            pictures.remove()
+            try:
+                _finish(manifest, names, preview=preview)
+            finally:
+                pictures.remove()
     except KeyboardInterrupt:
         errors.print("\nstopped; go on with the same command and --resume", markup=False)
         raise typer.Exit(130) from None
@@ -112,6 +114,11 @@ def _finish(manifest: Manifest, names: Collection[str], *, preview: bool) -> Non
     path, failed = manifest.finish(names), manifest.failed
     told = f"{len(names) - len(failed)} of {len(names)} pictures protected by {manifest.order.pipeline}: {path}"
     console.print(told, soft_wrap=True, markup=False)
+    if manifest.order.source == str(manifest.order.root) and (others := left_out(manifest.order.root)):
+        listed = ", ".join(f"{count} {ending or 'without ending'}" for ending, count in sorted(others.items()))
+        errors.print(
+            f"files left alone, as Pillow reads no pictures of their kind: {listed}", markup=False, soft_wrap=True
+        )
     if preview:
         from simulations.protect.preview import write_preview
 
@@ -131,7 +138,10 @@ def _pipeline(text: str) -> Pipeline:
     Raises:
         ConfigError: When it cannot be read, or does something else.
     """
-    pipeline = parse(self_contained(text, "--defense"))
+    try:
+        pipeline = parse(self_contained(text, "--defense"))
+    except SpecError as error:
+        raise ConfigError(f"--defense: {error}") from error
     if not pipeline.defenses:
         raise ConfigError(
             "--defense is empty; name a defence of images, such as VisualMixer(); `fedveil list defenses` shows all"

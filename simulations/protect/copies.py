@@ -7,6 +7,7 @@ import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -20,12 +21,13 @@ from defenses.base import Batch
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
 from defenses.vfe import vfe_image
+from simulations.errors import ConfigError
 from simulations.protect.pictures import PictureError, read, write
 
 VFE_WINDOW = 8
 """Pixels; the size for which the paper works an example."""
-AT_ONCE = 64
-"""Pictures that wait at a process."""
+AT_ONCE = 2
+"""Pictures that are at a process or wait for it; what waits is dropped when the command is stopped."""
 
 
 @dataclass(frozen=True)
@@ -113,17 +115,28 @@ def copies(order: Order, names: Sequence[tuple[str, str]], workers: int) -> Iter
         order: What to do.
         names: (source, output) of each.
         workers: Processes; 1: this one.
+
+    Raises:
+        ConfigError: When one of the processes was killed.
     """
     if workers == 1 or len(names) < 2:
         yield from (copy(order, *name) for name in names)
         return
-    with ProcessPoolExecutor(workers, initializer=_begin_worker) as pool:
+    pool = ProcessPoolExecutor(workers, initializer=_begin_worker)
+    try:
         todo = iter(names)
         waiting = {pool.submit(copy, order, *name) for name in islice(todo, workers * AT_ONCE)}
         while waiting:
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
             waiting |= {pool.submit(copy, order, *name) for name in islice(todo, len(done))}
             yield from (one.result() for one in done)
+    except BrokenProcessPool:
+        raise ConfigError(
+            "a process that protects pictures was killed, perhaps for want of memory; go on with the same command, --resume and "
+            "fewer --workers"
+        ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _begin_worker() -> None:

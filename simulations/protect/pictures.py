@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,15 +52,35 @@ def find(root: Path) -> list[str]:
         name = path.relative_to(root)
         if any(part.startswith(".") for part in name.parts):
             continue
-        if path.is_symlink() and not path.resolve().is_relative_to(inside):
+        if path.is_symlink() and not (target := _target(path)).is_relative_to(inside):
             raise ConfigError(
-                f"IN: {name} is a link to {path.resolve()}, outside of {root}; copy what it points to, or remove it"
+                f"IN: {name} is a link to {target}, outside of {root}; copy what it points to, or remove it"
             )
         if path.suffix.lower() in endings and path.is_file():
             found.append(name.as_posix())
     if not found:
         raise ConfigError(f"IN: {root} holds no pictures of a format that Pillow reads, at any depth")
     return found
+
+
+def left_out(root: Path) -> dict[str, int]:
+    """Ending -> how many files of a folder, at any depth, are no pictures that Pillow reads; hidden ones are not counted."""
+    taken = set(find(root))
+    others = (path.relative_to(root) for path in root.rglob("*") if path.is_file())
+    return dict(
+        Counter(
+            name.suffix.lower()
+            for name in others
+            if name.as_posix() not in taken and not any(part.startswith(".") for part in name.parts)
+        )
+    )
+
+
+def _target(link: Path) -> Path:
+    try:
+        return link.resolve()
+    except (OSError, RuntimeError) as error:  # Python 3.11 raises RuntimeError for a link that leads to itself
+        raise ConfigError(f"IN: {link} is a link that leads nowhere ({error}); remove it") from error
 
 
 def output_names(names: Sequence[str]) -> dict[str, str]:

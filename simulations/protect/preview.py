@@ -83,7 +83,8 @@ def write_preview(manifest: Manifest) -> Path | None:
         css=Markup(CSS + OWN_CSS), defense=order.pipeline, shown=shown, missing=missing, others=len(others), side=side,
         scaled=not order.size, decibel=decibel,
     )  # fmt: skip
-    write_atomically(order.out / "preview.html", rendered)
+    # Names of files need not be Unicode.
+    write_atomically(order.out / "preview.html", rendered.encode(errors="replace").decode())
     return order.out / "preview.html"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -138,6 +139,7 @@ def test_the_preview_shows_what_an_attack_gets_back(source: Path, tmp_path: Path
         ("Clip(max_norm=1)", "per='update') does not protect images"),
         ("VisualMixer() | GaussianNoise(std=0.1)", "does not protect images"),
         ("InstaHide()", "makes one image and one label of several"),
+        ("VisualMixer(); Blur()", "--defense:"),
     ],
 )
 def test_what_is_no_defence_of_single_images_is_refused(
@@ -191,3 +193,33 @@ def test_pictures_of_a_size_at_which_the_defence_misses_its_target_are_told(tmp_
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert [len(one["idle"]) for one in manifest["files"]] == [1, 1, 1]
     assert "of them" not in protect(tmp_path / "small", tmp_path / "other", "--defense", NOISE)[1]
+
+
+def test_what_cannot_be_read_or_written_is_told_by_its_name(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    refused(
+        protect(source, tmp_path / "file" / "out", "--defense", MIXER), f"cannot write into {tmp_path / 'file' / 'out'}"
+    )
+    refused(protect(source, tmp_path / "out", "--defense", MIXER, "--data-dir", tmp_path), "it is for named data sets")
+    (source / "circle.png").symlink_to(source / "circle.png")
+    refused(protect(source, tmp_path / "out", "--defense", MIXER), "circle.png is a link that leads nowhere")
+
+
+def test_files_that_are_left_alone_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    Image.new("RGB", (32, 32), (9, 80, 200)).save(tmp_path / "in" / "one.png")
+    for name in ("IMG_1.HEIC", "raw.CR2", "raw2.cr2", ".hidden"):
+        (tmp_path / "in" / name).write_bytes(b"")
+    code, told = protect(tmp_path / "in", tmp_path / "out", "--defense", MIXER)
+    assert code == 0
+    assert "files left alone, as Pillow reads no pictures of their kind: 2 .cr2, 1 .heic" in " ".join(told.split())
+
+
+def test_names_that_are_no_unicode_are_shown(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name in (b"ok\xe9.png", b"two.png"):
+        Image.effect_noise((32, 32), 60).save(tmp_path / "in" / os.fsdecode(name))
+    code, told = protect(tmp_path / "in", tmp_path / "out", "--defense", NOISE, "--image-size", 16, "--preview")
+    assert code == 0, told
+    assert "ok?.png" in (tmp_path / "out" / "preview.html").read_text()
+    assert not list((tmp_path / "out").glob("*.tmp"))

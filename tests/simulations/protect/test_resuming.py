@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from PIL import Image
 
 from simulations.errors import ConfigError
 from simulations.folder_lock import take_lock
+from simulations.protect.copies import AT_ONCE, Copy, Order, copies
 from simulations.protect.manifest import Manifest
 from tests.simulations.protect.commands import MIXER, NOISE, beside, files, protect, refused, result
 
@@ -162,3 +165,28 @@ def test_kill_9_and_resume_give_the_copies_of_an_unbroken_run(tmp_path: Path, wo
     assert pictures(tmp_path / "out") == pictures(tmp_path / "whole")
     broken, whole = (json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("out", "whole"))
     assert broken == whole
+
+
+def two_processes(tmp_path: Path, count: int) -> Iterator[Copy]:
+    """Protects equal pictures."""
+    (tmp_path / "in").mkdir()
+    for at in range(count):
+        Image.new("RGB", (64, 64), (at, 0, 0)).save(tmp_path / "in" / f"{at}.png")
+    order = Order(tmp_path / "in", tmp_path / "out", NOISE, "secret", 0, "pictures")
+    return copies(order, [(f"{at}.png", f"{at}.png") for at in range(count)], workers=2)
+
+
+def test_who_stops_waits_for_what_is_at_work_and_for_no_more(tmp_path: Path) -> None:
+    at_work = two_processes(tmp_path, 40)
+    next(at_work)
+    at_work.close()
+    assert len(list((tmp_path / "out").rglob("*.png"))) <= 2 * 2 * AT_ONCE
+
+
+def test_a_killed_process_is_told_with_what_to_do(tmp_path: Path) -> None:
+    at_work = two_processes(tmp_path, 40)
+    next(at_work)
+    for process in multiprocessing.active_children():
+        process.kill()
+    with pytest.raises(ConfigError, match=r"was killed, perhaps for want of memory.*--resume"):
+        list(at_work)
