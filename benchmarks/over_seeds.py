@@ -5,8 +5,9 @@
 
 The first table has a line a defence: accuracy as deployed after the last round; the difference to no defence (to the same training
 defence alone, where that ran) with its 95 % interval (Student's t over the seeds, whose splits, models and images differ); how much
-accuracy still changed in the last quarter of the rounds; and the strongest attack against the original, with its PSNR over all
-images of all seeds. The second has a line an attack and attacked model, against the original and against the transformed image.
+accuracy still changed in the last quarter of the rounds; the strongest attack against the original, with its PSNR over all images
+of all seeds; and how many images the attack picks out that picks out most. The second has a line an attack and attacked model,
+against the original and against the transformed image.
 Marked are * not validated and ^ upper bounds.
 """
 
@@ -89,7 +90,7 @@ def difference(line: Line, plain: Line) -> str:
 
 
 def change(study: Study, line: Line) -> str:
-    """Points by which the mean accuracy changed in the last quarter of the rounds; near 0 where training is done."""
+    """Points by which the mean accuracy changed in the last quarter of the rounds, and by which it swung in it."""
     reference = "transformed" if line.protected else "original"
     series = {
         at: s.mean for at, s in study.series(line.defense, "test-accuracy", reference).items() if s.mean is not None
@@ -97,7 +98,21 @@ def change(study: Study, line: Line) -> str:
     if line.round is None or line.round not in series:
         return "-"
     before = max((at for at in series if at <= round(0.75 * line.round)), default=None)
-    return "-" if before is None else f"{100 * (series[line.round] - series[before]):+.1f}"
+    if before is None:
+        return "-"
+    late = [value for at, value in series.items() if at >= before]
+    return f"{100 * (series[line.round] - series[before]):+.1f} (of {100 * (max(late) - min(late)):.1f})"
+
+
+def most_picked(study: Study, line: Line) -> str:
+    """How many images were picked out by the attack that picks out most; its name where it is not the strongest by PSNR."""
+    cells = [cell for cell in study.cells_of(line.defense) if cell.picked and not cell.is_upper_bound]
+    if not cells:
+        return "-"
+    most = max(
+        cells, key=lambda cell: (cell.picked[0] / cell.picked[1], cell is line.strongest) if cell.picked else (0, False)
+    )
+    return picked(most) + ("" if most is line.strongest else f" ({attack([most])}, {when(most)})")
 
 
 def defences(study: Study, lines: Sequence[Line]) -> str:
@@ -114,7 +129,7 @@ def defences(study: Study, lines: Sequence[Line]) -> str:
             f"`{line.defense}`" if line.defense else "none", percent(line.deployed), difference(line, baseline(line, lines)),
             change(study, line),
             f"{attack([best])}, {when(best)}" if best else "-", number(best, "psnr", "original", 1) if best else "-",
-            str(psnr.n) if psnr else "-", picked(best) if best else "-",
+            str(psnr.n) if psnr else "-", most_picked(study, line),
             f"{member.mean('membership-auc'):.2f}" if member and member.mean("membership-auc") is not None else "-",
         ])  # fmt: skip
     return table(header, found)

@@ -68,7 +68,7 @@ def test_differences_are_paired_and_their_interval_is_student_s(tmp_path: Path) 
     assert plain[2] == "-"
     assert mixed[2] == f"{each.mean():+.1f} ({low:+.1f} to {high:+.1f})"
     assert mixed[1].startswith(f"{100 * np.mean(MIXED):.1f} (")
-    assert mixed[3] == "+2.0"  # a point a round, rounds 6 to 8
+    assert mixed[3] == "+2.0 (of 2.0)"  # a point a round, rounds 6 to 8
     assert mixed[6] == "24"
     assert "21.0" in mixed[5]
     assert over_seeds.about(study, study.cells).startswith("seeds 0, 1, 2;")
