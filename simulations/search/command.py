@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from simulations.errors import ConfigError
 from simulations.search.algorithm import PolicySearch, Step, seconds_left
 from simulations.search.folder import AUDIT, SearchFolder
-from simulations.search.scorer import check
+from simulations.search.scorer import DegenerateModelError, check
 from simulations.search.settings import Search, keys
 from simulations.search.space import text_of
 from simulations.words import fail, read_toml, value_of
@@ -53,6 +53,10 @@ def search(
     try:
         with _Display(console) as display:
             result = PolicySearch(folder, display.show).run()
+    except DegenerateModelError as error:
+        fail(
+            f"{error}\nstart a new search with other settings and another --out"
+        )  # to go on would train the same again
     except ConfigError as error:
         fail(f"{error}\nwhat was scored is kept; continue with: fedveil search --resume {folder.path}")
     except KeyboardInterrupt:

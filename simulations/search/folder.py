@@ -164,6 +164,10 @@ class SearchFolder:
         save_file(dict(weights), partial)
         partial.replace(self.path / f"{name}.safetensors")
 
+    def drop_weights(self, name: str = "model") -> None:
+        """Forgets a semi-trained model."""
+        (self.path / f"{name}.safetensors").unlink(missing_ok=True)
+
     def keep_result(self, result: Mapping[str, Any]) -> Path:
         """Writes ``policies.json``."""
         path = self.path / "policies.json"

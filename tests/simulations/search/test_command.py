@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from simulations.cli import app
-from simulations.search.scorer import check
+from simulations.search.scorer import Scorer, check
 from simulations.search.settings import Search
 
 CONFIGS = Path(__file__).resolve().parents[3] / "simulations" / "configs"
@@ -117,6 +119,34 @@ def test_too_few_policies_are_told_with_what_to_change(tmp_path: Path) -> None:
     code, told = search(*words, "--out", str(tmp_path / "out"))
     assert code == 3
     assert "0 of 2 policies passed: lower accuracy-threshold (it is -1.0000)" in told
+
+
+@pytest.mark.parametrize(
+    ("settings", "curve", "message"),
+    [
+        (("semi-epochs=2", "learning-rate=1e9"), None, "learning-rate is 1e+09"),
+        (("semi-epochs=1",), (math.nan, math.nan), "its gradients are not finite; lower learning-rate"),
+        (("semi-epochs=1",), (0.0, 0.0), "its gradients vanish (GradSim of untransformed images is 0.0000"),
+        (("semi-epochs=1",), (0.99, 1.0), "its gradients are all alike (GradSim of untransformed images is 0.9950"),
+    ],
+)
+def test_a_model_that_cannot_score_ends_the_search_before_any_policy(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: tuple[str, ...],
+    curve: tuple[float, float] | None,
+    message: str,
+) -> None:
+    """Else the first sampled would be told as the most private ones."""
+    if curve is not None:
+        monkeypatch.setattr(Scorer, "curves", lambda *_: torch.tensor(curve).expand(2, 2))
+    out = tmp_path / "out"
+    code, told = search(*(word for one in (*TINY, *settings) for word in ("-s", one)), "--out", str(out))
+    assert code == 2
+    assert message in told
+    assert "--resume" not in told, "it would train the same model again"
+    assert not (out / "model.safetensors").exists()
+    assert not (out / "scores.jsonl").exists()
 
 
 def test_too_few_random_policies_are_told_too(tmp_path: Path) -> None:
