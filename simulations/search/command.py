@@ -103,7 +103,13 @@ def _folder(config: Path | None, settings: list[str], out: Path | None, resume: 
     if resume is not None:
         if config or settings or out:
             raise ConfigError("--resume takes the settings of the search itself: leave out CONFIG, -s and --out")
-        return SearchFolder.resume(resume.resolve())
+        folder = SearchFolder.resume(resume.resolve())
+        try:
+            check(folder.search)  # what it reads may be gone since
+        except ConfigError as error:
+            folder.close()
+            raise ConfigError(f"--resume {folder.path}: {error}") from error
+        return folder
     values: dict[str, Any] = read_toml(config) if config else {}
     known = keys()
     for text in settings:

@@ -12,7 +12,8 @@ import torch
 from typer.testing import CliRunner
 
 from simulations.cli import app
-from simulations.search.scorer import Scorer, check
+from simulations.search.folder import IDENTITY, Scored, SearchFolder
+from simulations.search.scorer import Scorer, Scores, check
 from simulations.search.settings import Search
 
 CONFIGS = Path(__file__).resolve().parents[3] / "simulations" / "configs"
@@ -88,6 +89,31 @@ def test_folders_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     assert (code, "leave out CONFIG, -s and --out" in told) == (2, True)
     code, told = search(str(tmp_path / "none.toml"))
     assert (code, "cannot read" in told) == (2, True)
+
+
+@pytest.mark.parametrize("line", ["garbage", "3", "{}", '{"kind": "single", "policy": [1], "curve": []}', "\xff"])
+def test_a_line_that_is_no_score_is_named(tmp_path: Path, line: str) -> None:
+    SearchFolder.create(tmp_path / "out", Search()).close()
+    good = Scored(IDENTITY, (), Scores(-1.0, 0.5, (0.5,))).to_json()
+    (tmp_path / "out" / "scores.jsonl").write_bytes(f"{good}\n{line}\n".encode("latin-1"))
+    code, told = search("--resume", str(tmp_path / "out"))
+    assert code == 2
+    assert "line 2 of scores.jsonl is no score of a policy" in told
+    assert "Traceback" not in told
+
+
+def test_data_that_is_gone_when_a_search_goes_on_is_named(tmp_path: Path) -> None:
+    gone = Search(dataset="cifar10", data_dir=str(tmp_path / "gone"))
+    SearchFolder.create(tmp_path / "out", gone).close()
+    code, told = search("--resume", str(tmp_path / "out"))
+    assert code == 2
+    assert f"cifar10: data-dir {tmp_path / 'gone'} is not a directory" in told
+
+
+def test_a_folder_of_a_search_that_was_killed_before_it_wrote_anything_is_used_again(tmp_path: Path) -> None:
+    (tmp_path / ".lock").write_text("")
+    SearchFolder.create(tmp_path, Search()).close()
+    assert (tmp_path / "search.json").is_file()
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("search*.toml")), ids=lambda path: path.name)
