@@ -87,7 +87,8 @@ def search(
     found = len(result["policies"].split("+")) if result["policies"] else 0
     if found < result["wanted"]:
         least = result["accuracy_threshold"]
-        advice = "raise longest, or ask for fewer" if least is None else (
+        # Policies share no transform, so that longer ones use the library up sooner.
+        advice = "lower longest, or ask for fewer" if least is None else (
             f"lower accuracy-threshold (it is {least:.4f}), raise accuracy-factor, or score more candidates"
         )  # fmt: skip
         console.print(f"{found} of {result['wanted']} policies passed: {advice}", soft_wrap=True, markup=False)

@@ -176,10 +176,10 @@ def test_a_model_that_cannot_score_ends_the_search_before_any_policy(
 
 
 def test_too_few_random_policies_are_told_too(tmp_path: Path) -> None:
-    """One transform each, none of which is in two: there are fewer effects than policies asked for with so many in common."""
+    """No transform is in two policies: the longer they are, the sooner the transforms are used up."""
     words = [word for one in (*TINY, "sampler=random", "policies=16", "longest=3") for word in ("-s", one)]
     code, told = search(*words, "--out", str(tmp_path / "out"))
-    assert (code, "of 16 policies passed: raise longest, or ask for fewer" in told) == (3, True)
+    assert (code, "of 16 policies passed: lower longest, or ask for fewer" in told) == (3, True)
 
 
 def test_a_run_refuses_policies_of_other_colours_before_it_starts(tmp_path: Path) -> None:
