@@ -13,7 +13,7 @@ from defenses.ats import Policy
 from defenses.base import generator_for
 from defenses.transforms import LIBRARY
 from simulations.search.folder import CANDIDATE, IDENTITY, SINGLE, TRANSFER, Scored, SearchFolder
-from simulations.search.scorer import Scorer, semi_train
+from simulations.search.scorer import DegenerateModelError, Scorer, require_meaning, semi_train
 from simulations.search.space import disjoint, effect, overlap, sample, text_of
 from simulations.search.workers import score_all
 
@@ -51,7 +51,12 @@ class PolicySearch:
         self.channels = DataCard.of(self.search.plan().load_data()).input_shape[0]
 
     def run(self) -> dict[str, Any]:
-        """Runs what is not done yet; returns what ``policies.json`` holds."""
+        """Runs what is not done yet; returns what ``policies.json`` holds.
+
+        Raises:
+            DegenerateModelError: When scores on the semi-trained model say nothing; its weights are not kept.
+            ConfigError: As ``score_all``.
+        """
         if self.search.sampler == "random":
             return self._result(self.random_hybrid(0), None)
         self._score(IDENTITY, [()], None, "the identity")
@@ -123,6 +128,11 @@ class PolicySearch:
         self.tell(Step(what, done, len(wanted)))
         with closing(score_all(Scorer, (self.search, weights, *where), missing, least, self.search)) as results:
             for policy, scores in results:
+                try:
+                    require_meaning(self.search, policy, scores)
+                except DegenerateModelError:
+                    self.folder.drop_weights(name)
+                    raise
                 self.folder.add(Scored(kind, policy, scores))
                 done += 1
                 best = tuple(self.passed(self.least())[:3]) if kind == CANDIDATE else ()

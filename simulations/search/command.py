@@ -15,7 +15,7 @@ from simulations.command_line import fail, read_toml, value_of
 from simulations.errors import ConfigError
 from simulations.search.algorithm import PolicySearch, Step, seconds_left
 from simulations.search.folder import AUDIT, SearchFolder
-from simulations.search.scorer import check
+from simulations.search.scorer import DegenerateModelError, check
 from simulations.search.settings import Search, keys
 from simulations.search.space import text_of
 
@@ -53,6 +53,10 @@ def search(
     try:
         with _Display(console) as display:
             result = PolicySearch(folder, display.show).run()
+    except DegenerateModelError as error:
+        fail(
+            f"{error}\nstart a new search with other settings and another --out"
+        )  # to go on would train the same again
     except ConfigError as error:
         fail(f"{error}\nwhat was scored is kept; continue with: fedveil search --resume {folder.path}")
     except KeyboardInterrupt:
@@ -83,7 +87,8 @@ def search(
     found = len(result["policies"].split("+")) if result["policies"] else 0
     if found < result["wanted"]:
         least = result["accuracy_threshold"]
-        advice = "raise longest, or ask for fewer" if least is None else (
+        # Policies share no transform, so that longer ones use the library up sooner.
+        advice = "lower longest, or ask for fewer" if least is None else (
             f"lower accuracy-threshold (it is {least:.4f}), raise accuracy-factor, or score more candidates"
         )  # fmt: skip
         console.print(f"{found} of {result['wanted']} policies passed: {advice}", soft_wrap=True, markup=False)
@@ -99,7 +104,13 @@ def _folder(config: Path | None, settings: list[str], out: Path | None, resume: 
     if resume is not None:
         if config or settings or out:
             raise ConfigError("--resume takes the settings of the search itself: leave out CONFIG, -s and --out")
-        return SearchFolder.resume(resume.resolve())
+        folder = SearchFolder.resume(resume.resolve())
+        try:
+            check(folder.search)  # what it reads may be gone since
+        except ConfigError as error:
+            folder.close()
+            raise ConfigError(f"--resume {folder.path}: {error}") from error
+        return folder
     values: dict[str, Any] = read_toml(config) if config else {}
     known = keys()
     for text in settings:

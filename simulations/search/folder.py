@@ -24,7 +24,7 @@ from torch import Tensor
 
 from defenses.ats import ATS, Policy
 from simulations.errors import ConfigError
-from simulations.folder_lock import take_lock
+from simulations.folder_lock import LOCK, take_lock
 from simulations.run_directory import write_atomically
 from simulations.search.scorer import Scores
 from simulations.search.settings import Search
@@ -97,7 +97,8 @@ class SearchFolder:
         """
         if path.exists() and not path.is_dir():
             raise ConfigError(f"--out {path} is a file; name a folder")
-        if path.is_dir() and any(path.iterdir()):
+        # The lock alone is left by a search that was killed before it wrote its settings: there is nothing to go on with.
+        if path.is_dir() and any(one.name != LOCK for one in path.iterdir()):
             raise ConfigError(f"--out {path} is not empty; go on with --resume {path}, or name another folder")
         path.mkdir(parents=True, exist_ok=True)
         about = {"search": search.to_mapping(), "versions": {name: version(name) for name in ("fedveil", "torch")}}
@@ -111,7 +112,7 @@ class SearchFolder:
         """Takes up the search of a folder; a line that was cut off is scored again.
 
         Raises:
-            ConfigError: When there is none, or another process still writes to it.
+            ConfigError: When there is none, a score cannot be read, or another process still writes to it.
         """
         try:
             search = Search.from_mapping(json.loads((path / "search.json").read_text())["search"])
@@ -119,13 +120,27 @@ class SearchFolder:
             raise ConfigError(f"--resume {path} holds no search (search.json): {error}") from error
         folder = cls(path, search)
         folder._take_lock()
-        lines = folder._scores.read_text().splitlines(keepends=True) if folder._scores.is_file() else []
-        whole = [line for line in lines if line.endswith("\n")]
-        if len(whole) < len(lines):
-            write_atomically(folder._scores, "".join(whole))
-        found = [Scored.from_json(line) for line in whole]
-        folder.scored = {(one.kind, one.policy): one for one in found}
+        try:
+            folder._read_scores()
+        except ConfigError:
+            folder.close()
+            raise
         return folder
+
+    def _read_scores(self) -> None:
+        lines = self._scores.read_bytes().splitlines(keepends=True) if self._scores.is_file() else []
+        whole = [line for line in lines if line.endswith(b"\n")]
+        for number, line in enumerate(whole, 1):
+            try:
+                one = Scored.from_json(line.decode())
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise ConfigError(
+                    f"--resume {self.path}: line {number} of scores.jsonl is no score of a policy ({error!r}); delete the line, "
+                    "and its policy is scored again"
+                ) from error
+            self.scored[one.kind, one.policy] = one
+        if len(whole) < len(lines):
+            write_atomically(self._scores, b"".join(whole).decode())
 
     @property
     def _scores(self) -> Path:
@@ -163,6 +178,10 @@ class SearchFolder:
         partial = self.path / f"{name}.tmp"
         save_file(dict(weights), partial)
         partial.replace(self.path / f"{name}.safetensors")
+
+    def drop_weights(self, name: str = "model") -> None:
+        """Forgets a semi-trained model."""
+        (self.path / f"{name}.safetensors").unlink(missing_ok=True)
 
     def keep_result(self, result: Mapping[str, Any]) -> Path:
         """Writes ``policies.json``."""

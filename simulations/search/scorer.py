@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from dataclasses import dataclass
 
@@ -23,10 +24,17 @@ from simulations.errors import ConfigError
 from simulations.search.gradients import ExampleGradients
 from simulations.search.scores import accuracy_score, privacy_score, similarity_curves
 from simulations.search.settings import Search
-from strategies.outsourced.training import train_alone
+from strategies.outsourced.training import DivergedError, train_alone
 
 MOST_KEPT = 1 << 29
 """Bytes of the gradients at the noise that are kept for all policies; a larger model's are made again for each."""
+
+HIGHEST_IDENTITY = 0.99
+"""Mean GradSim of untransformed images above which all gradients point one way: every policy would score the same."""
+
+
+class DegenerateModelError(ConfigError):
+    """A semi-trained model on which scores say nothing; the same settings train the same one again."""
 
 
 @dataclass(frozen=True)
@@ -168,14 +176,44 @@ def _order(search: Search, data: ImageDataset) -> Tensor:
 
 
 def semi_train(search: Search, dataset: str = "", data_dir: str = "") -> dict[str, Tensor]:
-    """Trains M^s on a share of the training images, which are not transformed; its weights."""
+    """Trains M^s on a share of the training images, which are not transformed; its weights.
+
+    Raises:
+        DegenerateModelError: When a weight is not finite.
+    """
     plan = search.plan(dataset, data_dir)
     data = plan.load_data()
     positions = semi_positions(search, data)
     images = to_float(data.train.images[positions])
     targets = F.one_hot(data.train.labels[positions], data.num_classes).float()
-    model = train_alone(plan, Batch(images, targets), search.seed)
+    try:
+        model = train_alone(plan, Batch(images, targets), search.seed)
+    except DivergedError as error:
+        raise _degenerate(search, "its weights are not finite") from error
     return {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+
+
+def require_meaning(search: Search, policy: Policy, scores: Scores) -> None:
+    """Refuses scores that would choose policies in the order of their sampling.
+
+    Raises:
+        DegenerateModelError: When they are not finite, or the identity's gradients vanish or are all alike.
+    """
+    if scores.privacy is None:
+        return
+    if not (math.isfinite(scores.accuracy) and math.isfinite(scores.privacy)):
+        raise _degenerate(search, "its gradients are not finite")
+    mean = sum(scores.curve) / len(scores.curve)  # the same by either privacy-rule
+    if not policy and (mean == 0 or mean > HIGHEST_IDENTITY):
+        what = "its gradients vanish" if mean == 0 else "its gradients are all alike"
+        raise _degenerate(search, f"{what} (GradSim of untransformed images is {mean:.4f} on average)")
+
+
+def _degenerate(search: Search, why: str) -> DegenerateModelError:
+    return DegenerateModelError(
+        f"learning-rate is {search.learning_rate:g}, and the semi-trained model cannot score policies: {why}; lower learning-rate, "
+        "or change semi-epochs or model"
+    )
 
 
 def check(search: Search) -> None:

@@ -28,7 +28,7 @@ def score_all(
         search: Says how many workers there are, and where.
 
     Raises:
-        ConfigError: When the cluster cannot be reached.
+        ConfigError: When the cluster cannot be reached, or started.
     """
     workers = min(search.workers or os.cpu_count() or 1, len(policies))
     if workers == 1 and not search.ray_address:
@@ -56,9 +56,16 @@ def _by_ray(
     here: dict[str, Any] = {} if search.ray_address else {"num_cpus": workers, "num_gpus": gpus}
     quiet: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False, "include_dashboard": False}
     try:
-        ray.init(address=search.ray_address or None, **quiet, **here)
-    except (ConnectionError, ValueError) as error:
-        raise ConfigError(f"ray-address is {search.ray_address!r}, and no cluster answers there: {error}") from error
+        # Without an address Ray would take up any cluster that it finds, by RAY_ADDRESS or running, and refuse num_cpus.
+        ray.init(address=search.ray_address or "local", **quiet, **here)
+    except (OSError, ValueError, RuntimeError, AssertionError) as error:  # Ray asserts on addresses that it cannot read
+        where = (
+            f"ray-address is {search.ray_address!r}, and no cluster answers there; allowed: HOST:PORT, 'auto', or empty for this "
+            "machine"
+            if search.ray_address
+            else f"workers is {search.workers}, and Ray cannot start them on this machine; workers=1 does without it"
+        )
+        raise ConfigError(f"{where}: {str(error) or type(error).__name__}") from error
     try:
         if search.ray_address and not search.workers:  # the cluster's processors, not this machine's
             known: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]

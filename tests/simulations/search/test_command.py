@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from simulations.cli import app
-from simulations.search.scorer import check
+from simulations.search.folder import IDENTITY, Scored, SearchFolder
+from simulations.search.scorer import Scorer, Scores, check
 from simulations.search.settings import Search
 
 CONFIGS = Path(__file__).resolve().parents[3] / "simulations" / "configs"
@@ -88,6 +91,31 @@ def test_folders_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     assert (code, "cannot read" in told) == (2, True)
 
 
+@pytest.mark.parametrize("line", ["garbage", "3", "{}", '{"kind": "single", "policy": [1], "curve": []}', "\xff"])
+def test_a_line_that_is_no_score_is_named(tmp_path: Path, line: str) -> None:
+    SearchFolder.create(tmp_path / "out", Search()).close()
+    good = Scored(IDENTITY, (), Scores(-1.0, 0.5, (0.5,))).to_json()
+    (tmp_path / "out" / "scores.jsonl").write_bytes(f"{good}\n{line}\n".encode("latin-1"))
+    code, told = search("--resume", str(tmp_path / "out"))
+    assert code == 2
+    assert "line 2 of scores.jsonl is no score of a policy" in told
+    assert "Traceback" not in told
+
+
+def test_data_that_is_gone_when_a_search_goes_on_is_named(tmp_path: Path) -> None:
+    gone = Search(dataset="cifar10", data_dir=str(tmp_path / "gone"))
+    SearchFolder.create(tmp_path / "out", gone).close()
+    code, told = search("--resume", str(tmp_path / "out"))
+    assert code == 2
+    assert f"cifar10: data-dir {tmp_path / 'gone'} is not a directory" in told
+
+
+def test_a_folder_of_a_search_that_was_killed_before_it_wrote_anything_is_used_again(tmp_path: Path) -> None:
+    (tmp_path / ".lock").write_text("")
+    SearchFolder.create(tmp_path, Search()).close()
+    assert (tmp_path / "search.json").is_file()
+
+
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("search*.toml")), ids=lambda path: path.name)
 def test_a_shipped_configuration_passes_the_checks(path: Path) -> None:
     check(Search.from_mapping(tomllib.loads(path.read_text())))
@@ -119,11 +147,39 @@ def test_too_few_policies_are_told_with_what_to_change(tmp_path: Path) -> None:
     assert "0 of 2 policies passed: lower accuracy-threshold (it is -1.0000)" in told
 
 
+@pytest.mark.parametrize(
+    ("settings", "curve", "message"),
+    [
+        (("semi-epochs=2", "learning-rate=1e9"), None, "learning-rate is 1e+09"),
+        (("semi-epochs=1",), (math.nan, math.nan), "its gradients are not finite; lower learning-rate"),
+        (("semi-epochs=1",), (0.0, 0.0), "its gradients vanish (GradSim of untransformed images is 0.0000"),
+        (("semi-epochs=1",), (0.99, 1.0), "its gradients are all alike (GradSim of untransformed images is 0.9950"),
+    ],
+)
+def test_a_model_that_cannot_score_ends_the_search_before_any_policy(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: tuple[str, ...],
+    curve: tuple[float, float] | None,
+    message: str,
+) -> None:
+    """Else the first sampled would be told as the most private ones."""
+    if curve is not None:
+        monkeypatch.setattr(Scorer, "curves", lambda *_: torch.tensor(curve).expand(2, 2))
+    out = tmp_path / "out"
+    code, told = search(*(word for one in (*TINY, *settings) for word in ("-s", one)), "--out", str(out))
+    assert code == 2
+    assert message in told
+    assert "--resume" not in told, "it would train the same model again"
+    assert not (out / "model.safetensors").exists()
+    assert not (out / "scores.jsonl").exists()
+
+
 def test_too_few_random_policies_are_told_too(tmp_path: Path) -> None:
-    """One transform each, none of which is in two: there are fewer effects than policies asked for with so many in common."""
+    """No transform is in two policies: the longer they are, the sooner the transforms are used up."""
     words = [word for one in (*TINY, "sampler=random", "policies=16", "longest=3") for word in ("-s", one)]
     code, told = search(*words, "--out", str(tmp_path / "out"))
-    assert (code, "of 16 policies passed: raise longest, or ask for fewer" in told) == (3, True)
+    assert (code, "of 16 policies passed: lower longest, or ask for fewer" in told) == (3, True)
 
 
 def test_a_run_refuses_policies_of_other_colours_before_it_starts(tmp_path: Path) -> None:
