@@ -21,6 +21,12 @@ AUTO = "auto"
 LOWEST_THRESHOLD = -10.0
 """Of S_acc as a mean. Published thresholds are sums over a batch, which nearly every policy would pass."""
 
+IMAGE_SIDE: dict[str, Any] = {
+    "allowed": "0, and from 2 to 4096",
+    "check": lambda value: value == 0 or 2 <= value <= 4096,
+}
+"""An image of one pixel has nothing that a policy could hide, and torch does not scale to it."""
+
 
 @dataclass(frozen=True)
 class Search:
@@ -33,7 +39,7 @@ class Search:
     defense: str = setting("ATS", "defence whose settings are searched", **one_of("ATS"))
     dataset: str = setting("photos", "data set, see `fedveil list datasets`")
     data_dir: str = setting("", "directory of its files")
-    image_size: int = setting(0, "side to resize images to; 0: as they are", **between(0, 4096))
+    image_size: int = setting(0, "side to resize images to; 0: as they are", **IMAGE_SIDE)
     train_limit: int = setting(0, "use at most so many training images; 0: all", **at_least(0))
     model: str = setting("resnet20", "model, see `fedveil list models`")
     width: int = setting(0, "of models that have one; 0 for the default", **at_least(0))
