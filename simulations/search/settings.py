@@ -96,6 +96,14 @@ class Search:
         if ":" not in self.model:
             require_known("model", self.model, model_names(), also="or a torchvision or timm classifier")
         self.threshold()
+        for key, value, unset in (
+            ("accuracy-threshold", self.accuracy_threshold, AUTO),
+            ("transfer-to", self.transfer_to, ""),
+        ):
+            if self.sampler == "random" and value != unset:
+                raise ConfigError(
+                    f"{key} is {value!r}, and sampler=random scores no policy; leave it out, or set sampler=search"
+                )
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Search:

@@ -68,6 +68,15 @@ def test_bad_values_end_before_any_work_with_the_key(tmp_path: Path, setting: st
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("setting", ["accuracy-threshold=-1.2", "transfer-to=photos"])
+def test_the_random_sampler_refuses_settings_of_scores(tmp_path: Path, setting: str) -> None:
+    """It scores nothing, so that they would change nothing."""
+    words = [word for one in (*TINY, "sampler=random", setting) for word in ("-s", one)]
+    code, told = search(*words, "--out", str(tmp_path / "out"))
+    key, _, value = setting.partition("=")
+    assert (code, f"{key} is '{value}', and sampler=random scores no policy; leave it out" in told) == (2, True)
+
+
 def test_too_few_images_are_those_of_the_set_that_lacks_them(tmp_path: Path) -> None:
     """Of 4,000 digits and 1,200 photographs, a tenth of which the semi-trained models learn from."""
     few = [word for one in ("images=1200", "dataset=mnist-5k", "transfer-to=photos") for word in ("-s", one)]
