@@ -32,6 +32,12 @@ AUTO = "auto"
 LOWEST_THRESHOLD = -10.0
 """Of S_acc as a mean. Published thresholds are sums over a batch, which nearly every policy would pass."""
 
+IMAGE_SIDE: dict[str, Any] = {
+    "allowed": "0, and from 2 to 4096",
+    "check": lambda value: value == 0 or 2 <= value <= 4096,
+}
+"""An image of one pixel has nothing that a policy could hide, and torch does not scale to it."""
+
 
 @dataclass(frozen=True)
 class Search:
@@ -101,6 +107,14 @@ class Search:
         if ":" not in self.model:
             require_known("model", self.model, model_names(), also="or a torchvision or timm classifier")
         self.threshold()
+        for key, value, unset in (
+            ("accuracy-threshold", self.accuracy_threshold, AUTO),
+            ("transfer-to", self.transfer_to, ""),
+        ):
+            if self.sampler == "random" and value != unset:
+                raise ConfigError(
+                    f"{key} is {value!r}, and sampler=random scores no policy; leave it out, or set sampler=search"
+                )
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Search:

@@ -53,6 +53,7 @@ def search(*words: str) -> tuple[int, str]:
         ("model=timm:tf_mobilenetv3_small_minimal_100", "(Conv2dSame) are not known here"),
         ("model=timm:resnetv2_50x1_bit", "are not known here"),
         ("semi-share=1.0", "0 of the"),
+        ("image-size=1", "image-size is 1; allowed: 0, and from 2 to 4096"),
         ("transfer-to=nothing", "transfer-to"),
         ("transfer-dir=digits", "transfer-dir is 'digits', and transfer-to names no data set"),
         ("defense=VisualMixer", "defense is 'VisualMixer'; allowed: 'ATS'"),
@@ -65,6 +66,15 @@ def test_bad_values_end_before_any_work_with_the_key(tmp_path: Path, setting: st
     assert message in told
     assert "Traceback" not in told
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("setting", ["accuracy-threshold=-1.2", "transfer-to=photos"])
+def test_the_random_sampler_refuses_settings_of_scores(tmp_path: Path, setting: str) -> None:
+    """It scores nothing, so that they would change nothing."""
+    words = [word for one in (*TINY, "sampler=random", setting) for word in ("-s", one)]
+    code, told = search(*words, "--out", str(tmp_path / "out"))
+    key, _, value = setting.partition("=")
+    assert (code, f"{key} is '{value}', and sampler=random scores no policy; leave it out" in told) == (2, True)
 
 
 def test_too_few_images_are_those_of_the_set_that_lacks_them(tmp_path: Path) -> None:
