@@ -32,12 +32,6 @@ AUTO = "auto"
 LOWEST_THRESHOLD = -10.0
 """Of S_acc as a mean. Published thresholds are sums over a batch, which nearly every policy would pass."""
 
-IMAGE_SIDE: dict[str, Any] = {
-    "allowed": "0, and from 2 to 4096",
-    "check": lambda value: value == 0 or 2 <= value <= 4096,
-}
-"""An image of one pixel has nothing that a policy could hide, and torch does not scale to it."""
-
 
 @dataclass(frozen=True)
 class Search:

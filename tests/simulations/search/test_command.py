@@ -53,7 +53,7 @@ def search(*words: str) -> tuple[int, str]:
         ("model=timm:tf_mobilenetv3_small_minimal_100", "(Conv2dSame) are not known here"),
         ("model=timm:resnetv2_50x1_bit", "are not known here"),
         ("semi-share=1.0", "0 of the"),
-        ("image-size=1", "image-size is 1; allowed: 0, and from 2 to 4096"),
+        ("image-size=1", "image-size is 1; allowed: 0, or at least 2, at most 4096"),
         ("transfer-to=nothing", "transfer-to"),
         ("transfer-dir=digits", "transfer-dir is 'digits', and transfer-to names no data set"),
         ("defense=VisualMixer", "defense is 'VisualMixer'; allowed: 'ATS'"),
