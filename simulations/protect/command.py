@@ -73,6 +73,7 @@ def protect(
                 _finish(manifest, names, preview=preview)
             finally:
                 pictures.remove()
+            _tell_left_out(pictures)
     except KeyboardInterrupt:
         errors.print("\nstopped; go on with the same command and --resume", markup=False)
         raise typer.Exit(130) from None
@@ -114,11 +115,6 @@ def _finish(manifest: Manifest, names: Collection[str], *, preview: bool) -> Non
     path, failed = manifest.finish(names), manifest.failed
     told = f"{len(names) - len(failed)} of {len(names)} pictures protected by {manifest.order.pipeline}: {path}"
     console.print(told, soft_wrap=True, markup=False)
-    if manifest.order.source == str(manifest.order.root) and (others := left_out(manifest.order.root)):
-        listed = ", ".join(f"{count} {ending or 'without ending'}" for ending, count in sorted(others.items()))
-        errors.print(
-            f"files left alone, as Pillow reads no pictures of their kind: {listed}", markup=False, soft_wrap=True
-        )
     if preview:
         from simulations.protect.preview import write_preview
 
@@ -130,6 +126,15 @@ def _finish(manifest: Manifest, names: Collection[str], *, preview: bool) -> Non
         errors.print(f"[red]{len(failed)} could not be protected:[/red]")
     for one in failed:
         errors.print(f"  {one.source}: {one.error}", markup=False, soft_wrap=True)
+
+
+def _tell_left_out(pictures: Pictures) -> None:
+    """How many files of a person's own folder were no pictures."""
+    if pictures.data is None and (others := left_out(pictures.root, set(pictures.names))):
+        listed = ", ".join(f"{count} {ending or 'without ending'}" for ending, count in sorted(others.items()))
+        errors.print(
+            f"files left alone, as Pillow reads no pictures of their kind: {listed}", markup=False, soft_wrap=True
+        )
 
 
 def _pipeline(text: str) -> Pipeline:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,15 +63,14 @@ def find(root: Path) -> list[str]:
     return found
 
 
-def left_out(root: Path) -> dict[str, int]:
-    """Ending -> how many files of a folder, at any depth, are no pictures that Pillow reads; hidden ones are not counted."""
-    taken = set(find(root))
+def left_out(root: Path, names: Collection[str]) -> dict[str, int]:
+    """Ending -> how many files of a folder, at any depth, are none of its pictures (``find``); hidden ones are not counted."""
     others = (path.relative_to(root) for path in root.rglob("*") if path.is_file())
     return dict(
         Counter(
             name.suffix.lower()
             for name in others
-            if name.as_posix() not in taken and not any(part.startswith(".") for part in name.parts)
+            if name.as_posix() not in names and not any(part.startswith(".") for part in name.parts)
         )
     )
 
