@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from clients.data import packaged, picture_files
+from clients.data import census, criteo, packaged, picture_files
 from clients.data.array_files import read_cifar, read_idx, read_pickle
 from clients.data.images import (
     IMAGE_MEMORY,
@@ -139,6 +139,8 @@ def dataset_names() -> dict[str, str]:
         "celeba": "CelebA faces by an attribute, celeba:Smiling by default (Liu et al. 2015); wants an image-size",
         "lfw": "Labeled Faces in the Wild by person, of lfw:30 pictures or more by default (Huang et al. 2007)",
         "folder": "your own pictures in data-dir: a folder per class, or train and test with a folder per class each",
+        "census": "a table: 199,523 + 99,762 people, 40 columns, income over 50,000 or not (UCI, KDD); fedveil[tabular]",
+        "criteo": "a table: advertisements and clicks in Criteo's format, criteo:categorical (26 columns) or criteo:all (39)",
     }
 
 
@@ -160,7 +162,9 @@ def _assemble(name: str, source: Source, train: ImageData, test: ImageData) -> I
     channels = max(train.images.shape[1], test.images.shape[1])
     train, test = (with_channels(part, channels) for part in (train, test))
     mean, std = (values * channels if len(values) == 1 else values for values in (source.mean, source.std))
-    return ImageDataset(name, train, test, len(source.class_names), source.class_names, mean, std)
+    return ImageDataset(
+        name, train, test, len(source.class_names), source.class_names, mean, std, source.columns, source.cardinalities
+    )
 
 
 def _idx(place: Place, dataset: str, names: str, mean: float, std: float) -> Source:
@@ -251,6 +255,11 @@ def _lfw(place: Place) -> Source:
     return picture_files.lfw(place.find(where, "lfw_funneled/", fetch), int(place.option))
 
 
+def _criteo(place: Place) -> Source:
+    candidates = [place.root / "criteo" / "train.txt", place.root / "train.txt"]
+    return criteo.criteo(place.find(candidates, "train.txt", None), place.option)
+
+
 def _folder(place: Place) -> Source:
     if not place.given:
         raise DataError("folder: set data-dir to a directory with a folder per class")
@@ -267,5 +276,7 @@ _LOADERS: dict[str, Callable[[Place], Source]] = {
     "celeba": _celeba,
     "lfw": _lfw,
     "folder": _folder,
+    "census": lambda place: census.census(place.root if place.given else None),
+    "criteo": _criteo,
 }
-_OPTIONS = {"celeba": "Smiling", "lfw": "30"}
+_OPTIONS = {"celeba": "Smiling", "lfw": "30", "criteo": "categorical"}

@@ -58,6 +58,7 @@ class SplitPlan(Plan):
             shape=shape,
             seed=self.seed,
             pretrained=self.pretrained,
+            cardinalities=card.cardinalities,
         )
         rows, columns = edge.grid
         for defense in pipeline.smashed_defenses:
