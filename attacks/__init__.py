@@ -5,6 +5,7 @@ from __future__ import annotations
 from attacks.base import (
     Attack,
     AttackError,
+    Cells,
     ClientUpdate,
     Knowledge,
     Labels,
@@ -47,6 +48,8 @@ from attacks.smashed.server_prediction import ServerPrediction
 from attacks.smashed.token_decoder import TokenDecoder
 from attacks.smashed.token_intersection import TokenIntersection
 from attacks.smashed.token_jigsaw import TokenJigsaw
+from attacks.tabular.embedding_reversal import EmbeddingReversal
+from attacks.tabular.field_reading import FieldReading
 from attacks.uploads.base import AsUploaded
 
 __all__ = [
@@ -59,12 +62,15 @@ __all__ = [
     "AsUploaded",
     "Attack",
     "AttackError",
+    "Cells",
     "ClassGAN",
     "ClientUpdate",
     "EdgeUpdateInversion",
+    "EmbeddingReversal",
     "EncodingInversion",
     "FeatureAveraging",
     "FeatureInversion",
+    "FieldReading",
     "GradientInversion",
     "HermitianPairing",
     "InvertingGradients",

@@ -36,7 +36,7 @@ class FeatureNoise(SmashedDefense):
         "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, VI (baseline GN)"
     )
     at_inference: ClassVar[bool] = True
-    adaptive_attacks: ClassVar[tuple[str, ...]] = ("FeatureAveraging",)
+    adaptive_attacks: ClassVar[tuple[str, ...]] = ("FeatureAveraging", "FieldReading")
 
     def __post_init__(self) -> None:
         require(is_number(self.std) and 0 <= self.std < math.inf, self, "std", "a finite number >= 0")
@@ -86,7 +86,7 @@ class FeatureDP(SmashedDefense):
         "Balle and Wang, Improving the Gaussian Mechanism, ICML 2018, Theorem 8; baseline DP of Yao et al., ICDM 2022, VI"
     )
     at_inference: ClassVar[bool] = True
-    adaptive_attacks: ClassVar[tuple[str, ...]] = ("FeatureAveraging",)
+    adaptive_attacks: ClassVar[tuple[str, ...]] = ("FeatureAveraging", "FieldReading")
 
     def __post_init__(self) -> None:
         require(is_number(self.clip) and 0 < self.clip < math.inf, self, "clip", "a finite number above 0")

@@ -144,6 +144,11 @@ def dataset_names() -> dict[str, str]:
     }
 
 
+def is_table(name: str) -> bool:
+    """Whether a data set's examples are rows of a table (see ``clients.data.tables``), not images."""
+    return name.partition(":")[0] in _TABLES
+
+
 def _read(name: str, part: Part, limit: int, image_size: int, num_classes: int, memory: float) -> ImageData:
     labels = part.labels
     if len(labels) == 0:
@@ -279,4 +284,5 @@ _LOADERS: dict[str, Callable[[Place], Source]] = {
     "census": lambda place: census.census(place.root if place.given else None),
     "criteo": _criteo,
 }
+_TABLES = frozenset({"census", "criteo"})
 _OPTIONS = {"celeba": "Smiling", "lfw": "30", "criteo": "categorical"}

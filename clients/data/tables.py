@@ -160,7 +160,7 @@ def encode(train: TextTable, test: TextTable, columns: Sequence[Column], least: 
         counts: Counter[Hashable] = Counter()
         for key, count in zip(keys[0], np.bincount(train.index[at], minlength=len(keys[0])), strict=True):
             counts[key] += int(count)
-        kept: list[Any] = sorted(key for key, count in counts.items() if key is not None and count >= least)  # type: ignore[type-var]
+        kept: list[Any] = sorted(key for key, count in counts.items() if key is not None and count >= least)
         if len(kept) >= MOST_CATEGORIES:
             raise DataError(
                 f"{train.path}: column {column.name!r} has {len(kept)} categories; allowed: below {MOST_CATEGORIES}"

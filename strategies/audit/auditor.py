@@ -13,7 +13,7 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
-from attacks.base import Attack, Labels
+from attacks.base import Attack, Cells, Labels
 from attacks.scoring.roc import auc, auc_interval, roc_curve, tpr_at_fpr
 from clients.audit import COUNTS
 from clients.guesses import GUESSES, guess_tensors
@@ -274,6 +274,8 @@ def _failed_values(guesses: Sequence[Any], n: int) -> int:
 
 
 def _images_of(guess: Any) -> int:
+    if isinstance(guess, Cells):
+        return len(guess.categories)
     return len(guess.classes if isinstance(guess, Labels) else guess.images)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from simulations.report.analysis.metrics import SMASHED_METRICS
+from simulations.report.analysis.metrics import CELLS, SMASHED_METRICS
 from simulations.report.analysis.score import exact
 from simulations.rows import Row, null_name
 
@@ -72,6 +72,8 @@ def family(row: Row, drawn: Collection[str] = ()) -> str:
         return "images"
     if metric == "label-accuracy":
         return "labels"
+    if metric == CELLS:
+        return "cells"
     return "membership" if metric in MEMBERSHIP_METRICS else ""
 
 
@@ -79,7 +81,8 @@ def decides(row: Row, drawn: Collection[str] = ()) -> bool:
     """Whether the row is the one by which its kind of score is judged; ``drawn`` as in ``family``."""
     if row.metric == "recognition":
         return row.attack in drawn
-    return (row.metric, row.reference) in {("psnr", "original"), ("label-accuracy", ""), ("membership-auc", "")}
+    deciding = {("psnr", "original"), ("label-accuracy", ""), ("membership-auc", ""), (CELLS, "")}
+    return (row.metric, row.reference) in deciding
 
 
 def class_attacks(rows: Iterable[Row]) -> frozenset[str]:
@@ -95,7 +98,7 @@ def images_behind(row: Row) -> int:
 
 def too_few(row: Row, drawn: Collection[str] = ()) -> bool:
     """Whether a score of images, labels or class representatives is of too few for a verdict; ``drawn`` as in ``family``."""
-    judged = family(row, drawn) in {"images", "labels", "representatives"}
+    judged = family(row, drawn) in {"images", "labels", "representatives", "cells"}
     return judged and row.value is not None and images_behind(row) < LEAST_IMAGES
 
 

@@ -20,13 +20,13 @@ from simulations.report.analysis.control import (
     picked_out,
     too_few,
 )
-from simulations.report.analysis.metrics import COST_METRICS
+from simulations.report.analysis.metrics import CELLS, COST_METRICS
 from simulations.report.analysis.score import PARTLY_FAILED, Score, merge
 from simulations.report.text import setting
 from simulations.rows import Row
 from strategies.audit.threat_card import ThreatCard
 
-RESULTS = (("psnr", "original"), ("label-accuracy", ""), ("membership-auc", ""), ("recognition", ""))
+RESULTS = (("psnr", "original"), ("label-accuracy", ""), (CELLS, ""), ("membership-auc", ""), ("recognition", ""))
 """Scores in the order in which they say how an attack did."""
 LEADING = (*RESULTS, ("attack", ""))
 PICKED = ("retrieval", "original")
