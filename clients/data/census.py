@@ -23,13 +23,50 @@ NUMBERS = frozenset(
         "weeks-worked",
     }
 )
-_NAMES = (
-    "age class-of-worker industry-code occupation-code education wage-per-hour enrolled-last-week marital-status industry occupation "
-    "race hispanic-origin sex union-member reason-unemployed employment capital-gains capital-losses dividends tax-filer "
-    "previous-region previous-state family-status household-summary instance-weight migration-msa migration-region "
-    "migration-within-region same-house-last-year migration-sunbelt persons-worked-for-employer family-under-18 father-born-in "
-    "mother-born-in born-in citizenship self-employed veterans-questionnaire veterans-benefits weeks-worked year income"
-).split()
+_NAMES = [
+    "age",
+    "class-of-worker",
+    "industry-code",
+    "occupation-code",
+    "education",
+    "wage-per-hour",
+    "enrolled-last-week",
+    "marital-status",
+    "industry",
+    "occupation",
+    "race",
+    "hispanic-origin",
+    "sex",
+    "union-member",
+    "reason-unemployed",
+    "employment",
+    "capital-gains",
+    "capital-losses",
+    "dividends",
+    "tax-filer",
+    "previous-region",
+    "previous-state",
+    "family-status",
+    "household-summary",
+    "instance-weight",
+    "migration-msa",
+    "migration-region",
+    "migration-within-region",
+    "same-house-last-year",
+    "migration-sunbelt",
+    "persons-worked-for-employer",
+    "family-under-18",
+    "father-born-in",
+    "mother-born-in",
+    "born-in",
+    "citizenship",
+    "self-employed",
+    "veterans-questionnaire",
+    "veterans-benefits",
+    "weeks-worked",
+    "year",
+    "income",
+]
 COLUMNS = tuple(Column(name, name in NUMBERS, name not in ("instance-weight", "income")) for name in _NAMES)
 """As the file's description names them, in short. The weight is no attribute of a person (its authors: not to be used), the last
 is the label."""

@@ -80,8 +80,8 @@ class ImageData:
     """Labelled images.
 
     Attributes:
-        images: (N, C, H, W), uint8, C is 1 or 3; a tensor, or ``StoredImages`` where they would not fit into memory. Rows of a table
-            are int32 (N, 1, F, 1): see ``clients.data.tables``.
+        images: (N, C, H, W), uint8, C is 1 or 3; a tensor, or ``StoredImages`` where they would not fit into memory. Rows of a
+            table are int32 (N, 1, F, 1): see ``clients.data.tables``.
         labels: (N,), int64.
 
     Raises:

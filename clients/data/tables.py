@@ -185,7 +185,7 @@ def table_part(codes: NDArray[np.int32], labels: Labels) -> Part:
             raise DataError(f"image-size is {size}; allowed for rows of a table: 0, as there is nothing to scale")
         return tensor[torch.from_numpy(indices)]
 
-    def shape(_: NDArray[np.intp], size: int) -> tuple[int, int, int]:
+    def shape(*_: object) -> tuple[int, int, int]:
         return 1, codes.shape[1], 1
 
     return Part(labels.astype(np.int64), read, shape)

@@ -45,7 +45,7 @@ class FieldEmbedding(nn.Module):
         Raises:
             ValueError: When a number is no category of its column.
         """
-        codes = rows[:, 0, :, 0].round().long()
+        codes = rows[:, 0, :, 0].long()
         sizes = torch.tensor(self.cardinalities, device=codes.device)
         if codes.shape[1] != len(sizes) or (codes < 0).any() or (codes >= sizes).any():
             raise ValueError(f"rows hold numbers that are no categories; expected {len(sizes)} columns below {sizes}")

@@ -153,8 +153,8 @@ TABLES = """
 {% endfor %}
 </tbody></table></div></details>
 {% endfor %}
-<p class="soft small after">A cell is right when its category is named for its own column. The baseline names every column's most frequent
-category among the client's own training rows. AUC is the area under the ROC curve, of pairs within a client; log-loss is
+<p class="soft small after">A cell is right when its category is named for its own column. The baseline names every column's most
+frequent category among the client's own training rows. AUC is the area under the ROC curve, of pairs within a client; log-loss is
 in nats, and both are of the model as deployed.</p>
 """
 
