@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from clients.models.halves import ServerHalf
+from clients.models.server_half import ServerHalf
 
 HIDDEN = (256, 128)
 """Widths of the bit-wise perceptron, as in the paper's public implementations."""

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from clients.models.difm import DIFMServer, FieldEmbedding
 from clients.models.library import ModelError
 from clients.models.pretrained import load_pretrained
+from clients.models.server_half import ServerHalf
 from clients.models.t2t import PerformerAttention, SoftmaxAttention, TokensToToken
 
 if TYPE_CHECKING:
@@ -97,14 +99,6 @@ class EdgeHalf(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Smashed data of normalised images, without defences."""
         return self.encode(self.embed(images))
-
-
-class ServerHalf(nn.Module):
-    """The server half of a split model: smashed data (B, N, D) -> logits (B, K)."""
-
-    def fast_parameters(self) -> list[nn.Parameter]:
-        """Those that are trained at ``learning-rate``; the others at ``block-learning-rate``."""
-        raise NotImplementedError
 
 
 class TransformerServer(ServerHalf):
@@ -327,9 +321,6 @@ _DEFAULT_WIDTHS = {"vit": 64, "t2t": 64, "t2t-performer": 64, "difm": 4}
 
 
 def _difm(num_classes: int, cardinalities: Sequence[int], shape: SplitShape) -> tuple[EdgeHalf, ServerHalf]:
-    # It builds upon the halves above.
-    from clients.models.difm import DIFMServer, FieldEmbedding
-
     if num_classes != 2:
         raise ModelError(f"model is 'difm', which tells two classes apart; the data have {num_classes}")
     _check_heads(shape)
