@@ -17,6 +17,7 @@ from clients.data.images import (
     DataError,
     ImageData,
     ImageDataset,
+    MissingDataError,
     Part,
     Source,
     array_part,
@@ -60,7 +61,7 @@ class Place:
             fetch: Downloads the data set into a directory; None when that would not help.
 
         Raises:
-            DataError: When there is none, saying where it was looked for and what to do.
+            MissingDataError: When there is none, saying where it was looked for and what to do.
         """
         exists = Path.is_dir if wanted.endswith("/") else Path.is_file
         found = next(filter(exists, candidates), None)
@@ -72,8 +73,8 @@ class Place:
                 raise DataError(f"{self.name}: the download to {self.root} failed: {error}") from error
             found = next(filter(exists, candidates), None)
         if found is None:
-            advice = "set data-dir to the directory that holds it" + (", or download=true" if fetch else "")
-            raise DataError(f"{self.name}: there is no {wanted} under {self.root}; {advice}")
+            missing = f"{self.name}: there is no {wanted} under {self.root}"
+            raise MissingDataError(missing, download="download=true" if fetch else "")
         return found
 
 

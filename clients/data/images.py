@@ -23,6 +23,20 @@ class DataError(ValueError):
     """Data that is missing, broken, or not what its name says."""
 
 
+class MissingDataError(DataError):
+    """Data that is not where it was looked for.
+
+    Args:
+        found: What is missing where.
+        directory: How whoever asks names the directory that holds it; commands have settings of their own.
+        download: How they let it be fetched; "" where they cannot.
+    """
+
+    def __init__(self, found: str, directory: str = "data-dir", download: str = "") -> None:
+        super().__init__(f"{found}; set {directory} to the directory that holds it{download and f', or {download}'}")
+        self.found = found
+
+
 def to_float(images: Tensor) -> Tensor:
     """Maps uint8 images in [0, 255] to float32 images in [0, 1], of the same shape."""
     return images.float() / 255
