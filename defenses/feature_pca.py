@@ -83,13 +83,11 @@ class FeaturePCA(FittedDefense):
         """
         narrow = replace(self, components=components)
         require(components <= self.components, narrow, "components", f"at most {self.components}, which were fitted")
-        self._tensors(torch.empty(0))
-        state = self.state()
-        return narrow.with_state(state | {"basis": state["basis"][:components]})
+        return narrow.with_state({**self._kept(), "basis": self._kept()["basis"][:components]})
 
     def encode(self, features: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, k); see the base class."""
-        self._checked(features)
+        self._require(features)
         exact = _exact(features)
         tensors = self._tensors(exact)
         latent = (exact - tensors["mean"]).flatten(1) @ tensors["basis"].flatten(1).T
@@ -97,7 +95,7 @@ class FeaturePCA(FittedDefense):
 
     def decode(self, latent: Tensor) -> Tensor:
         """(B, k) -> (B, C, H, W); see the base class."""
-        self._checked(latent, latent=True)
+        self._require(latent, latent=True)
         exact = _exact(latent)
         tensors = self._tensors(exact)
         features = torch.einsum("bk,kchw->bchw", exact, tensors["basis"]) + tensors["mean"]
