@@ -229,7 +229,9 @@ class TrainingDefense(Defense):
 class SmashedDefense(Defense):
     """Protects what the client half of a split model sends; autograd passes through.
 
-    The client half embeds an image into N tokens, runs its transformer blocks on them and sends the result.
+    The client half embeds an image into N tokens, runs its transformer blocks on them and sends the result; or it is the front of
+    a convolutional network and sends maps (B, C, H, W). What comes before the blocks is of tokens alone. Defences that must
+    learn are ``defenses.fitting.FittedDefense``.
 
     Attributes:
         before_blocks: It acts on the embedded tokens, before the client's blocks, not on what these return.
@@ -255,7 +257,7 @@ class SmashedDefense(Defense):
         """
 
     def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
-        """Maps (B, N, D) tokens to protected tokens (B, N, widening * D)."""
+        """Maps (B, N, D) tokens to protected tokens (B, N, widening * D); maps (B, C, H, W) to maps of the same shape."""
         raise NotImplementedError
 
     def privacy(self, releases: int) -> dict[str, float]:
