@@ -40,11 +40,11 @@ class QuerySender:
             images: (B, C, H, W) in [0, 1], past the input defences.
             key: Names the random stream.
         """
-        return self.pipeline.protect_features(self.features(images), key)
+        return self.pipeline.encode_features(self.features(images), key)
 
     def decoded(self, latent: Tensor) -> Tensor:
-        """The features (B, C', H', W') that the server half is given: what travelled, as no defence encodes it."""
-        return latent
+        """The features (B, C', H', W') that the server half is given of what travelled."""
+        return self.pipeline.decode_features(latent)
 
     def send(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """What a server would see of clean images (B, C, H, W) in [0, 1], all defences drawn afresh: features, and the latent."""

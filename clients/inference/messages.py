@@ -4,7 +4,8 @@
 type                content                                              reply
 ==================  ===================================================  =================================================
 ``query.features``  ``config``: first batch and how many; ``client``:    ``features``: what travels, by number of the
-                    weights of the client half                           batch; ``metrics``
+                    weights of the client half; ``learned``: tensors     batch; ``metrics``
+                    of the defences that learn
 ``evaluate``        ``answers``: logits of all queries; ``arrays``:      ``metrics``
                     weights of the whole model
 ==================  ===================================================  =================================================
@@ -41,7 +42,8 @@ def features(message: Message, context: Context) -> Message:
     book(context, client, "a query", first, len(numbers))
     client.queries.begin(first, len(numbers))
     half = plan.build_client_half(tensors_of(message, "client"))
-    sender = QuerySender(half, client.pipeline, client.data.card.mean, client.data.card.std)
+    pipeline = client.pipeline.with_state(tensors_of(message, "learned"))
+    sender = QuerySender(half, pipeline, client.data.card.mean, client.data.card.std)
     sent = {str(number): client.queries.latent(number, sender) for number in numbers}
     seconds = time.perf_counter() - start
     return reply_to(
