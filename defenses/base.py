@@ -229,7 +229,9 @@ class TrainingDefense(Defense):
 class SmashedDefense(Defense):
     """Protects what the client half of a split model sends; autograd passes through.
 
-    The client half embeds an image into N tokens, runs its transformer blocks on them and sends the result.
+    The client half embeds an image into N tokens, runs its transformer blocks on them and sends the result; or it is the front of
+    a convolutional network and sends maps (B, C, H, W). What comes before the blocks is of tokens alone. Defences that must
+    learn are ``defenses.fitting.FittedDefense``.
 
     Attributes:
         before_blocks: It acts on the embedded tokens, before the client's blocks, not on what these return.
