@@ -107,4 +107,5 @@ class InferenceClient(Client):
         """Classes (n,) that the whole model sees in clean test images."""
         images = self.data.test_plain(positions).images.to(device())
         with torch.no_grad():
-            return model.whole(normalise(images, self.data.card)).argmax(1).cpu()
+            logits: Tensor = model.whole(normalise(images, self.data.card))
+        return logits.argmax(1).cpu()

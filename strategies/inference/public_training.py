@@ -67,5 +67,3 @@ class PublicTraining:
         if len(losses) > len(self.losses):
             self.training.restore(tensors)
             self.losses, self.seconds = losses, tensors[SECONDS].tolist()
-
-

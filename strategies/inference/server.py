@@ -1,4 +1,4 @@
-"""The server of edge-cloud inference: trains the whole model, fits what defences learn, answers queries, and lets attacks at them."""
+"""The server of edge-cloud inference: trains the model, fits what defences learn, answers queries, and lets attacks at them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from torch import Tensor
 
 from attacks.base import Attack
 from attacks.local_model import shared_tensors
+from attacks.normalisation import normalise
 from clients.inference.plan import CutModel, InferencePlan
 from clients.local_data import chunks
 from clients.records import to_record
 from clients.task import Task
+from defenses.fitting import FitContext
 from defenses.pipeline import Pipeline
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob, grouped
@@ -25,7 +27,7 @@ from strategies.evaluation import fault_in_report, record_reports
 from strategies.guard import GuardedExchange
 from strategies.inference.observations import DEFENSES, MODEL, QUERY, SeenQuery
 from strategies.inference.public_training import PublicTraining
-from strategies.inference.service import Service, Served
+from strategies.inference.service import Served, Service
 from strategies.smashed_privacy import record_privacy
 
 QUERIES = "queries/"
@@ -101,8 +103,24 @@ class InferenceServer:
         self._evaluate(task, model, service.answers())
 
     def fitted(self, model: CutModel) -> Pipeline:
-        """The pipeline after what learns has learned; itself where nothing does."""
-        return self.pipeline
+        """The pipeline after what learns has learned, from the server's own images; itself where nothing does.
+
+        Raises:
+            DefenseError: When a defence cannot learn from these features, with the reason.
+        """
+        if self.pipeline.fitted:
+            return self.pipeline
+        card, key = self.plan.data_card(), ("fit", self.plan.seed)
+        shown = self.pipeline.protect_test(self.training.training.examples, key)
+        context = FitContext(
+            client=model.client,
+            server=model.server,
+            adversary=None,
+            images=normalise(shown.images, card),
+            labels=shown.targets.argmax(1),
+            black=normalise(torch.zeros(1, *card.input_shape), card)[0, :, 0, 0],
+        )
+        return self.pipeline.fit(context, key)
 
     def _attacked(self, served: Mapping[int, Served]) -> list[SeenQuery]:
         """The attacked images of each client: the first ones of its first batches; none where some of these never came."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -95,7 +96,7 @@ class Service:
         """Asks those that have failed in nothing so far for their batches from ``first`` on."""
         asked = [p for p, batches in self.work.items() if p in self.whole and first < len(batches)]
         config = self.exchange.config(self.task, first=first, count=self.batches_per_message)
-        content = {"config": config, "client": self._client, "learned": self._learned}
+        content: dict[str, Any] = {"config": config, "client": self._client, "learned": self._learned}
         posted = self.exchange.post("query.features", {partition: RecordDict(content) for partition in asked})
         at_least = None if first == 0 else 0.0
         replies = self.exchange.receive(self.task, posted, self._fault_in(first), at_least=at_least)
@@ -126,7 +127,9 @@ class Service:
 
     def answers(self) -> dict[int, Tensor]:
         """Partition -> logits of all its queries; of those that asked all: a part would be scored as if it were the whole."""
-        return {partition: torch.cat(mine.answers) for partition, mine in self.served.items() if partition in self.whole}
+        return {
+            partition: torch.cat(mine.answers) for partition, mine in self.served.items() if partition in self.whole
+        }
 
     def record(self, rows: Rows) -> None:
         """Rows of counts, bytes and seconds: "queries", bytes of one query as it travels and as plain features, of its answer, and
