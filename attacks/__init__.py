@@ -29,6 +29,7 @@ from attacks.gradient.presets import (
 )
 from attacks.membership.loss_threshold import LossThreshold, Membership
 from attacks.membership.shadow_models import ShadowModels
+from attacks.queries.query_inversion import QueryInversion
 from attacks.refinement.base import Refinement
 from attacks.refinement.encodings import EncodingInversion
 from attacks.refinement.policy_inversion import PolicyInversion
@@ -81,6 +82,7 @@ __all__ = [
     "NoiseModelInversion",
     "Pix2Pix",
     "PolicyInversion",
+    "QueryInversion",
     "Reconstruction",
     "Refinement",
     "Representatives",

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
+from attacks.queries.sender import QuerySender
 from attacks.sender import Sender
 from defenses.base import Batch, Update, call_text
 from defenses.pipeline import Pipeline
@@ -121,6 +122,7 @@ class Knowledge:
         train: Trains a new model on a batch of auxiliary examples as a client would, defences included, and returns it in eval
             mode; the number is the seed of its weights and of its training.
         sender: In split learning, what makes smashed data of auxiliary images as a client would; else None.
+        query_sender: In edge-cloud inference, the same of features that are sent to be answered; else None.
     """
 
     auxiliary: Batch
@@ -129,6 +131,7 @@ class Knowledge:
     std: tuple[float, ...]
     train: Callable[[Batch, int], nn.Module]
     sender: Sender | None = None
+    query_sender: QuerySender | None = None
 
 
 @dataclass(frozen=True)

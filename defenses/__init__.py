@@ -23,6 +23,7 @@ from defenses.blur import Blur, Downsample
 from defenses.clipping import Clip
 from defenses.dp_sgd import DPSGD
 from defenses.feature_noise import FeatureDP, FeatureNoise
+from defenses.fitting import FitContext, FittedDefense
 from defenses.instahide import InstaHide
 from defenses.noise import GaussianNoise, ImageNoise, LaplaceNoise
 from defenses.patch_shuffle import BatchShuffle, PatchShuffle
@@ -49,6 +50,8 @@ __all__ = [
     "EdgeTrainingDefense",
     "FeatureDP",
     "FeatureNoise",
+    "FitContext",
+    "FittedDefense",
     "GaussianNoise",
     "ImageNoise",
     "InputDefense",
