@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from attacks.attributes.inference import AttributeInference
 from attacks.base import (
     Attack,
     AttackError,
+    Attributes,
     ClientUpdate,
     Knowledge,
     Labels,
@@ -29,6 +31,8 @@ from attacks.gradient.presets import (
 )
 from attacks.membership.loss_threshold import LossThreshold, Membership
 from attacks.membership.shadow_models import ShadowModels
+from attacks.queries.backward import BackwardReconstruction
+from attacks.queries.inverse_network import InverseNetwork
 from attacks.queries.query_inversion import QueryInversion
 from attacks.refinement.base import Refinement
 from attacks.refinement.encodings import EncodingInversion
@@ -60,6 +64,9 @@ __all__ = [
     "AsUploaded",
     "Attack",
     "AttackError",
+    "AttributeInference",
+    "Attributes",
+    "BackwardReconstruction",
     "ClassGAN",
     "ClientUpdate",
     "EdgeUpdateInversion",
@@ -68,6 +75,7 @@ __all__ = [
     "FeatureInversion",
     "GradientInversion",
     "HermitianPairing",
+    "InverseNetwork",
     "InvertingGradients",
     "Jigsaw",
     "Knowledge",

@@ -48,7 +48,10 @@ def halves(model: nn.Module, name: str, cut: str) -> tuple[nn.Sequential, nn.Seq
     assert match is not None  # Every name in CUTS is a word and a number.
     layers = list(_layers(model, name))
     position = _UNITS[match[1]](layers, int(match[2]))
-    return nn.Sequential(*layers[:position]), nn.Sequential(*layers[position:])
+    client, server = nn.Sequential(*layers[:position]), nn.Sequential(*layers[position:])
+    # A new container is in train mode whatever its layers are in; calling train() would change theirs.
+    client.training = server.training = model.training
+    return client, server
 
 
 def checked_cut(name: str, cut: str) -> str:

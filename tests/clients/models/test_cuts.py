@@ -52,6 +52,13 @@ def test_the_halves_hold_every_weight_of_the_whole_once(name: str, cut: str, who
     assert sorted(buffers) == sorted(id(buffer) for buffer in model.buffers())
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_the_halves_are_in_the_mode_of_the_whole(training: bool) -> None:
+    whole = build("resnet20").train(training)
+    halved = halves(whole, "resnet20", "block5")
+    assert all(layer.training == training for half in (*halved, whole) for layer in half.modules())
+
+
 def test_training_the_halves_trains_the_whole() -> None:
     whole = build("vgg_small")
     other = copy.deepcopy(whole)
