@@ -59,7 +59,9 @@ class PublicTraining:
     def tensors(self) -> dict[str, Tensor]:
         """All that a later round depends on, under flat names; some may be of later rounds, which are then not trained again."""
         kept = {LOSSES: self.losses, SECONDS: self.seconds}
-        return self.training.tensors() | {name: torch.tensor(values).double() for name, values in kept.items()}
+        return self.training.tensors() | {
+            name: torch.tensor(values, dtype=torch.float64) for name, values in kept.items()
+        }
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Goes on from what ``tensors`` gave, unless this training is further already; other names are left alone."""
