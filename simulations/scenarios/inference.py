@@ -24,7 +24,7 @@ from defenses.pipeline import Pipeline
 from simulations.checkpoints import Checkpoint
 from simulations.errors import ConfigError, require_known
 from simulations.known_clients import KnownClients
-from simulations.scenarios.base import LARGEST_MESSAGE, Rounds, Scenario
+from simulations.scenarios.base import LARGEST_MESSAGE, Rounds, Scenario, leave_cores_to_attacks
 from simulations.settings import at_least, setting
 from simulations.whole_models import WholeModelExperiment
 from strategies.audit.auditor import Auditor
@@ -202,6 +202,7 @@ class Inference(Scenario[InferenceExperiment]):
         self, experiment: InferenceExperiment, plan: Plan, auditor: Auditor, clients: KnownClients, label: str
     ) -> Rounds:
         """Training by the server, and queries of the clients."""
+        leave_cores_to_attacks(experiment.attack_workers)
         mine = inference_plan(plan)
         server = InferenceServer(
             plan=mine,
