@@ -20,6 +20,7 @@ from clients.models.cuts import CUTS
 from clients.models.library import ModelError
 from clients.task import FLOAT_BYTES, Plan
 from defenses.base import DefenseError, InputDefense, SmashedDefense
+from defenses.fitting import FittedDefense
 from defenses.pipeline import Pipeline
 from simulations.checkpoints import Checkpoint
 from simulations.errors import ConfigError, require_known
@@ -137,6 +138,11 @@ class Inference(Scenario[InferenceExperiment]):
             elif not defense.takes_maps:
                 raise ConfigError(
                     f"defenses: {defense} protects tokens, and with scenario = {self.name!r} clients send feature maps (B, C, H, W)"
+                )
+            elif isinstance(defense, FittedDefense) and defense.needs_adversary:
+                raise ConfigError(
+                    f"defenses: {defense} learns from an adversary of a sensitive attribute, which scenario = {self.name!r} "
+                    "does not train yet; use delta='max'"
                 )
 
     def check_data(self, experiment: InferenceExperiment, pipeline: Pipeline, card: DataCard) -> None:

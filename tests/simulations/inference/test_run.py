@@ -18,6 +18,7 @@ from clients.data.card import DataCard
 from clients.data.datasets import to_float
 from clients.records import tensors_of
 from clients.scenarios import read_task
+from defenses.spec import parse
 from simulations import server_app
 from simulations.experiment import Experiment
 from simulations.run_directory import read_lines
@@ -29,7 +30,8 @@ from tests.simulations.test_resume import Killed, killed_at, killed_with_open_at
 
 INVERSION = "QueryInversion(iterations=60)"
 NOISE = "FeatureNoise(std=0.5)"
-RESUMED = {"defenses": NOISE, "query_attacks": "QueryInversion(iterations=2)"}
+LEARNED = "FeaturePCA(components=8) | FeatureNoise(std=0.1)"
+RESUMED = {"defenses": LEARNED, "query_attacks": "QueryInversion(iterations=2)"}
 """Changes for runs that are compared with others of their kind."""
 
 
@@ -221,6 +223,26 @@ def test_no_message_holds_more_than_it_should(audited: Run) -> None:
     asked = [(at, pipeline_of(request)) for at, request, _ in wire.of("query.features")]
     # 20 images a client: three batches in two messages, under each pipeline once.
     assert {place: asked.count(place) for place in asked} == {(at, d): 2 for at in (0, 1) for d in ("", NOISE)}
+
+
+@pytest.mark.usefixtures("no_report")
+def test_what_a_defence_has_learned_travels_and_its_latent_is_what_is_counted(tmp_path: Path) -> None:
+    """Clients and server work with the tensors that the server fitted; by hand from those of the message."""
+    wire, settings = Wire(), inference_experiment(tmp_path / "run", defenses="FeaturePCA(components=8)")
+    rows = inference_rows(settings, wire)
+    defense = "FeaturePCA(components=8)"
+    assert not [row for row in rows if row["status"] in ("failed", "refused")]
+    assert number(rows, "query-bytes", defense)["value"] == 4 * 8
+    assert number(rows, "feature-bytes", defense)["value"] == 4 * latents(wire, "")[0][0].numel()
+    requests = [request for _, request, _ in wire.of("query.features") if pipeline_of(request) == defense]
+    fitted = parse(defense).with_state(tensors_of(requests[0], "learned"))
+    assert fitted.version == parse(defense).with_state(tensors_of(requests[-1], "learned")).version
+    for partition in (0, 1):
+        plain, sent = latents(wire, "")[partition], latents(wire, defense)[partition]
+        torch.testing.assert_close(sent, fitted.encode_features(plain, ("none",)), rtol=1e-4, atol=1e-4)
+        answers, direct = judged(wire, defense)[partition][1], judged(wire, "")[partition][1]
+        assert answers.shape == direct.shape
+        assert not torch.equal(answers, direct)
 
 
 # The same again -----------------------------------------------------------------------------------------------------------

@@ -29,6 +29,8 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"defenses": "FeatureNoise(std=1.0); FeatureNoise(std=1.0) | Pruning(fraction=0.5)"}, ("Pruning(fraction=0.5", TRAINS)),
     ({"defenses": "AdversarialTraining()"}, ("AdversarialTraining(weight=1.0)", TRAINS)),
     ({"defenses": "PatchShuffle()"}, ("PatchShuffle() protects tokens", "clients send feature maps (B, C, H, W)")),
+    ({"defenses": "DeltaAutoencoder()"}, ("delta='min'", "learns from an adversary", "use delta='max'")),
+    ({"defenses": "DeltaAutoencoder(delta='max', variant='extra_deep', stride=2)", "cut": "conv6"}, ("for which maps of",)),
     ({"defenses": "ATS()"}, ("protects images that are trained on", "clients send test images")),
     # Views and steps that nobody makes.
     ({"crop-padding": 2}, ("crop-padding is 2", "as clients train nothing")),
@@ -67,6 +69,7 @@ def test_what_cannot_work_is_refused_by_name(tmp_path: Path, changes: dict[str, 
     "changes",
     [
         {}, {"cut": "conv6"}, {"model": "resnet20", "cut": "block8"}, {"probe_targets": 3}, {"query_attacks": ""},
+        {"defenses": "DeltaAutoencoder(delta='max'); FeaturePCA(components=4) | FeatureNoise(std=0.1)"},
         {"defenses": "FeatureDP(clip=1.0, noise_multiplier=1.0); VisualMixer() | FeatureNoise(std=1.0); ImageNoise()"},
         {"query_attacks": "", "attack_rounds": "first"},
     ],
