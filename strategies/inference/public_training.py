@@ -10,6 +10,7 @@ from torch import Tensor
 
 from clients.auxiliary import Auxiliary
 from clients.task import Task, WholeModelPlan
+from defenses.base import Batch
 from strategies.central_training import CentralTraining
 
 LOSSES, SECONDS = "losses", "seconds"
@@ -39,6 +40,10 @@ class PublicTraining:
         if self._training is None:
             self._training = CentralTraining(self.plan, Auxiliary(self.plan).examples(), ("public", self.plan.seed))
         return self._training
+
+    def examples(self) -> Batch:
+        """The server's own, on which it trains and from which defences learn."""
+        return self.training.examples
 
     def run_round(self, task: Task) -> tuple[float, float]:
         """Trains for one round, unless that was done; returns the mean loss per example and the seconds.

@@ -28,7 +28,7 @@ from tests.simulations.report.report_run import Page
 from tests.simulations.split.test_run import Wire, untimed
 from tests.simulations.test_resume import Killed, killed_at, killed_with_open_attacks
 
-INVERSION = "QueryInversion(iterations=60)"
+INVERSION = "QueryInversion(iterations=40)"
 NOISE = "FeatureNoise(std=0.5)"
 LEARNED = "FeaturePCA(components=8) | FeatureNoise(std=0.1)"
 RESUMED = {"defenses": LEARNED, "query_attacks": "QueryInversion(iterations=2)"}
@@ -67,9 +67,9 @@ Run = tuple[Path, list[dict[str, Any]], Wire]
 
 @pytest.fixture(scope="module")
 def audited(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Folder, rows and messages of a run without a defence and with noise, attacked on 24 images."""
+    """Folder, rows and messages of a run without a defence and with noise, attacked on 16 images."""
     out, wire = tmp_path_factory.mktemp("audited") / "run", Wire()
-    settings = inference_experiment(out, defenses=NOISE, share_images=True, probe_targets=3, probe_images=4)
+    settings = inference_experiment(out, defenses=NOISE, share_images=True, probe_targets=2, probe_images=4)
     return out, inference_rows(settings, wire), wire
 
 
@@ -178,7 +178,7 @@ def test_every_pipeline_has_rows_of_every_phase(audited: Run) -> None:
 def test_without_a_defence_the_images_come_back_and_noise_makes_them_worse(audited: Run) -> None:
     _, rows, _ = audited
     found = {d: number(rows, "psnr", d, "original", INVERSION) for d in ("", NOISE)}
-    assert {row["n"] for row in found.values()} == {24}
+    assert {row["n"] for row in found.values()} == {16}
     assert found[""]["value"] > found[NOISE]["value"] > number(rows, "psnr", "", "original", "baseline:mean")["value"]
     picked = number(rows, "retrieval", "", "original", INVERSION)
     assert (picked["value"], picked["status"]) == (1.0, "ok")
@@ -258,6 +258,19 @@ def test_same_seed_same_rows_other_seed_others_and_the_size_of_messages_changes_
     for metric in ("psnr", "train-loss", "test-loss"):
         values = [[row["value"] for row in runs[name] if row["metric"] == metric] for name in "ac"]
         assert values[0] != values[1]
+
+
+@pytest.mark.usefixtures("no_report")
+def test_a_model_from_a_file_is_used_as_it_is(tmp_path: Path) -> None:
+    """The checkpoint of a run that trained it: the same answers, nothing trained; and taken up again behind the queries."""
+    common = RESUMED | {"rounds": 1}
+    trained = untimed(inference_rows(inference_experiment(tmp_path / "trained", **common)))
+    file = str(tmp_path / "trained" / "checkpoints" / "p00.safetensors")
+    settings = inference_experiment(tmp_path / "run", weights=file, **common)
+    with pytest.raises(Killed):
+        run_experiment(LocalGrid(2, killed_at("query.audit", 7)), settings)
+    run_experiment(LocalGrid(2), replace(settings, resume=True))
+    assert untimed(rows_in(settings)) == [row for row in trained if row["metric"] != "train-loss"]
 
 
 # Killed, and refused ------------------------------------------------------------------------------------------------------
