@@ -93,11 +93,21 @@ class FittedDefense(SmashedDefense):
 
     The tensors are no fields: ``repr``, equality and hash are those of the configuration, fitted or not, and ``version`` tells two
     fits apart. ``dataclasses.replace`` drops the tensors, which were fitted for other settings.
+
+    Attributes:
+        quick: Arguments with which a fit to a few small images takes no time; what runs every defence uses them.
     """
+
+    quick: ClassVar[Mapping[str, Any]] = {}
 
     resamples: ClassVar[bool] = False
     at_inference: ClassVar[bool] = True
     takes_maps: ClassVar[bool] = True
+
+    @property
+    def needs_adversary(self) -> bool:
+        """Whether ``fit`` wants ``FitContext.adversary``; most do not."""
+        return False
 
     _learned: Mapping[str, Tensor] | None = None
     _version: str = ""
@@ -234,3 +244,10 @@ def version_of(tensors: Mapping[str, Tensor]) -> str:
         digest.update(repr((name, tuple(tensor.shape), str(tensor.dtype))).encode())
         digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def features_in_batches(client: nn.Module, images: Tensor, size: int = 32) -> Iterator[Tensor]:
+    """Features (B, C, H, W) of normalised images (N, C, H, W), batch after batch, in eval mode and without a graph."""
+    with in_eval_mode(client), torch.no_grad():
+        for batch in torch.split(images, size):
+            yield client(batch)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
+from attacks.local_model import shared_tensors
 from attacks.queries.sender import QuerySender
 from clients.auxiliary import Auxiliary
 from clients.data.card import DataCard
@@ -20,15 +22,17 @@ from clients.models.cuts import CUTS
 from clients.models.library import ModelError
 from clients.task import FLOAT_BYTES, Plan
 from defenses.base import DefenseError, InputDefense, SmashedDefense
+from defenses.fitting import FittedDefense
 from defenses.pipeline import Pipeline
 from simulations.checkpoints import Checkpoint
 from simulations.errors import ConfigError, require_known
 from simulations.known_clients import KnownClients
-from simulations.scenarios.base import LARGEST_MESSAGE, Rounds, Scenario
+from simulations.scenarios.base import LARGEST_MESSAGE, Rounds, Scenario, leave_cores_to_attacks
 from simulations.settings import at_least, setting
 from simulations.whole_models import WholeModelExperiment
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
+from strategies.inference.loaded_model import LoadedModel, read_weights
 from strategies.inference.observations import KINDS, QUERY
 from strategies.inference.public_training import PublicTraining
 from strategies.inference.server import InferenceServer
@@ -42,6 +46,11 @@ class InferenceExperiment(WholeModelExperiment):
         "",
         "behind which layer the client half ends, such as conv2; deeper ones are named in the error about a wrong one; empty: the "
         "model's first cut",
+    )
+    weights: str = setting(
+        "",
+        "absolute path of a file with weights of the whole model at the server (a state dict by torch.save, .safetensors, or a "
+        "checkpoint that such a run has left), which is then not trained: set rounds = 1; empty: it is trained",
     )
     query_attacks: str = setting("QueryInversion()", "attacks on queries, separated by ;")
     query_batches: int = setting(4, "batches of queries in a message", **at_least(1))
@@ -86,17 +95,11 @@ class Inference(Scenario[InferenceExperiment]):
 
     def __init__(self) -> None:
         # Every run has an auditor of its own, and all pipelines of a run share one training.
-        self._trainings: WeakKeyDictionary[Auditor, PublicTraining] = WeakKeyDictionary()
+        self._trainings: WeakKeyDictionary[Auditor, PublicTraining | LoadedModel] = WeakKeyDictionary()
 
     def check(self, experiment: InferenceExperiment) -> None:
         """Refuses models that nobody has cut, defences of what is never sent, and training views that nobody makes."""
-        require_known("model", experiment.model, dict.fromkeys(CUTS), also="")
-        experiment.check_whole_model()
-        if experiment.cut and experiment.cut not in CUTS[experiment.model]:
-            raise ConfigError(
-                f"cut is {experiment.cut!r}; allowed with model = {experiment.model!r}: {', '.join(CUTS[experiment.model])}, and "
-                "empty for the first"
-            )
+        self._check_model(experiment)
         if experiment.local_steps:
             raise ConfigError(
                 f"local-steps is {experiment.local_steps}; allowed with scenario = {self.name!r}: 0, as the server trains on "
@@ -121,6 +124,21 @@ class Inference(Scenario[InferenceExperiment]):
         for pipeline in experiment.pipelines():
             self._check_pipeline(pipeline)
 
+    def _check_model(self, experiment: InferenceExperiment) -> None:
+        require_known("model", experiment.model, dict.fromkeys(CUTS), also="")
+        experiment.check_whole_model()
+        if experiment.cut and experiment.cut not in CUTS[experiment.model]:
+            raise ConfigError(
+                f"cut is {experiment.cut!r}; allowed with model = {experiment.model!r}: {', '.join(CUTS[experiment.model])}, and "
+                "empty for the first"
+            )
+        if experiment.weights and not Path(experiment.weights).is_absolute():
+            raise ConfigError(
+                f"weights is {experiment.weights!r}; expected an absolute path, because the server's folder is not yours"
+            )
+        if experiment.weights and experiment.rounds != 1:
+            raise ConfigError(f"rounds is {experiment.rounds}; allowed with weights: 1, as nothing is trained")
+
     def _check_pipeline(self, pipeline: Pipeline) -> None:
         for defense in pipeline.defenses:
             if isinstance(defense, InputDefense):
@@ -138,6 +156,11 @@ class Inference(Scenario[InferenceExperiment]):
                 raise ConfigError(
                     f"defenses: {defense} protects tokens, and with scenario = {self.name!r} clients send feature maps (B, C, H, W)"
                 )
+            elif isinstance(defense, FittedDefense) and defense.needs_adversary:
+                raise ConfigError(
+                    f"defenses: {defense} learns from an adversary of a sensitive attribute, which scenario = {self.name!r} "
+                    "does not train yet; use delta='max'"
+                )
 
     def check_data(self, experiment: InferenceExperiment, pipeline: Pipeline, card: DataCard) -> None:
         """Builds both halves.
@@ -149,6 +172,8 @@ class Inference(Scenario[InferenceExperiment]):
         plan = replace(self._plan(experiment, pipeline), card=card)
         try:
             cut = plan.build_cut()
+            if experiment.weights:
+                read_weights(experiment.weights, shared_tensors(cut.whole))
             shape = (
                 QuerySender(cut.client, Pipeline(), card.mean, card.std)
                 .features(torch.zeros(1, *card.input_shape, device=next(cut.whole.parameters()).device))
@@ -202,11 +227,15 @@ class Inference(Scenario[InferenceExperiment]):
         self, experiment: InferenceExperiment, plan: Plan, auditor: Auditor, clients: KnownClients, label: str
     ) -> Rounds:
         """Training by the server, and queries of the clients."""
+        leave_cores_to_attacks(experiment.attack_workers)
         mine = inference_plan(plan)
+        if auditor not in self._trainings:
+            file = experiment.weights
+            self._trainings[auditor] = LoadedModel(mine, file) if file else PublicTraining(mine)
         server = InferenceServer(
             plan=mine,
             auditor=auditor,
-            training=self._trainings.setdefault(auditor, PublicTraining(mine)),
+            training=self._trainings[auditor],
             sizes={partition: test for partition, (_, test) in clients.sizes.items()},
             attacks={kind: experiment.attacks_on(plan.defenses(), kind) for kind in KINDS},
             attacked=bool(self.observed_rounds(experiment, QUERY)),

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from clients.auxiliary import Auxiliary
 from clients.task import Task, WholeModelPlan
+from defenses.base import Batch
 from strategies.central_training import CentralTraining
 
 LOSSES, SECONDS = "losses", "seconds"
@@ -40,6 +41,10 @@ class PublicTraining:
             self._training = CentralTraining(self.plan, Auxiliary(self.plan).examples(), ("public", self.plan.seed))
         return self._training
 
+    def examples(self) -> Batch:
+        """The server's own, on which it trains and from which defences learn."""
+        return self.training.examples
+
     def run_round(self, task: Task) -> tuple[float, float]:
         """Trains for one round, unless that was done; returns the mean loss per example and the seconds.
 
@@ -59,7 +64,9 @@ class PublicTraining:
     def tensors(self) -> dict[str, Tensor]:
         """All that a later round depends on, under flat names; some may be of later rounds, which are then not trained again."""
         kept = {LOSSES: self.losses, SECONDS: self.seconds}
-        return self.training.tensors() | {name: torch.tensor(values).double() for name, values in kept.items()}
+        return self.training.tensors() | {
+            name: torch.tensor(values, dtype=torch.float64) for name, values in kept.items()
+        }
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Goes on from what ``tensors`` gave, unless this training is further already; other names are left alone."""

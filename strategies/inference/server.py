@@ -25,6 +25,7 @@ from strategies.audit.kinds import Kind, Observed, part_of
 from strategies.audit.threat_card import KnownLabels
 from strategies.evaluation import fault_in_report, record_reports
 from strategies.guard import GuardedExchange
+from strategies.inference.loaded_model import LoadedModel
 from strategies.inference.observations import DEFENSES, MODEL, QUERY, SeenQuery
 from strategies.inference.public_training import PublicTraining
 from strategies.inference.service import Served, Service
@@ -42,7 +43,7 @@ class InferenceServer:
     Args:
         plan: What the run fixes.
         auditor: Queues attacks and has them scored.
-        training: Of the whole model; one for all pipelines of the run.
+        training: Of the whole model, or the model itself; one for all pipelines of the run.
         sizes: Partition -> test examples of the client, each of which is a query.
         attacks: Kind of observation -> attacks on it.
         attacked: Whether the queries are attacked.
@@ -55,7 +56,7 @@ class InferenceServer:
         self,
         plan: InferencePlan,
         auditor: Auditor,
-        training: PublicTraining,
+        training: PublicTraining | LoadedModel,
         sizes: Mapping[int, int],
         attacks: Mapping[Kind, Iterable[Attack[Any, Any]]],
         attacked: bool,
@@ -79,11 +80,13 @@ class InferenceServer:
     # Phases -------------------------------------------------------------------------------------------------------------
 
     def train_round(self, server_round: int) -> None:
-        """Trains the whole model on the server's own images."""
+        """Trains the whole model on the server's own images, unless it is from a file."""
         task = self.plan.at(server_round)
-        loss, seconds = self.training.run_round(task)
+        if (trained := self.training.run_round(task)) is None:
+            return
+        loss, seconds = trained
         row = self.auditor.recorder.row
-        row(task, metric="train-loss", value=loss, n=len(self.training.training.examples))
+        row(task, metric="train-loss", value=loss, n=len(self.training.examples()))
         row(task, metric="server-seconds", value=seconds)
 
     def serve(self, server_round: int) -> None:
@@ -111,7 +114,7 @@ class InferenceServer:
         if self.pipeline.fitted:
             return self.pipeline
         card, key = self.plan.data_card(), ("fit", self.plan.seed)
-        shown = self.pipeline.protect_test(self.training.training.examples, key)
+        shown = self.pipeline.protect_test(self.training.examples(), key)
         context = FitContext(
             client=model.client,
             server=model.server,
@@ -180,7 +183,7 @@ class InferenceServer:
             labels=KnownLabels.UNKNOWN,
             cut=self.plan.cut_name,
             transmissions=1,
-            client_half="known: the server trained the whole model on its own images",
+            client_half="known: the server has the whole model",
             answers="known: the server gave them",
         )
         judges = self.auditor.baselines(task, QUERY, sorted({one.partition for one in self.seen}), card)
