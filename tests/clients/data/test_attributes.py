@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from clients.auxiliary import Auxiliary
 from clients.data.attributes import balanced, binary_attribute, paired
 from clients.data.datasets import DataError, ImageDataset, load_dataset
 from clients.data.images import ImageData, with_channels
 from clients.data.packaged import mnist_5k, packaged_file, photos
+from defenses.pipeline import Pipeline
+from simulations.experiment import Experiment
 from tests.clients.data_files import write_celeba, write_mnist
 
 LABELS = st.lists(st.integers(0, 1), min_size=4, max_size=60)
@@ -269,3 +273,13 @@ def test_data_sets_without_a_second_attribute_have_none() -> None:
     data = load_dataset("mnist-5k")
     assert data.train.sensitive is None
     assert data.sensitive_names == ()
+
+
+def test_the_servers_own_examples_bring_their_attribute(garments: Path) -> None:
+    plan = Experiment.of(dataset="garment-digit", data_dir=str(garments), auxiliary_fraction=0.5).plan(Pipeline())
+    own = Auxiliary(plan)
+    data = plan.load_data()
+    rows = own.indices(data.train.labels.numpy())
+    assert torch.equal(own.sensitive(), data.train.sensitive[rows])
+    assert torch.equal(own.examples().targets.argmax(1), data.train.labels[rows])
+    assert Auxiliary(replace(plan, dataset="fashion-mnist")).sensitive() is None
