@@ -238,9 +238,11 @@ class SmashedDefense(Defense):
         edge_blocks: Blocks that the client half must have under this defence; None leaves that to the experiment.
         raw_patches: Its tokens are the patches' pixels, without a learned embedding.
         widening: Length of a protected token over that of a token.
+        takes_maps: It also protects the feature maps (B, C, H, W) of a convolutional client half.
     """
 
     before_blocks: ClassVar[bool] = False
+    takes_maps: ClassVar[bool] = False
     edge_blocks: ClassVar[int | None] = None
     widening: ClassVar[int] = 1
 
@@ -257,7 +259,7 @@ class SmashedDefense(Defense):
         """
 
     def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
-        """Maps (B, N, D) tokens to protected tokens (B, N, widening * D); maps (B, C, H, W) to maps of the same shape."""
+        """Maps (B, N, D) tokens to protected tokens (B, N, widening * D); with ``takes_maps`` also (B, C, H, W) to maps."""
         raise NotImplementedError
 
     def privacy(self, releases: int) -> dict[str, float]:

@@ -89,6 +89,11 @@ class DeltaAutoencoder(FittedDefense):
         threshold = self.threshold if self.threshold is not None else MODES[self.mode]
         return DeltaMasks(self.delta, self.fill, iterations, self.mode, threshold)
 
+    @property
+    def needs_adversary(self) -> bool:
+        """With "min", whose masks are where the adversary looks."""
+        return self.delta == "min"
+
     def shapes(self, channels: int, height: int, width: int) -> dict[str, tuple[int, ...]]:
         """Weights and biases of encoder and decoder, and whether the last layer is rectified.
 

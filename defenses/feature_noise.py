@@ -36,6 +36,7 @@ class FeatureNoise(SmashedDefense):
         "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, VI (baseline GN)"
     )
     at_inference: ClassVar[bool] = True
+    takes_maps: ClassVar[bool] = True
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("FeatureAveraging",)
 
     def __post_init__(self) -> None:
@@ -86,6 +87,7 @@ class FeatureDP(SmashedDefense):
         "Balle and Wang, Improving the Gaussian Mechanism, ICML 2018, Theorem 8; baseline DP of Yao et al., ICDM 2022, VI"
     )
     at_inference: ClassVar[bool] = True
+    takes_maps: ClassVar[bool] = True
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("FeatureAveraging",)
 
     def __post_init__(self) -> None:

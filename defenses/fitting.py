@@ -102,6 +102,12 @@ class FittedDefense(SmashedDefense):
 
     resamples: ClassVar[bool] = False
     at_inference: ClassVar[bool] = True
+    takes_maps: ClassVar[bool] = True
+
+    @property
+    def needs_adversary(self) -> bool:
+        """Whether ``fit`` wants ``FitContext.adversary``; most do not."""
+        return False
 
     _learned: Mapping[str, Tensor] | None = None
     _version: str = ""
