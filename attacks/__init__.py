@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from attacks.attributes.inference import AttributeInference
 from attacks.base import (
     Attack,
     AttackError,
+    Attributes,
     Cells,
     ClientUpdate,
     Knowledge,
@@ -30,6 +32,9 @@ from attacks.gradient.presets import (
 )
 from attacks.membership.loss_threshold import LossThreshold, Membership
 from attacks.membership.shadow_models import ShadowModels
+from attacks.queries.backward import BackwardReconstruction
+from attacks.queries.inverse_network import InverseNetwork
+from attacks.queries.query_inversion import QueryInversion
 from attacks.refinement.base import Refinement
 from attacks.refinement.encodings import EncodingInversion
 from attacks.refinement.policy_inversion import PolicyInversion
@@ -62,6 +67,9 @@ __all__ = [
     "AsUploaded",
     "Attack",
     "AttackError",
+    "AttributeInference",
+    "Attributes",
+    "BackwardReconstruction",
     "Cells",
     "ClassGAN",
     "ClientUpdate",
@@ -73,6 +81,7 @@ __all__ = [
     "FieldReading",
     "GradientInversion",
     "HermitianPairing",
+    "InverseNetwork",
     "InvertingGradients",
     "Jigsaw",
     "Knowledge",
@@ -87,6 +96,7 @@ __all__ = [
     "NoiseModelInversion",
     "Pix2Pix",
     "PolicyInversion",
+    "QueryInversion",
     "Reconstruction",
     "Refinement",
     "Representatives",

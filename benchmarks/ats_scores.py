@@ -30,7 +30,8 @@ from clients.data.datasets import to_float
 from defenses.ats import Policy, transform_images
 from defenses.base import generator_for
 from simulations.search.algorithm import sample
-from simulations.search.scorer import Scorer, score_positions, semi_train
+from simulations.search.pictures import score_positions
+from simulations.search.scorer import Scorer, semi_train
 from simulations.search.settings import Search
 from simulations.search.space import text_of
 

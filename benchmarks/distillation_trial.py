@@ -33,7 +33,7 @@ from defenses.base import Batch, Key, Loss, generator_for
 from defenses.spec import parse
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
-from strategies.outsourced.training import CentralTraining
+from strategies.central_training import CentralTraining
 
 STUDY = "vm_distillation"
 ROLES = ("teacher", "student", "auxiliary", "outsider")
@@ -206,7 +206,11 @@ class Trial:
         return model, quality
 
     def membership(self, arm: Arm, model: nn.Module) -> Numbers:
-        """How well its loss tells training images from outsiders', for the images of teacher and student."""
+        """How well its loss tells training images from outsiders', for the images of teacher and student, under two kinds of draws.
+
+        As a model in use sees them (``auc_``), which is what somebody can try who holds the plain picture; and as they were
+        uploaded (``auc_uploaded_``), outsiders as they would have been: what is learned by heart are the uploads.
+        """
         plan = self.plan(arm)
         seen = TrainedModel(
             model=model, update={name: torch.zeros_like(tensor) for name, tensor in shared_tensors(model).items()},
@@ -215,12 +219,15 @@ class Trial:
         )  # fmt: skip
         test = LossThreshold()(seen, generator_for(*self.key("membership")))
 
-        def scores(role: str) -> Tensor:
-            shown = self.shown(role, protected=arm.protected)
-            return test.scores(normalise(shown.images, self.card), shown.targets.argmax(1))
-
-        others = scores("outsider")
-        return {f"auc_{role}": auc(scores(role), others) for role in ("teacher", "student")}
+        found = dict[str, float]()
+        for name, looks in (("auc", self.shown), ("auc_uploaded", self.uploads)):
+            batches = {role: looks(role, protected=arm.protected) for role in ("outsider", "teacher", "student")}
+            scores = {
+                role: test.scores(normalise(batch.images, self.card), batch.targets.argmax(1))
+                for role, batch in batches.items()
+            }
+            found |= {f"{name}_{role}": auc(scores[role], scores["outsider"]) for role in ("teacher", "student")}
+        return found
 
     @functools.cached_property
     def attacks(self) -> list[Refinement]:

@@ -6,8 +6,9 @@
 The first table has a line a defence: accuracy as deployed after the last round; the difference to no defence (to the same training
 defence alone, where that ran) with its 95 % interval (Student's t over the seeds, whose splits, models and images differ); how much
 accuracy still changed in the last quarter of the rounds; the strongest attack against the original, with its PSNR over all images
-of all seeds; and how many images the attack picks out that picks out most. The second has a line an attack and attacked model,
-against the original and against the transformed image.
+of all seeds; and how many images the attack picks out that picks out most. Where all attacks were told what no server has, the
+strongest of these stands there. The second has a line an attack and attacked model, against the original and against the
+transformed image, each beside what the mean image scores to it: policies make hard and easy targets. Blind guesses follow.
 Marked are * not validated and ^ upper bounds.
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from audit_tables import attack, number, picked, table, when
@@ -27,8 +29,9 @@ from simulations.report.analysis.control import validate
 from simulations.report.analysis.rows import read_rows
 from simulations.report.analysis.score import Score, interval
 from simulations.report.analysis.study import Cell, Study, split
-from simulations.report.analysis.summary import Line, summarise
-from simulations.rows import Row
+from simulations.report.analysis.summary import Line, strongest, summarise
+from simulations.rows import NULL_PREFIX, Row, null_name
+from strategies.audit.threat_card import ThreatCard
 
 FREE = {"seed", "output-dir", "resume", "experiment"}
 """Settings that may differ between the runs."""
@@ -49,6 +52,7 @@ def read(runs: Sequence[Path]) -> tuple[Study, list[Line]]:
             raise SystemExit(f"{run}: {notes}")
         config = json.loads((run / "config.json").read_text())
         settings = {key: value for key, value in config["config"].items() if key not in FREE}  # type: ignore[attr-defined]
+        settings["defenses"] = config["pipelines"]  # versions wrote the text of the same pipelines in other ways
         first = first or settings
         if different := sorted(key for key in first.keys() | settings.keys() if first.get(key) != settings.get(key)):
             raise SystemExit(
@@ -104,15 +108,25 @@ def change(study: Study, line: Line) -> str:
     return f"{100 * (series[line.round] - series[before]):+.1f} (of {100 * (max(late) - min(late)):.1f})"
 
 
+def leader(study: Study, line: Line) -> Cell | None:
+    """The strongest attack; the strongest upper bound where there is nothing else, which its mark says."""
+    if line.strongest is not None:
+        return line.strongest
+    cells = list(study.cells_of(line.defense))
+    honest = [replace(cell, card=replace(cell.card, upper_bound=ThreatCard().upper_bound)) for cell in cells]
+    best = strongest(honest)
+    return None if best is None else cells[honest.index(best)]
+
+
 def most_picked(study: Study, line: Line) -> str:
     """How many images were picked out by the attack that picks out most; its name where it is not the strongest by PSNR."""
-    cells = [cell for cell in study.cells_of(line.defense) if cell.picked and not cell.is_upper_bound]
+    best = leader(study, line)
+    bounds = best is not None and best.is_upper_bound
+    cells = [cell for cell in study.cells_of(line.defense) if cell.picked and cell.is_upper_bound == bounds]
     if not cells:
         return "-"
-    most = max(
-        cells, key=lambda cell: (cell.picked[0] / cell.picked[1], cell is line.strongest) if cell.picked else (0, False)
-    )
-    return picked(most) + ("" if most is line.strongest else f" ({attack([most])}, {when(most)})")
+    most = max(cells, key=lambda cell: (cell.picked[0] / cell.picked[1], cell is best) if cell.picked else (0, False))
+    return picked(most) + ("" if most is best else f" ({attack([most])}, {when(most)})")
 
 
 def defences(study: Study, lines: Sequence[Line]) -> str:
@@ -123,7 +137,7 @@ def defences(study: Study, lines: Sequence[Line]) -> str:
     ]  # fmt: skip
     found = []
     for line in lines:
-        best, member = line.strongest, line.membership
+        best, member = leader(study, line), line.membership
         psnr = best.psnr if best else None
         found.append([
             f"`{line.defense}`" if line.defense else "none", percent(line.deployed), difference(line, baseline(line, lines)),
@@ -137,19 +151,31 @@ def defences(study: Study, lines: Sequence[Line]) -> str:
 
 def attacks(study: Study) -> str:
     """The second table."""
-    header = ["defence", "attack", "attacked", "n", "to the original, dB", "to the transformed image, dB", "picked out"]
+    header = [
+        "defence", "attack", "attacked", "n", "to the original, dB", "mean image, to the same", "to the transformed image, dB",
+        "mean image, to the same", "picked out",
+    ]  # fmt: skip
     blind = [cell for cell in study.null_cells if not cell.defense and ("psnr", "original") in cell.scores]
     last = blind[0].round if blind else None
+    seen = {cell.observation for cell in blind if cell.round == last}
     found = []
     for cell in (*study.cells, *(cell for cell in blind if cell.round == last)):
         if ("psnr", "original") not in cell.scores:
             continue
-        name = cell.attack.rpartition(":")[2] if ":" in cell.attack else attack([cell])
+        guess = null_name(cell.attack)
+        name = attack([cell]) if guess == cell.attack else guess + (f" ({cell.observation})" if len(seen) > 1 else "")
         found.append([
             f"`{cell.defense}`" if cell.defense else "none", name, when(cell), str(cell.scores["psnr", "original"].n),
-            number(cell, "psnr", "original", 1), number(cell, "psnr", "transformed", 1), picked(cell),
+            number(cell, "psnr", "original", 1), mean_image(cell, "original"),
+            number(cell, "psnr", "transformed", 1), mean_image(cell, "transformed"), picked(cell),
         ])  # fmt: skip
     return table(header, found)
+
+
+def mean_image(cell: Cell, reference: str) -> str:
+    """What the mean image, which needs no attack, scores for the images that were attacked."""
+    known = cell.null_scores.get(("psnr", reference), {}).get(f"{NULL_PREFIX}mean")
+    return "-" if known is None else f"{known:.1f}"
 
 
 def about(study: Study, cells: Iterable[Cell]) -> str:

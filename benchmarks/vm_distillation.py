@@ -6,9 +6,11 @@ images without a teacher. Whoever learned from protected images is tested on tes
 student, attacker, outsiders and test are disjoint, and drawn anew for each seed.
 
 Beside each arm: the area under the ROC curve of telling the teacher's and the student's training images from outsiders', which are
-drawn from the same part of the data set, by their loss (LossThreshold; images are shown to the model as test images are). A teacher
-has not seen the student's images, and a student alone not the teacher's: these are controls. And the PSNR of that arm's training
-images as uploaded, as WindowMean and LearnedRestorer restore them, and of the mean image, which needs no upload.
+drawn from the same part of the data set, by their loss (LossThreshold), twice: of images, shown to the model under fresh draws as
+test images are, as somebody can who holds the plain picture; and of uploads, training images under the very draws under which they
+were learned and outsiders under draws of their own, as the server can. Without protection the two are the same. A teacher has not
+seen the student's images, and a student alone not the teacher's: these are controls. And the PSNR of that arm's training images as
+uploaded, as WindowMean and LearnedRestorer restore them, and of the mean image, which needs no upload.
 
     uv run python benchmarks/vm_distillation.py --arms TO SO CO &
     uv run python benchmarks/vm_distillation.py --arms TV SV CV & wait
@@ -38,7 +40,10 @@ from simulations.errors import ConfigError
 PAIRS = (("TV", "TO"), ("SV", "SO"), ("CV", "CO"), ("SO", "CO"), ("SV", "CV"))
 """Protected less plain, and what a teacher is worth."""
 QUALITY = (Column("top1", "top-1, %", 1, 100), Column("top3", "top-3, %", 1, 100))
-MEMBERSHIP = (Column("auc_teacher", "AUC, teacher's images", 3), Column("auc_student", "AUC, student's images", 3))
+MEMBERSHIP = (
+    Column("auc_teacher", "AUC, teacher's images", 3), Column("auc_student", "AUC, student's images", 3),
+    Column("auc_uploaded_teacher", "AUC, teacher's uploads", 3), Column("auc_uploaded_student", "AUC, student's uploads", 3),
+)  # fmt: skip
 PICTURES = (
     Column("as_uploaded", "as uploaded, dB"), Column("WindowMean", "WindowMean, dB"),
     Column("LearnedRestorer", "LearnedRestorer, dB"), Column("mean_image", "mean image, dB"),

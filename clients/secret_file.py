@@ -19,10 +19,14 @@ def default_folder() -> Path:
     return Path.home() / ".fedveil" / "secrets"
 
 
-def kept_secret(path: Path) -> bytes:
+def kept_secret(path: Path, elsewhere: str = "set secret-dir in the node's configuration") -> bytes:
     """The secret in a file, which is made when it is missing: readable by its owner alone, and whole or not there at all.
 
     Processes that come at the same time end up with the same secret: the first to put its file in place wins.
+
+    Args:
+        path: The file.
+        elsewhere: How whoever asks names another place.
 
     Raises:
         SecretError: When the file cannot be made or read, belongs to somebody else, can be read by others or is damaged. A node
@@ -33,9 +37,7 @@ def kept_secret(path: Path) -> bytes:
             _create(path)
         return _read(path)
     except OSError as error:
-        raise SecretError(
-            f"no secret can be kept at {path}: {error}; set secret-dir in the node's configuration"
-        ) from error
+        raise SecretError(f"no secret can be kept at {path}: {error}; {elsewhere}") from error
 
 
 def _create(path: Path) -> None:
@@ -60,7 +62,7 @@ def _read(path: Path) -> bytes:
     with os.fdopen(descriptor) as file:
         about = os.fstat(file.fileno())
         if os.name == "posix" and about.st_uid != os.geteuid():
-            raise SecretError(f"{path} belongs to user {about.st_uid}, this node runs as {os.geteuid()}")
+            raise SecretError(f"{path} belongs to user {about.st_uid}, this process runs as {os.geteuid()}")
         if os.name == "posix" and stat.S_IMODE(about.st_mode) & 0o077:
             raise SecretError(f"{path} can be read by others (mode {stat.S_IMODE(about.st_mode):o}); chmod 600 it")
         text = file.read(4 * BYTES).strip()

@@ -78,6 +78,8 @@ class LocalRuntime:
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+            # Where fedveil was started by `uv run`, the simulation descends from it, and Ray would start its workers by uv anew.
+            "RAY_ENABLE_UV_RUN_RUNTIME_ENV": os.environ.get("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0"),
             "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', '')}",
         }
         self._flwr = str(binaries / "flwr")

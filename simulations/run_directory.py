@@ -37,6 +37,9 @@ from simulations.run_config import about_run, check_same
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed
 
+PARTIAL = ".tmp"
+"""Ends the name of a file that is being written; a killed process leaves it."""
+
 
 @dataclass
 class RunDirectory:
@@ -258,7 +261,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def write_atomically(path: Path, text: str) -> None:
     """Writes beside ``path`` and moves the result there."""
-    partial = path.with_name(path.name + ".tmp")
+    partial = path.with_name(path.name + PARTIAL)
     partial.write_text(text)
     partial.replace(path)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,6 +21,20 @@ IMAGE_MEMORY = 1.0
 
 class DataError(ValueError):
     """Data that is missing, broken, or not what its name says."""
+
+
+class MissingDataError(DataError):
+    """Data that is not where it was looked for.
+
+    Args:
+        found: What is missing where.
+        directory: How whoever asks names the directory that holds it; commands have settings of their own.
+        download: How they let it be fetched; "" where they cannot.
+    """
+
+    def __init__(self, found: str, directory: str = "data-dir", download: str = "") -> None:
+        super().__init__(f"{found}; set {directory} to the directory that holds it{download and f', or {download}'}")
+        self.found = found
 
 
 def to_float(images: Tensor) -> Tensor:
@@ -83,6 +97,7 @@ class ImageData:
         images: (N, C, H, W), uint8, C is 1 or 3; a tensor, or ``StoredImages`` where they would not fit into memory. Rows of a
             table are int32 (N, 1, F, 1): see ``clients.data.tables``.
         labels: (N,), int64.
+        sensitive: (N,), int64: a second attribute of each image, which nobody should learn; None where the data set has none.
 
     Raises:
         DataError: When shapes or types do not fit together, or there are no images.
@@ -90,6 +105,7 @@ class ImageData:
 
     images: Images
     labels: Tensor
+    sensitive: Tensor | None = None
 
     def __post_init__(self) -> None:
         shape = tuple(self.images.shape)
@@ -98,6 +114,9 @@ class ImageData:
             raise DataError(f"images are {self.images.dtype} {shape}; expected uint8 (N, 1 or 3, H, W)")
         if self.labels.dtype != torch.int64 or tuple(self.labels.shape) != shape[:1]:
             raise DataError(f"labels are {self.labels.dtype} {tuple(self.labels.shape)}; expected int64 {shape[:1]}")
+        hidden = self.sensitive
+        if hidden is not None and (hidden.dtype != torch.int64 or tuple(hidden.shape) != shape[:1]):
+            raise DataError(f"sensitive labels are {hidden.dtype} {tuple(hidden.shape)}; expected int64 {shape[:1]}")
         if 0 in shape:
             raise DataError("there are no images")
 
@@ -110,8 +129,8 @@ def with_channels(part: ImageData, channels: int) -> ImageData:
     if part.images.shape[1] == channels:
         return part
     if isinstance(part.images, StoredImages):
-        return ImageData(part.images.mapped(lambda images: _in_channels(images, channels), channels), part.labels)
-    return ImageData(_in_channels(part.images[:], channels), part.labels)
+        return replace(part, images=part.images.mapped(lambda images: _in_channels(images, channels), channels))
+    return replace(part, images=_in_channels(part.images[:], channels))
 
 
 def _in_channels(images: Tensor, channels: int) -> Tensor:
@@ -136,6 +155,7 @@ class ImageDataset:
         std: Likewise.
         columns: Names of a table's columns; empty where examples are images.
         cardinalities: Categories of each column.
+        sensitive_names: One per value of the sensitive attribute; empty where there is none.
     """
 
     name: str
@@ -147,6 +167,7 @@ class ImageDataset:
     std: tuple[float, ...]
     columns: tuple[str, ...] = ()
     cardinalities: tuple[int, ...] = ()
+    sensitive_names: tuple[str, ...] = ()
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
@@ -163,11 +184,13 @@ class Part:
         labels: (N,).
         read: (indices, image size or 0) -> uint8 images (n, C, H, W).
         shape: (indices, image size or 0) -> (C, H, W) of those images, read from as few of them as will tell.
+        sensitive: (N,), a second attribute from 0, over whose combinations with the labels the part is balanced; or None.
     """
 
     labels: Labels
     read: Callable[[NDArray[np.intp], int], Tensor]
     shape: Callable[[NDArray[np.intp], int], tuple[int, int, int]]
+    sensitive: Labels | None = None
 
     def images(self, indices: NDArray[np.intp], size: int, memory: float) -> Images:
         """The images at ``indices``: in memory where their bytes are at most ``memory`` GiB, else read when they are asked for."""
@@ -189,6 +212,7 @@ class Source:
         std: Per channel, or one value for all.
         columns: Names of a table's columns; empty where examples are images.
         cardinalities: Categories of each column.
+        sensitive_names: One per value of the sensitive attribute; empty where there is none.
     """
 
     train: Part
@@ -198,6 +222,7 @@ class Source:
     std: tuple[float, ...]
     columns: tuple[str, ...] = ()
     cardinalities: tuple[int, ...] = ()
+    sensitive_names: tuple[str, ...] = ()
 
 
 def array_part(images: NDArray[np.uint8], labels: NDArray[np.integer]) -> Part:

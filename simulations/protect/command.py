@@ -64,7 +64,7 @@ def protect(
         if not IMAGE_SIDE["check"](image_size):
             raise ConfigError(f"--image-size is {image_size}; allowed: {IMAGE_SIDE['allowed']}")
         pictures = pictures_of(source, out, data_dir)
-        key = kept_secret(secret or default_folder() / "protect").hex()
+        key = kept_secret(secret or default_folder() / "protect", "name another file by --secret").hex()
         manifest = Manifest(Order(pictures.root, out.resolve(), str(pipeline), key, image_size, pictures.text))
         with manifest.claim(resume=resume):
             names = _begin(manifest, pictures, resume=resume)

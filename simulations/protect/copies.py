@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -28,6 +30,13 @@ VFE_WINDOW = 8
 """Pixels; the size for which the paper works an example."""
 AT_ONCE = 2
 """Pictures that are at a process or wait for it; what waits is dropped when the command is stopped."""
+
+MOST_HUNGRY = 3
+"""Pictures at the start that may want more memory than there is; when there is no other yet, it is the defence that does."""
+
+
+class MemoryLackError(RuntimeError):
+    """A picture whose protection wants more memory than there is."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +100,11 @@ def protect_image(pipeline: Pipeline, image: Tensor, secret: str) -> Tensor:
 
 
 def copy(order: Order, source: str, output: str) -> Copy:
-    """Protects one file. What is wrong with it is part of the result."""
+    """Protects one file. What is wrong with it is part of the result.
+
+    Raises:
+        MemoryLackError: When there is not enough memory, which need not be the picture's fault.
+    """
     path = order.root / source
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -102,13 +115,18 @@ def copy(order: Order, source: str, output: str) -> Copy:
         protected = protect_image(pipeline, picture.image, order.secret)
         write(order.out / output, protected)
     except (PictureError, OSError, ValueError, RuntimeError, MemoryError) as error:
+        # torch has no class of its own for memory of the CPU.
+        if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+            asked = re.search(r"tried to allocate (\d+) bytes", str(error))
+            much = f"{int(asked[1]) / 2**30:.3g} GiB at once" if asked else "more"
+            raise MemoryLackError(f"its protection wants {much}, and there is not so much memory") from error
         return Copy(source, error=str(error) or type(error).__name__)
     before, after = (float(vfe_image(image, VFE_WINDOW)) for image in (picture.image, protected))
     idle = tuple(pipeline.idle(*picture.image.shape[1:]))
     return Copy(source, output, digest, tuple(protected.shape), before, after, picture.notes, idle)
 
 
-def copies(order: Order, names: Sequence[tuple[str, str]], workers: int) -> Iterator[Copy]:
+def copies(order: Order, names: Sequence[tuple[str, str]], workers: int) -> Generator[Copy, None, None]:
     """Protects files in several processes, in any order.
 
     Args:
@@ -117,18 +135,39 @@ def copies(order: Order, names: Sequence[tuple[str, str]], workers: int) -> Iter
         workers: Processes; 1: this one.
 
     Raises:
-        ConfigError: When one of the processes was killed.
+        ConfigError: When one of the processes was killed, or the first pictures all want more memory than there is.
     """
+    made, hungry = 0, 0
+    with closing(_attempts(order, names, workers)) as attempts:
+        for one, lacks in attempts:
+            made, hungry = made + (not one.error), hungry + lacks
+            if hungry == MOST_HUNGRY and not made:
+                raise ConfigError(
+                    f"{order.pipeline} cannot protect the first {hungry} pictures (of {one.source} {one.error}); choose weaker "
+                    "settings, fewer --workers or a smaller --image-size"
+                )
+            yield one
+
+
+def _attempt(order: Order, source: str, output: str) -> tuple[Copy, bool]:
+    """As ``copy``; and whether there was too little memory for it."""
+    try:
+        return copy(order, source, output), False
+    except MemoryLackError as error:
+        return Copy(source, error=str(error)), True
+
+
+def _attempts(order: Order, names: Sequence[tuple[str, str]], workers: int) -> Generator[tuple[Copy, bool], None, None]:
     if workers == 1 or len(names) < 2:
-        yield from (copy(order, *name) for name in names)
+        yield from (_attempt(order, *name) for name in names)
         return
     pool = ProcessPoolExecutor(workers, initializer=_begin_worker)
     try:
         todo = iter(names)
-        waiting = {pool.submit(copy, order, *name) for name in islice(todo, workers * AT_ONCE)}
+        waiting = {pool.submit(_attempt, order, *name) for name in islice(todo, workers * AT_ONCE)}
         while waiting:
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            waiting |= {pool.submit(copy, order, *name) for name in islice(todo, len(done))}
+            waiting |= {pool.submit(_attempt, order, *name) for name in islice(todo, len(done))}
             yield from (one.result() for one in done)
     except BrokenProcessPool:
         raise ConfigError(

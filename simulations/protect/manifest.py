@@ -18,9 +18,11 @@ from typing import IO, Any
 from simulations.errors import ConfigError
 from simulations.folder_lock import LOCK, take_lock
 from simulations.protect.copies import Copy, Order
-from simulations.run_directory import write_atomically
+from simulations.run_directory import PARTIAL, write_atomically
 
 MANIFEST, JOURNAL = "manifest.json", ".journal.jsonl"
+LEFTOVERS = {LOCK, JOURNAL + PARTIAL}
+"""Of a command that was killed before it had begun: there is nothing to go on with, and nothing to lose."""
 
 
 class Manifest:
@@ -79,7 +81,7 @@ class Manifest:
         """
         out = self.order.out
         if not resume:
-            if out.is_dir() and any(path.name != LOCK for path in out.iterdir()):
+            if out.is_dir() and any(path.name not in LEFTOVERS for path in out.iterdir()):
                 raise ConfigError(f"OUT: {out} is not empty; go on with --resume, or name another folder")
             return
         if not self._journal.is_file():
@@ -95,7 +97,7 @@ class Manifest:
 
     def begin(self) -> None:
         """Starts a new target."""
-        self._journal.write_text(json.dumps(self.about) + "\n")
+        write_atomically(self._journal, json.dumps(self.about) + "\n")
 
     def resume(self) -> None:
         """Takes up what was done; pictures whose source has changed since, and those that failed, are done again."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from clients.data.datasets import ImageDataset, dataset_names, load_dataset, to_float
+from clients.data.images import MissingDataError
 from simulations.errors import ConfigError
 from simulations.protect.pictures import find, write
 
@@ -91,6 +92,8 @@ def pictures_of(source: str, out: Path, data_dir: str) -> Pictures:
         raise ConfigError(f"IN: {source!r} {what} and no data set; known data sets: {', '.join(dataset_names())}")
     try:
         data = load_dataset(source, data_dir=data_dir)
+    except MissingDataError as error:
+        raise ConfigError(str(MissingDataError(error.found, "--data-dir"))) from error
     except (ValueError, OSError) as error:
         raise ConfigError(str(error)) from error
     text = f"{source} in {Path(data_dir).resolve()}" if data_dir else source

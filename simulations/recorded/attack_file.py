@@ -16,6 +16,7 @@ from attacks import Attack, AttackError, ClientUpdate, Knowledge, Labels, Recons
 from attacks.gradient.memory import fitting_trials
 from attacks.spec import stages_of
 from clients.data.datasets import load_dataset, to_float
+from clients.data.images import MissingDataError
 from clients.models.classifiers import build_model
 from defenses.base import Batch, generator_for
 from simulations.errors import ConfigError
@@ -184,7 +185,10 @@ def _knowledge(request: Request, parsed: Parsed) -> Knowledge:
     if request.auxiliary:
         size = shape[1] if shape[1] == shape[2] else 0
         with blaming("--auxiliary"):
-            data = load_dataset(request.auxiliary, data_dir=request.data_dir, image_size=size)
+            try:
+                data = load_dataset(request.auxiliary, data_dir=request.data_dir, image_size=size)
+            except MissingDataError as error:
+                raise MissingDataError(error.found, "--data-dir") from error
         if data.input_shape != shape or data.num_classes != classes:
             raise ConfigError(
                 f"--auxiliary {request.auxiliary} has {data.num_classes} classes of images {data.input_shape}; the model has "

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from attacks.sender import smash
@@ -20,12 +18,13 @@ from clients.split.passes import SplitPasses
 from clients.split.plan import SplitPlan, split_plan
 from clients.task import Plan
 from defenses.base import DefenseError, InputDefense, SmashedDefense, TrainingDefense, UpdateDefense
+from defenses.fitting import FittedDefense
 from defenses.pipeline import Pipeline
 from simulations.checkpoints import Checkpoint
 from simulations.errors import ConfigError, require_known
 from simulations.experiment import Experiment
 from simulations.known_clients import KnownClients
-from simulations.scenarios.base import LARGEST_MESSAGE, Rounds, Scenario
+from simulations.scenarios.base import LARGEST_MESSAGE, Rounds, Scenario, leave_cores_to_attacks
 from simulations.settings import SHARE, at_least, one_of, setting
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
@@ -132,6 +131,11 @@ class Split(Scenario[SplitExperiment]):
                 raise ConfigError(
                     f"defenses: {defense} protects the training of whole models, not scenario = {self.name!r}"
                 )
+            if isinstance(defense, FittedDefense):
+                raise ConfigError(
+                    f"defenses: {defense} is fitted to maps (B, C, H, W) of a trained network, and with scenario = {self.name!r} "
+                    "clients send tokens of one that is still trained"
+                )
             if isinstance(defense, SmashedDefense) and _bounded(defense) and trained:
                 why = "unset train-edge" if experiment.train_edge else "take away the defence that trains it"
                 raise ConfigError(
@@ -181,8 +185,7 @@ class Split(Scenario[SplitExperiment]):
         self, experiment: SplitExperiment, plan: Plan, auditor: Auditor, clients: KnownClients, label: str
     ) -> Rounds:
         """SplitFed by a curious server."""
-        # The server half trains beside the attacks. Threads that wait for a core spin, so they must not be more than there are.
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) - experiment.attack_workers))
+        leave_cores_to_attacks(experiment.attack_workers)
         strategy = SplitFed(
             plan=split_plan(plan),
             auditor=auditor,

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from simulations.command_line import fail, read_toml, value_of
-from simulations.errors import ConfigError
+from simulations.errors import ConfigError, require_known
 from simulations.search.algorithm import PolicySearch, Step, seconds_left
 from simulations.search.folder import AUDIT, SearchFolder
+from simulations.search.pictures import digests_of
 from simulations.search.scorer import DegenerateModelError, check
-from simulations.search.settings import Search, keys
+from simulations.search.settings import WITHOUT_EFFECT, Search, keys
 from simulations.search.space import text_of
+from simulations.search.workers import require_cluster
 
 console = Console(highlight=False)
 
@@ -34,7 +37,11 @@ def search(
         Path | None, typer.Option(help="New folder for the results.", show_default="runs/search-DATE-TIME")
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Go on with the killed search in DIR, with the settings it had.")
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help=f"Go on with the killed search in DIR, with the settings it had; -s may change {' and '.join(WITHOUT_EFFECT)}.",
+        ),
     ] = None,
 ) -> None:
     """Searches policies for ATS that hide much and cost little accuracy, before any client trains.
@@ -54,23 +61,34 @@ def search(
         with _Display(console) as display:
             result = PolicySearch(folder, display.show).run()
     except DegenerateModelError as error:
-        fail(
-            f"{error}\nstart a new search with other settings and another --out"
-        )  # to go on would train the same again
+        # To go on would train the same again.
+        _give_up(folder, f"{error}\nstart a new search with other settings", " and another --out")
     except ConfigError as error:
-        fail(f"{error}\nwhat was scored is kept; continue with: fedveil search --resume {folder.path}")
+        _give_up(folder, str(error), f"\nwhat was scored is kept; continue with: fedveil search --resume {folder.path}")
     except KeyboardInterrupt:
         console.print(f"\nstopped; continue with: fedveil search --resume {folder.path}", soft_wrap=True, markup=False)
         raise typer.Exit(130) from None
     finally:
         folder.close()
-    path = folder.keep_result(result)
+    folder.keep_result(result)
     from simulations.search.page import write_page
 
     page = write_page(folder, result)
-    console.print(
-        f"finished in {time.monotonic() - started:.0f} s: {result['policies'] or 'no policy passed'}", markup=False
-    )
+    _tell(folder, result, page, time.monotonic() - started)
+
+
+def _give_up(folder: SearchFolder, error: str, where_kept: str) -> NoReturn:
+    """Ends the command; a folder that holds nothing yet may be that of the next search."""
+    if not folder.is_begun:
+        folder.forget()
+        where_kept = ""
+    fail(error + where_kept)
+
+
+def _tell(folder: SearchFolder, result: Mapping[str, Any], page: Path, seconds: float) -> None:
+    """Prints what was found, and what to do with it; ends the command where it is less than was asked for."""
+    path = folder.result_path
+    console.print(f"finished in {seconds:.0f} s: {result['policies'] or 'no policy passed'}", markup=False)
     for one in result["scores"]:
         console.print(
             f"  {one['policy']}: privacy score {one['privacy']:.4f}, accuracy score {one['accuracy']:.4f}", markup=False
@@ -101,28 +119,74 @@ def _folder(config: Path | None, settings: list[str], out: Path | None, resume: 
     Raises:
         ConfigError: Naming what is wrong.
     """
+    given = _values(settings)
     if resume is not None:
-        if config or settings or out:
-            raise ConfigError("--resume takes the settings of the search itself: leave out CONFIG, -s and --out")
-        folder = SearchFolder.resume(resume.resolve())
-        try:
-            check(folder.search)  # what it reads may be gone since
-        except ConfigError as error:
-            folder.close()
-            raise ConfigError(f"--resume {folder.path}: {error}") from error
-        return folder
+        if config or out:
+            raise ConfigError("--resume takes the settings of the search itself: leave out CONFIG and --out")
+        return _resumed(resume.resolve(), given)
     values: dict[str, Any] = read_toml(config) if config else {}
-    known = keys()
+    search = Search.from_mapping(values | given)
+    pictures = _checked(search)
+    path = out or Path("runs") / datetime.now().strftime("search-%Y%m%d-%H%M%S")
+    folder = SearchFolder.create(path.resolve(), search)
+    folder.take_up(search, pictures)
+    return folder
+
+
+def _resumed(path: Path, given: dict[str, Any]) -> SearchFolder:
+    """The folder of a search that goes on, with settings that change no score.
+
+    Raises:
+        ConfigError: Naming what is wrong.
+    """
+    for key in given:
+        require_known("setting", key, keys())
+        if key not in WITHOUT_EFFECT:
+            raise ConfigError(
+                f"-s {key}: --resume takes it from the search itself, whose scores would change with it; only "
+                f"{' and '.join(WITHOUT_EFFECT)} may be others"
+            )
+    folder = SearchFolder.resume(path)
+    try:
+        search = Search.from_mapping(folder.search.to_mapping() | given)
+        folder.take_up(
+            search, _checked(search, finished=folder.result_path.is_file())
+        )  # what it reads may be gone since, or be something else
+    except ConfigError as error:
+        folder.close()
+        raise ConfigError(f"--resume {path}: {error}") from error
+    return folder
+
+
+def _checked(search: Search, *, finished: bool = False) -> dict[str, str]:
+    """Refuses what could not be scored before anything is trained; the digests of the pictures.
+
+    Args:
+        search: The settings.
+        finished: There is a result, for whose page no cluster is needed.
+
+    Raises:
+        ConfigError: Naming the setting.
+    """
+    check(search)
+    if not finished:
+        require_cluster(search)
+    return digests_of(search)
+
+
+def _values(settings: list[str]) -> dict[str, Any]:
+    """Key -> value of each ``-s``.
+
+    Raises:
+        ConfigError: On a word without "=".
+    """
+    known, values = keys(), dict[str, Any]()
     for text in settings:
         key, equals, word = text.partition("=")
         if not equals:
             raise ConfigError(f"-s {text!r}: expected key=value")
         values[key.strip()] = value_of(word, type(known[key.strip()].default) if key.strip() in known else str)
-    search = Search.from_mapping(values)
-    check(search)
-    return SearchFolder.create(
-        (out or Path("runs") / datetime.now().strftime("search-%Y%m%d-%H%M%S")).resolve(), search
-    )
+    return values
 
 
 class _Display:

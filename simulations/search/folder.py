@@ -1,6 +1,6 @@
 """What a search leaves on disk, so that a killed one goes on where it stood.
 
-search.json         settings, versions
+search.json         settings, versions, a digest of the pictures
 model.safetensors   the semi-trained model, once it is trained
 scores.jsonl        one scored policy a line, written as soon as it is known
 policies.json       the result, which ``ATS(policies="...json")`` reads
@@ -25,12 +25,16 @@ from torch import Tensor
 from defenses.ats import ATS, Policy
 from simulations.errors import ConfigError
 from simulations.folder_lock import LOCK, take_lock
-from simulations.run_directory import write_atomically
+from simulations.run_directory import PARTIAL, write_atomically
 from simulations.search.scorer import Scores
 from simulations.search.settings import Search
 
 IDENTITY, SINGLE, CANDIDATE, TRANSFER = "identity", "single", "candidate", "transfer"
 """Why a policy was scored: as it is the bar, for the picture of all transforms, for Algorithm 1, on the other data set."""
+
+ABOUT = "search.json"
+LEFTOVERS = {LOCK, ABOUT + PARTIAL}
+"""Of a search that was killed before it had written its settings: there is nothing to go on with, and nothing to lose."""
 
 AUDIT = "audit"
 """Folder of the run of ``audit.toml``."""
@@ -80,11 +84,13 @@ class SearchFolder:
     Attributes:
         path: The folder.
         search: The settings.
+        pictures: Setting that names a data set -> digest of its pictures, see ``simulations.search.pictures``.
         scored: (kind, policy) -> what is known of it.
     """
 
     path: Path
     search: Search
+    pictures: dict[str, str] = field(default_factory=dict)
     scored: dict[tuple[str, Policy], Scored] = field(default_factory=dict)
     _lock: IO[str] | None = None
 
@@ -97,14 +103,12 @@ class SearchFolder:
         """
         if path.exists() and not path.is_dir():
             raise ConfigError(f"--out {path} is a file; name a folder")
-        # The lock alone is left by a search that was killed before it wrote its settings: there is nothing to go on with.
-        if path.is_dir() and any(one.name != LOCK for one in path.iterdir()):
+        if path.is_dir() and any(one.name not in LEFTOVERS for one in path.iterdir()):
             raise ConfigError(f"--out {path} is not empty; go on with --resume {path}, or name another folder")
         path.mkdir(parents=True, exist_ok=True)
-        about = {"search": search.to_mapping(), "versions": {name: version(name) for name in ("fedveil", "torch")}}
         folder = cls(path, search)
         folder._take_lock()
-        write_atomically(path / "search.json", json.dumps(about, indent=1))
+        folder._write_about()
         return folder
 
     @classmethod
@@ -115,10 +119,11 @@ class SearchFolder:
             ConfigError: When there is none, a score cannot be read, or another process still writes to it.
         """
         try:
-            search = Search.from_mapping(json.loads((path / "search.json").read_text())["search"])
+            about = json.loads((path / ABOUT).read_text())
+            search, pictures = Search.from_mapping(about["search"]), dict(about.get("pictures", {}))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"--resume {path} holds no search (search.json): {error}") from error
-        folder = cls(path, search)
+            raise ConfigError(f"--resume {path} holds no search ({ABOUT}): {error}") from error
+        folder = cls(path, search, pictures)
         folder._take_lock()
         try:
             folder._read_scores()
@@ -126,6 +131,39 @@ class SearchFolder:
             folder.close()
             raise
         return folder
+
+    def _write_about(self) -> None:
+        about = {
+            "search": self.search.to_mapping(),
+            "versions": {name: version(name) for name in ("fedveil", "torch")},
+            "pictures": self.pictures,
+        }
+        write_atomically(self.path / ABOUT, json.dumps(about, indent=1))
+
+    def take_up(self, search: Search, pictures: Mapping[str, str]) -> None:
+        """Keeps the settings to go on with, and the digests of the pictures that are there now.
+
+        Raises:
+            ConfigError: When what is known of policies was scored on other pictures.
+        """
+        for key, digest in pictures.items():
+            if self.pictures.get(key, digest) != digest:
+                raise ConfigError(
+                    f"the pictures of {key} {search.to_mapping()[key]!r} are not those that this search began with; put these "
+                    "back, or start a new search with another --out: their scores must not be mixed"
+                )
+        if (search, pictures) != (self.search, self.pictures):
+            self.search, self.pictures = search, dict(pictures)
+            self._write_about()
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is anything that a resumed search would not have to do again."""
+        return bool(self.scored) or self.weights() is not None
+
+    def forget(self) -> None:
+        """Makes the folder of a search that has not begun one that a new search may have."""
+        (self.path / ABOUT).unlink(missing_ok=True)
 
     def _read_scores(self) -> None:
         lines = self._scores.read_bytes().splitlines(keepends=True) if self._scores.is_file() else []
@@ -183,9 +221,14 @@ class SearchFolder:
         """Forgets a semi-trained model."""
         (self.path / f"{name}.safetensors").unlink(missing_ok=True)
 
+    @property
+    def result_path(self) -> Path:
+        """``policies.json``, which a search writes when it ends."""
+        return self.path / "policies.json"
+
     def keep_result(self, result: Mapping[str, Any]) -> Path:
         """Writes ``policies.json``."""
-        path = self.path / "policies.json"
+        path = self.result_path
         write_atomically(path, json.dumps(result, indent=1))
         if result["policies"]:
             write_atomically(self.path / "audit.toml", self._audit(result))

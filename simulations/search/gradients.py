@@ -10,35 +10,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.grad import conv2d_weight
 
 from simulations.search.folding import FoldedConv, fold
-
-KNOWN = (nn.Conv2d, nn.Linear, nn.GroupNorm, nn.LayerNorm, nn.BatchNorm1d, nn.BatchNorm2d)
-"""Layers whose gradients are worked out here. What inherits from them may compute something else."""
+from simulations.search.layer_gradients import GradientError, Passed, gradients_of, is_known
 
 MOST_BYTES = 1 << 27
 """Of what a pass keeps and of one layer's gradients: larger pieces are no faster."""
-
-LEAST_CHANNELS = 8
-"""Input channels (of a group) below which a grouped convolution is slower than a product with unfolded images."""
-
-
-class GradientError(ValueError):
-    """A model whose gradients of single examples cannot be had."""
-
-
-@dataclass(frozen=True)
-class _Passed:
-    """What went into a layer, and the gradient of the loss by what came out; (B, ...) each."""
-
-    given: Tensor
-    returned: Tensor
 
 
 class ExampleGradients:
@@ -60,9 +41,7 @@ class ExampleGradients:
             if next(layer.parameters(recurse=False), None) is not None
         }
         for name, layer in self.layers.items():
-            if type(layer) not in KNOWN or (
-                isinstance(layer, nn.Conv2d) and (layer.padding_mode != "zeros" or isinstance(layer.padding, str))
-            ):
+            if not is_known(layer):
                 raise GradientError(
                     f"the gradients of single examples by layer {name!r} ({type(layer).__name__}) are not known here; those by "
                     "Conv2d with padding by zeros, Linear, GroupNorm, LayerNorm and BatchNorm are"
@@ -121,7 +100,7 @@ class ExampleGradients:
             (B, numbers in the parameter tensor); layers in the model's order, the weight of each before its bias.
         """
         for layer, passed in self._passes(images, targets):
-            yield from (gradient.flatten(1) for gradient in _gradients(layer, passed))
+            yield from (gradient.flatten(1) for gradient in gradients_of(layer, passed))
 
     def similarities(
         self, points: Tensor, targets: Tensor, starts: Sequence[Tensor] | None = None, *, per_tensor: bool = False
@@ -168,7 +147,7 @@ class ExampleGradients:
             return _cosine(a, b, c).mean(0)
         return _cosine(a.sum(0), b.sum(0), c.sum(0))
 
-    def _passes(self, images: Tensor, targets: Tensor) -> Iterator[tuple[nn.Module, _Passed]]:
+    def _passes(self, images: Tensor, targets: Tensor) -> Iterator[tuple[nn.Module, Passed]]:
         """One forward and one backward pass; of each layer what passed it, which nothing here keeps once it was handed on."""
         given: dict[str, Tensor] = {}
         made: dict[str, Tensor] = {}
@@ -202,7 +181,7 @@ class ExampleGradients:
             returned = found.pop(name, None)
             if returned is None:  # the loss does not depend on it
                 continue
-            yield layer, _Passed(given.pop(name), returned)
+            yield layer, Passed(given.pop(name), returned)
 
     def bytes_per_example(self, images: Tensor, targets: Tensor) -> int:
         """Bytes that an example needs at the peak: all that passes the layers, and the largest layer's gradient and inputs."""
@@ -221,7 +200,7 @@ def _cosine(products: Tensor, norms: Tensor, last: Tensor) -> Tensor:
     return torch.where(length > 0, products / length.clamp(min=torch.finfo(length.dtype).tiny), 0.0).clamp(-1, 1)
 
 
-def _products(layer: nn.Module, passed: _Passed, images: int) -> Iterator[tuple[Tensor, Tensor, _Last]]:
+def _products(layer: nn.Module, passed: Passed, images: int) -> Iterator[tuple[Tensor, Tensor, _Last]]:
     """For each parameter tensor: products with the last point (I, J - 1), squared norms (I, J), and the last point's gradient."""
     if isinstance(layer, nn.Linear) and passed.given.dim() == 2:
         # The gradient is an outer product: its products are those of its two factors.
@@ -231,7 +210,7 @@ def _products(layer: nn.Module, passed: _Passed, images: int) -> Iterator[tuple[
         if layer.bias is not None:
             yield dots, squares, _Last(rows[:, -1])
         return
-    for gradient in _gradients(layer, passed):
+    for gradient in gradients_of(layer, passed):
         rows = _of_images(gradient, images)
         yield *_compared(rows), _Last(rows[:, -1])
 
@@ -259,56 +238,3 @@ class _Last:
         if self.columns is None:
             return self.rows
         return torch.einsum("io,ic->ioc", self.rows, self.columns).flatten(1)
-
-
-def _gradients(layer: nn.Module, passed: _Passed) -> Iterator[Tensor]:
-    """(B, *shape) for each parameter tensor of a layer, the weight first."""
-    given, returned = passed.given, passed.returned
-    if isinstance(layer, FoldedConv):
-        yield from layer.gradients(_convolution(layer.conv, given, returned), _sum(returned, (2, 3)))
-        return
-    if isinstance(layer, nn.Conv2d):
-        yield _convolution(layer, given, returned)
-        over: tuple[int, ...] = (2, 3)
-    elif isinstance(layer, nn.Linear):
-        returned, columns = (one.unsqueeze(1) if one.dim() == 2 else one.flatten(1, -2) for one in (returned, given))
-        yield returned.transpose(1, 2) @ columns
-        over = (1,)
-    elif isinstance(layer, nn.LayerNorm):
-        # Its weights are of the last axes, those of the other norms of axis 1.
-        over = tuple(range(1, given.dim() - len(layer.normalized_shape)))
-        yield _sum(returned * F.layer_norm(given, layer.normalized_shape, eps=layer.eps), over)
-    elif isinstance(layer, nn.GroupNorm):
-        over = tuple(range(2, given.dim()))
-        yield _sum(returned * F.group_norm(given, layer.num_groups, eps=layer.eps), over)
-    else:
-        over = tuple(range(2, given.dim()))
-        yield _batch_norm(cast(nn.BatchNorm2d, layer), given, returned)
-    if layer.bias is not None:
-        yield _sum(returned, over)
-
-
-def _sum(values: Tensor, over: tuple[int, ...]) -> Tensor:
-    return values.sum(over) if over else values  # torch sums over everything where there is nothing to sum over
-
-
-def _batch_norm(layer: nn.BatchNorm2d, given: Tensor, returned: Tensor) -> Tensor:
-    """Of the weight: the products with the normalised input, without making it."""
-    if layer.running_mean is None or layer.running_var is None:
-        raise GradientError("BatchNorm without running statistics mixes the examples of a batch")
-    returned, given = (one.reshape(*one.shape[:2], -1) for one in (returned, given))
-    products = (returned.unsqueeze(2) @ given.unsqueeze(3)).flatten(1)
-    return (products - layer.running_mean * returned.sum(2)) / (layer.running_var + layer.eps).sqrt()
-
-
-def _convolution(layer: nn.Conv2d, given: Tensor, returned: Tensor) -> Tensor:
-    """The gradients of the weight, (B, *weight.shape): the examples stand side by side as groups of one convolution."""
-    count, padding = len(given), cast(tuple[int, int], layer.padding)
-    if layer.weight.shape[1] < LEAST_CHANNELS:
-        patches = F.unfold(given, layer.kernel_size, layer.dilation, padding, layer.stride)
-        rows, columns = (one.reshape(count, layer.groups, -1, one.shape[-1]) for one in (returned.flatten(2), patches))
-        return (rows @ columns.transpose(2, 3)).view(count, *layer.weight.shape)
-    shape = (count * layer.weight.shape[0], *layer.weight.shape[1:])
-    sides = (given.reshape(1, -1, *given.shape[2:]), shape, returned.reshape(1, -1, *returned.shape[2:]))
-    found: Tensor = conv2d_weight(*sides, layer.stride, padding, layer.dilation, count * layer.groups)  # type: ignore[no-untyped-call]
-    return found.view(count, *layer.weight.shape)

@@ -8,13 +8,12 @@ import time
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.normalisation import normalise
 from clients.data.card import DataCard
-from clients.data.datasets import to_float
-from clients.data.images import ImageDataset
+from clients.data.images import MissingDataError, to_float
 from clients.evaluation import device
 from clients.models.classifiers import build_model
 from clients.task import load_weights
@@ -22,15 +21,22 @@ from defenses.ats import Policy, transform_images
 from defenses.base import Batch, generator_for
 from simulations.errors import ConfigError
 from simulations.search.gradients import ExampleGradients
+from simulations.search.pictures import accuracy_batches, score_positions, semi_positions
 from simulations.search.scores import accuracy_score, privacy_score, similarity_curves
 from simulations.search.settings import Search
-from strategies.outsourced.training import DivergedError, train_alone
+from strategies.central_training import DivergedError, train_alone
 
 MOST_KEPT = 1 << 29
 """Bytes of the gradients at the noise that are kept for all policies; a larger model's are made again for each."""
 
 HIGHEST_IDENTITY = 0.99
 """Mean GradSim of untransformed images above which all gradients point one way: every policy would score the same."""
+
+HIGHEST_LOSS = 2.0
+"""Times that of a guess by chance: up to here a model may be one that has hardly learned yet."""
+
+LUCK = 1.645
+"""Standard deviations that a guess is better than on average in one case of twenty."""
 
 
 class DegenerateModelError(ConfigError):
@@ -140,46 +146,15 @@ class Scorer:
     @functools.cached_property
     def _batches(self) -> list[tuple[Tensor, int]]:
         """(N, C, H, W) images of different classes, and the seed of an initialisation, for each batch of S_acc."""
-        found, labels = [], self.data.train.labels
-        for at in range(self.search.accuracy_batches):
-            generator = generator_for("search", self.search.seed, "batch", at)
-            order = torch.randperm(len(labels), generator=generator)
-            first = {int(labels[position]): int(position) for position in order.flip(0)}
-            chosen = torch.tensor(list(first.values())[: self.search.accuracy_batch_size])
-            seed = int(torch.randint(2**31, (), generator=generator))
-            found.append((to_float(self.data.train.images[chosen]), seed))
-        return found
-
-
-def semi_positions(search: Search, data: ImageDataset) -> Tensor:
-    """Training images (n,) that the semi-trained model learns from."""
-    return _order(search, data)[: max(1, round(search.semi_share * len(data.train)))]
-
-
-def score_positions(search: Search, data: ImageDataset) -> Tensor:
-    """Training images (n,) that S_pri is worked out on; the semi-trained model has seen none of them.
-
-    Raises:
-        ConfigError: When there are too few.
-    """
-    rest = _order(search, data)[len(semi_positions(search, data)) :]
-    if len(rest) < search.images:
-        raise ConfigError(
-            f"images is {search.images}, and {len(rest)} of the {len(data.train)} training images of {data.name} are not the "
-            "semi-trained model's; lower images or semi-share"
-        )
-    return rest[: search.images]
-
-
-def _order(search: Search, data: ImageDataset) -> Tensor:
-    return torch.randperm(len(data.train), generator=generator_for("search", search.seed, "images"))
+        images = self.data.train.images
+        return [(to_float(images[rows]), seed) for rows, seed in accuracy_batches(self.search, self.data)]
 
 
 def semi_train(search: Search, dataset: str = "", data_dir: str = "") -> dict[str, Tensor]:
     """Trains M^s on a share of the training images, which are not transformed; its weights.
 
     Raises:
-        DegenerateModelError: When a weight is not finite.
+        DegenerateModelError: When a weight is not finite, or the model knows less than one that was never trained.
     """
     plan = search.plan(dataset, data_dir)
     data = plan.load_data()
@@ -190,7 +165,37 @@ def semi_train(search: Search, dataset: str = "", data_dir: str = "") -> dict[st
         model = train_alone(plan, Batch(images, targets), search.seed)
     except DivergedError as error:
         raise _degenerate(search, "its weights are not finite") from error
+    _require_learned(search, model, normalise(images.to(device()), DataCard.of(data)), targets)
     return {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+
+
+def _require_learned(search: Search, model: nn.Module, images: Tensor, targets: Tensor) -> None:
+    """Refuses a model that training has driven away: surely wrong, where one that was never trained would be unsure.
+
+    A loss of ln K is that of a guess by chance. Short trainings may leave a model about there, whose gradients point to what is
+    still to learn; the gradients of one that is far beyond, and no more often right than by naming the same class for every image,
+    are of its mistakes.
+
+    Args:
+        search: The settings.
+        model: In eval mode.
+        images: (N, C, H, W), normalised, that it learned from.
+        targets: (N, K), class probabilities.
+
+    Raises:
+        DegenerateModelError: When it is such a model, or what it makes is not finite.
+    """
+    with torch.no_grad():
+        logits = torch.cat([model(part) for part in torch.split(images, search.batch_size)]).double().cpu()
+    loss, labels = float(F.cross_entropy(logits, targets.double())), targets.argmax(1)
+    right, most = float((logits.argmax(1) == labels).double().mean()), float(targets.mean(0).max())
+    by_luck = most + LUCK * math.sqrt(most * (1 - most) / len(labels))
+    if not math.isfinite(loss) or (loss > HIGHEST_LOSS * math.log(targets.shape[1]) and right <= by_luck):
+        raise _degenerate(
+            search,
+            f"of the images that it learned from it tells {100 * right:.0f} % (naming always the same class: {100 * most:.0f} %), "
+            f"and its loss is {loss:.3g} (a guess by chance: {math.log(targets.shape[1]):.3g})",
+        )
 
 
 def require_meaning(search: Search, policy: Policy, scores: Scores) -> None:
@@ -230,5 +235,7 @@ def check(search: Search) -> None:
             if data.num_classes < 2:
                 raise ConfigError(f"{plan.dataset} has one class, and S_acc compares images of different ones")
             ExampleGradients(plan.build_model()).verify(DataCard.of(data).input_shape, data.num_classes)
+        except MissingDataError as error:
+            raise ConfigError(str(MissingDataError(error.found, "transfer-dir" if dataset else "data-dir"))) from error
         except (ValueError, OSError) as error:
             raise ConfigError(str(error)) from error

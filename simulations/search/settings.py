@@ -29,6 +29,9 @@ from simulations.settings import (
 
 AUTO = "auto"
 
+WITHOUT_EFFECT = ("workers", "ray-address")
+"""Settings that say where policies are scored, not what they score: a search may go on with others."""
+
 LOWEST_THRESHOLD = -10.0
 """Of S_acc as a mean. Published thresholds are sums over a batch, which nearly every policy would pass."""
 

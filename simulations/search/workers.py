@@ -47,25 +47,11 @@ def _by_ray(
     search: Search,
     workers: int,
 ) -> Iterator[tuple[Policy, Scores]]:
-    # Under `uv run` Ray would start each worker by uv anew, in an environment of its own: half a minute each.
-    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     import ray
     import torch
 
     gpus = torch.cuda.device_count()
-    here: dict[str, Any] = {} if search.ray_address else {"num_cpus": workers, "num_gpus": gpus}
-    quiet: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False, "include_dashboard": False}
-    try:
-        # Without an address Ray would take up any cluster that it finds, by RAY_ADDRESS or running, and refuse num_cpus.
-        ray.init(address=search.ray_address or "local", **quiet, **here)
-    except (OSError, ValueError, RuntimeError, AssertionError) as error:  # Ray asserts on addresses that it cannot read
-        where = (
-            f"ray-address is {search.ray_address!r}, and no cluster answers there; allowed: HOST:PORT, 'auto', or empty for this "
-            "machine"
-            if search.ray_address
-            else f"workers is {search.workers}, and Ray cannot start them on this machine; workers=1 does without it"
-        )
-        raise ConfigError(f"{where}: {str(error) or type(error).__name__}") from error
+    _start(search, {} if search.ray_address else {"num_cpus": workers, "num_gpus": gpus})
     try:
         if search.ray_address and not search.workers:  # the cluster's processors, not this machine's
             known: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
@@ -90,6 +76,44 @@ def _by_ray(
         raise ConfigError(f"a process that scores was lost twice, or the cluster: {error}") from error
     finally:
         ray.shutdown()
+
+
+def require_cluster(search: Search) -> None:
+    """Tries ``ray-address``, where one is given, before anything is trained for hours that could not be scored.
+
+    Raises:
+        ConfigError: When nothing answers there.
+    """
+    if not search.ray_address or search.sampler == "random":
+        return
+    import ray
+
+    _start(search, {})
+    ray.shutdown()
+
+
+def _start(search: Search, here: dict[str, Any]) -> None:
+    """Connects to the cluster, or starts one of these resources on this machine.
+
+    Raises:
+        ConfigError: When it does not work, with the setting that says so.
+    """
+    # Under `uv run` Ray would start each worker by uv anew, in an environment of its own: half a minute each.
+    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+    import ray
+
+    quiet: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False, "include_dashboard": False}
+    try:
+        # Without an address Ray would take up any cluster that it finds, by RAY_ADDRESS or running, and refuse num_cpus.
+        ray.init(address=search.ray_address or "local", **quiet, **here)
+    except (OSError, ValueError, RuntimeError, AssertionError) as error:  # Ray asserts on addresses that it cannot read
+        where = (
+            f"ray-address is {search.ray_address!r}, and no cluster answers there; allowed: HOST:PORT, 'auto', or empty for this "
+            "machine"
+            if search.ray_address
+            else f"workers is {search.workers}, and Ray cannot start them on this machine; workers=1 does without it"
+        )
+        raise ConfigError(f"{where}: {str(error) or type(error).__name__}") from error
 
 
 class _Worker:

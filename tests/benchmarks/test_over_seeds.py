@@ -20,8 +20,8 @@ PLAIN, MIXED = (0.80, 0.84, 0.79), (0.78, 0.80, 0.79)
 MIXER = "VisualMixer()"
 
 
-def run(path: Path, seed: int, rate: float = 0.1) -> Path:
-    """A finished run of two defences, eight rounds, one attack."""
+def run(path: Path, seed: int, rate: float = 0.1, bound: str = "") -> Path:
+    """A finished run of two defences, eight rounds, one attack beside the mean image."""
     path.mkdir()
     rows = []
     for defense, final in (("", PLAIN[seed]), (MIXER, MIXED[seed])):
@@ -37,19 +37,16 @@ def run(path: Path, seed: int, rate: float = 0.1) -> Path:
             Row(metric="test-accuracy", reference="original", value=final - 0.01 * (8 - at), n=100, round=at, **shared)
             for at in range(1, 9)
         ]
-        card = ThreatCard(observation="one-step probe")
-        rows.append(
+        rows += [
             Row(
-                metric="psnr",
-                reference="original",
-                value=20.0 + seed,
-                n=8,
-                attack="DLG()",
-                round=1,
-                card=card,
-                **shared,
+                metric="psnr", reference=reference, value=value + seed + (defense != ""), n=8, attack=attack, round=1,
+                card=ThreatCard(observation="one-step probe", upper_bound="" if "mean" in attack else bound), **shared,
             )
-        )
+            for attack, reference, value in (
+                ("DLG()", "original", 20.0), ("DLG()", "transformed", 22.0),
+                ("baseline:mean", "original", 10.0), ("baseline:mean", "transformed", 12.0),
+            )
+        ]  # fmt: skip
     (path / "rows.jsonl").write_text("".join(row.to_json() + "\n" for row in rows))
     config = {"config": {"seed": seed, "learning-rate": rate}, "pipelines": ["", MIXER], "defenses": {}}
     (path / "config.json").write_text(json.dumps(config))
@@ -70,8 +67,33 @@ def test_differences_are_paired_and_their_interval_is_student_s(tmp_path: Path) 
     assert mixed[1].startswith(f"{100 * np.mean(MIXED):.1f} (")
     assert mixed[3] == "+2.0 (of 2.0)"  # a point a round, rounds 6 to 8
     assert mixed[6] == "24"
-    assert "21.0" in mixed[5]
+    assert "22.0" in mixed[5]
     assert over_seeds.about(study, study.cells).startswith("seeds 0, 1, 2;")
+
+
+def test_each_attack_stands_beside_the_mean_image_s_score_to_the_same(tmp_path: Path) -> None:
+    """Policies make hard and easy targets: to the transformed image the mean image has another score under each."""
+    study, _ = over_seeds.read([run(tmp_path / str(seed), seed) for seed in range(3)])
+    plain, mixed, blind = cells(over_seeds.attacks(study))
+    assert [plain[3], mixed[3]] == ["24", "24"]
+    assert [mixed[4].split()[0], mixed[5], mixed[6].split()[0], mixed[7]] == ["22.0", "12.0", "24.0", "14.0"]
+    assert [plain[4].split()[0], plain[5], plain[6].split()[0], plain[7]] == ["21.0", "11.0", "23.0", "13.0"]
+    assert [blind[1], blind[4].split()[0], blind[5]] == ["mean", "11.0", "-"]
+
+
+def test_where_all_attacks_are_upper_bounds_the_strongest_is_shown_as_one(tmp_path: Path) -> None:
+    study, lines = over_seeds.read([run(tmp_path / str(seed), seed, bound="told labels") for seed in range(3)])
+    _, mixed = cells(over_seeds.defences(study, lines))
+    assert mixed[4] == "`DLG()`^, initial model"
+    assert mixed[5].startswith("22.0")
+    study, lines = over_seeds.read([run(tmp_path / f"real-{seed}", seed) for seed in range(3)])
+    assert "^" not in over_seeds.defences(study, lines)
+
+
+def test_a_chain_of_defences_is_one_cell() -> None:
+    chain = "`VisualMixer() | STAdam()`"
+    (line,) = over_seeds.table(["defence", "accuracy"], [[chain, "78.1"]]).splitlines()[2:]
+    assert line == "| `VisualMixer() \\| STAdam()` | 78.1 |"
 
 
 def test_runs_that_differ_in_more_than_the_seed_are_refused(tmp_path: Path) -> None:

@@ -127,6 +127,7 @@ def test_a_whole_study_and_one_that_goes_on_computes_nothing_twice(
     assert trained == []
     assert sum(line.startswith("seed 0, ") for line in lines) == len(ARMS)
     assert "| SV - SO | 1 |" in lines[-1]
+    assert "AUC, student's uploads" in lines[-1]
 
 
 def untimed(results: Results, arm: str) -> dict[str, Any]:
@@ -142,6 +143,19 @@ def test_a_teacher_of_no_weight_gives_the_control(tmp_path: Path) -> None:
         assert mine == control
         assert control["as_uploaded"] == pytest.approx(100.0) if alone == "CO" else control["as_uploaded"] < 30
         assert ("WindowMean" in control) == (alone == "CV")
+
+
+def test_membership_is_told_under_other_draws_and_under_those_of_the_uploads(tmp_path: Path) -> None:
+    """A student that knows its 32 uploads by heart: whoever has these tells more than who has the plain pictures."""
+    more = ("--student-images", "32", "--student-epochs", "100", "--outsider-images", "64")
+    trial = Trial(chosen(tmp_path, *more), 0, None)  # type: ignore[arg-type]
+    model, quality = trial.train(ARMS["CV"])
+    assert quality["curve"][-1][2] < 0.01
+    protected, plain = trial.membership(ARMS["CV"], model), trial.membership(ARMS["CO"], model)
+    assert protected["auc_uploaded_student"] > protected["auc_student"] > 0.7
+    assert protected["auc_uploaded_teacher"] < 0.6, "it has not seen these"
+    for role in ("teacher", "student"):
+        assert plain[f"auc_uploaded_{role}"] == plain[f"auc_{role}"], "nothing is drawn"
 
 
 def test_more_images_than_there_are_are_refused(tmp_path: Path) -> None:

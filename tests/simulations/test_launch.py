@@ -5,8 +5,10 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from simulations.experiment import Experiment
-from simulations.launch import PACKAGES, ROOT, app_folder
+from simulations.launch import PACKAGES, ROOT, LocalRuntime, app_folder
 
 
 def test_the_checkout_is_the_app_as_it_stands(tmp_path: Path) -> None:
@@ -22,3 +24,14 @@ def test_settings_of_another_package_are_named_in_a_copy_because_flower_refuses_
     ours, theirs = (one["tool"]["flwr"]["app"].pop("config") for one in (shipped, copied))
     assert theirs == ours | {"their-share": 0.5, "their-word": "a 'b'"}
     assert copied == shipped
+
+
+def test_rays_workers_are_not_started_by_uv_anew_unless_somebody_asks_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for asked, got in ((None, "0"), ("1", "1")):
+        monkeypatch.delenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", raising=False)
+        if asked:
+            monkeypatch.setenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", asked)
+        with LocalRuntime(tmp_path / "log") as runtime:
+            assert runtime.env["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] == got

@@ -149,6 +149,25 @@ def test_what_is_no_defence_of_single_images_is_refused(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_defence_that_wants_more_memory_than_there_is_ends_the_command_once(
+    source: Path, tmp_path: Path, workers: int
+) -> None:
+    told = protect(source, tmp_path / "out", "--defense", "Blur(std=1000000.0)", "--workers", workers)
+    refused(told, "Blur(std=1000000.0) cannot protect the first 3 pictures (of ")
+    assert "GiB at once, and there is not so much memory); choose weaker settings" in " ".join(told[1].split())
+    assert "alloc_cpu" not in told[1]
+
+
+def test_few_pictures_that_want_too_much_memory_are_listed(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for at in range(2):
+        Image.effect_noise((32, 32), 60).save(tmp_path / "in" / f"{at}.png")
+    code, told = protect(tmp_path / "in", tmp_path / "out", "--defense", "Blur(std=1000000.0)", "--workers", 1)
+    assert code == 3, told
+    assert "1.png: its protection wants 2.38e+05 GiB at once, and there is not so much memory" in told
+
+
 def test_an_image_of_one_pixel_is_refused(source: Path, tmp_path: Path) -> None:
     told = protect(source, tmp_path / "out", "--defense", NOISE, "--image-size", 1)
     refused(told, "--image-size is 1; allowed: 0, or at least 2, at most 4096")
@@ -169,7 +188,10 @@ def test_folders_that_would_mix_or_lose_pictures_are_refused(source: Path, tmp_p
     refused(protect(source / "odd" / "0.png", tmp_path / "out", *known), "is a file and no data set")
     (tmp_path / "bare").mkdir()
     refused(protect(tmp_path / "bare", tmp_path / "out", *known), "holds no pictures")
-    refused(protect("cifar10", tmp_path / "out", *known, "--data-dir", tmp_path), "cifar10: there is no")
+    told = protect("cifar10", tmp_path / "out", *known, "--data-dir", tmp_path)
+    refused(told, "cifar10: there is no")
+    assert "set --data-dir to the directory" in " ".join(told[1].split())
+    assert "download" not in told[1], "it has no such setting"
     assert (tmp_path / "full" / "mine.txt").read_text() == "mine"
 
 
@@ -179,6 +201,9 @@ def test_a_file_that_others_can_read_is_no_secret(source: Path, tmp_path: Path) 
     refused(
         protect(source, tmp_path / "out", "--defense", MIXER, "--secret", tmp_path / "known"), "can be read by others"
     )
+    told = protect(source, tmp_path / "out", "--defense", MIXER, "--secret", tmp_path / "known" / "below")
+    refused(told, "name another file by --secret")
+    assert "secret-dir" not in told[1]
 
 
 def test_pictures_of_a_size_at_which_the_defence_misses_its_target_are_told(tmp_path: Path) -> None:

@@ -84,6 +84,14 @@ def test_two_commands_into_one_target_are_refused(source: Path, tmp_path: Path, 
     assert protect(source, tmp_path / "out", "--defense", MIXER, *more)[0] == 0
 
 
+def test_what_a_command_left_that_was_killed_before_it_began_is_no_content(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    for name in (".lock", ".journal.jsonl.tmp"):
+        (tmp_path / "out" / name).write_text("")
+    code, told = protect(source, tmp_path / "out", "--defense", MIXER)
+    assert (code, "24 of 24" in told) == (0, True)
+
+
 def test_somebodys_own_folder_does_not_even_get_a_lock(source: Path, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")

@@ -283,6 +283,7 @@ BAD_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "membership": ({"attack": "LossThreshold()"}, "judges records"),
     "auxiliary": ({"attack": "InvertingGradients() | LearnedRestorer()"}, "--auxiliary"),
     "auxiliary-name": ({"auxiliary": "mnits"}, "--auxiliary: unknown data set 'mnits'"),
+    "auxiliary-missing": ({"auxiliary": "cifar10"}, "set --data-dir to the directory that holds it"),
     "auxiliary-classes": ({"auxiliary": "photos"}, "--auxiliary photos has 8 classes"),
     "defense": ({"defense": "Nothing()"}, "--defense: unknown defence 'Nothing'"),
     "wrong-defense": ({"attack": "InvertingGradients() | WindowMean()"}, "WindowMean"),

@@ -24,7 +24,8 @@ from simulations.experiment import Experiment
 from simulations.search.algorithm import PolicySearch, Step
 from simulations.search.folder import CANDIDATE, IDENTITY, SINGLE, Scored, SearchFolder
 from simulations.search.page import write_page
-from simulations.search.scorer import Scorer, score_positions, semi_positions, semi_train
+from simulations.search.pictures import score_positions, semi_positions
+from simulations.search.scorer import Scorer, semi_train
 from simulations.search.settings import Search
 from simulations.search.space import disjoint, effect
 from tests.simulations.report.report_run import Page

@@ -7,10 +7,13 @@ import math
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from typer.testing import CliRunner
 
+from clients.data.datasets import load_dataset
 from simulations.cli import app
 from simulations.search.folder import IDENTITY, Scored, SearchFolder
 from simulations.search.scorer import Scorer, Scores, check
@@ -46,7 +49,8 @@ def search(*words: str) -> tuple[int, str]:
         ("accuracy-threshold=low", "accuracy-threshold is 'low'; allowed: 'auto' and numbers from -10 to -1"),
         ("accuracy-threshold=nan", "accuracy-threshold is 'nan'; allowed"),
         ("dataset=photo", "did you mean 'photos'"),
-        ("dataset=cifar10", "cifar10: there is no"),
+        ("dataset=cifar10", "set data-dir to the directory that holds it\n"),
+        ("transfer-to=cifar10", "set transfer-dir to the directory that holds it\n"),
         ("model=resnet", "model"),
         ("images=100000", "images is 100000, and"),
         ("model=timm:vit_tiny_patch16_224", "the gradients of single examples"),
@@ -95,8 +99,8 @@ def test_folders_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     assert (code, "is not empty" in told) == (2, True)
     code, told = search("--resume", str(tmp_path / "full"))
     assert (code, "holds no search" in told) == (2, True)
-    code, told = search("--resume", str(tmp_path), "-s", "seed=1")
-    assert (code, "leave out CONFIG, -s and --out" in told) == (2, True)
+    code, told = search("--resume", str(tmp_path), "--out", str(tmp_path))
+    assert (code, "leave out CONFIG and --out" in told) == (2, True)
     code, told = search(str(tmp_path / "none.toml"))
     assert (code, "cannot read" in told) == (2, True)
 
@@ -122,8 +126,83 @@ def test_data_that_is_gone_when_a_search_goes_on_is_named(tmp_path: Path) -> Non
 
 def test_a_folder_of_a_search_that_was_killed_before_it_wrote_anything_is_used_again(tmp_path: Path) -> None:
     (tmp_path / ".lock").write_text("")
+    (tmp_path / "search.json.tmp").write_text("{")
     SearchFolder.create(tmp_path, Search()).close()
     assert (tmp_path / "search.json").is_file()
+
+
+def test_a_search_goes_on_with_other_workers_and_with_nothing_else(tmp_path: Path) -> None:
+    words = [word for one in TINY for word in ("-s", one)]
+    assert search(*words, "--out", str(tmp_path / "out"))[0] in (0, 3)
+    before = (tmp_path / "out" / "scores.jsonl").read_bytes()
+    resume = ("--resume", str(tmp_path / "out"), "-s")
+    code, told = search(*resume, "candidates=4")
+    assert (code, "-s candidates: --resume takes it from the search itself" in told) == (2, True)
+    assert "only workers and ray-address may be others" in told
+    code, told = search(*resume, "worker=4")
+    assert (code, "unknown setting 'worker', did you mean 'workers'?" in told) == (2, True)
+    code, told = search(*resume, "workers=-1")
+    assert (code, "workers is -1; allowed: at least 0" in told) == (2, True)
+    assert search(*resume, "workers=2")[0] in (0, 3)
+    assert json.loads((tmp_path / "out" / "search.json").read_text())["search"]["workers"] == 2
+    assert (tmp_path / "out" / "scores.jsonl").read_bytes() == before
+
+
+def pictures(folder: Path, seed: int) -> None:
+    """A data set of two classes; a seed has pictures of its own."""
+    for part in ("train", "test"):
+        for name in ("a", "b"):
+            (folder / part / name).mkdir(parents=True, exist_ok=True)
+            for at in range(12):
+                pixels = np.random.default_rng((seed, at)).integers(0, 256, (16, 16, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / part / name / f"{at}.png")
+
+
+def test_pictures_that_changed_since_are_refused_and_the_same_are_not(tmp_path: Path) -> None:
+    """Else scores of both would stand in one list."""
+    pictures(tmp_path / "in", 0)
+    mine = (*TINY, "dataset=folder", f"data-dir={tmp_path / 'in'}")
+    code, told = search(*(word for one in mine for word in ("-s", one)), "--out", str(tmp_path / "out"))
+    assert code in (0, 3), told
+    load_dataset.cache_clear()  # as in another process
+    assert search("--resume", str(tmp_path / "out"))[0] in (0, 3)
+    pictures(tmp_path / "in", 1)
+    load_dataset.cache_clear()
+    code, told = search("--resume", str(tmp_path / "out"))
+    assert (code, "the pictures of dataset 'folder' are not those that this search began with" in told) == (2, True)
+    pictures(tmp_path / "in", 0)
+    load_dataset.cache_clear()
+    assert search("--resume", str(tmp_path / "out"))[0] in (0, 3)
+
+
+def test_an_address_where_nothing_answers_ends_a_search_before_any_training(tmp_path: Path) -> None:
+    words = [word for one in (*TINY, "ray-address=http://x") for word in ("-s", one)]
+    code, told = search(*words, "--out", str(tmp_path / "out"))
+    assert (code, "ray-address is 'http://x', and no cluster answers there" in told) == (2, True)
+    assert "training" not in told
+    assert "--resume" not in told
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_cluster_that_is_gone_can_be_left_and_a_finished_search_needs_none(tmp_path: Path) -> None:
+    words = [word for one in TINY for word in ("-s", one)]
+    assert search(*words, "--out", str(tmp_path / "out"))[0] in (0, 3)
+    about = json.loads((tmp_path / "out" / "search.json").read_text())
+    about["search"]["ray-address"] = "http://x"
+    (tmp_path / "out" / "search.json").write_text(json.dumps(about))
+    assert search("--resume", str(tmp_path / "out"))[0] in (0, 3)
+    (tmp_path / "out" / "policies.json").unlink()
+    code, told = search("--resume", str(tmp_path / "out"))
+    assert (code, "ray-address is 'http://x'" in told) == (2, True)
+    assert search("--resume", str(tmp_path / "out"), "-s", "ray-address=")[0] in (0, 3)
+
+
+def test_a_search_that_kept_nothing_can_be_started_again_in_its_folder(tmp_path: Path) -> None:
+    words = [*(word for one in TINY for word in ("-s", one)), "--out", str(tmp_path / "out")]
+    code, told = search(*words, "-s", "learning-rate=10")
+    assert (code, "start a new search with other settings\n" in told) == (2, True)
+    assert "--resume" not in told
+    assert search(*words)[0] in (0, 3)
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("search*.toml")), ids=lambda path: path.name)
@@ -161,6 +240,12 @@ def test_too_few_policies_are_told_with_what_to_change(tmp_path: Path) -> None:
     ("settings", "curve", "message"),
     [
         (("semi-epochs=2", "learning-rate=1e9"), None, "learning-rate is 1e+09"),
+        (("semi-epochs=1", "learning-rate=10"), None, "it tells 27 % (naming always the same class: 27 %)"),
+        (
+            ("semi-epochs=1", "learning-rate=10", "model=resnet20"),
+            None,
+            "learning-rate is 10, and the semi-trained model",
+        ),
         (("semi-epochs=1",), (math.nan, math.nan), "its gradients are not finite; lower learning-rate"),
         (("semi-epochs=1",), (0.0, 0.0), "its gradients vanish (GradSim of untransformed images is 0.0000"),
         (("semi-epochs=1",), (0.99, 1.0), "its gradients are all alike (GradSim of untransformed images is 0.9950"),

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from clients.models.classifiers import build_model
 from simulations.search import gradients as module
-from simulations.search.gradients import ExampleGradients, GradientError
+from simulations.search.gradients import ExampleGradients
+from simulations.search.layer_gradients import GradientError
 
 
 def images_and_targets(
