@@ -12,7 +12,6 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from attacks.local_model import shared_tensors
 from attacks.queries.sender import QuerySender
 from clients.auxiliary import Auxiliary
 from clients.data.card import DataCard
@@ -20,6 +19,7 @@ from clients.inference.plan import InferencePlan, inference_plan
 from clients.local_data import chunks
 from clients.models.cuts import CUTS
 from clients.models.library import ModelError
+from clients.models.packaged_weights import NORMALISATIONS, PACKAGED, normalisation
 from clients.task import FLOAT_BYTES, Plan
 from defenses.base import DefenseError, InputDefense, SmashedDefense
 from defenses.fitting import FittedDefense
@@ -28,11 +28,11 @@ from simulations.checkpoints import Checkpoint
 from simulations.errors import ConfigError, require_known
 from simulations.known_clients import KnownClients
 from simulations.scenarios.base import LARGEST_MESSAGE, Rounds, Scenario, leave_cores_to_attacks
-from simulations.settings import at_least, setting
+from simulations.settings import at_least, one_of, setting
 from simulations.whole_models import WholeModelExperiment
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
-from strategies.inference.loaded_model import LoadedModel, read_weights
+from strategies.inference.loaded_model import FileWeights, LoadedModel, read_weights
 from strategies.inference.observations import KINDS, QUERY
 from strategies.inference.public_training import PublicTraining
 from strategies.inference.server import InferenceServer
@@ -49,11 +49,31 @@ class InferenceExperiment(WholeModelExperiment):
     )
     weights: str = setting(
         "",
-        "absolute path of a file with weights of the whole model at the server (a state dict by torch.save, .safetensors, or a "
-        "checkpoint that such a run has left), which is then not trained: set rounds = 1; empty: it is trained",
+        "weights of the whole model: efficientnet-lite0 (ImageNet's; install fedveil[pretrained]), or the absolute path of a file "
+        "at the server (a state dict by torch.save, .safetensors, or a checkpoint that such a run has left). Where its last layer "
+        "has as many classes as the data, nothing is trained: set rounds = 1; else the last layer is new, and all are trained from "
+        "there; empty: random weights",
+    )
+    normalisation: str = setting(
+        "",
+        "mean and standard deviation by which images are normalised: data (the data set's), imagenet (of torchvision's weights), "
+        "efficientnet-lite0; empty: those of named weights, else the data set's. A checkpoint wants what its own run had",
+        **one_of("", "data", *NORMALISATIONS),
     )
     query_attacks: str = setting("QueryInversion()", "attacks on queries, separated by ;")
     query_batches: int = setting(4, "batches of queries in a message", **at_least(1))
+
+    def normalised(self, card: DataCard) -> DataCard:
+        """The card of the data with the mean and standard deviation that the model's images have.
+
+        Raises:
+            ModelError: When images have other channels than the weights expect.
+        """
+        name = self.normalisation or self.weights
+        if name not in NORMALISATIONS:
+            return card
+        mean, std = normalisation(name, card.input_shape[0])
+        return replace(card, mean=mean, std=std)
 
 
 class InferenceRounds:
@@ -132,12 +152,16 @@ class Inference(Scenario[InferenceExperiment]):
                 f"cut is {experiment.cut!r}; allowed with model = {experiment.model!r}: {', '.join(CUTS[experiment.model])}, and "
                 "empty for the first"
             )
-        if experiment.weights and not Path(experiment.weights).is_absolute():
+        if packaged := PACKAGED.get(experiment.weights):
+            if experiment.model != packaged.model:
+                raise ConfigError(
+                    f"weights is {experiment.weights!r}; allowed with model = {packaged.model!r} only, not {experiment.model!r}"
+                )
+        elif experiment.weights and not Path(experiment.weights).is_absolute():
             raise ConfigError(
-                f"weights is {experiment.weights!r}; expected an absolute path, because the server's folder is not yours"
+                f"weights is {experiment.weights!r}; expected {' or '.join(map(repr, PACKAGED))}, or an absolute path, because the "
+                "server's folder is not yours"
             )
-        if experiment.weights and experiment.rounds != 1:
-            raise ConfigError(f"rounds is {experiment.rounds}; allowed with weights: 1, as nothing is trained")
 
     def _check_pipeline(self, pipeline: Pipeline) -> None:
         for defense in pipeline.defenses:
@@ -169,11 +193,11 @@ class Inference(Scenario[InferenceExperiment]):
             ConfigError: When the model does not take the images, a defence cannot protect such features, or a message would be too
                 large.
         """
-        plan = replace(self._plan(experiment, pipeline), card=card)
         try:
+            plan = replace(self._plan(experiment, pipeline), card=experiment.normalised(card))
             cut = plan.build_cut()
             if experiment.weights:
-                read_weights(experiment.weights, shared_tensors(cut.whole))
+                self._check_rounds(experiment, read_weights(plan, experiment.weights))
             shape = (
                 QuerySender(cut.client, Pipeline(), card.mean, card.std)
                 .features(torch.zeros(1, *card.input_shape, device=next(cut.whole.parameters()).device))
@@ -188,6 +212,13 @@ class Inference(Scenario[InferenceExperiment]):
                 f"query-batches is {experiment.query_batches}: with batches of {experiment.batch_size} images of "
                 f"{' x '.join(map(str, latent))} features a message would hold {size / 2**30:.1f} GiB, and 1 GiB is allowed; lower "
                 "one of them"
+            )
+
+    def _check_rounds(self, experiment: InferenceExperiment, found: FileWeights) -> None:
+        if found.is_complete and experiment.rounds != 1:
+            raise ConfigError(
+                f"rounds is {experiment.rounds}; allowed with weights whose last layer has as many classes as the data: 1, as "
+                "nothing is trained"
             )
 
     def _plan(self, experiment: InferenceExperiment, pipeline: Pipeline) -> InferencePlan:
@@ -228,10 +259,10 @@ class Inference(Scenario[InferenceExperiment]):
     ) -> Rounds:
         """Training by the server, and queries of the clients."""
         leave_cores_to_attacks(experiment.attack_workers)
-        mine = inference_plan(plan)
+        # Every task says what the model's images look like, and so clients and attacks normalise as the server does.
+        mine = replace(inference_plan(plan), card=experiment.normalised(clients.card))
         if auditor not in self._trainings:
-            file = experiment.weights
-            self._trainings[auditor] = LoadedModel(mine, file) if file else PublicTraining(mine)
+            self._trainings[auditor] = self._training(experiment, mine)
         server = InferenceServer(
             plan=mine,
             auditor=auditor,
@@ -244,6 +275,12 @@ class Inference(Scenario[InferenceExperiment]):
             label=label,
         )
         return InferenceRounds(server)
+
+    def _training(self, experiment: InferenceExperiment, plan: InferencePlan) -> PublicTraining | LoadedModel:
+        if not experiment.weights:
+            return PublicTraining(plan)
+        found = read_weights(replace(plan, pipeline=""), experiment.weights)
+        return LoadedModel(plan, found.tensors) if found.is_complete else PublicTraining(plan, found.tensors)
 
     def whole_model(self, plan: Plan) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
         """The model."""

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from attacks.normalisation import normalise
 from clients.data.card import DataCard
 from clients.data.datasets import to_float
+from clients.models.classifiers import build_model
+from clients.models.cuts import halves
 from clients.records import tensors_of
 from clients.scenarios import read_task
 from defenses.spec import parse
@@ -271,6 +273,40 @@ def test_a_model_from_a_file_is_used_as_it_is(tmp_path: Path) -> None:
         run_experiment(LocalGrid(2, killed_at("query.audit", 7)), settings)
     run_experiment(LocalGrid(2), replace(settings, resume=True))
     assert untimed(rows_in(settings)) == [row for row in trained if row["metric"] != "train-loss"]
+
+
+@pytest.mark.usefixtures("no_report")
+def test_weights_for_other_classes_are_trained_on_and_normalise_everybodys_images(tmp_path: Path) -> None:
+    """Clients, too, normalise as the weights want it, not as their data would; killed and taken up again, the rows are the same."""
+    model = build_model("vgg_small", num_classes=4, input_shape=(1, 28, 28), norm="batch", seed=5)
+    torch.save(model.state_dict(), tmp_path / "other.pt")
+    common: dict[str, Any] = RESUMED | {"norm": "batch", "weights": str(tmp_path / "other.pt")}
+    runs, wire = {}, Wire()
+    for name in ("efficientnet-lite0", "data"):
+        settings = inference_experiment(tmp_path / name, normalisation=name, **common)
+        runs[name] = untimed(inference_rows(settings, wire if name != "data" else None))
+    losses = {
+        name: [row["value"] for row in rows if row["metric"] == "train-loss" and not row["defense"]]
+        for name, rows in runs.items()
+    }
+    assert len(losses["data"]) == 2, "rounds of training"
+    assert losses["data"] != losses["efficientnet-lite0"]
+
+    images, _, card, whole = private(wire, 0)
+    weights, _ = judged(wire, "")[0]
+    whole.load_state_dict(dict(weights), strict=False)
+    mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (card.mean, card.std))
+    as_weights_want = (images * std + mean - 127 / 255) / (128 / 255)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            latents(wire, "")[0], halves(whole.eval(), "vgg_small", "conv2")[0](as_weights_want), rtol=1e-4, atol=1e-4
+        )
+
+    settings = inference_experiment(tmp_path / "killed", normalisation="data", **common)
+    with pytest.raises(Killed):
+        run_experiment(LocalGrid(2, killed_at("query.features", 2)), settings)
+    run_experiment(LocalGrid(2), replace(settings, resume=True))
+    assert untimed(rows_in(settings)) == runs["data"]
 
 
 # Killed, and refused ------------------------------------------------------------------------------------------------------
