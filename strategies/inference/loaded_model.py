@@ -37,6 +37,10 @@ class LoadedModel:
         """The server's own, from which defences learn."""
         return Auxiliary(self.plan).examples()
 
+    def sensitive(self) -> Tensor | None:
+        """The sensitive attribute (N,) of these examples; None where the data have none."""
+        return Auxiliary(self.plan).sensitive()
+
     def run_round(self, task: Task) -> None:
         """Does nothing."""
         return
