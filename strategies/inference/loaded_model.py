@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from attacks.local_model import shared_tensors
@@ -22,8 +23,8 @@ class FileWeights:
 
     Attributes:
         tensors: Name -> tensor, of the whole model.
-        is_complete: Whether the last layer is the file's. Else it was made for other classes, and the model's own, which is new, is
-            in its place: the model is to be trained before it can answer.
+        is_complete: Whether the last layer is the file's. Else the file's was for other classes, and a new one is in its place:
+            the model is to be trained before it can answer.
     """
 
     tensors: dict[str, Tensor]
@@ -32,6 +33,9 @@ class FileWeights:
 
 def read_weights(plan: WholeModelPlan, source: str) -> FileWeights:
     """Weights for the model of a plan; nothing in the file is executed.
+
+    A new last layer is zero, as in Dosovitskiy et al. 2021 (An Image is Worth 16x16 Words, section 3.2): the first loss is that of
+    guessing, ln K, where timm's own draw for a few classes is so large that it throws the pretrained layers away.
 
     Args:
         plan: Says what the model is.
@@ -44,7 +48,10 @@ def read_weights(plan: WholeModelPlan, source: str) -> FileWeights:
     path = str(PACKAGED[source].path()) if source in PACKAGED else source
     model = plan.build_model()
     is_complete = load_classifier(model, path, prefix=MODEL)
-    return FileWeights(shared_tensors(model), is_complete)
+    weights = shared_tensors(model)
+    if not is_complete:
+        weights |= {name: torch.zeros_like(weights[name]) for name in list(model.state_dict())[-2:]}
+    return FileWeights(weights, is_complete)
 
 
 class LoadedModel:
@@ -62,6 +69,10 @@ class LoadedModel:
     def examples(self) -> Batch:
         """The server's own, from which defences learn."""
         return Auxiliary(self.plan).examples()
+
+    def sensitive(self) -> Tensor | None:
+        """The sensitive attribute (N,) of these examples; None where the data have none."""
+        return Auxiliary(self.plan).sensitive()
 
     def run_round(self, task: Task) -> None:
         """Does nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,18 +74,25 @@ def test_what_was_trained_goes_on_from_there_and_not_from_the_start() -> None:
 
 
 def test_other_classes_get_a_new_last_layer_and_as_many_the_files(tmp_path: Path) -> None:
-    new = shared_tensors(PLAN.build_model())
     for classes, whole in ((10, True), (7, False)):
         file = tmp_path / f"{classes}.pt"
         torch.save(weights(classes), file)
         found = read_weights(PLAN, str(file))
         assert found.is_complete == whole
-        last = list(found.tensors)
         expected = weights(classes)
-        head = {name for name in last if name.startswith("24.")}
-        assert len(head) == 2
+        new = {} if whole else {"24.weight": torch.zeros(10, 32), "24.bias": torch.zeros(10)}
+        assert found.tensors.keys() == shared_tensors(PLAN.build_model()).keys()
         for name, tensor in found.tensors.items():
-            assert torch.equal(tensor, expected[name] if whole or name not in head else new[name]), name
+            assert torch.equal(tensor, new.get(name, expected[name])), name
+
+
+def test_a_new_last_layer_begins_at_the_loss_of_guessing_and_learns(tmp_path: Path) -> None:
+    torch.save(weights(7), tmp_path / "model.pt")
+    training = PublicTraining(PLAN, read_weights(PLAN, str(tmp_path / "model.pt")).tensors)
+    first, _ = training.run_round(PLAN.at(1))
+    second, _ = training.run_round(PLAN.at(2))
+    assert first == pytest.approx(math.log(10), rel=1e-5)
+    assert second < first
 
 
 def test_what_a_checkpoint_holds_besides_is_left_alone(tmp_path: Path) -> None:
