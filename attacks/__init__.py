@@ -7,6 +7,7 @@ from attacks.base import (
     Attack,
     AttackError,
     Attributes,
+    Cells,
     ClientUpdate,
     Knowledge,
     Labels,
@@ -52,6 +53,8 @@ from attacks.smashed.server_prediction import ServerPrediction
 from attacks.smashed.token_decoder import TokenDecoder
 from attacks.smashed.token_intersection import TokenIntersection
 from attacks.smashed.token_jigsaw import TokenJigsaw
+from attacks.tabular.embedding_reversal import EmbeddingReversal
+from attacks.tabular.field_reading import FieldReading
 from attacks.uploads.base import AsUploaded
 
 __all__ = [
@@ -67,12 +70,15 @@ __all__ = [
     "AttributeInference",
     "Attributes",
     "BackwardReconstruction",
+    "Cells",
     "ClassGAN",
     "ClientUpdate",
     "EdgeUpdateInversion",
+    "EmbeddingReversal",
     "EncodingInversion",
     "FeatureAveraging",
     "FeatureInversion",
+    "FieldReading",
     "GradientInversion",
     "HermitianPairing",
     "InverseNetwork",

@@ -183,6 +183,23 @@ class Labels:
 
 
 @dataclass(frozen=True)
+class Cells:
+    """Guessed rows of a table; row i is that of example i, as smashed data keep an example's row in the batch.
+
+    Attributes:
+        categories: (B, F) int64, the number of the category in every column; -1 where the attack failed.
+        embeddings: (B, F, D), what the client half would make of them; zeros where the attack failed.
+        diagnostics: Numbers that say how the attack went.
+        failure: Why the attack failed, or "".
+    """
+
+    categories: Tensor
+    embeddings: Tensor
+    diagnostics: dict[str, float] = field(default_factory=dict)
+    failure: str = ""
+
+
+@dataclass(frozen=True)
 class Attributes:
     """Guessed values of a sensitive attribute; row i is of image i.
 
@@ -235,6 +252,8 @@ class Attack(Generic[Observation, Guess]):
         observes_history: Its observations are ``UpdateHistory``, one for each client, not single updates.
         begins_chains: Its guesses are images that a ``Refinement`` can go on from.
         reads_steps: It reads how an update moves the model, not only the model that it leads to.
+        on_images: It attacks what is sent of images.
+        on_tables: It attacks what is sent of rows of a table.
         quick: Settings, field -> value, under which it ends within about a second on a small model, however little it then finds:
             for tests that run every attack.
     """
@@ -246,6 +265,8 @@ class Attack(Generic[Observation, Guess]):
     observes_history: ClassVar[bool] = False
     begins_chains: ClassVar[bool] = False
     reads_steps: ClassVar[bool] = False
+    on_images: ClassVar[bool] = True
+    on_tables: ClassVar[bool] = False
     quick: ClassVar[Mapping[str, Any]] = {}
 
     @property

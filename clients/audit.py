@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from attacks.base import Attributes, Labels, Reconstruction, Representatives
+from attacks.base import Attributes, Cells, Labels, Reconstruction, Representatives
 from attacks.image_measures import mse, psnr, ssim
 from attacks.membership.loss_threshold import Membership
 from attacks.normalisation import normalise
@@ -24,6 +24,7 @@ from clients.blind_guesses import BlindGuesses
 from clients.guesses import Guess
 from clients.line_up import CANDIDATES, other_images, retrieval, retrieval_from_round
 from clients.local_data import CHUNK, Client, Probed, Truths, chunks
+from clients.table_audit import cell_baselines, cell_scores
 from clients.task import Task
 from defenses.base import Batch
 
@@ -64,7 +65,7 @@ def audit_guesses(
         ``clients.line_up``), "label-accuracy", and "recognition" where there is an oracle, with "feature-similarity" and
         "identification" where it came along; for labels "label-accuracy"; for attributes see ``audit_attributes``; for
         representatives see ``score_representatives``; for tests of membership "member-score" and "other-score", one per training
-        and per test example, of tests that did not fail.
+        and per test example, of tests that did not fail; for rows of a table see ``clients.table_audit``.
 
     Raises:
         ValueError: When the number of guesses is not the number of observed updates, or their image shape is not the data's.
@@ -81,6 +82,8 @@ def audit_guesses(
             if guess.failure:
                 continue
             _add(scores, "", membership_scores(client, guess))
+        elif isinstance(guess, Cells):
+            _add(scores, "", cell_scores(client.data, guess, truth, known.embed))
         elif isinstance(guess, Representatives):
             seen = torch.full_like(guess.classes, -1) if recognised is None else recognised
             classes = truth.original.targets.argmax(1)
@@ -152,6 +155,8 @@ def audit_baselines(client: Client, observation: str, *, pictures: bool, totals:
     Names are "baseline:grey:psnr-original", "scale:class-mean:psnr-original" and the like; see ``BlindGuesses``.
     """
     known = client.truths(observation)
+    if client.data.card.is_table:
+        return Audited(cell_baselines(client.data, known))
     # Of a whole local round an attack reconstructs a few images, so the baselines answer with a few as well.
     blind = BlindGuesses(client.data, known.views, slice(max(client.task.plan.probe_images, BASELINE_IMAGES)))
     scores: dict[str, list[float]] = defaultdict(list)

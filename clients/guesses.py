@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from attacks.base import Attributes, Labels, Reconstruction, Representatives
+from attacks.base import Attributes, Cells, Labels, Reconstruction, Representatives
 from attacks.membership.loss_threshold import Membership
 
-Guess = Reconstruction | Labels | Representatives | Membership | Attributes
+Guess = Reconstruction | Labels | Representatives | Membership | Attributes | Cells
 
 GUESSES: dict[str, type[Any]] = {
     "images": Reconstruction,
@@ -18,6 +18,7 @@ GUESSES: dict[str, type[Any]] = {
     "representatives": Representatives,
     "membership": Membership,
     "attributes": Attributes,
+    "cells": Cells,
 }
 """The kind that an audit message names -> the type of its guesses."""
 
@@ -37,6 +38,8 @@ def guess_tensors(guess: Guess, target: int, recognised: Tensor | None) -> dict[
         return {f"labels{end}": guess.classes}
     if isinstance(guess, Attributes):
         return {f"attributes{end}": guess.logits}
+    if isinstance(guess, Cells):
+        return {f"categories{end}": guess.categories, f"embeddings{end}": guess.embeddings.float()}
     classes = guess.labels if isinstance(guess, Reconstruction) else guess.classes
     seen = {} if recognised is None else {f"recognised{end}": recognised}
     return {f"labels{end}": classes, f"images{end}": guess.images.float(), **seen}
@@ -65,6 +68,8 @@ def read_guesses(
             found.append((Labels(tensors[f"labels-{at}"]), None))
         elif kind == "attributes":
             found.append((Attributes(tensors[f"attributes-{at}"]), None))
+        elif kind == "cells":
+            found.append((Cells(tensors[f"categories-{at}"], tensors[f"embeddings-{at}"]), None))
         else:
             images, classes = tensors[f"images-{at}"].float(), tensors[f"labels-{at}"]
             found.append((GUESSES[kind](images, classes), recognised))

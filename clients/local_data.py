@@ -56,12 +56,14 @@ class Truths:
         paired: What crosses the wire says which row is of which image, so that guess i is compared with image i.
         whole_round: Each observation is of all that was trained on, so that a guess may be of any of many images.
         in_paper_scale: Guesses are also scored in the convention of the shuffling paper (``clients.audit.paper_scores``).
+        embed: Of rows of a table: rows (n, 1, F, 1) -> embeddings (n, F, D) as the client half makes them; None where it changes.
     """
 
     views: list[Probed]
     paired: bool = False
     whole_round: bool = False
     in_paper_scale: bool = False
+    embed: Callable[[Tensor], Tensor] | None = None
 
 
 class LocalData:

@@ -37,7 +37,7 @@ class FeatureNoise(SmashedDefense):
     )
     at_inference: ClassVar[bool] = True
     takes_maps: ClassVar[bool] = True
-    adaptive_attacks: ClassVar[tuple[str, ...]] = ("FeatureAveraging",)
+    adaptive_attacks: ClassVar[tuple[str, ...]] = ("FeatureAveraging", "FieldReading")
 
     def __post_init__(self) -> None:
         require(is_number(self.std) and 0 <= self.std < math.inf, self, "std", "a finite number >= 0")
@@ -88,7 +88,7 @@ class FeatureDP(SmashedDefense):
     )
     at_inference: ClassVar[bool] = True
     takes_maps: ClassVar[bool] = True
-    adaptive_attacks: ClassVar[tuple[str, ...]] = ("FeatureAveraging",)
+    adaptive_attacks: ClassVar[tuple[str, ...]] = ("FeatureAveraging", "FieldReading")
 
     def __post_init__(self) -> None:
         require(is_number(self.clip) and 0 < self.clip < math.inf, self, "clip", "a finite number above 0")

@@ -39,13 +39,17 @@ class PatchShuffle(SmashedDefense):
     before or after the client's blocks has the same law. On a client half that is not trained, more transmissions of the same
     image show the same multiset again and add nothing.
 
+    The tokens of a table's row are the embeddings of its fields (``difm``), and all that is sent is shuffled. Embeddings of
+    different fields hardly coincide, so that their multiset is the row (``FieldReading``). The paper shuffles the input of
+    DIFM's vector-wise branch alone: what the other branches get then tells the order.
+
     ``order`` gathers: slot i receives token order[i]. The paper's sigma(i) is where token i goes, the inverse permutation.
     """
 
     source: ClassVar[str] = "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, Algorithm 1"
     before_blocks: ClassVar[bool] = True
     at_inference: ClassVar[bool] = True
-    adaptive_attacks: ClassVar[tuple[str, ...]] = ("TokenJigsaw", "AdaptiveDecoder")
+    adaptive_attacks: ClassVar[tuple[str, ...]] = ("TokenJigsaw", "AdaptiveDecoder", "FieldReading")
 
     def hidden_orders(self, batch_size: int, num_tokens: int) -> dict[str, float]:
         """Of its N! orders; see ``order_counts``."""
@@ -85,7 +89,12 @@ class BatchShuffle(SmashedDefense):
     # All examples are one client's, but what is sent for one depends on several, which no per-example bound allows.
     mixes_examples: ClassVar[bool] = True
     at_inference: ClassVar[bool] = True
-    adaptive_attacks: ClassVar[tuple[str, ...]] = ("TokenIntersection", "AdaptiveDecoder", "TokenJigsaw")
+    adaptive_attacks: ClassVar[tuple[str, ...]] = (
+        "TokenIntersection",
+        "AdaptiveDecoder",
+        "TokenJigsaw",
+        "FieldReading",
+    )
 
     def __post_init__(self) -> None:
         require(is_number(self.k) and 0 <= self.k <= 1, self, "k", "a number from 0 to 1")

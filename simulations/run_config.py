@@ -35,7 +35,7 @@ def about_run(experiment: Experiment, path: Path, progress: Mapping[str, Any]) -
     pipelines = experiment.pipelines()
     described = {
         str(p): {
-            "adaptive_attacks": adaptive_names(p, experiment.kinds),
+            "adaptive_attacks": adaptive_names(p, experiment.kinds, experiment.on_tables),
             "sources": [d.source for d in p.defenses],
             "caveats": [d.caveat for d in p.defenses if d.caveat],
         }

@@ -9,11 +9,11 @@ from typing import ClassVar, Generic, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from attacks.base import Attack, AttackError, Labels, Reconstruction
+from attacks.base import Attack, AttackError, Cells, Labels, Reconstruction
 from attacks.sender import EdgeHalf
 from defenses.base import Update
 
-Guess = TypeVar("Guess", Reconstruction, Labels)
+Guess = TypeVar("Guess", Reconstruction, Labels, Cells)
 
 BEYOND_RUN = "more transmissions than the run makes"
 """Why an attack that is sent images as often as it wishes is an upper bound."""

@@ -19,17 +19,33 @@ class DataCard:
         input_shape: (C, H, W).
         mean: Per channel, of images in [0, 1].
         std: Per channel.
+        columns: Names of a table's columns; empty where examples are images.
+        cardinalities: Categories of each column.
     """
 
     num_classes: int
     input_shape: tuple[int, int, int]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    columns: tuple[str, ...] = ()
+    cardinalities: tuple[int, ...] = ()
+
+    @property
+    def is_table(self) -> bool:
+        """Whether examples are rows of a table (see ``clients.data.tables``), not images."""
+        return bool(self.columns)
 
     @classmethod
     def of(cls, data: ImageDataset) -> DataCard:
         """The card of a data set."""
-        return cls(data.num_classes, data.input_shape, tuple(data.mean), tuple(data.std))
+        return cls(
+            data.num_classes,
+            data.input_shape,
+            tuple(data.mean),
+            tuple(data.std),
+            tuple(data.columns),
+            tuple(data.cardinalities),
+        )
 
     @classmethod
     def from_json(cls, text: str) -> DataCard:

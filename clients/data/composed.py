@@ -127,4 +127,4 @@ def _source(parts: list[Part], names: tuple[str, str], sensitive_names: tuple[st
     # The pictures are public, so that their statistics tell nothing about a client.
     frames = parts[0].read(np.arange(len(parts[0].labels)), 0).to(torch.float32) / 255
     mean, std = (tuple(values.tolist()) for values in (frames.mean((0, 2, 3)), frames.std((0, 2, 3))))
-    return Source(parts[0], parts[1], names, mean, std, sensitive_names)
+    return Source(parts[0], parts[1], names, mean, std, sensitive_names=sensitive_names)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from clients.data import composed, packaged, picture_files
+from clients.data import census, composed, criteo, packaged, picture_files
 from clients.data.array_files import read_cifar, read_idx, read_pickle
 from clients.data.images import (
     IMAGE_MEMORY,
@@ -151,6 +151,8 @@ def dataset_names() -> dict[str, str]:
         "celeba": "CelebA faces by one attribute, celeba:Smiling by default, or by two (Liu et al. 2015); wants an image-size",
         "lfw": "Labeled Faces in the Wild by person, of lfw:30 pictures or more by default (Huang et al. 2007)",
         "folder": "your own pictures in data-dir: a folder per class, or train and test with a folder per class each",
+        "census": "a table: 199,523 + 99,762 people, 40 columns, income over 50,000 or not (UCI, KDD); fedveil[tabular]",
+        "criteo": "a table: advertisements and clicks in Criteo's format, criteo:categorical (26 columns) or criteo:all (39)",
     }
 
 
@@ -158,6 +160,11 @@ def has_sensitive_attribute(name: str) -> bool:
     """Whether examples of a data set carry a second attribute; told by its name and option, without reading it."""
     kind, _, option = name.partition(":")
     return kind in _COMPOSED or (kind in _TWO_BY_OPTION and "," in option)
+
+
+def is_table(name: str) -> bool:
+    """Whether a data set's examples are rows of a table (see ``clients.data.tables``), not images."""
+    return name.partition(":")[0] in _TABLES
 
 
 def _read(name: str, what: str, part: Part, limit: int, image_size: int, num_classes: int, memory: float) -> ImageData:
@@ -188,7 +195,16 @@ def _assemble(name: str, source: Source, train: ImageData, test: ImageData) -> I
     train, test = (with_channels(part, channels) for part in (train, test))
     mean, std = (values * channels if len(values) == 1 else values for values in (source.mean, source.std))
     return ImageDataset(
-        name, train, test, len(source.class_names), source.class_names, mean, std, source.sensitive_names
+        name,
+        train,
+        test,
+        len(source.class_names),
+        source.class_names,
+        mean,
+        std,
+        sensitive_names=source.sensitive_names,
+        columns=source.columns,
+        cardinalities=source.cardinalities,
     )
 
 
@@ -284,6 +300,11 @@ def _lfw(place: Place) -> Source:
     return picture_files.lfw(place.find(where, "lfw_funneled/", fetch), int(place.option))
 
 
+def _criteo(place: Place) -> Source:
+    candidates = [place.root / "criteo" / "train.txt", place.root / "train.txt"]
+    return criteo.criteo(place.find(candidates, "train.txt", None), place.option)
+
+
 def _folder(place: Place) -> Source:
     if not place.given:
         raise DataError("folder: set data-dir to a directory with a folder per class")
@@ -302,7 +323,16 @@ _LOADERS: dict[str, Callable[[Place], Source]] = {
     "celeba": _celeba,
     "lfw": _lfw,
     "folder": _folder,
+    "census": lambda place: census.census(place.root if place.given else None),
+    "criteo": _criteo,
+}
+_TABLES = frozenset({"census", "criteo"})
+_OPTIONS = {
+    "celeba": "Smiling",
+    "lfw": "30",
+    "garment-digit": "06-24,02468-13579",
+    "photo-face": "125-346",
+    "criteo": "categorical",
 }
 _COMPOSED, _TWO_BY_OPTION = ("garment-digit", "photo-face"), ("celeba",)
 """Data sets with a sensitive attribute: always, and where their option names two attributes."""
-_OPTIONS = {"celeba": "Smiling", "lfw": "30", "garment-digit": "06-24,02468-13579", "photo-face": "125-346"}

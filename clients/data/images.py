@@ -38,8 +38,8 @@ class MissingDataError(DataError):
 
 
 def to_float(images: Tensor) -> Tensor:
-    """Maps uint8 images in [0, 255] to float32 images in [0, 1], of the same shape."""
-    return images.float() / 255
+    """Maps uint8 images in [0, 255] to float32 images in [0, 1], of the same shape; rows of a table keep their numbers."""
+    return images.float() / 255 if images.dtype == torch.uint8 else images.float()
 
 
 class Images(Protocol):
@@ -51,7 +51,7 @@ class Images(Protocol):
 
     @property
     def dtype(self) -> torch.dtype:
-        """torch.uint8."""
+        """torch.uint8; of rows of a table torch.int32."""
 
     def __getitem__(self, rows: Any, /) -> Tensor:
         """The images at ``rows``, a tensor (n,) of positions: (n, C, H, W)."""
@@ -94,7 +94,8 @@ class ImageData:
     """Labelled images.
 
     Attributes:
-        images: (N, C, H, W), uint8, C is 1 or 3; a tensor, or ``StoredImages`` where they would not fit into memory.
+        images: (N, C, H, W), uint8, C is 1 or 3; a tensor, or ``StoredImages`` where they would not fit into memory. Rows of a
+            table are int32 (N, 1, F, 1): see ``clients.data.tables``.
         labels: (N,), int64.
         sensitive: (N,), int64: a second attribute of each image, which nobody should learn; None where the data set has none.
 
@@ -108,7 +109,8 @@ class ImageData:
 
     def __post_init__(self) -> None:
         shape = tuple(self.images.shape)
-        if self.images.dtype != torch.uint8 or len(shape) != 4 or shape[1] not in (1, 3):
+        row = self.images.dtype == torch.int32 and len(shape) == 4 and shape[1] == shape[3] == 1
+        if not row and (self.images.dtype != torch.uint8 or len(shape) != 4 or shape[1] not in (1, 3)):
             raise DataError(f"images are {self.images.dtype} {shape}; expected uint8 (N, 1 or 3, H, W)")
         if self.labels.dtype != torch.int64 or tuple(self.labels.shape) != shape[:1]:
             raise DataError(f"labels are {self.labels.dtype} {tuple(self.labels.shape)}; expected int64 {shape[:1]}")
@@ -151,6 +153,8 @@ class ImageDataset:
         class_names: One per class.
         mean: Per channel, of images in [0, 1], for the normalisation: constants that every client shares.
         std: Likewise.
+        columns: Names of a table's columns; empty where examples are images.
+        cardinalities: Categories of each column.
         sensitive_names: One per value of the sensitive attribute; empty where there is none.
     """
 
@@ -161,6 +165,8 @@ class ImageDataset:
     class_names: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    columns: tuple[str, ...] = ()
+    cardinalities: tuple[int, ...] = ()
     sensitive_names: tuple[str, ...] = ()
 
     @property
@@ -204,6 +210,8 @@ class Source:
         class_names: One per class.
         mean: Per channel, or one value for all.
         std: Per channel, or one value for all.
+        columns: Names of a table's columns; empty where examples are images.
+        cardinalities: Categories of each column.
         sensitive_names: One per value of the sensitive attribute; empty where there is none.
     """
 
@@ -212,6 +220,8 @@ class Source:
     class_names: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    columns: tuple[str, ...] = ()
+    cardinalities: tuple[int, ...] = ()
     sensitive_names: tuple[str, ...] = ()
 
 

@@ -104,7 +104,7 @@ def celeba(root: Path, attribute: str) -> Source:
         part = picture_part([root / "img_align_celeba" / names[row] for row in rows], labels[0][rows])
         parts.append(part if len(labels) == 1 else replace(part, sensitive=labels[1][rows]))
     titles = [(f"not {wanted}", wanted) for wanted in _one_or_two(attribute)]
-    return Source(parts[0], parts[1], titles[0], HALF, HALF, *titles[1:])
+    return Source(parts[0], parts[1], titles[0], HALF, HALF, sensitive_names=titles[1] if titles[1:] else ())
 
 
 def _one_or_two(attribute: str) -> list[str]:

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from clients.models.difm import DIFMServer, FieldEmbedding
 from clients.models.library import ModelError
 from clients.models.pretrained import load_pretrained
+from clients.models.server_half import ServerHalf
 from clients.models.t2t import PerformerAttention, SoftmaxAttention, TokensToToken
 
 if TYPE_CHECKING:
@@ -99,8 +101,8 @@ class EdgeHalf(nn.Module):
         return self.encode(self.embed(images))
 
 
-class ServerHalf(nn.Module):
-    """The server half: adapter where tokens have another length, class token, blocks, norm, head: (B, N, D) -> logits."""
+class TransformerServer(ServerHalf):
+    """Adapter where tokens have another length, class token, blocks, norm, head: (B, N, D) -> logits."""
 
     def __init__(
         self, blocks: Sequence[nn.Module], class_token: Tensor, norm: nn.Module, head: nn.Module, adapter: nn.Module
@@ -147,6 +149,7 @@ def build_split_model(
     shape: SplitShape,
     seed: int,
     pretrained: str = "",
+    cardinalities: Sequence[int] = (),
 ) -> tuple[EdgeHalf, ServerHalf]:
     """Both halves, in train mode, on the CPU.
 
@@ -158,22 +161,38 @@ def build_split_model(
         seed: Random weights depend on it alone; halves built by client and server agree. The caller's random state stays as it was.
         pretrained: Path of a file for ``load_pretrained``, whose weights replace all random ones but those of head and adapter;
             raw patches leave its embedding unused. "": none. Only "vit" has the layers of timm throughout.
+        cardinalities: Categories of each column, where examples are rows of a table; empty for images.
 
     Raises:
         ModelError: When the sizes do not fit each other or the images, saying what does, or the file cannot be used.
     """
-    if name not in _BUILDERS:
-        close = difflib.get_close_matches(name, _BUILDERS, n=1, cutoff=0.3)
+    known = split_model_names()
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=1, cutoff=0.3)
         hint = f", did you mean {close[0]!r}?" if close else ""
-        raise ModelError(f"unknown split model {name!r}{hint}; known: {', '.join(_BUILDERS)}")
+        raise ModelError(f"unknown split model {name!r}{hint}; known: {', '.join(known)}")
+    if (name in _OF_TABLES) != bool(cardinalities):
+        what, fitting = ("rows of a table", _OF_TABLES) if cardinalities else ("images", _BUILDERS)
+        raise ModelError(f"model is {name!r}; allowed for {what}: {', '.join(fitting)}")
+    if name in _OF_TABLES:
+        return _seeded(seed, lambda: _OF_TABLES[name](num_classes, cardinalities, shape))
     _check(num_classes, input_shape, shape)
-    with torch.random.fork_rng(devices=[]):
-        # Seeding the CPU generator alone: torch.manual_seed would also reset the caller's accelerator streams.
-        torch.default_generator.manual_seed(seed)
+
+    def build() -> tuple[EdgeHalf, ServerHalf]:
         whole = _BUILDERS[name](num_classes, input_shape, shape)
         if pretrained:
             load_pretrained(whole, pretrained)
         return _cut(whole, input_shape, shape)
+
+    return _seeded(seed, build)
+
+
+def _seeded(seed: int, build: Callable[[], tuple[EdgeHalf, ServerHalf]]) -> tuple[EdgeHalf, ServerHalf]:
+    """What is built with random weights that depend on the seed alone; the caller's random state stays as it was."""
+    with torch.random.fork_rng(devices=[]):
+        # Seeding the CPU generator alone: torch.manual_seed would also reset the caller's accelerator streams.
+        torch.default_generator.manual_seed(seed)
+        return build()
 
 
 def split_model_names() -> dict[str, str]:
@@ -182,6 +201,7 @@ def split_model_names() -> dict[str, str]:
         "vit": "vision transformer without position embedding (Dosovitskiy et al. 2021), blocks of timm, any size",
         "t2t": "T2T-ViT_t without position embedding (Yuan et al. 2021): overlapping tokens that have seen the whole image",
         "t2t-performer": "the same with linear attention inside the tokens module, the backbone of PatchShuffling",
+        "difm": "tables: factorisation machine with attention (Lu et al. 2020), width 4; no patch-size, depth or edge-blocks",
     }
 
 
@@ -253,7 +273,7 @@ def _cut(whole: VisionTransformer, input_shape: tuple[int, int, int], shape: Spl
     edge = EdgeHalf(
         embedding, blocks[: shape.edge_blocks], class_token, grid=grid, patch_size=shape.patch_size, dim=dim
     )
-    server = ServerHalf(
+    server = TransformerServer(
         blocks[shape.edge_blocks :],
         class_token,
         whole.norm,
@@ -277,11 +297,15 @@ def _check(num_classes: int, input_shape: tuple[int, int, int], shape: SplitShap
     for key, value in (("width", shape.width), ("depth", shape.depth)):
         if value < 1:
             raise ModelError(f"{key} is {value}; allowed: 1 or more")
+    _check_heads(shape)
+    if not 0 <= shape.edge_blocks < shape.depth:
+        raise ModelError(f"edge-blocks is {shape.edge_blocks}; allowed: 0 to {shape.depth - 1}, below depth")
+
+
+def _check_heads(shape: SplitShape) -> None:
     divisors = [heads for heads in range(1, shape.width + 1) if shape.width % heads == 0]
     if shape.heads not in divisors:
         raise ModelError(f"heads is {shape.heads}; allowed: {_listed(divisors)}, which divide width = {shape.width}")
-    if not 0 <= shape.edge_blocks < shape.depth:
-        raise ModelError(f"edge-blocks is {shape.edge_blocks}; allowed: 0 to {shape.depth - 1}, below depth")
 
 
 def _listed(numbers: Sequence[int]) -> str:
@@ -293,4 +317,17 @@ _BUILDERS: dict[str, Callable[[int, tuple[int, int, int], SplitShape], VisionTra
     "t2t": functools.partial(t2t, SoftmaxAttention),
     "t2t-performer": functools.partial(t2t, PerformerAttention),
 }
-_DEFAULT_WIDTHS = {"vit": 64, "t2t": 64, "t2t-performer": 64}
+_DEFAULT_WIDTHS = {"vit": 64, "t2t": 64, "t2t-performer": 64, "difm": 4}
+
+
+def _difm(num_classes: int, cardinalities: Sequence[int], shape: SplitShape) -> tuple[EdgeHalf, ServerHalf]:
+    if num_classes != 2:
+        raise ModelError(f"model is 'difm', which tells two classes apart; the data have {num_classes}")
+    _check_heads(shape)
+    fields, dim = len(cardinalities), shape.width
+    embedding = FieldEmbedding(cardinalities, dim)
+    edge = EdgeHalf(embedding, [], torch.zeros(1, 1, dim), grid=(fields, 1), patch_size=1, dim=dim)
+    return edge, DIFMServer(fields, dim, shape.heads)
+
+
+_OF_TABLES: dict[str, Callable[[int, Sequence[int], SplitShape], tuple[EdgeHalf, ServerHalf]]] = {"difm": _difm}

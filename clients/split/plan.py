@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from clients.models.halves import EdgeHalf, ServerHalf, SplitShape, build_split_model, default_width
+from clients.models.halves import EdgeHalf, SplitShape, build_split_model, default_width
+from clients.models.server_half import ServerHalf
 from clients.task import Plan
 from defenses.base import DefenseError
 
@@ -58,6 +59,7 @@ class SplitPlan(Plan):
             shape=shape,
             seed=self.seed,
             pretrained=self.pretrained,
+            cardinalities=card.cardinalities,
         )
         rows, columns = edge.grid
         for defense in pipeline.smashed_defenses:

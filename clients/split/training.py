@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.local_model import shared_tensors
+from attacks.scoring.roc import auc
 from clients.evaluation import device
 from clients.local_data import Client, LocalData, Truths, chunks
 from clients.models.halves import EdgeHalf, RawPatches
@@ -68,7 +69,13 @@ class SplitClient(Client):
             [self.audits.truth(target) for target in range(self.task.plan.probe_targets)],
             paired=True,
             in_paper_scale=True,
+            embed=self._embed if self.data.card.is_table and not split_plan(self.task.plan).trains_edge else None,
         )
+
+    @torch.no_grad()
+    def _embed(self, rows: Tensor) -> Tensor:
+        """What the frozen client half makes of rows of a table, before any defence: (n, F, D) on the CPU."""
+        return _initial_edge(split_plan(self.task.plan)).embed(rows.to(device())).cpu()
 
     # Training of the client half ----------------------------------------------------------------------------------------
 
@@ -188,7 +195,8 @@ class SplitClient(Client):
 
         Returns:
             "true-positives", "false-positives" and "false-negatives", K numbers each, one class against the others; "examples" and
-            the summed "loss", one number each.
+            the summed "loss", one number each. Of a table also "pairs": of all pairs of an example of class 1 and one of class 0,
+            how many have the first logit above the second (ties count one half), and how many there are.
 
         Raises:
             ValueError: When there are not as many logits as test examples.
@@ -198,13 +206,21 @@ class SplitClient(Client):
             raise ValueError(f"{len(logits)} logits for {len(truth)} test examples")
         guess, classes = logits.argmax(1), self.data.card.num_classes
         hits = torch.bincount(truth[guess == truth], minlength=classes)
-        return {
+        return (_pairs(logits, truth) if self.data.card.is_table else {}) | {
             "true-positives": hits.tolist(),
             "false-positives": (torch.bincount(guess, minlength=classes) - hits).tolist(),
             "false-negatives": (torch.bincount(truth, minlength=classes) - hits).tolist(),
             "examples": [len(truth)],
             "loss": [float(nn.functional.cross_entropy(logits, truth, reduction="sum"))],
         }
+
+
+def _pairs(logits: Tensor, truth: Tensor) -> dict[str, list[float]]:
+    """The counts behind an area under the ROC curve, as ``SplitClient.judge`` gives them; two classes."""
+    score = logits[:, 1] - logits[:, 0]
+    members, others = score[truth == 1], score[truth == 0]
+    pairs = len(members) * len(others)
+    return {"pairs": [pairs * auc(members, others) if pairs else 0.0, float(pairs)]}
 
 
 def _optimizers(task: Task, edge: EdgeHalf, network: nn.Module | None) -> list[torch.optim.Optimizer]:

@@ -56,6 +56,7 @@ class Scenario(ABC, Generic[E]):
         settings: Its settings: those of all scenarios and its own.
         kinds: What the server may observe.
         labels: Values of the setting ``labels``, the usual one first.
+        reads_tables: Examples may be rows of a table; else they are images.
     """
 
     name: ClassVar[str]
@@ -63,6 +64,7 @@ class Scenario(ABC, Generic[E]):
     settings: ClassVar[type[Any]]
     kinds: ClassVar[tuple[Kind, ...]]
     labels: ClassVar[tuple[str, ...]]
+    reads_tables: ClassVar[bool] = False
 
     @abstractmethod
     def check(self, experiment: E) -> None:

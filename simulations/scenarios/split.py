@@ -108,6 +108,7 @@ class Split(Scenario[SplitExperiment]):
     settings: ClassVar[type[SplitExperiment]] = SplitExperiment
     kinds: ClassVar[tuple[Kind, ...]] = KINDS
     labels: ClassVar[tuple[str, ...]] = ("server", "client")
+    reads_tables: ClassVar[bool] = True
 
     def check(self, experiment: SplitExperiment) -> None:
         """Refuses what belongs to whole models, and defences of what is never sent."""

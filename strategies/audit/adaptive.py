@@ -13,7 +13,11 @@ from strategies.audit.kinds import Kind
 
 
 def adaptive_attacks(
-    pipeline: Pipeline, pipelines: Sequence[Pipeline], chosen: Sequence[Attack[Any, Any]], kind: Kind
+    pipeline: Pipeline,
+    pipelines: Sequence[Pipeline],
+    chosen: Sequence[Attack[Any, Any]],
+    kind: Kind,
+    tables: bool = False,
 ) -> list[Attack[Any, Any]]:
     """A pipeline's adaptive attacks on one kind of observation, with their default settings.
 
@@ -26,6 +30,7 @@ def adaptive_attacks(
         pipelines: All of the run.
         chosen: The attacks on this kind of observation that the run uses in any case.
         kind: What is observed.
+        tables: Examples are rows of a table, not images.
     """
     names = pipeline.adaptive_attacks
     controls = not pipeline.defenses
@@ -35,7 +40,7 @@ def adaptive_attacks(
     found: list[Attack[Any, Any]] = []
     for name in names:
         attack = ATTACKS[name]()
-        if not kind.meant(attack) or any(type(one) is type(attack) for one in chosen):
+        if not kind.meant(attack) or not reads(attack, tables) or any(type(one) is type(attack) for one in chosen):
             continue
         if not isinstance(attack, Refinement):
             found.append(attack)
@@ -44,6 +49,12 @@ def adaptive_attacks(
     return found
 
 
-def adaptive_names(pipeline: Pipeline, kinds: Sequence[Kind]) -> list[str]:
-    """Names of a pipeline's adaptive attacks that can run where the server sees these kinds of observations."""
-    return [name for name in pipeline.adaptive_attacks if any(kind.meant(ATTACKS[name]()) for kind in kinds)]
+def adaptive_names(pipeline: Pipeline, kinds: Sequence[Kind], tables: bool = False) -> list[str]:
+    """Names of a pipeline's adaptive attacks that can run where the server sees these kinds of observations, of such examples."""
+    fitting = (name for name in pipeline.adaptive_attacks if reads(ATTACKS[name](), tables))
+    return [name for name in fitting if any(kind.meant(ATTACKS[name]()) for kind in kinds)]
+
+
+def reads(attack: Attack[Any, Any], tables: bool) -> bool:
+    """Whether an attack is one on rows of a table, or else on images."""
+    return attack.on_tables if tables else attack.on_images

@@ -13,7 +13,7 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
-from attacks.base import Attack, Attributes, Labels
+from attacks.base import Attack, Attributes, Cells, Labels
 from attacks.scoring.roc import auc, auc_interval, roc_curve, tpr_at_fpr
 from clients.audit import COUNTS
 from clients.guesses import GUESSES, guess_tensors
@@ -297,6 +297,8 @@ def _images_of(guess: Any) -> int:
             return len(guess.classes)
         case Attributes():
             return len(guess.logits)
+        case Cells():
+            return len(guess.categories)
     return len(guess.images)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from attacks.scoring.roc import binomial_interval
+from clients.table_audit import COLUMN
 from strategies.audit.threat_card import ThreatCard
 
 CHANCE = "retrieval-chance"
@@ -29,6 +30,8 @@ def score_rows(scores: Mapping[str, Sequence[float]], card: ThreatCard) -> Itera
             continue
         metric, _, reference = name.rpartition("-") if name.endswith(("-original", "-transformed")) else (name, "", "")
         told, numbers = card, mean_and_interval(values)
+        if metric.startswith(COLUMN):
+            numbers = share_and_interval(values)
         if metric == "retrieval":
             told, numbers = card.but(chance=max(scores[CHANCE], default=1.0)), share_and_interval(values)
         elif metric == ATTRIBUTE_ACCURACY:

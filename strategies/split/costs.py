@@ -43,10 +43,10 @@ def _measure(plan: SplitPlan, images: int) -> StepCost:
     card, pipeline = plan.data_card(), plan.defenses()
     edge.requires_grad_(plan.trains_edge)
     batch = torch.full((images, *card.input_shape), 0.5)
-    patches = RawPatches(plan.patch_size)(batch)
     defense, modules = pipeline.edge_training, list[nn.Module]([edge])
-    network = None
+    network, patches = None, batch
     if defense is not None:
+        patches = RawPatches(plan.patch_size)(batch)
         width = pipeline.widening * edge.dim
         network = defense.build_network(edge.num_tokens, width, patches.shape[2], generator_for("cost"))
         modules.append(network)

@@ -11,6 +11,7 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from attacks.scoring.confusion import accuracy, macro_mcc, micro_mcc
+from clients.data.card import DataCard
 from clients.evaluation import device
 from clients.records import tensors_of, to_record, values_of
 from clients.split.plan import split_plan
@@ -35,14 +36,14 @@ def evaluate(task: Task, server: SplitServer) -> float:
     config = server.exchange.config(task)
     for partition, parts in _logits(task, server).items():
         contents[partition] = RecordDict({"config": config, "logits": to_record({"0": torch.cat(parts)})})
-    classes = task.plan.data_card().num_classes
     good = server.exchange.ask(
         task, "evaluate", contents,
-        lambda partition, reply: _fault_in(reply, classes, server.holders[partition].num_test),
+        lambda partition, reply: _fault_in(reply, task.plan.data_card(), server.holders[partition].num_test),
     )  # fmt: skip
+    tabular = task.plan.data_card().is_table
     pooled = {
         name: sum((np.asarray(values_of(reply, "metrics")[name]) for reply in good.values()), np.zeros(1))
-        for name in (*COUNTS, "examples", "loss")
+        for name in (*COUNTS, "examples", "loss", *(["pairs"] if tabular else []))
     }
     total = int(pooled["examples"][0])
     tp, fp, fn = ([int(count) for count in pooled[name]] for name in COUNTS)
@@ -52,6 +53,9 @@ def evaluate(task: Task, server: SplitServer) -> float:
         "mcc-micro": micro_mcc(tp, fp, fn, total),
         "mcc-macro": macro_mcc(tp, fp, fn, total),
     }
+    if tabular and pooled["pairs"][1]:
+        # Of pairs within a client: the server has no labels of test rows, and no client another's scores.
+        found["test-auc"] = float(pooled["pairs"][0] / pooled["pairs"][1])
     protects = task.plan.defenses().at_inference
     for reference in ("transformed",) if protects else ("original", "transformed"):
         for metric, value in found.items():
@@ -99,10 +103,11 @@ def _count(task: Task, batches: int, remaining: int) -> int:
     return remaining if remaining <= usual + 1 else usual
 
 
-def _fault_in(reply: Message, classes: int, examples: int) -> str:
+def _fault_in(reply: Message, card: DataCard, examples: int) -> str:
     """Why a client's counts cannot be those of so many examples, or ""."""
     found = values_of(reply, "metrics")
-    for name, length in (*((name, classes) for name in COUNTS), ("examples", 1), ("loss", 1)):
+    wanted = [*((name, card.num_classes) for name in COUNTS), ("examples", 1), ("loss", 1)]
+    for name, length in [*wanted, ("pairs", 2)] if card.is_table else wanted:
         values = found.get(name)
         if not isinstance(values, list) or len(values) != length or not np.isfinite(values).all() or min(values) < 0:
             return f"metrics: {name} is {values!r}, expected {length} numbers from 0"
@@ -111,4 +116,6 @@ def _fault_in(reply: Message, classes: int, examples: int) -> str:
     tp, fp, fn = (np.asarray(found[name]) for name in COUNTS)
     if not (tp + fp).sum() == (tp + fn).sum() == examples or (tp + fp + fn).max() > examples:
         return f"metrics: {', '.join(COUNTS)} are not those of {examples} examples"
+    if card.is_table and not found["pairs"][0] <= found["pairs"][1] <= examples**2 / 4:
+        return f"metrics: pairs is {found['pairs']!r}, not those of {examples} examples"
     return ""

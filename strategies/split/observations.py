@@ -13,7 +13,8 @@ from attacks.local_model import shared_tensors
 from attacks.sender import Sender
 from attacks.smashed.base import EdgeStep, SmashedAttack, SmashedData
 from clients.evaluation import device
-from clients.models.halves import EdgeHalf, ServerHalf
+from clients.models.halves import EdgeHalf
+from clients.models.server_half import ServerHalf
 from clients.split.plan import split_plan
 from clients.task import load_weights
 from defenses.base import Update

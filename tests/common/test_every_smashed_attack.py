@@ -21,7 +21,7 @@ from tests.attacks.smashed_wire import CLASSES, halves, knowledge, observe, seed
 from tests.common.any_attack import pipelines_against, quick
 from tests.common.test_every_attack import EVERY
 
-NAMES = [name for name, cls in EVERY.items() if cls.observes is SmashedData]
+NAMES = [name for name, cls in EVERY.items() if cls.observes is SmashedData and cls.on_images]
 MANY = [name for name in NAMES if EVERY[name]().transmissions > 1]
 LEARNING = [name for name in NAMES if EVERY[name]().needs_auxiliary]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from simulations.report.analysis.metrics import SMASHED_METRICS
+from simulations.report.analysis.metrics import CELLS, SMASHED_METRICS
 from simulations.report.analysis.score import exact
 from simulations.rows import Row, null_name
 
@@ -31,7 +31,9 @@ LEAST_OTHERS = 100
 CHAIN = " | "
 """Stands between the stages of an attack: an inversion and what refines its guess."""
 
-DECIDING = frozenset({("psnr", "original"), ("label-accuracy", ""), ("membership-auc", ""), ("attribute-accuracy", "")})
+DECIDING = frozenset(
+    {("psnr", "original"), ("label-accuracy", ""), ("membership-auc", ""), ("attribute-accuracy", ""), (CELLS, "")}
+)
 """(metric, reference) by which a kind of score is judged."""
 
 Audit = tuple[Any, ...]
@@ -77,6 +79,8 @@ def family(row: Row, drawn: Collection[str] = ()) -> str:
         return "labels"
     if metric == "attribute-accuracy":
         return "attributes"
+    if metric == CELLS:
+        return "cells"
     return "membership" if metric in MEMBERSHIP_METRICS else ""
 
 
@@ -100,7 +104,7 @@ def images_behind(row: Row) -> int:
 
 def too_few(row: Row, drawn: Collection[str] = ()) -> bool:
     """Whether a score of images, labels or class representatives is of too few for a verdict; ``drawn`` as in ``family``."""
-    judged = family(row, drawn) in {"images", "labels", "representatives", "attributes"}
+    judged = family(row, drawn) in {"images", "labels", "representatives", "attributes", "cells"}
     return judged and row.value is not None and images_behind(row) < LEAST_IMAGES
 
 

@@ -17,6 +17,11 @@ SMASHED_METRICS = ("psnr-paper", "ssim-paper", "mse-paper", "feature-similarity"
 SHARE_METRICS = ("recognition", "identification", "retrieval", "attribute-accuracy")
 """Scores that are 1 or 0 for each image."""
 
+CELLS, COLUMN = "cells-right", "column "
+"""Share of a row's (column, category) pairs that a guess has right; what stands before a column's name in its own share."""
+TABLE_METRICS = (CELLS, "mse-embedding")
+"""Scores of guessed rows of a table."""
+
 COUNTED_IMAGES, WINDOWS = "counted-images", "windows-of-"
 """Training images over which a defence counted, and what stands before the sizes of windows that it shuffled."""
 VFE_BEFORE, VFE_AFTER = "vfe-sum-before", "vfe-sum-after"
@@ -26,7 +31,7 @@ KEYS = "log10-keys"
 
 UTILITY_METRICS = (
     *(COUNTED_IMAGES, VFE_BEFORE, VFE_AFTER, KEYS),
-    *("test-accuracy", "test-loss", "train-loss", "epsilon", "epsilon-with-probes", "delta"),
+    *("test-accuracy", "test-loss", "test-auc", "train-loss", "epsilon", "epsilon-with-probes", "delta"),
     *("train-seconds", "update-bytes", "clients-failed", "client"),
     *SPLIT_METRICS,
 )
@@ -38,5 +43,6 @@ ATTACK_METRICS = (
     *("attack-seconds", "attack"),
     *("membership-auc", "membership-tpr", "attribute-accuracy", "class-mean-psnr", "class-mean-ssim"),
     *SMASHED_METRICS,
+    *TABLE_METRICS,
 )
 """"attack" is the row of an attack that gave no score at all."""

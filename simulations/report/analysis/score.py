@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from simulations.report.analysis.metrics import SHARE_METRICS
+from simulations.report.analysis.metrics import CELLS, SHARE_METRICS
 from simulations.rows import Row
 
 WORST_IS_HIGHEST = (
@@ -20,6 +20,7 @@ WORST_IS_HIGHEST = (
     "class-mean-psnr",
     "class-mean-ssim",
     "label-accuracy",
+    CELLS,
     "membership-auc",
     "membership-tpr",
     "epsilon",

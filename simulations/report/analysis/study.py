@@ -20,7 +20,7 @@ from simulations.report.analysis.control import (
     picked_out,
     too_few,
 )
-from simulations.report.analysis.metrics import COST_METRICS
+from simulations.report.analysis.metrics import CELLS, COST_METRICS
 from simulations.report.analysis.score import PARTLY_FAILED, Score, merge
 from simulations.report.text import setting
 from simulations.rows import Row
@@ -29,6 +29,7 @@ from strategies.audit.threat_card import ThreatCard
 RESULTS = (
     ("psnr", "original"),
     ("label-accuracy", ""),
+    (CELLS, ""),
     ("membership-auc", ""),
     ("recognition", ""),
     ("attribute-accuracy", ""),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulations.report.analysis.control import CHAIN, LEAST_IMAGES
+from simulations.report.analysis.metrics import CELLS
 from simulations.report.analysis.score import PARTLY_FAILED, Score
 from simulations.report.analysis.study import Cell, Study
 from simulations.report.analysis.windows import WindowCounts, window_counts
@@ -45,6 +46,7 @@ class Line:
         bounds: What upper bounds were given, in words, where there are any.
         caveats: What a reader must know besides, each a short clause.
         windows: Windows that VisualMixer shuffled and their VFE, where clients counted them.
+        reading: Of rows of a table, the attack that has most cells right; None for images.
     """
 
     defense: str
@@ -67,6 +69,7 @@ class Line:
     bounds: tuple[str, ...]
     caveats: tuple[str, ...]
     windows: WindowCounts | None = None
+    reading: Cell | None = None
 
     @property
     def deployed(self) -> Score | None:
@@ -137,6 +140,7 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         protected=protected,
         drop=_drop(study, defense, at) if defense else None,
         strongest=best,
+        reading=strongest(cells, (CELLS, "")),
         labels=strongest(
             [cell for cell in cells if cell.card.labels not in _TOLD_LABELS],
             ("label-accuracy", ""),
@@ -189,6 +193,7 @@ def _cost(study: Study, defense: str, metric: str) -> tuple[float | None, float 
 
 def _caveats(defense: str, best: Cell | None, cells: Sequence[Cell], known: Any) -> list[str]:
     found = []
+    best = best or strongest(cells, (CELLS, ""))
     if best and best.status == "not-validated":
         if defense == "":
             found.append("positive control failed: this attack does not break the undefended run")
@@ -231,7 +236,7 @@ def _adaptive(cells: Sequence[Cell], known: Any) -> list[str]:
     if len(missing) == len(by_name):
         return [f"{UNTESTED}: {', '.join(missing)} did not run"]
     caveats = [f"adaptive attacks that did not run: {', '.join(missing)}"] if missing else []
-    if all(cell.psnr is None for found in by_name.values() for cell in found):
+    if all(cell.psnr is None and (CELLS, "") not in cell.scores for found in by_name.values() for cell in found):
         caveats.append("adaptive attacks ran on membership only; on the images it is untested against them")
     return caveats
 
@@ -247,6 +252,8 @@ def sentence(line: Line, seeds: int = 1) -> str:
     Never says that something is private: an attack that fails shows only that this attack fails.
     """
     best = line.strongest
+    if line.reading is not None:
+        return f"the strongest attack {_read(line.reading)}."
     if best is None or best.psnr is None or best.psnr.mean is None:
         if not line.attacks:
             if line.bounds:
@@ -261,6 +268,22 @@ def sentence(line: Line, seeds: int = 1) -> str:
     details += [f"{count(score.failures, 'failure')} scored as a grey image"] if score.failures else []
     shown = f"{decibel(score.mean)} dB ({', '.join(details)})"
     return f"the strongest attack {_verdict(best, score, shown)}."
+
+
+def _read(cell: Cell) -> str:
+    """What a score says of the rows of a table."""
+    score = cell.scores[CELLS, ""]
+    null = max(cell.null_scores.get((CELLS, ""), {}).values(), default=None)
+    shown = f"{100 * (score.mean or 0):.1f} % of the cells (n = {score.n} rows"
+    shown += f", worst row {100 * score.worst:.1f} %)" if score.worst is not None else ")"
+    if score.n < LEAST_IMAGES:
+        return f"has right {shown}: too few rows for a verdict, which needs {LEAST_IMAGES} or more"
+    if null is None:
+        return f"has right {shown}; there is no null baseline to compare with"
+    told = f"each column's most frequent category: {100 * null:.1f} %"
+    return (
+        f"read {shown}, above {told}" if (CELLS, "") in cell.leaking else f"has right {shown}, not clearly above {told}"
+    )
 
 
 def _verdict(cell: Cell, score: Score, shown: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from simulations.report.analysis.control import IMAGE_METRICS, Control, chance_of_retrieval, images_behind
-from simulations.report.analysis.metrics import ATTACK_METRICS, MCC_METRICS, UTILITY_METRICS, WINDOWS
+from simulations.report.analysis.metrics import ATTACK_METRICS, COLUMN, MCC_METRICS, UTILITY_METRICS, WINDOWS
 from simulations.report.analysis.score import Score, exact, merge
 from simulations.report.analysis.study import Cell, Study
 from simulations.report.sections.base import sections
@@ -175,7 +175,7 @@ def others(study: Study) -> list[Other]:
     housed = {*UTILITY_METRICS, *(name for section in sections() for name in section.metrics)}
     for row in study.rows:
         known = ATTACK_METRICS if row.attack else housed
-        if (row.metric not in known and not row.metric.startswith(WINDOWS)) or _unusual(row):
+        if (row.metric not in known and not row.metric.startswith((WINDOWS, COLUMN))) or _unusual(row):
             at = round_mark(row.round, row.final)
             groups[row.defense, row.attack, at, row.metric, row.reference].append(row)
     return [Other(*key, merge(of)) for key, of in groups.items()]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from flwr.app import RecordDict
 
+from clients.data.card import DataCard
 from clients.records import metrics
 from strategies.split.evaluation import _fault_in
 
+CARD = DataCard(2, (1, 4, 4), (0.0,), (1.0,))
 GOOD = {
     "true-positives": [2, 1],
     "false-positives": [1, 0],
@@ -27,7 +30,7 @@ def reply(**changes: list[float]) -> Any:
 
 
 def test_counts_of_as_many_examples_are_taken() -> None:
-    assert _fault_in(reply(), 2, 4) == ""
+    assert _fault_in(reply(), CARD, 4) == ""
 
 
 @pytest.mark.parametrize(
@@ -43,4 +46,12 @@ def test_counts_of_as_many_examples_are_taken() -> None:
     ],
 )
 def test_counts_that_cannot_be_are_named(changes: dict[str, list[float]], why: str) -> None:
-    assert why in _fault_in(reply(**changes), 2, 4)
+    assert why in _fault_in(reply(**changes), CARD, 4)
+
+
+def test_pairs_of_a_table_must_be_there_and_be_possible() -> None:
+    table = replace(CARD, columns=("age",), cardinalities=(3,))
+    assert _fault_in(reply(pairs=[2.5, 4.0]), table, 4) == ""
+    assert "pairs is None" in _fault_in(reply(), table, 4)
+    for impossible in ([4.5, 4.0], [1.0, 4.5]):
+        assert "not those of 4 examples" in _fault_in(reply(pairs=impossible), table, 4)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from simulations.report.analysis.metrics import SMASHED_METRICS, SPLIT_METRICS
+from simulations.report.analysis.metrics import CELLS, COLUMN, SMASHED_METRICS, SPLIT_METRICS
 from simulations.report.analysis.score import Score
 from simulations.report.analysis.study import Cell, Study
 from simulations.report.analysis.summary import Line
@@ -25,6 +25,8 @@ class Cost:
         line: The defence's line of the summary: its accuracy as deployed and the round of the scores.
         mcc_micro: Matthews' correlation in that round, of the same test images as the accuracy.
         mcc_macro: The same as the mean over classes.
+        auc: Area under the ROC curve in that round, of tables.
+        log_loss: Cross-entropy in that round, of tables.
         parameters: Of the client half.
         macs: Multiply-accumulates of one image through the client half.
         training_macs: The same with the backward pass, where the half is trained.
@@ -40,6 +42,8 @@ class Cost:
     line: Line
     mcc_micro: Score | None
     mcc_macro: Score | None
+    auc: Score | None
+    log_loss: Score | None
     parameters: float | None
     macs: float | None
     training_macs: float | None
@@ -61,12 +65,50 @@ class SplitLearning:
         cells: Attacks that reconstruct images from smashed data.
         facts: Settings in which the cells' threat cards differ.
         scales: Of images in the scores of the paper's convention.
+        tables: Attacks that read rows of a table.
     """
 
     costs: tuple[Cost, ...]
     cells: tuple[Cell, ...]
     facts: tuple[str, ...]
     scales: tuple[str, ...]
+    tables: tuple[TableCell, ...] = ()
+
+
+@dataclass(frozen=True)
+class TableCell:
+    """What one attack read of the rows of a table.
+
+    Attributes:
+        cell: The attack.
+        right: Share of (column, category) pairs that are right.
+        null: That of each column's most frequent category.
+        error: Mean square error of the embeddings; None where the client half is trained.
+        null_error: That of the mean embedding.
+        columns: Of every column: its name, the share right, and that of its most frequent category.
+    """
+
+    cell: Cell
+    right: Score
+    null: float | None
+    error: Score | None
+    null_error: float | None
+    columns: tuple[tuple[str, Score, float | None], ...]
+
+    @classmethod
+    def of(cls, cell: Cell) -> TableCell:
+        """Reads the scores of an attack on rows."""
+
+        def null(metric: str) -> float | None:
+            return next(iter(cell.null_scores.get((metric, ""), {}).values()), None)
+
+        columns = [
+            (metric.removeprefix(COLUMN), score, null(metric))
+            for (metric, _), score in cell.scores.items()
+            if metric.startswith(COLUMN)
+        ]
+        error = cell.scores.get(("mse-embedding", ""))
+        return cls(cell, cell.scores[CELLS, ""], null(CELLS), error, null("mse-embedding"), tuple(columns))
 
 
 def split_learning(study: Study, lines: Sequence[Line]) -> SplitLearning | None:
@@ -77,7 +119,11 @@ def split_learning(study: Study, lines: Sequence[Line]) -> SplitLearning | None:
     differing = cards(cells).differing
     scales = dict.fromkeys(filter(None, (cell.fact("paper_convention") for cell in cells)))
     facts = tuple(key for key in FACTS if key in differing)
-    return SplitLearning(tuple(_cost(study, line) for line in lines), cells, facts, tuple(scales))
+    read = tuple(
+        TableCell.of(cell) for cell in study.cells if cell.observation == OBSERVATION and (CELLS, "") in cell.scores
+    )
+    images = tuple(cell for cell in cells if (CELLS, "") not in cell.scores)
+    return SplitLearning(tuple(_cost(study, line) for line in lines), images, facts, tuple(scales), read)
 
 
 def _on_smashed_data(cell: Cell) -> bool:
@@ -90,8 +136,8 @@ def _on_smashed_data(cell: Cell) -> bool:
 def _cost(study: Study, line: Line) -> Cost:
     reference = "transformed" if line.protected else "original"
 
-    def mcc(kind: str) -> Score | None:
-        return None if line.round is None else study.series(line.defense, f"mcc-{kind}", reference).get(line.round)
+    def test(metric: str) -> Score | None:
+        return None if line.round is None else study.series(line.defense, metric, reference).get(line.round)
 
     def mean(metric: str) -> float | None:
         return study.over_rounds(line.defense, metric)
@@ -103,8 +149,10 @@ def _cost(study: Study, line: Line) -> Cost:
     )
     return Cost(
         line=line,
-        mcc_micro=mcc("micro"),
-        mcc_macro=mcc("macro"),
+        mcc_micro=test("mcc-micro"),
+        mcc_macro=test("mcc-macro"),
+        auc=test("test-auc"),
+        log_loss=test("test-loss"),
         parameters=mean("edge-parameters"),
         macs=mean("edge-macs"),
         training_macs=mean("edge-training-macs"),

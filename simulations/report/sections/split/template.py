@@ -108,6 +108,56 @@ share of reconstructions whose nearest true image of those attacked together, to
 is the cosine to it there. Attacks that guess labels alone are with <a href="#attacks{{ s }}">all attacks</a>.</p>
 """
 
+TABLES = """
+<h3>Attacks on rows of a table</h3>
+<div class="scroll"><table>
+<thead>
+<tr><th scope="col">Defence</th>
+<th scope="col">Attack</th>
+<th scope="col">Status</th>
+<th scope="col" class="num edge">cells right, %</th>
+<th scope="col" class="num">most frequent, %</th>
+<th scope="col" class="num edge">MSE of embeddings</th>
+<th scope="col" class="num">mean embedding's</th>
+<th scope="col" class="num edge">AUC</th>
+<th scope="col" class="num">log-loss</th>
+<th scope="col" class="num edge">card</th></tr>
+</thead>
+<tbody>
+{% for one in view.sections.split.tables %}
+<tr{% if one.cell.status | dagger %} class="doubt"{% endif %}>
+<td class="tight">{{ who(one.cell.defense) }}</td>
+<td class="attack">{{ named(one.cell, view.adaptive) }}<small>{{ round_name(one.cell.round, one.cell.final) }}</small></td>
+{{ status(one.cell.status) }}
+{{ score(one.right, percentage, true) }}
+{{ number(one.null | percentage if one.null is not none else nothing) }}
+{{ score(one.error, two, true) }}
+{{ number(one.null_error | two if one.null_error is not none else nothing) }}
+{% set cost = view.sections.split.costs | selectattr('line.defense', 'equalto', one.cell.defense) | first %}
+{{ score(cost.auc, two, true) }}
+{{ score(cost.log_loss, two) }}
+{{ number(view.cards.numbers.get(one.cell.card, nothing), '', true) }}
+</tr>
+{% endfor %}
+</tbody></table></div>
+{% for one in view.sections.split.tables %}
+<details><summary>{{ who(one.cell.defense) }}: columns as {{ one.cell.attack | breakable }} read them,
+{{ round_name(one.cell.round, one.cell.final) }}</summary>
+<div class="scroll"><table>
+<thead><tr><th scope="col">Column</th><th scope="col" class="num">share right, %</th>
+<th scope="col" class="num">most frequent category, %</th></tr></thead>
+<tbody>
+{% for name, right, null in one.columns %}
+<tr><th scope="row">{{ name }}</th>{{ score(right, percentage) }}
+{{ number(null | percentage if null is not none else nothing) }}</tr>
+{% endfor %}
+</tbody></table></div></details>
+{% endfor %}
+<p class="soft small after">A cell is right when its category is named for its own column. The baseline names every column's most
+frequent category among the client's own training rows. AUC is the area under the ROC curve, of pairs within a client; log-loss is
+in nats, and both are of the model as deployed.</p>
+"""
+
 SPLIT = f"""
 {{% if view.sections.split %}}
 <section id="split{{{{ s }}}}">
@@ -116,6 +166,9 @@ the server trains the rest on them.</p></header>
 {COSTS}
 {{% if view.sections.split.cells %}}
 {SMASHED}
+{{% endif %}}
+{{% if view.sections.split.tables %}}
+{TABLES}
 {{% endif %}}
 </section>
 {{% endif %}}

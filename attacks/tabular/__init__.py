@@ -1,0 +1,1 @@
+"""Attacks on the smashed data of tables."""

@@ -1,0 +1,171 @@
+"""The shuffling paper's attacker of a table: from the vector-wise factors of DIFM back to the embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from attacks.base import AttackError, Cells, Knowledge
+from attacks.sender import Sender
+from attacks.smashed.base import SmashedData
+from attacks.tabular.base import (
+    Dictionary,
+    TableAttack,
+    auxiliary_rows,
+    categories_of,
+    check_features,
+    embeddings_of,
+)
+from defenses.checks import is_number, is_whole, require
+
+
+class ReversalNetwork(nn.Module):
+    """Factors (B, F) -> embeddings (B, F, D): each is lifted to a token, one transformer block, one linear layer."""
+
+    def __init__(self, fields: int, dim: int, width: int, heads: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(fields, width))
+        self.shift = nn.Parameter(torch.randn(fields, width))
+        self.block = nn.TransformerEncoderLayer(width, heads, 2 * width, dropout=0.0, batch_first=True)
+        self.out = nn.Linear(fields * width, fields * dim)
+        self.shape = (fields, dim)
+
+    def forward(self, factors: Tensor) -> Tensor:
+        """Reverses the factors, which should have a mean of 0 and a deviation of 1."""
+        tokens: Tensor = self.block(factors.unsqueeze(2) * self.scale + self.shift)
+        embedded: Tensor = self.out(tokens.flatten(1)).unflatten(1, self.shape)
+        return embedded
+
+
+@dataclass(frozen=True, repr=False)
+class EmbeddingReversal(TableAttack):
+    """A transformer that learns, on auxiliary rows, to make a row's embeddings of the F numbers m_vec of DIFM.
+
+    The paper scores it by the squared error of the embeddings ("MSE" of its Table III). A smaller error than that of the mean
+    embedding needs only that m_vec says something of the row; which category it was is the nearest embedding of the field. The
+    server holds more than m_vec: here it computes m_vec itself of embeddings that it received (``FieldReading`` reads those). The
+    network is for the server half of the attacked round, and is trained anew in each.
+
+    The paper trains on the clients' own training rows; run it so with ``auxiliary-data = "private"``.
+
+    Attributes:
+        iterations: Steps of Adam.
+        width: Of a token in the network, a multiple of ``heads``.
+        heads: Attention heads.
+        batch_size: Auxiliary rows of a step; also the group that a defence mixes.
+        learning_rate: Of Adam.
+        learned: Set by ``fit``: dictionary and auxiliary rows.
+    """
+
+    source: ClassVar[str] = (
+        "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, VI-B (attacker on Criteo)"
+    )
+    threat: ClassVar[str] = "m_vec of smashed data; both halves; the defences' algorithm; auxiliary rows"
+    quick: ClassVar[Mapping[str, Any]] = {"iterations": 5, "width": 8, "batch_size": 8}
+
+    iterations: int = 400
+    width: int = 16
+    heads: int = 4
+    batch_size: int = 128
+    learning_rate: float = 3e-3
+    learned: tuple[Sender, Dictionary, Tensor, Tensor] | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name, least in (("iterations", 1), ("width", 1), ("heads", 1), ("batch_size", 2)):
+            value = getattr(self, name)
+            require(is_whole(value) and value >= least, self, name, f"a whole number of at least {least}")
+        require(self.width % self.heads == 0, self, "width", f"a multiple of heads = {self.heads}")
+        require(is_number(self.learning_rate) and 0 < self.learning_rate < 1, self, "learning_rate", "between 0 and 1")
+
+    def card(self) -> dict[str, int | str]:
+        """Steps of training."""
+        return {"training_iterations": self.iterations}
+
+    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
+        """Keeps auxiliary rows and what the client half makes of them.
+
+        Raises:
+            AttackError: Outside of split learning; of images; with fewer than 16 auxiliary rows.
+        """
+        sender, kept, held = auxiliary_rows(knowledge, generator)
+        dictionary = Dictionary.of(categories_of(kept), embeddings_of(sender, kept))
+        return replace(self, learned=(sender, dictionary, kept, held))
+
+    def attack_many(self, observations: Sequence[SmashedData], generators: Sequence[torch.Generator]) -> list[Cells]:
+        """Trains one network for the server half that all observations share; each guess then depends on its own alone."""
+        trained: dict[int, _Reverser] = {}
+        guesses = []
+        for one in observations:
+            try:
+                if id(one.server) not in trained:
+                    # Its stream must not depend on who is attacked first.
+                    trained[id(one.server)] = self._train(one.server, torch.Generator().manual_seed(0))
+                guesses.append(trained[id(one.server)](one))
+            except AttackError as error:
+                guesses.append(self.failed(one, str(error)))
+        return guesses
+
+    def _train(self, server: nn.Module, generator: torch.Generator) -> _Reverser:
+        if self.learned is None:
+            raise AttackError(f"{self} needs auxiliary data: call fit first")
+        factors_of = getattr(server, "vector_factors", None)
+        if factors_of is None:
+            raise AttackError(f"{self} reverses the vector-wise factors of DIFM; {type(server).__name__} has none")
+        sender, dictionary, kept, held = self.learned
+        fields, dim = kept.shape[2], dictionary.embeddings.shape[1]
+        sample = _factors(factors_of, sender, kept[: 8 * self.batch_size], generator)
+        mean, std = sample.mean(0), sample.std(0).clamp_min(1e-12)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(int(torch.randint(1 << 62, (), generator=generator)))
+            network = ReversalNetwork(fields, dim, self.width, self.heads).to(kept.device)
+        optimizer = torch.optim.Adam(network.parameters(), self.learning_rate)
+        for _ in range(self.iterations):
+            rows = kept[torch.randperm(len(kept), generator=generator)[: self.batch_size].to(kept.device)]
+            factors = _factors(factors_of, sender, rows, generator)
+            loss = (network((factors - mean) / std) - embeddings_of(sender, rows)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        network.eval().requires_grad_(False)
+        guess = network((_factors(factors_of, sender, held, generator) - mean) / std)
+        truth, blind = embeddings_of(sender, held), embeddings_of(sender, kept).mean(0)
+        told = {
+            "holdout_mse": float((guess - truth).square().mean()),
+            "holdout_mse_mean_embedding": float((blind - truth).square().mean()),
+        }
+        return _Reverser(network, factors_of, mean, std, dictionary, told)
+
+
+@dataclass(frozen=True)
+class _Reverser:
+    """A trained network, and what stands before and behind it."""
+
+    network: nn.Module
+    factors_of: Any
+    mean: Tensor
+    std: Tensor
+    dictionary: Dictionary
+    diagnostics: dict[str, float]
+
+    def __call__(self, observation: SmashedData) -> Cells:
+        features = observation.features[0, : observation.num_targets].detach().float()
+        check_features(features, len(self.mean), self.dictionary.embeddings.shape[1])
+        with torch.no_grad():
+            embeddings = self.network((self.factors_of(features) - self.mean) / self.std)
+        found = []
+        for column in range(embeddings.shape[1]):
+            places = self.dictionary.of_column(column)
+            nearest = torch.cdist(embeddings[:, column], self.dictionary.embeddings[places]).argmin(1)
+            found.append(self.dictionary.categories[places][nearest])
+        return Cells(torch.stack(found, 1).cpu(), embeddings.cpu(), dict(self.diagnostics))
+
+
+@torch.no_grad()
+def _factors(factors_of: Any, sender: Sender, rows: Tensor, generator: torch.Generator) -> Tensor:
+    """m_vec (n, F) of rows that the attacker sends itself, through the clients' defences."""
+    factors: Tensor = factors_of(sender.send(rows, generator).float())
+    return factors

@@ -1,0 +1,159 @@
+"""Reads shuffled or noisy embeddings of a row: which field each belongs to, then which category it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from attacks.base import AttackError, Cells, Knowledge
+from attacks.sender import Sender
+from attacks.smashed.base import SmashedData
+from attacks.tabular.base import (
+    Dictionary,
+    TableAttack,
+    auxiliary_rows,
+    categories_of,
+    check_features,
+    embeddings_of,
+)
+from defenses.checks import is_whole, require
+
+SMALLEST_VARIANCE = 1e-8
+"""Of the noise, over the mean square of an embedding: without noise the nearest category has all of the probability."""
+
+
+@dataclass(frozen=True)
+class FieldReader:
+    """What auxiliary rows told.
+
+    Attributes:
+        dictionary: Of all categories that they show.
+        fields: Columns F.
+        variance: Mean square by which a sent embedding differs from the one that it was made of.
+        in_slots: Embeddings arrive in the order of the columns.
+        diagnostics: "holdout_cells_right", the share of (field, category) found in rows that were held out; "noise_std".
+    """
+
+    dictionary: Dictionary
+    fields: int
+    variance: float
+    in_slots: bool
+    diagnostics: dict[str, float]
+
+    def read(self, tokens: Tensor, variance: float) -> tuple[Tensor, Tensor]:
+        """The most probable category of every column, for tokens (B, F, D): (B, F), and its embedding (B, F, D)."""
+        floor = SMALLEST_VARIANCE * float(self.dictionary.embeddings.square().mean())
+        distances = torch.cdist(tokens, self.dictionary.embeddings.expand(len(tokens), -1, -1)).square()
+        odds = self.dictionary.log_prior - distances / (2 * max(variance, floor))
+        # Of every slot and column: how well the slot fits the column at all, and the best category there.
+        fit, best = [], []
+        for column in range(self.fields):
+            places = self.dictionary.of_column(column)
+            fit.append(odds[..., places].logsumexp(-1))
+            best.append(odds[..., places].argmax(-1) + places.start)
+        chosen = self._slots(torch.stack(fit, -1)).unsqueeze(1)
+        entries = torch.stack(best, -1).gather(1, chosen)[:, 0]
+        return self.dictionary.categories[entries], self.dictionary.embeddings[entries]
+
+    def _slots(self, fit: Tensor) -> Tensor:
+        """The slot of every column (B, F): its own, or the assignment of the largest probability."""
+        from scipy.optimize import linear_sum_assignment
+
+        if self.in_slots:
+            return torch.arange(self.fields, device=fit.device).expand(len(fit), -1)
+        scores = fit.transpose(1, 2).cpu().double().numpy()
+        return torch.stack([torch.from_numpy(linear_sum_assignment(one, maximize=True)[1]) for one in scores]).to(
+            fit.device
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class FieldReading(TableAttack):
+    """The most probable row behind a bag of embeddings, by Bayes' rule over categories and one optimal assignment over fields.
+
+    A shuffle hides in which order the embeddings of a row are sent. Of a frozen table of embeddings those of different fields
+    hardly ever coincide, so that an embedding itself says which field it is of, and which category. With t the token in slot s,
+    v the embedding and p the share of auxiliary rows of category c in field f,
+
+        score(s, f) = log sum_c p_c exp(-|t_s - v_c|^2 / 2 sigma^2),
+
+    slots are assigned to fields so that the sum of the scores is largest, and each field's guess is its slot's most probable
+    category. The variance sigma^2 is that of the attacker's own rows sent through the clients' defences, whatever these are; it
+    knows the order of those, never that of a client. A category that no auxiliary row shows is never guessed. Where the defences
+    leave embeddings in their slots no field has to be found, and the transmissions that there are are averaged.
+
+    Attributes:
+        transmissions: Transmissions that are averaged at most, where slots can be told.
+        beyond_run: Clients send a row as often as that, however often the run does: an upper bound.
+        batch_size: Auxiliary rows that are sent together.
+        learned: Set by ``fit``.
+    """
+
+    source: ClassVar[str] = (
+        "ours, after the remark that PatchShuffle hides the order and not the tokens; assignment by Kuhn 1955"
+    )
+    threat: ClassVar[str] = "smashed data; the client half's public weights; the defences' algorithm; auxiliary rows"
+    quick: ClassVar[Mapping[str, Any]] = {"batch_size": 8}
+
+    transmissions: int = 8
+    beyond_run: bool = False
+    batch_size: int = 64
+    learned: FieldReader | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name, least in (("transmissions", 1), ("batch_size", 2)):
+            value = getattr(self, name)
+            require(is_whole(value) and value >= least, self, name, f"a whole number of at least {least}")
+        require(isinstance(self.beyond_run, bool), self, "beyond_run", "True or False")
+
+    def limited_to(self, transmissions: int) -> Self:
+        """The same attack on so many."""
+        return replace(self, transmissions=min(self.transmissions, transmissions))
+
+    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
+        """Learns the dictionary and the noise.
+
+        Raises:
+            AttackError: Outside of split learning; of images; with fewer than 16 auxiliary rows.
+        """
+        sender, kept, held = auxiliary_rows(knowledge, generator)
+        dictionary = Dictionary.of(categories_of(kept), embeddings_of(sender, kept))
+        errors, in_slots = [], True
+        for rows in torch.split(kept[: 16 * self.batch_size], self.batch_size):
+            if len(rows) > 1:
+                sent, order = _sent(sender, rows, generator)
+                own = embeddings_of(sender, rows).flatten(0, 1)[order.to(sent.device)]
+                errors.append((sent - own).square().mean())
+                in_slots = in_slots and bool((order.flatten() == torch.arange(order.numel())).all())
+        variance = float(torch.stack(errors).mean())
+        reader = FieldReader(dictionary, kept.shape[2], variance, in_slots, {})
+        held = held[: max(self.batch_size, 2)]
+        guess, _ = reader.read(_sent(sender, held, generator)[0], variance)
+        right = float((guess == categories_of(held)).double().mean())
+        told = {"holdout_cells_right": right, "noise_std": variance**0.5}
+        return replace(self, learned=replace(reader, diagnostics=told))
+
+    def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Cells:
+        """Reads the target rows.
+
+        Raises:
+            AttackError: Before ``fit``; when embeddings have another shape than those of auxiliary rows, or are not finite.
+        """
+        reader = self.learned
+        if reader is None:
+            raise AttackError(f"{self} needs auxiliary data: call fit first")
+        features = observation.features[:, : observation.num_targets].detach().float()
+        check_features(features, reader.fields, reader.dictionary.embeddings.shape[1])
+        used = features[: self.transmissions] if reader.in_slots else features[:1]
+        guess, embeddings = reader.read(used.mean(0), reader.variance / len(used))
+        return Cells(guess.cpu(), embeddings.cpu(), dict(reader.diagnostics))
+
+
+@torch.no_grad()
+def _sent(sender: Sender, rows: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    features, order = sender.send_with_order(rows, generator)
+    return features.float(), order
