@@ -7,16 +7,17 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from attacks.base import Cells, Labels, Reconstruction, Representatives
+from attacks.base import Attributes, Cells, Labels, Reconstruction, Representatives
 from attacks.membership.loss_threshold import Membership
 
-Guess = Reconstruction | Labels | Representatives | Membership | Cells
+Guess = Reconstruction | Labels | Representatives | Membership | Attributes | Cells
 
 GUESSES: dict[str, type[Any]] = {
     "images": Reconstruction,
     "labels": Labels,
     "representatives": Representatives,
     "membership": Membership,
+    "attributes": Attributes,
     "cells": Cells,
 }
 """The kind that an audit message names -> the type of its guesses."""
@@ -35,6 +36,8 @@ def guess_tensors(guess: Guess, target: int, recognised: Tensor | None) -> dict[
         return {f"test{end}/{name}": tensor for name, tensor in guess.to_tensors().items()}
     if isinstance(guess, Labels):
         return {f"labels{end}": guess.classes}
+    if isinstance(guess, Attributes):
+        return {f"attributes{end}": guess.logits}
     if isinstance(guess, Cells):
         return {f"categories{end}": guess.categories, f"embeddings{end}": guess.embeddings.float()}
     classes = guess.labels if isinstance(guess, Reconstruction) else guess.classes
@@ -63,6 +66,8 @@ def read_guesses(
             found.append((Membership.from_tensors(mine, model), None))
         elif kind == "labels":
             found.append((Labels(tensors[f"labels-{at}"]), None))
+        elif kind == "attributes":
+            found.append((Attributes(tensors[f"attributes-{at}"]), None))
         elif kind == "cells":
             found.append((Cells(tensors[f"categories-{at}"], tensors[f"embeddings-{at}"]), None))
         else:

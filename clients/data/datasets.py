@@ -26,7 +26,15 @@ from clients.data.images import (
     with_channels,
 )
 
-__all__ = ["DataError", "ImageData", "ImageDataset", "dataset_names", "load_dataset", "to_float"]
+__all__ = [
+    "DataError",
+    "ImageData",
+    "ImageDataset",
+    "dataset_names",
+    "has_sensitive_attribute",
+    "load_dataset",
+    "to_float",
+]
 
 DEFAULT_DIR = Path("~/.cache/fedveil")
 SYSTEM_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
@@ -146,6 +154,12 @@ def dataset_names() -> dict[str, str]:
         "census": "a table: 199,523 + 99,762 people, 40 columns, income over 50,000 or not (UCI, KDD); fedveil[tabular]",
         "criteo": "a table: advertisements and clicks in Criteo's format, criteo:categorical (26 columns) or criteo:all (39)",
     }
+
+
+def has_sensitive_attribute(name: str) -> bool:
+    """Whether examples of a data set carry a second attribute; told by its name and option, without reading it."""
+    kind, _, option = name.partition(":")
+    return kind in _COMPOSED or (kind in _TWO_BY_OPTION and "," in option)
 
 
 def is_table(name: str) -> bool:
@@ -320,3 +334,5 @@ _OPTIONS = {
     "photo-face": "125-346",
     "criteo": "categorical",
 }
+_COMPOSED, _TWO_BY_OPTION = ("garment-digit", "photo-face"), ("celeba",)
+"""Data sets with a sensitive attribute: always, and where their option names two attributes."""

@@ -83,6 +83,8 @@ def model_names() -> dict[str, str]:
         "resnet20": "CIFAR ResNet-20, width 1 (He et al. 2016); width 4 is the ResNet20-4 of ATS (Gao et al. 2021)",
         "vgg_small": "6 convolutions in three stages of width 16, 32 and 64, after Simonyan and Zisserman 2015, for small images",
         "efficientnet_lite0": "EfficientNet-Lite0 (timm:tf_efficientnet_lite0), whose ImageNet weights a package brings",
+        "vgg16": "VGG16 (torchvision:vgg16; Simonyan and Zisserman 2015), which ADP cuts in two",
+        "resnet50": "ResNet-50 (torchvision:resnet50; He et al. 2016), which ADP cuts in two",
         "torchvision:NAME": "any torchvision classifier, such as torchvision:resnet18, without pretrained weights",
         "timm:NAME": "any timm classifier, such as timm:vit_tiny_patch16_224, without pretrained weights",
     }

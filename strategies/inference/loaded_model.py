@@ -1,21 +1,57 @@
-"""The whole model of edge-cloud inference from a file, in place of a training."""
+"""The whole model of edge-cloud inference from a file: in place of a training, or as what a training starts from."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from attacks.local_model import shared_tensors
 from clients.auxiliary import Auxiliary
-from clients.models.library import ModelError
+from clients.models.packaged_weights import PACKAGED
+from clients.models.pretrained_classifier import load_classifier
 from clients.task import Task, WholeModelPlan
 from defenses.base import Batch
-from strategies.audit.kinds import part_of
 from strategies.central_training import MODEL
+
+
+@dataclass(frozen=True)
+class FileWeights:
+    """Weights of a whole model that were read from a file.
+
+    Attributes:
+        tensors: Name -> tensor, of the whole model.
+        is_complete: Whether the last layer is the file's. Else the file's was for other classes, and a new one is in its place:
+            the model is to be trained before it can answer.
+    """
+
+    tensors: dict[str, Tensor]
+    is_complete: bool
+
+
+def read_weights(plan: WholeModelPlan, source: str) -> FileWeights:
+    """Weights for the model of a plan; nothing in the file is executed.
+
+    A new last layer is zero, as in Dosovitskiy et al. 2021 (An Image is Worth 16x16 Words, section 3.2): the first loss is that of
+    guessing, ln K, where timm's own draw for a few classes is so large that it throws the pretrained layers away.
+
+    Args:
+        plan: Says what the model is.
+        source: A name in ``PACKAGED``, or the path of a file for ``load_classifier``, which may be a checkpoint that a run of
+            edge-cloud inference has left.
+
+    Raises:
+        ModelError: When the package is not installed, or the file cannot be read or is of another model.
+    """
+    path = str(PACKAGED[source].path()) if source in PACKAGED else source
+    model = plan.build_model()
+    is_complete = load_classifier(model, path, prefix=MODEL)
+    weights = shared_tensors(model)
+    if not is_complete:
+        weights |= {name: torch.zeros_like(weights[name]) for name in list(model.state_dict())[-2:]}
+    return FileWeights(weights, is_complete)
 
 
 class LoadedModel:
@@ -23,19 +59,20 @@ class LoadedModel:
 
     Args:
         plan: What the run fixes, of any of its pipelines.
-        path: See ``read_weights``.
-
-    Raises:
-        ModelError: When the file cannot be read or is of another model.
+        weights: Name -> tensor, of the whole model.
     """
 
-    def __init__(self, plan: WholeModelPlan, path: str) -> None:
+    def __init__(self, plan: WholeModelPlan, weights: Mapping[str, Tensor]) -> None:
         self.plan = replace(plan, pipeline="")
-        self._weights = read_weights(path, shared_tensors(self.plan.build_model()))
+        self._weights = dict(weights)
 
     def examples(self) -> Batch:
         """The server's own, from which defences learn."""
         return Auxiliary(self.plan).examples()
+
+    def sensitive(self) -> Tensor | None:
+        """The sensitive attribute (N,) of these examples; None where the data have none."""
+        return Auxiliary(self.plan).sensitive()
 
     def run_round(self, task: Task) -> None:
         """Does nothing."""
@@ -52,45 +89,3 @@ class LoadedModel:
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Does nothing."""
         return
-
-
-def read_weights(path: str, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A whole model's weights from a file, of which nothing is executed.
-
-    Args:
-        path: A state dict by ``torch.save``, a file of safetensors, or the checkpoint that a run of edge-cloud inference has left.
-        expected: Name -> tensor of the shape that the model has.
-
-    Raises:
-        ModelError: When the file cannot be read, or lacks a weight of that name and shape, naming it.
-    """
-    file = Path(path)
-    try:
-        found = _read(file)
-    except Exception as error:  # Damaged files make torch, pickle, zipfile and safetensors raise anything.
-        reason = (str(error).splitlines() or [""])[0][:200]
-        raise ModelError(
-            f"weights: {file} cannot be read ({type(error).__name__}: {reason}); expected a state dict by torch.save, or "
-            ".safetensors"
-        ) from error
-    found = part_of(found, MODEL) or found
-    for name, tensor in expected.items():
-        if name not in found:
-            raise ModelError(f"weights: {file} is of another model: {name} is missing")
-        if found[name].shape != tensor.shape:
-            shapes = f"{tuple(found[name].shape)}, expected {tuple(tensor.shape)}"
-            raise ModelError(f"weights: {file} is of another model: {name} has shape {shapes}")
-        if not torch.isfinite(found[name]).all():
-            raise ModelError(f"weights: {file} holds NaN or infinite values in {name}")
-    return {name: found[name].to(tensor) for name, tensor in expected.items()}
-
-
-def _read(file: Path) -> dict[str, Tensor]:
-    if file.suffix == ".safetensors":
-        from safetensors.torch import load_file
-
-        return load_file(file)
-    found = torch.load(file, map_location="cpu", weights_only=True)
-    if not isinstance(found, Mapping) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
-        raise TypeError(f"it holds a {type(found).__name__}, not tensors by name")
-    return dict(found)

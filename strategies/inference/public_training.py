@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from clients.auxiliary import Auxiliary
-from clients.task import Task, WholeModelPlan
+from clients.task import Task, WholeModelPlan, load_weights
 from defenses.base import Batch
 from strategies.central_training import CentralTraining
 
@@ -22,12 +22,17 @@ class PublicTraining:
 
     The first pipeline trains; the others are told the losses and seconds of its rounds, and start with the last weights.
 
+    Pretrained weights are fine-tuned all alike: every layer has the plan's learning rate, the new last one included, and BatchNorm
+    is in train mode, so that its running statistics move from those of the weights to those of the server's images.
+
     Args:
         plan: What the run fixes, of any of its pipelines.
+        start: Weights of the whole model that the training starts from; None: the plan's initial ones.
     """
 
-    def __init__(self, plan: WholeModelPlan) -> None:
+    def __init__(self, plan: WholeModelPlan, start: Mapping[str, Tensor] | None = None) -> None:
         self.plan = replace(plan, pipeline="")
+        self._start = start
         self.losses: list[float] = []
         """Mean training loss of each round so far."""
         self.seconds: list[float] = []
@@ -39,11 +44,17 @@ class PublicTraining:
         """The training; the server's examples are read when they are first needed."""
         if self._training is None:
             self._training = CentralTraining(self.plan, Auxiliary(self.plan).examples(), ("public", self.plan.seed))
+            if self._start is not None:
+                load_weights(self._training.model, self._start)
         return self._training
 
     def examples(self) -> Batch:
         """The server's own, on which it trains and from which defences learn."""
         return self.training.examples
+
+    def sensitive(self) -> Tensor | None:
+        """The sensitive attribute (N,) of these examples; None where the data have none."""
+        return Auxiliary(self.plan).sensitive()
 
     def run_round(self, task: Task) -> tuple[float, float]:
         """Trains for one round, unless that was done; returns the mean loss per example and the seconds.

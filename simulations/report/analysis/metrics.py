@@ -14,7 +14,7 @@ SPLIT_METRICS = (
 """Numbers about split training."""
 SMASHED_METRICS = ("psnr-paper", "ssim-paper", "mse-paper", "feature-similarity", "identification")
 """Further scores of images reconstructed from smashed data; ``paper_convention`` on a threat card names the scale of a paper's."""
-SHARE_METRICS = ("recognition", "identification", "retrieval")
+SHARE_METRICS = ("recognition", "identification", "retrieval", "attribute-accuracy")
 """Scores that are 1 or 0 for each image."""
 
 CELLS, COLUMN = "cells-right", "column "
@@ -41,7 +41,7 @@ ATTACK_METRICS = (
     *("psnr", "ssim", "mse", "retrieval", "recognition", "oracle-accuracy", "label-accuracy"),
     *COST_METRICS,
     *("attack-seconds", "attack"),
-    *("membership-auc", "membership-tpr", "class-mean-psnr", "class-mean-ssim"),
+    *("membership-auc", "membership-tpr", "attribute-accuracy", "class-mean-psnr", "class-mean-ssim"),
     *SMASHED_METRICS,
     *TABLE_METRICS,
 )

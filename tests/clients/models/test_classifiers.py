@@ -308,6 +308,6 @@ def test_what_cannot_be_built_is_refused_with_a_reason(changes: dict[str, object
 
 def test_listed_names_exist() -> None:
     own = [name for name in model_names() if ":" not in name]
-    assert own == ["cnn", "lenet", "convnet", "resnet20", "vgg_small", "efficientnet_lite0"]
-    for name in own:
+    assert own == ["cnn", "lenet", "convnet", "resnet20", "vgg_small", "efficientnet_lite0", "vgg16", "resnet50"]
+    for name in own[:-2]:  # the last two are as large as published, and built by the tests of cuts
         build(name)

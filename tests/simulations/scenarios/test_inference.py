@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +25,23 @@ TRAINS = "protects what a client trains, and with scenario = 'inference' clients
 BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     # Models and cuts.
     ({"model": "cnn"}, ("unknown model 'cnn'", "vgg_small")),
-    ({"cut": "conv3"}, ("cut is 'conv3'; allowed with model = 'vgg_small': conv2, conv4, conv6",)),
-    ({"model": "resnet20", "cut": "conv2"}, ("cut is 'conv2'; allowed with model = 'resnet20': block2",)),
-    ({"weights": "model.pt", "rounds": 1}, ("weights is 'model.pt'; expected an absolute path",)),
-    ({"weights": "/model.pt"}, ("rounds is 2; allowed with weights: 1",)),
-    ({"weights": "/no-such-file.pt", "rounds": 1}, ("weights: /no-such-file.pt cannot be read (FileNotFoundError",)),
+    ({"cuts": "conv3"}, ("cuts is 'conv3'; allowed with model = 'vgg_small': conv2, conv4, conv6",)),
+    ({"model": "resnet20", "cuts": "conv2"}, ("cuts is 'conv2'; allowed with model = 'resnet20': block2",)),
+    ({"weights": "model.pt", "rounds": 1}, ("weights is 'model.pt'; expected 'efficientnet-lite0', or an absolute path",)),
+    ({"weights": "efficientnet-lite0"}, ("allowed with model = 'efficientnet_lite0' only, not 'vgg_small'",)),
+    ({"weights": "/no-such-file.pt", "rounds": 1}, ("weights: cannot read /no-such-file.pt (No such file",)),
+    ({"normalisation": "mnist"}, ("normalisation is 'mnist'; allowed: ", "'data' or 'imagenet' or 'efficientnet-lite0'")),
     # Defences of what is never sent.
     ({"defenses": "DPSGD(target_epsilon=8.0)"}, ("DPSGD(target_epsilon=8.0)", TRAINS)),
     ({"defenses": "GaussianNoise(std=0.1)"}, ("GaussianNoise(std=0.1", TRAINS)),
     ({"defenses": "FeatureNoise(std=1.0); FeatureNoise(std=1.0) | Pruning(fraction=0.5)"}, ("Pruning(fraction=0.5", TRAINS)),
     ({"defenses": "AdversarialTraining()"}, ("AdversarialTraining(weight=1.0)", TRAINS)),
     ({"defenses": "PatchShuffle()"}, ("PatchShuffle() protects tokens", "clients send feature maps (B, C, H, W)")),
-    ({"defenses": "DeltaAutoencoder()"}, ("delta='min'", "learns from an adversary", "use delta='max'")),
-    ({"defenses": "DeltaAutoencoder(delta='max', variant='extra_deep', stride=2)", "cut": "conv6"}, ("for which maps of",)),
+    (
+        {"defenses": "DeltaAutoencoder()"},
+        ("delta='min'", "learns from an adversary", "dataset = 'mnist-5k' has no sensitive attribute", "set delta='max'"),
+    ),
+    ({"defenses": "DeltaAutoencoder(delta='max', variant='extra_deep', stride=2)", "cuts": "conv6"}, ("for which maps of",)),
     ({"defenses": "ATS()"}, ("protects images that are trained on", "clients send test images")),
     # Views and steps that nobody makes.
     ({"crop-padding": 2}, ("crop-padding is 2", "as clients train nothing")),
@@ -52,7 +57,23 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"attack-rounds": "first"}, ("attack-rounds is 'first'", "add final, or set query-attacks = ''")),
     ({"query-batches": 0}, ("query-batches is 0", "allowed: at least 1")),
     ({"query-batches": 100_000}, ("query-batches is 100000", "GiB, and 1 GiB is allowed")),
+    # What the data lack.
+    (
+        {"attribute-attacks": "AttributeInference()"},
+        ("attribute-attacks is 'AttributeInference()', and dataset = 'mnist-5k' has no sensitive attribute: take garment-digit",),
+    ),
     # Attacks on something else.
+    ({"query-attacks": "AttributeInference()"}, ("does not attack queries but attributes of queries (see attribute-attacks)",)),
+    (
+        {"dataset": "photo-face", "attribute-attacks": "QueryInversion()"},
+        ("does not attack attributes of queries but queries (see query-attacks)",),
+    ),
+    (
+        {"dataset": "photo-face", "query-attacks": "", "attack-rounds": "first"},
+        ("attack-rounds is 'first'", "set attribute-attacks = ''"),
+    ),
+    ({"offline-adversary": "whole"}, ("offline-adversary is 'whole'; allowed: 'split' or 'tuned' or 'full'",)),
+    ({"cuts": "conv2,conv2"}, ("cuts is 'conv2,conv2'", "each once")),
     ({"query-attacks": "DLG()"}, ("query-attacks: DLG() does not attack queries but one-step probes", "QueryInversion")),
     ({"query-attacks": "TokenDecoder()"}, ("TokenDecoder() does not attack queries but smashed data",)),
     # What belongs to others.
@@ -74,7 +95,7 @@ def test_what_cannot_work_is_refused_by_name(tmp_path: Path, changes: dict[str, 
 @pytest.mark.parametrize(
     "changes",
     [
-        {}, {"cut": "conv6"}, {"model": "resnet20", "cut": "block8"}, {"probe_targets": 3}, {"query_attacks": ""},
+        {}, {"cuts": "conv6,conv2"}, {"model": "resnet20", "cuts": "block8"}, {"probe_targets": 3}, {"query_attacks": ""},
         {"defenses": "DeltaAutoencoder(delta='max'); FeaturePCA(components=4) | FeatureNoise(std=0.1)"},
         {"defenses": "FeatureDP(clip=1.0, noise_multiplier=1.0); VisualMixer() | FeatureNoise(std=1.0); ImageNoise()"},
         {"query_attacks": "", "attack_rounds": "first"},
@@ -95,11 +116,11 @@ def state(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("held", "said"),
     [
-        ({"0.weight": torch.zeros(3)}, "is of another model: "),
+        ({"0.weight": torch.zeros(3)}, "holds 1 tensors, the model 28"),
         (state(**{"0.weight": torch.zeros(3)}), "0.weight has shape (3,), expected (16, 1, 3, 3)"),
         (state(**{"0.weight": torch.full((16, 1, 3, 3), torch.nan)}), "holds NaN or infinite values in 0.weight"),
-        ([1, 2], "it holds a list, not tensors by name"),
-        (None, "cannot be read"),
+        ([1, 2], "holds a list, not tensors by name"),
+        (None, "is no checkpoint"),
     ],
     ids=["others", "shape", "nan", "list", "text"],
 )
@@ -114,6 +135,23 @@ def test_a_file_of_other_weights_is_refused_before_anything_is_asked(tmp_path: P
         scenario("inference").check_data(settings, parse(""), DataCard(10, (1, 28, 28), (0.5,), (0.5,)))
     assert said in str(caught.value)
     assert str(file) in str(caught.value)
+
+
+def test_only_a_model_that_can_answer_has_one_round(tmp_path: Path) -> None:
+    """A file for other classes has no last layer for these, and more rounds train it."""
+    card, torch_file = DataCard(10, (1, 28, 28), (0.5,), (0.5,)), tmp_path / "model.pt"
+    torch.save(state(), torch_file)
+    settings = inference_experiment(tmp_path / "run", weights=str(torch_file), rounds=2)
+    with pytest.raises(ConfigError, match=r"^rounds is 2; allowed with weights .* as many classes as the data: 1"):
+        scenario("inference").check_data(settings, parse(""), card)
+    for changes, classes in (({"rounds": 1}, 10), ({}, 4), ({"rounds": 1}, 4)):
+        scenario("inference").check_data(replace(settings, **changes), parse(""), replace(card, num_classes=classes))
+
+
+def test_images_that_weights_cannot_take_are_refused_as_such(tmp_path: Path) -> None:
+    settings = inference_experiment(tmp_path / "run", normalisation="imagenet")
+    with pytest.raises(ConfigError, match="normalisation 'imagenet' is for images of 1 or 3 channels, not 2"):
+        scenario("inference").check_data(settings, parse(""), DataCard(10, (2, 28, 28), (0.5,) * 2, (0.5,) * 2))
 
 
 def test_images_that_the_model_cannot_take_are_refused_as_such(tmp_path: Path) -> None:
