@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from attacks.attributes.inference import AttributeInference
 from attacks.base import (
     Attack,
     AttackError,
+    Attributes,
     ClientUpdate,
     Knowledge,
     Labels,
@@ -29,6 +31,9 @@ from attacks.gradient.presets import (
 )
 from attacks.membership.loss_threshold import LossThreshold, Membership
 from attacks.membership.shadow_models import ShadowModels
+from attacks.queries.backward import BackwardReconstruction
+from attacks.queries.inverse_network import InverseNetwork
+from attacks.queries.query_inversion import QueryInversion
 from attacks.refinement.base import Refinement
 from attacks.refinement.encodings import EncodingInversion
 from attacks.refinement.policy_inversion import PolicyInversion
@@ -59,6 +64,9 @@ __all__ = [
     "AsUploaded",
     "Attack",
     "AttackError",
+    "AttributeInference",
+    "Attributes",
+    "BackwardReconstruction",
     "ClassGAN",
     "ClientUpdate",
     "EdgeUpdateInversion",
@@ -67,6 +75,7 @@ __all__ = [
     "FeatureInversion",
     "GradientInversion",
     "HermitianPairing",
+    "InverseNetwork",
     "InvertingGradients",
     "Jigsaw",
     "Knowledge",
@@ -81,6 +90,7 @@ __all__ = [
     "NoiseModelInversion",
     "Pix2Pix",
     "PolicyInversion",
+    "QueryInversion",
     "Reconstruction",
     "Refinement",
     "Representatives",

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
+from attacks.queries.sender import QuerySender
 from attacks.sender import Sender
 from defenses.base import Batch, Update, call_text
 from defenses.pipeline import Pipeline
@@ -121,6 +122,10 @@ class Knowledge:
         train: Trains a new model on a batch of auxiliary examples as a client would, defences included, and returns it in eval
             mode; the number is the seed of its weights and of its training.
         sender: In split learning, what makes smashed data of auxiliary images as a client would; else None.
+        query_sender: In edge-cloud inference, the same of features that are sent to be answered; else None.
+        sensitive: (N,) int64, a second attribute of each auxiliary example, from 0; None where the data have none.
+        adversary: Builds a network that classifies features (B, C', H', W') of queries: (architecture, number of values, seed) ->
+            network in train mode. Architectures are those of ``attacks.attributes.inference``; None where clients send no features.
     """
 
     auxiliary: Batch
@@ -129,6 +134,9 @@ class Knowledge:
     std: tuple[float, ...]
     train: Callable[[Batch, int], nn.Module]
     sender: Sender | None = None
+    query_sender: QuerySender | None = None
+    sensitive: Tensor | None = None
+    adversary: Callable[[str, int, int], nn.Module] | None = None
 
 
 @dataclass(frozen=True)
@@ -172,6 +180,26 @@ class Labels:
     classes: Tensor
     diagnostics: dict[str, float] = field(default_factory=dict)
     failure: str = ""
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """Guessed values of a sensitive attribute; row i is of image i.
+
+    Attributes:
+        logits: (B, K), the largest for the most probable of K values; NaN where the attack failed.
+        diagnostics: Numbers that say how the attack went.
+        failure: Why the attack failed, or "".
+    """
+
+    logits: Tensor
+    diagnostics: dict[str, float] = field(default_factory=dict)
+    failure: str = ""
+
+    @property
+    def values(self) -> Tensor:
+        """The most probable value of each image: (B,) int64; -1 where a logit is NaN."""
+        return self.logits.argmax(1).masked_fill(self.logits.isnan().any(1), -1)
 
 
 @dataclass(frozen=True)

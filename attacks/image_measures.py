@@ -12,6 +12,8 @@ from torch import Tensor
 
 SSIM_WINDOW = 11
 SSIM_SIGMA = 1.5
+MS_SSIM_WEIGHTS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
+"""Exponents of the scales, finest first."""
 
 
 def mse(guess: Tensor, truth: Tensor) -> Tensor:
@@ -40,16 +42,52 @@ def ssim(guess: Tensor, truth: Tensor, data_range: float = 1.0) -> Tensor:
     Eq. 13; equal to ``skimage.metrics.structural_similarity(gaussian_weights=True, use_sample_covariance=False)``.
     """
     _same_shape(guess, truth)
-    # Covariances are differences of nearly equal numbers, which single precision would lose on flat images.
+    similarity, _ = _similarity(guess.double(), truth.double(), data_range)
+    return similarity.mean(1).to(guess.dtype)
+
+
+def ms_ssim(guess: Tensor, truth: Tensor, data_range: float = 1.0) -> Tensor:
+    """Multi-scale structural similarity of each image, averaged over channels: (B,), in [0, 1].
+
+    The product over scales j = 1 to M of the contrast-structure term (2 cov_xy + C2) / (var_x + var_y + C2) to the power w_j, with
+    the whole SSIM in its place at the last scale; each scale halves the one before by means over 2 x 2 pixels. Terms below 0 count
+    as 0.
+
+    M is 5 from 176 pixels on, as published. Of smaller images only those scales are used at which the window of 11 pixels fits,
+    one at least, with their weights divided by their sum: 3 at 56 pixels. Such numbers are not comparable with those of 5 scales.
+
+    Source: Wang, Simoncelli, Bovik, "Multiscale structural similarity for image quality assessment", 2003, Eq. 7; the weights are
+    those of its section 3.2.
+    """
+    _same_shape(guess, truth)
     x, y = guess.double(), truth.double()
+    weights = x.new_tensor(MS_SSIM_WEIGHTS[: _scales(min(x.shape[-2:]))])
+    weights = weights / weights.sum()
+    product = x.new_ones(x.shape[:2])
+    for scale, weight in enumerate(weights, 1):
+        whole, structure = _similarity(x, y, data_range)
+        product = product * (whole if scale == len(weights) else structure).clamp_min(0) ** weight
+        if scale < len(weights):
+            x, y = F.avg_pool2d(x, 2), F.avg_pool2d(y, 2)
+    return product.mean(1).to(guess.dtype)
+
+
+def _scales(side: int) -> int:
+    """How many scales of an image with this shorter side hold a whole window; at least 1."""
+    return next((scales for scales in range(len(MS_SSIM_WEIGHTS), 1, -1) if side >> (scales - 1) >= SSIM_WINDOW), 1)
+
+
+def _similarity(x: Tensor, y: Tensor, data_range: float) -> tuple[Tensor, Tensor]:
+    """SSIM, and its term of contrast and structure, means over the pixels of each channel: (B, C) each."""
+    # Covariances are differences of nearly equal numbers, which single precision would lose on flat images.
     mean_x, mean_y = _window_mean(x), _window_mean(y)
     var_x = _window_mean(x * x) - mean_x.square()
     var_y = _window_mean(y * y) - mean_y.square()
     covariance = _window_mean(x * y) - mean_x * mean_y
     c1, c2 = (0.01 * data_range) ** 2, (0.03 * data_range) ** 2
-    similarity = (2 * mean_x * mean_y + c1) * (2 * covariance + c2)
-    similarity = similarity / ((mean_x.square() + mean_y.square() + c1) * (var_x + var_y + c2))
-    return similarity.flatten(1).mean(1).to(guess.dtype)
+    structure = (2 * covariance + c2) / (var_x + var_y + c2)
+    luminance = (2 * mean_x * mean_y + c1) / (mean_x.square() + mean_y.square() + c1)
+    return (luminance * structure).flatten(2).mean(2), structure.flatten(2).mean(2)
 
 
 def total_variation(images: Tensor) -> Tensor:

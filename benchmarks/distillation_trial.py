@@ -33,7 +33,7 @@ from defenses.base import Batch, Key, Loss, generator_for
 from defenses.spec import parse
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
-from strategies.outsourced.training import CentralTraining
+from strategies.central_training import CentralTraining
 
 STUDY = "vm_distillation"
 ROLES = ("teacher", "student", "auxiliary", "outsider")

@@ -42,6 +42,11 @@ class Auxiliary:
         targets = F.one_hot(part.labels[indices], num_classes).float()
         return Batch(to_float(part.images[indices]), targets)
 
+    def sensitive(self) -> Tensor | None:
+        """The sensitive attribute of each of ``examples``, (N,) int64; None where their data set has none."""
+        part, _, indices = self._part()
+        return None if part.sensitive is None else part.sensitive[indices]
+
     def size(self) -> int:
         """Bytes of the images that ``examples`` gives."""
         part, _, indices = self._part()

@@ -41,8 +41,8 @@ def other_images(data: LocalData, truth: Probed, target: int, wanted: int | None
         torch.randperm(data.num_train, generator=generator),
         data.num_train + torch.randperm(data.num_test, generator=generator),
     ]
-    # The server that holds the training images attacks test images.
-    order = torch.cat(parts[::-1] if data.task.plan.auxiliary_data == "private" else parts)
+    # Attacked are test images where they are what is sent, or where the server holds the training images.
+    order = torch.cat(parts[::-1] if (truth.positions >= data.num_train).all() else parts)
     order = order[~torch.isin(order, truth.positions)]
     known = {image.numpy().tobytes() for image in data.own_images(truth.positions)}
     found: list[Tensor] = []

@@ -21,8 +21,11 @@ from defenses.base import (
 from defenses.block_shuffle import BlockShuffle
 from defenses.blur import Blur, Downsample
 from defenses.clipping import Clip
+from defenses.delta_autoencoder import DeltaAutoencoder
 from defenses.dp_sgd import DPSGD
 from defenses.feature_noise import FeatureDP, FeatureNoise
+from defenses.feature_pca import FeaturePCA
+from defenses.fitting import FitContext, FittedDefense
 from defenses.instahide import InstaHide
 from defenses.noise import GaussianNoise, ImageNoise, LaplaceNoise
 from defenses.patch_shuffle import BatchShuffle, PatchShuffle
@@ -45,10 +48,14 @@ __all__ = [
     "Clip",
     "Defense",
     "DefenseError",
+    "DeltaAutoencoder",
     "Downsample",
     "EdgeTrainingDefense",
     "FeatureDP",
     "FeatureNoise",
+    "FeaturePCA",
+    "FitContext",
+    "FittedDefense",
     "GaussianNoise",
     "ImageNoise",
     "InputDefense",

@@ -229,16 +229,20 @@ class TrainingDefense(Defense):
 class SmashedDefense(Defense):
     """Protects what the client half of a split model sends; autograd passes through.
 
-    The client half embeds an image into N tokens, runs its transformer blocks on them and sends the result.
+    The client half embeds an image into N tokens, runs its transformer blocks on them and sends the result; or it is the front of
+    a convolutional network and sends maps (B, C, H, W). What comes before the blocks is of tokens alone. Defences that must
+    learn are ``defenses.fitting.FittedDefense``.
 
     Attributes:
         before_blocks: It acts on the embedded tokens, before the client's blocks, not on what these return.
         edge_blocks: Blocks that the client half must have under this defence; None leaves that to the experiment.
         raw_patches: Its tokens are the patches' pixels, without a learned embedding.
         widening: Length of a protected token over that of a token.
+        takes_maps: It also protects the feature maps (B, C, H, W) of a convolutional client half.
     """
 
     before_blocks: ClassVar[bool] = False
+    takes_maps: ClassVar[bool] = False
     edge_blocks: ClassVar[int | None] = None
     widening: ClassVar[int] = 1
 
@@ -255,7 +259,7 @@ class SmashedDefense(Defense):
         """
 
     def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
-        """Maps (B, N, D) tokens to protected tokens (B, N, widening * D)."""
+        """Maps (B, N, D) tokens to protected tokens (B, N, widening * D); with ``takes_maps`` also (B, C, H, W) to maps."""
         raise NotImplementedError
 
     def privacy(self, releases: int) -> dict[str, float]:

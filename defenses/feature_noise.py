@@ -36,6 +36,7 @@ class FeatureNoise(SmashedDefense):
         "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, VI (baseline GN)"
     )
     at_inference: ClassVar[bool] = True
+    takes_maps: ClassVar[bool] = True
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("FeatureAveraging",)
 
     def __post_init__(self) -> None:
@@ -50,7 +51,7 @@ class FeatureNoise(SmashedDefense):
 class FeatureDP(SmashedDefense):
     """Clips the smashed data of every example to an L2 norm of C and adds N(0, (z C)^2): the Gaussian mechanism.
 
-        h~ = h min(1, C / ||h||_2) + N(0, (z C)^2 I),    h: all N * D numbers of one example
+        h~ = h min(1, C / ||h||_2) + N(0, (z C)^2 I),    h: all numbers of one example
 
     Whoever sees h~ learns about the example at most what (epsilon, delta)-differential privacy allows, with epsilon from
     ``epsilon``. That covers one transmission of its features. Training sends an example once in every pass that reaches it, and
@@ -86,6 +87,7 @@ class FeatureDP(SmashedDefense):
         "Balle and Wang, Improving the Gaussian Mechanism, ICML 2018, Theorem 8; baseline DP of Yao et al., ICDM 2022, VI"
     )
     at_inference: ClassVar[bool] = True
+    takes_maps: ClassVar[bool] = True
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("FeatureAveraging",)
 
     def __post_init__(self) -> None:
@@ -125,9 +127,9 @@ class FeatureDP(SmashedDefense):
 
 
 def clip_examples(features: Tensor, clip: float) -> Tensor:
-    """Scales every example by min(1, C / ||h||_2), with one norm over all of its tokens: (B, N, D) -> (B, N, D)."""
+    """Scales every example by min(1, C / ||h||_2), with one norm over all of its numbers: (B, ...) -> (B, ...)."""
     # Half precision would overflow in the squares.
     exact = features if features.dtype == torch.float64 else features.float()
-    norms: Tensor = torch.linalg.vector_norm(exact, dim=(1, 2), keepdim=True)
+    norms: Tensor = torch.linalg.vector_norm(exact, dim=tuple(range(1, exact.dim())), keepdim=True)
     # A norm of zero is raised to C, not divided by.
     return (exact * (clip / norms.clamp(min=clip))).to(features.dtype)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from defenses.base import (
     UpdateDefense,
     generator_for,
 )
+from defenses.fitting import FitContext, FittedDefense, version_of
 
 T = TypeVar("T")
 
@@ -57,6 +58,12 @@ class Pipeline:
         tokens = [d for d in self.smashed_defenses if d.before_blocks]
         if len(tokens) > 1 and any(d.widening > 1 for d in tokens):
             raise DefenseError(f"{self}: {tokens[0]} and {tokens[1]} cannot follow each other; keep one")
+        maps = [d for d in self.smashed_defenses if isinstance(d, FittedDefense)]
+        if tokens and maps:
+            raise DefenseError(
+                f"{self}: {tokens[0]} works on a transformer's tokens (B, N, D), {maps[0]} on maps (B, C, H, W); "
+                "drop one of the two"
+            )
         optimizers = [d for d in self.defenses if isinstance(d, TrainingDefense) and d.replaces_optimizer]
         if len(optimizers) > 1:
             raise DefenseError(f"{self}: {optimizers[0]} and {optimizers[1]} both replace the optimizer; keep one")
@@ -169,8 +176,99 @@ class Pipeline:
         return _fold(self._smashed_stages(before_blocks=True), "protect_features", tokens, key)
 
     def protect_features(self, features: Tensor, key: Key) -> Tensor:
-        """Stages on smashed data that come after them: the last before the wire."""
-        return _fold(self._smashed_stages(before_blocks=False), "protect_features", features, key)
+        """Stages on smashed data that come after them, as the server half gets the result: ``encode_features``, then decoded."""
+        return self.decode_features(self.encode_features(features, key))
+
+    def encode_features(self, features: Tensor, key: Key) -> Tensor:
+        """The client's part of ``protect_features``: what travels.
+
+        A stage after a fitted one acts on that one's latent: ``DeltaAutoencoder() | FeatureNoise(std=0.1)`` adds noise to what the
+        encoder made. Without fitted stages this is all there is.
+
+        Raises:
+            DefenseError: When a stage must be fitted and is not.
+        """
+        for index, defense in self._smashed_stages(before_blocks=False):
+            if isinstance(defense, FittedDefense):
+                features = defense.encode(features)
+            else:
+                features = defense.protect_features(features, generator_for(*key, index))
+        return features
+
+    def decode_features(self, latent: Tensor) -> Tensor:
+        """The server's part: fitted stages decode, the last one first; without any, what came.
+
+        Raises:
+            DefenseError: When a stage must be fitted and is not.
+        """
+        for defense in reversed(self._fitted_stages):
+            latent = defense.decode(latent)
+        return latent
+
+    @property
+    def _fitted_stages(self) -> tuple[FittedDefense, ...]:
+        return tuple(d for d in self.defenses if isinstance(d, FittedDefense))
+
+    @property
+    def fitted(self) -> bool:
+        """Whether no stage is left to fit."""
+        return all(d.fitted for d in self._fitted_stages)
+
+    @property
+    def version(self) -> str:
+        """16 hexadecimal digits that tell the tensors of two fits apart; "" where nothing is fitted."""
+        return version_of(state) if (state := self.state()) else ""
+
+    def fit(self, context: FitContext, key: Key) -> Self:
+        """Fits the stages that learn, in order, each to what the earlier ones on smashed data let through.
+
+        Stages on images are the caller's: ``context.images`` have been through those that test images pass.
+
+        Raises:
+            DefenseError: When a stage cannot be fitted, with the reason.
+        """
+        stages = list(self.defenses)
+        for index, defense in self._stages(FittedDefense):
+            earlier = Pipeline(tuple(stages[:index]))
+            encode = _encoder(earlier, (*key, "fit", index))
+            behind = context.behind(encode, earlier.decode_features) if earlier.smashed_defenses else context
+            stages[index] = defense.fit(behind, generator_for(*key, index))
+        return type(self)(tuple(stages))
+
+    def state(self) -> dict[str, Tensor]:
+        """Tensors of all fitted stages, under "<number of the stage>.<name>"; see ``FittedDefense.state``."""
+        learned = [(i, d.state()) for i, d in self._stages(FittedDefense)]
+        return {f"{index}.{name}": tensor for index, tensors in learned for name, tensor in tensors.items()}
+
+    def with_state(self, state: Mapping[str, Tensor]) -> Self:
+        """The same chain with tensors that ``state`` gave; stages without any stay as they are.
+
+        Raises:
+            DefenseError: When a tensor belongs to no stage, or is not that of the stage's configuration.
+        """
+        stages, given = list(self.defenses), dict(state)
+        for index, defense in self._stages(FittedDefense):
+            own = {name: given.pop(name) for name in state if name.startswith(f"{index}.")}
+            if own:
+                stages[index] = defense.with_state({name.partition(".")[2]: t for name, t in own.items()})
+        if given:
+            raise DefenseError(f"{self}: tensors {sorted(given)} belong to no stage that is fitted")
+        return type(self)(tuple(stages))
+
+    def latent_shape(self, channels: int, height: int, width: int) -> tuple[int, ...]:
+        """Shape of what travels for one image with features (C, H, W); nothing need be fitted.
+
+        Raises:
+            DefenseError: When a stage cannot restore such features, with the reason.
+        """
+        shape: tuple[int, ...] = (channels, height, width)
+        for defense in self._fitted_stages:
+            if len(shape) != 3:
+                raise DefenseError(
+                    f"{self}: {defense} works on (C, H, W), and what reaches it is {shape}; write it first"
+                )
+            shape = defense.latent_shape(*shape)
+        return shape
 
     def token_order(self, num_images: int, num_tokens: int, key: Key) -> Tensor:
         """Where each token on the wire comes from: (B, N) int64, numbers of tokens 0 to B * N - 1 before all shuffles.
@@ -245,3 +343,9 @@ def _fold(stages: Iterable[tuple[int, Defense]], method: str, value: T, key: Key
     for index, defense in stages:
         value = getattr(defense, method)(value, generator_for(*key, index))
     return value
+
+
+def _encoder(pipeline: Pipeline, key: Key) -> Callable[[Tensor], Tensor]:
+    """``encode_features`` with fresh noise at every call, or a stage that learns from it would learn one draw by heart."""
+    passes = itertools.count()
+    return lambda features: pipeline.encode_features(features, (*key, next(passes)))

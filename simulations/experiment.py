@@ -122,14 +122,14 @@ class Experiment:
     auxiliary_limit: int = setting(0, "use at most so many of the server's examples; 0: all", **at_least(0))
     probe_targets: int = setting(
         4,
-        "observations of chosen images that the audit takes of each client: one-step updates, or batches of tokens or of an upload",
+        "observations of chosen images that the audit takes of each client: one-step updates, or batches of sent data",
         **at_least(1),
     )
     probe_images: int = setting(1, "attacked images in each of them", **at_least(1))
     labels: str = setting(
         "",
         "federated: unknown or known, whether clients publish the classes of probed images; split: server or client, who holds "
-        "them (a client sends them with its tokens); outsourced: uploaded; empty: the first of these",
+        "them (a client sends them with its tokens); outsourced: uploaded; inference: unknown; empty: the first of these",
     )
     attack_workers: int = setting(
         2, "attacks that run at the same time, beside training; 0: between rounds", **between(0, 1024)

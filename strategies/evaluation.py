@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from flwr.app import Message
 
@@ -15,35 +15,45 @@ REPORTED = tuple(f"test-{what}-{name}" for what in ("accuracy", "loss") for name
 """What ``clients.evaluation.evaluate`` gives beside the number of examples."""
 
 
-def fault_in_report(_: int, reply: Message) -> str:
-    """Why a client's evaluation cannot be one, or ""."""
-    found = values_of(reply, "metrics")
-    if set(found) != {*REPORTED, "num-examples"}:
-        return f"metrics: {', '.join(sorted(found))}; expected num-examples, {', '.join(REPORTED)}"
+def fault_in_report(_: int, reply: Message, shares: Sequence[str] = ()) -> str:
+    """Why a client's evaluation cannot be one, or "".
+
+    Args:
+        reply: The client's reply.
+        shares: Names of numbers from 0 to 1 that it reports besides.
+    """
+    found, names = values_of(reply, "metrics"), (*REPORTED, *shares)
+    if set(found) != {*names, "num-examples"}:
+        return f"metrics: {', '.join(sorted(found))}; expected num-examples, {', '.join(names)}"
     count = found["num-examples"]
     if not isinstance(count, int) or count < 1:
         return f"metrics: num-examples is {count!r}, expected a whole number from 1"
-    for name in REPORTED:
-        value, highest = found[name], 1.0 if "accuracy" in name else math.inf
+    for name in names:
+        value, highest = found[name], 1.0 if "accuracy" in name or name in shares else math.inf
         if not isinstance(value, int | float) or not math.isfinite(value) or not 0 <= value <= highest:
             return f"metrics: {name} is {value!r}, expected a number from 0" + (" to 1" if highest == 1 else "")
     return ""
 
 
-def record_reports(task: Task, replies: Mapping[int, Message], rows: Rows) -> dict[str, float]:
+def record_reports(
+    task: Task, replies: Mapping[int, Message], rows: Rows, shares: Sequence[str] = ()
+) -> dict[str, float]:
     """Means over the test examples of all clients, and a row for each; nothing of no reply.
 
     Args:
         task: Orders of the round.
         replies: Partition -> reply that ``fault_in_report`` lets pass.
         rows: Where the rows go.
+        shares: See ``fault_in_report``.
     """
     found = [values_of(reply, "metrics") for reply in replies.values()]
     total = sum(int(one["num-examples"]) for one in found)
     means = {
-        name: sum(float(one[name]) * int(one["num-examples"]) for one in found) / total for name in REPORTED if total
+        name: sum(float(one[name]) * int(one["num-examples"]) for one in found) / total
+        for name in (*REPORTED, *shares)
+        if total
     }
     for name in sorted(means):
-        metric, _, reference = name.rpartition("-")
+        metric, _, reference = name.rpartition("-") if name in REPORTED else (name, "", "")
         rows.row(task, metric=metric, reference=reference, value=means[name], n=total)
     return means

@@ -15,8 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attacks.base import Labels, Reconstruction
+from attacks.base import Attributes, Labels, Reconstruction
 from attacks.image_measures import gaussian, mse, psnr, smoothed, ssim
+from attacks.scoring.roc import Estimate, binomial_interval
 
 
 def optimal_assignment(guess: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
@@ -47,6 +48,7 @@ def score(guess: Any, truth: Tensor) -> dict[str, Any]:
     A ``Reconstruction`` against images (N, C, H, W) in [0, 1] gives per-image lists ``mse``, ``psnr``, ``ssim``: all three of the
     same pairs, those of ``optimal_assignment``, in the order of the guesses. ``Labels`` against classes (N,) give
     ``label-accuracy``: the size of the multiset intersection, divided by N (where guesses are paired, see ``label_hits``).
+    ``Attributes`` against values (N,) give the list ``attribute-accuracy`` (``attribute_hits``).
 
     Raises:
         TypeError: For any other guess.
@@ -111,6 +113,35 @@ def label_hits(guess: Labels, truth: Tensor) -> list[float]:
     if guess.classes.shape != truth.shape:
         raise ValueError(f"{len(guess.classes)} guessed classes for {len(truth)} examples")
     return (guess.classes.cpu() == truth.cpu()).float().tolist()
+
+
+@score.register
+def _(guess: Attributes, truth: Tensor) -> dict[str, Any]:
+    return {"attribute-accuracy": attribute_hits(guess, truth)}
+
+
+def attribute_hits(guess: Attributes, truth: Tensor) -> list[float]:
+    """1 for every image whose attribute was guessed, else 0, as where the attack failed.
+
+    Args:
+        guess: Of N images.
+        truth: (N,) int64, their values, in the same order.
+
+    Raises:
+        ValueError: When there are not as many guesses as images.
+    """
+    if guess.values.shape != truth.shape:
+        raise ValueError(f"{len(guess.values)} guessed attributes of {len(truth)} images")
+    return (guess.values.cpu() == truth.cpu()).float().tolist()
+
+
+def attribute_accuracy(guess: Attributes, truth: Tensor, confidence: float = 0.95) -> Estimate:
+    """The share of images whose attribute was guessed, with its Clopper-Pearson interval. Arguments as ``attribute_hits``.
+
+    On data that are balanced over the values, who has seen nothing is right once in K.
+    """
+    hits = attribute_hits(guess, truth)
+    return binomial_interval(round(sum(hits)), len(hits), confidence)
 
 
 def null_baselines(truth: Tensor, mean_image: Tensor) -> dict[str, Reconstruction]:

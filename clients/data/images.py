@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -96,6 +96,7 @@ class ImageData:
     Attributes:
         images: (N, C, H, W), uint8, C is 1 or 3; a tensor, or ``StoredImages`` where they would not fit into memory.
         labels: (N,), int64.
+        sensitive: (N,), int64: a second attribute of each image, which nobody should learn; None where the data set has none.
 
     Raises:
         DataError: When shapes or types do not fit together, or there are no images.
@@ -103,6 +104,7 @@ class ImageData:
 
     images: Images
     labels: Tensor
+    sensitive: Tensor | None = None
 
     def __post_init__(self) -> None:
         shape = tuple(self.images.shape)
@@ -110,6 +112,9 @@ class ImageData:
             raise DataError(f"images are {self.images.dtype} {shape}; expected uint8 (N, 1 or 3, H, W)")
         if self.labels.dtype != torch.int64 or tuple(self.labels.shape) != shape[:1]:
             raise DataError(f"labels are {self.labels.dtype} {tuple(self.labels.shape)}; expected int64 {shape[:1]}")
+        hidden = self.sensitive
+        if hidden is not None and (hidden.dtype != torch.int64 or tuple(hidden.shape) != shape[:1]):
+            raise DataError(f"sensitive labels are {hidden.dtype} {tuple(hidden.shape)}; expected int64 {shape[:1]}")
         if 0 in shape:
             raise DataError("there are no images")
 
@@ -122,8 +127,8 @@ def with_channels(part: ImageData, channels: int) -> ImageData:
     if part.images.shape[1] == channels:
         return part
     if isinstance(part.images, StoredImages):
-        return ImageData(part.images.mapped(lambda images: _in_channels(images, channels), channels), part.labels)
-    return ImageData(_in_channels(part.images[:], channels), part.labels)
+        return replace(part, images=part.images.mapped(lambda images: _in_channels(images, channels), channels))
+    return replace(part, images=_in_channels(part.images[:], channels))
 
 
 def _in_channels(images: Tensor, channels: int) -> Tensor:
@@ -146,6 +151,7 @@ class ImageDataset:
         class_names: One per class.
         mean: Per channel, of images in [0, 1], for the normalisation: constants that every client shares.
         std: Likewise.
+        sensitive_names: One per value of the sensitive attribute; empty where there is none.
     """
 
     name: str
@@ -155,6 +161,7 @@ class ImageDataset:
     class_names: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    sensitive_names: tuple[str, ...] = ()
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
@@ -171,11 +178,13 @@ class Part:
         labels: (N,).
         read: (indices, image size or 0) -> uint8 images (n, C, H, W).
         shape: (indices, image size or 0) -> (C, H, W) of those images, read from as few of them as will tell.
+        sensitive: (N,), a second attribute from 0, over whose combinations with the labels the part is balanced; or None.
     """
 
     labels: Labels
     read: Callable[[NDArray[np.intp], int], Tensor]
     shape: Callable[[NDArray[np.intp], int], tuple[int, int, int]]
+    sensitive: Labels | None = None
 
     def images(self, indices: NDArray[np.intp], size: int, memory: float) -> Images:
         """The images at ``indices``: in memory where their bytes are at most ``memory`` GiB, else read when they are asked for."""
@@ -195,6 +204,7 @@ class Source:
         class_names: One per class.
         mean: Per channel, or one value for all.
         std: Per channel, or one value for all.
+        sensitive_names: One per value of the sensitive attribute; empty where there is none.
     """
 
     train: Part
@@ -202,6 +212,7 @@ class Source:
     class_names: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    sensitive_names: tuple[str, ...] = ()
 
 
 def array_part(images: NDArray[np.uint8], labels: NDArray[np.integer]) -> Part:

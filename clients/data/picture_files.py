@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from clients.data.attributes import balanced
 from clients.data.decoding import decode
 from clients.data.images import DataError, Labels, Part, Source, resize
 
@@ -75,27 +77,47 @@ def celeba(root: Path, attribute: str) -> Source:
     Reads ``list_attr_celeba.txt``, ``list_eval_partition.txt`` and ``img_align_celeba/``, with the official training
     (0) and test (2) parts.
 
+    Args:
+        root: The folder of these.
+        attribute: One of the 40, or two with a comma between: the second is the sensitive one then, and each part holds equally
+            many pictures of the four combinations, as many as of the rarest, the first in the order of the list.
+
     Raises:
-        DataError: When a list is damaged, or the attribute is unknown (with those that exist).
+        DataError: When a list is damaged, an attribute is unknown (with those that exist), two are equal, there are more, or a
+            combination does not occur.
 
     Source: Liu et al. 2015, Deep Learning Face Attributes in the Wild.
     """
     lists = [root / "list_attr_celeba.txt", root / "list_eval_partition.txt"]
     _, header, *lines = [*_lines(lists[0]), "", ""]
-    attributes = header.split()
-    if attribute not in attributes:
-        raise DataError(f"CelebA has no attribute {attribute!r}; {lists[0]} has: {', '.join(attributes) or 'none'}")
-    column = 1 + attributes.index(attribute)
-    values = _columns(lists[0], lines, column, {"-1": 0, "1": 1})
+    values = [_attribute(lists[0], header.split(), lines, wanted) for wanted in _one_or_two(attribute)]
     sides = _columns(lists[1], _lines(lists[1]), 1, {"0": 0, "1": 1, "2": 2})
-    if values.keys() != sides.keys():
-        raise DataError(f"{lists[0]} and {lists[1]} list different pictures ({len(values)} and {len(sides)})")
+    if values[0].keys() != sides.keys():
+        raise DataError(f"{lists[0]} and {lists[1]} list different pictures ({len(values[0])} and {len(sides)})")
     parts = []
-    for side in (0, 2):
-        names = [name for name in values if sides[name] == side]
-        labels = np.array([values[name] for name in names], dtype=np.int64)
-        parts.append(picture_part([root / "img_align_celeba" / name for name in names], labels))
-    return Source(parts[0], parts[1], (f"not {attribute}", attribute), HALF, HALF)
+    for side, what in ((0, "training"), (2, "test")):
+        names = [name for name in sides if sides[name] == side]
+        labels = [np.array([value[name] for name in names], dtype=np.int64) for value in values]
+        rows = np.arange(len(names))
+        if len(labels) == 2:
+            rows = balanced(f"celeba:{attribute}, {what} part", labels[0], labels[1])
+        part = picture_part([root / "img_align_celeba" / names[row] for row in rows], labels[0][rows])
+        parts.append(part if len(labels) == 1 else replace(part, sensitive=labels[1][rows]))
+    titles = [(f"not {wanted}", wanted) for wanted in _one_or_two(attribute)]
+    return Source(parts[0], parts[1], titles[0], HALF, HALF, *titles[1:])
+
+
+def _one_or_two(attribute: str) -> list[str]:
+    names = attribute.split(",")
+    if len(names) > 2 or len(set(names)) != len(names):
+        raise DataError(f"celeba:{attribute}: expected an attribute, or two different ones with a comma between")
+    return names
+
+
+def _attribute(path: Path, attributes: Sequence[str], lines: Sequence[str], wanted: str) -> dict[str, int]:
+    if wanted not in attributes:
+        raise DataError(f"CelebA has no attribute {wanted!r}; {path} has: {', '.join(attributes) or 'none'}")
+    return _columns(path, lines, 1 + attributes.index(wanted), {"-1": 0, "1": 1})
 
 
 def _lines(path: Path) -> list[str]:

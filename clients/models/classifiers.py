@@ -43,12 +43,13 @@ def build_model(
     """A randomly initialised classifier (B, C, H, W) -> logits (B, num_classes), in train mode, on the CPU.
 
     Args:
-        name: ``cnn``, ``lenet``, ``convnet``, ``resnet20``, ``torchvision:NAME``, ``timm:NAME``, or a bare NAME, which is looked
-            up in torchvision first and then in timm. Nothing is ever downloaded.
+        name: ``cnn``, ``lenet``, ``convnet``, ``resnet20``, ``vgg_small``, ``efficientnet_lite0``, ``torchvision:NAME``,
+            ``timm:NAME``, or a bare NAME, which is looked up in torchvision first and then in timm. Nothing is ever downloaded.
         num_classes: Number of logits, at least 2.
         input_shape: (C, H, W) of one image; the first convolution is made for C channels.
         width: ``convnet``: channels of the first layer, 1 to 1024 (0: 64). ``resnet20``: factor on 16, 32 and 64
-            channels, 1 to 16 (0: 1). The other models have none and take 0 only.
+            channels, 1 to 16 (0: 1). ``vgg_small``: channels of the first layer, 1 to 512 (0: 16). The other models have
+            none and take 0 only.
         norm: "batch" or "group"; ``cnn`` and ``lenet`` have no normalisation layer.
         seed: The weights depend on it alone. The caller's random state is left as it was.
 
@@ -66,7 +67,7 @@ def build_model(
         torch.default_generator.manual_seed(seed)
         if name in _OWN:
             return _OWN[name](num_classes, (channels, height, side), width, _NORMS[norm])
-        library, short = _locate(name)
+        library, short = _locate(_LIBRARY_NAMES.get(name, name))
         if width:
             raise ModelError(f"width is {width}, but {library}:{short} comes in one width; leave it 0")
         model = build_library_model(library, short, num_classes, (channels, height, side))
@@ -80,6 +81,8 @@ def model_names() -> dict[str, str]:
         "lenet": "sigmoid network of three convolutions of DLG (Zhu et al. 2019), weights uniform in [-0.5, 0.5]",
         "convnet": "8 convolutions, width 64 (Geiping et al. 2020; ATS, Gao et al. 2021, section 5.1)",
         "resnet20": "CIFAR ResNet-20, width 1 (He et al. 2016); width 4 is the ResNet20-4 of ATS (Gao et al. 2021)",
+        "vgg_small": "6 convolutions in three stages of width 16, 32 and 64, after Simonyan and Zisserman 2015, for small images",
+        "efficientnet_lite0": "EfficientNet-Lite0 (timm:tf_efficientnet_lite0), whose ImageNet weights a package brings",
         "torchvision:NAME": "any torchvision classifier, such as torchvision:resnet18, without pretrained weights",
         "timm:NAME": "any timm classifier, such as timm:vit_tiny_patch16_224, without pretrained weights",
     }
@@ -215,12 +218,46 @@ def resnet20(
     return model
 
 
+def vgg_small(
+    num_classes: int, input_shape: tuple[int, int, int], width: int = 0, norm: Norm = group_norm
+) -> nn.Sequential:
+    """VGG's pattern for small images: three stages of two 3x3 convolutions of w, 2w and 4w channels, each ending in 2x2 pooling.
+
+    Each convolution is followed by a normalisation and a ReLU. Two linear layers on top, with 8w values and a ReLU between, see
+    4w(H // 8)(W // 8) features. Convolutions are drawn normal with variance 2 / fan-out, biases are 0.
+
+    Source: Simonyan and Zisserman 2015, Very Deep Convolutional Networks, section 2.1. The size, the normalisation (as in
+    torchvision's vgg16_bn) and the smaller linear layers are ours.
+    """
+    channels, height, side = input_shape
+    width = _checked_width("vgg_small", width or 16, 512)
+    if min(height, side) < 8:
+        raise ImageSizeError(
+            f"vgg_small halves images three times, so images of {height}x{side} vanish; the smallest size that fits is 8x8"
+        )
+    layers: list[nn.Module] = []
+    for into, out in _pairs(channels, width, 2 * width, 4 * width):
+        for first in (into, out):
+            layers += [nn.Conv2d(first, out, 3, padding=1), norm(out), nn.ReLU()]
+        layers.append(nn.MaxPool2d(2))
+    positions = (height // 8) * (side // 8)
+    layers += [nn.Flatten(), nn.Linear(4 * width * positions, 8 * width), nn.ReLU(), nn.Linear(8 * width, num_classes)]
+    for layer in layers:
+        if isinstance(layer, nn.Conv2d) and layer.bias is not None:
+            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+            nn.init.zeros_(layer.bias)
+    return nn.Sequential(*layers)
+
+
 _OWN: dict[str, Callable[[int, tuple[int, int, int], int, Norm], nn.Module]] = {
     "cnn": cnn,
     "lenet": lenet,
     "convnet": convnet,
     "resnet20": resnet20,
+    "vgg_small": vgg_small,
 }
+_LIBRARY_NAMES = {"efficientnet_lite0": "timm:tf_efficientnet_lite0"}
+"""Short names of networks of a library. timm's own ``efficientnet_lite0`` pads otherwise: the packaged weights are not for it."""
 
 
 def _pairs(*channels: int) -> list[tuple[int, int]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from clients.data.card import DataCard
@@ -135,6 +137,14 @@ class Scenario(ABC, Generic[E]):
     def needs_whole_share(self, experiment: E) -> str:
         """The setting because of which all images of a client are needed at once, such as "update-attacks"; "" for none."""
         return ""
+
+
+def leave_cores_to_attacks(attack_workers: int) -> None:
+    """Lets this process compute on no more threads than there are cores that no attack may need, at least one.
+
+    A server that trains does so beside the attacks, and threads that wait for a core spin.
+    """
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) - attack_workers))
 
 
 @functools.cache

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from attacks.sender import smash
@@ -25,7 +23,7 @@ from simulations.checkpoints import Checkpoint
 from simulations.errors import ConfigError, require_known
 from simulations.experiment import Experiment
 from simulations.known_clients import KnownClients
-from simulations.scenarios.base import LARGEST_MESSAGE, Rounds, Scenario
+from simulations.scenarios.base import LARGEST_MESSAGE, Rounds, Scenario, leave_cores_to_attacks
 from simulations.settings import SHARE, at_least, one_of, setting
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
@@ -180,8 +178,7 @@ class Split(Scenario[SplitExperiment]):
         self, experiment: SplitExperiment, plan: Plan, auditor: Auditor, clients: KnownClients, label: str
     ) -> Rounds:
         """SplitFed by a curious server."""
-        # The server half trains beside the attacks. Threads that wait for a core spin, so they must not be more than there are.
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) - experiment.attack_workers))
+        leave_cores_to_attacks(experiment.attack_workers)
         strategy = SplitFed(
             plan=split_plan(plan),
             auditor=auditor,

@@ -24,7 +24,7 @@ from simulations.search.gradients import ExampleGradients
 from simulations.search.pictures import accuracy_batches, score_positions, semi_positions
 from simulations.search.scores import accuracy_score, privacy_score, similarity_curves
 from simulations.search.settings import Search
-from strategies.outsourced.training import DivergedError, train_alone
+from strategies.central_training import DivergedError, train_alone
 
 MOST_KEPT = 1 << 29
 """Bytes of the gradients at the noise that are kept for all policies; a larger model's are made again for each."""

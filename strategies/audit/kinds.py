@@ -7,11 +7,13 @@ by entry points of the group "fedveil.observations".
 from __future__ import annotations
 
 import functools
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
+import numpy as np
 from torch import Tensor, nn
 
 from attacks.base import Attack, AttackError, Knowledge
@@ -211,6 +213,15 @@ def kind_of(name: str) -> Kind:
 def part_of(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The tensors whose names begin with a prefix, without it."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """What tells sets of tensors apart: 32 hexadecimal digits of their names and values."""
+    found = hashlib.blake2b(digest_size=16)
+    for name in sorted(tensors):
+        found.update(name.encode())
+        found.update(np.ascontiguousarray(tensors[name].cpu().numpy()).tobytes())
+    return found.hexdigest()
 
 
 def _untrainable(plural: str, _: Batch, __: int) -> nn.Module:

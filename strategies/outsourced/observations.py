@@ -17,7 +17,7 @@ from attacks.uploads.base import TrainedModel, UploadedImages
 from clients.task import Plan, whole_model_plan
 from defenses.base import Batch
 from strategies.audit.kinds import Kind, Observed, Seen
-from strategies.outsourced.training import train_alone
+from strategies.central_training import train_alone
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What split learning costs the client, how many orders its shuffles leave open, and what budget its noise has spent."""
+"""What split learning costs the client, and how many orders its shuffles leave open."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from attacks.sender import smash
 from clients.models.halves import RawPatches
 from clients.split.plan import SplitPlan
 from clients.step_cost import StepCost, measure_step
-from clients.task import Task
 from defenses.base import generator_for
 from strategies.guard import Rows
 
@@ -59,21 +58,3 @@ def _measure(plan: SplitPlan, images: int) -> StepCost:
         return features.sum() + sum(defense.losses(network, features, patches))
 
     return measure_step(step, modules, trained=plan.trains_edge)
-
-
-def record_privacy(task: Task, rows: Rows, releases: int, with_audits: int) -> None:
-    """Rows "epsilon", "epsilon-with-probes" and "delta" of clipped and noised smashed data.
-
-    Args:
-        task: Orders of the round.
-        rows: Where the rows go.
-        releases: How often training and evaluation have sent the example that they sent most often, of training or test images.
-        with_audits: The same with audit batches, which are transmissions that only an audit asks for.
-    """
-    for defense in task.plan.defenses().smashed_defenses:
-        if spent := defense.privacy(releases):
-            rows.row(task, metric="epsilon", value=spent["epsilon"], worst=spent["epsilon"])
-            if with_audits > releases:
-                asked = defense.privacy(with_audits)["epsilon"]
-                rows.row(task, metric="epsilon-with-probes", value=asked, worst=asked)
-            rows.row(task, metric="delta", value=spent["delta"], worst=spent["delta"])

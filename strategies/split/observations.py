@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import numpy as np
 from torch import Tensor
 
 from attacks.base import Attack
@@ -19,7 +17,7 @@ from clients.models.halves import EdgeHalf, ServerHalf
 from clients.split.plan import split_plan
 from clients.task import load_weights
 from defenses.base import Update
-from strategies.audit.kinds import Kind, Observed, Seen, part_of
+from strategies.audit.kinds import Kind, Observed, Seen, digest, part_of
 
 EDGE, SERVER = "edge/", "server/"
 """Prefixes of the weights of a split model's halves."""
@@ -90,10 +88,7 @@ class Smashed(Kind):
         """A trained client half; a frozen one is the same in every round."""
         if not split_plan(observed.task.plan).trains_edge:
             return ""
-        digest, edge = hashlib.blake2b(digest_size=16), part_of(observed.weights, EDGE)
-        for name in sorted(edge):
-            digest.update(np.ascontiguousarray(edge[name].cpu().numpy()).tobytes())
-        return digest.hexdigest()
+        return digest(part_of(observed.weights, EDGE))
 
     def sender(self, observed: Observed) -> Sender | None:
         """The clients' sending side with the weights of this round, as the server can run it."""

@@ -33,8 +33,8 @@ from strategies.audit.auditor import Auditor
 from strategies.audit.score_rows import mean_and_interval
 from strategies.exchange import Posted
 from strategies.guard import fault, require_enough
+from strategies.smashed_privacy import record_privacy
 from strategies.split.audit import SplitAudit
-from strategies.split.costs import record_privacy
 from strategies.split.evaluation import evaluate
 from strategies.split.exchange import Tally, numbered
 from strategies.split.observations import EDGE, SERVER

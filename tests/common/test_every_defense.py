@@ -8,7 +8,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -23,6 +24,8 @@ from defenses import (
     Defense,
     DefenseError,
     EdgeTrainingDefense,
+    FitContext,
+    FittedDefense,
     InputDefense,
     Pipeline,
     SmashedDefense,
@@ -70,15 +73,16 @@ def other_values(default: Any) -> list[Any]:
 
 
 def changed(cls: Callable[..., Any], name: str, default: Any) -> Any:
-    """An instance whose field ``name`` differs from its default."""
+    """An instance whose field ``name`` differs from what it is by default, or in a quick fit."""
+    quick: dict[str, Any] = getattr(cls, "quick", {})
     candidates = other_values(default)
     if isinstance(default, str):
         with pytest.raises(ValueError) as refusal:  # noqa: PT011 (the message says which texts are allowed)
-            cls(**{name: "no such text"})
+            cls(**quick | {name: "no such text"})
         candidates = re.findall(r"[\w-]+", str(refusal.value).split("allowed:")[1])
     for value in candidates:
         try:
-            instance = cls(**{name: value})
+            instance = cls(**quick | {name: value})
         except ValueError:
             continue
         if getattr(instance, name) == value != default:
@@ -87,11 +91,12 @@ def changed(cls: Callable[..., Any], name: str, default: Any) -> Any:
 
 
 def instances() -> list[Any]:
-    """Every class with its defaults, and with each field changed."""
+    """Every class with its defaults, or as it is quick to fit, and with each field changed."""
     found = []
     for cls in CLASSES.values():
-        found.append(cls())
-        found += [changed(cls, f.name, f.default) for f in fields(cls) if f.init]  # type: ignore[arg-type]
+        first = cls(**getattr(cls, "quick", {}))
+        found.append(first)
+        found += [changed(cls, f.name, getattr(first, f.name)) for f in fields(cls) if f.init]  # type: ignore[arg-type]
     return found
 
 
@@ -123,6 +128,35 @@ def an_update(scale: float = 1.0, dtype: torch.dtype = torch.float32) -> Update:
 def some_tokens(count: int = 4, dtype: torch.dtype = torch.float32) -> Tensor:
     """Tokens of a 4 x 4 grid, each of which could be a 4 x 4 patch of two planes."""
     return torch.randn(count, 16, 32, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+
+def some_smashed(defense: SmashedDefense, count: int = 4, dtype: torch.dtype = torch.float32) -> Tensor:
+    """What a client half sends under such a defence: tokens (B, N, D), or maps (B, C, H, W) where it was fitted to a network's."""
+    if not isinstance(defense, FittedDefense):
+        return some_tokens(count, dtype)
+    return torch.randn(count, 8, 8, 8, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+
+@cache
+def a_context() -> FitContext:
+    """A small network cut behind its first layer, an adversary, and 24 public images."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        client = nn.Sequential(
+            nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True)
+        ).train()
+        server, adversary = (
+            nn.Sequential(nn.Conv2d(8, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 6 * 6, classes))
+            for classes in (3, 2)
+        )
+    images = torch.randn(24, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+    return FitContext(client, server, adversary.eval(), images, torch.arange(24) % 3, torch.tensor([-2.0, -2.1, -1.8]))
+
+
+@cache
+def ready(defense: Any) -> Any:
+    """The defence as it can be used: fitted, where it must learn."""
+    return defense.fit(a_context(), generator_for("fit")) if isinstance(defense, FittedDefense) else defense
 
 
 def a_training(count: int = 12, state: dict[str, Any] | None = None) -> Training:
@@ -161,7 +195,7 @@ def outcome(defense: Defense, generator: torch.Generator) -> dict[str, Tensor]:
     if isinstance(defense, UpdateDefense):
         return defense.protect_update(an_update(), generator)
     if isinstance(defense, SmashedDefense):
-        return {"features": defense.protect_features(some_tokens(), generator)}
+        return {"features": ready(defense).protect_features(some_smashed(defense), generator)}
     if isinstance(defense, EdgeTrainingDefense):
         network = defense.build_network(16, 32, 48, generator)
         return dict(network.state_dict()) | {"gradient": gradients(defense, network, 1)["features"]}
@@ -265,7 +299,8 @@ def test_results_stay_on_the_device_and_do_not_depend_on_it(defense: Any):
         update = {name: tensor.cuda() for name, tensor in an_update().items()}
         on_gpu = defense.protect_update(update, generator_for(0))
     elif isinstance(defense, SmashedDefense):
-        on_gpu = {"features": defense.protect_features(some_tokens().cuda(), generator_for(0))}
+        with torch.backends.cudnn.flags(allow_tf32=False):  # which keeps ten bits of a convolution's mantissas
+            on_gpu = {"features": ready(defense).protect_features(some_smashed(defense).cuda(), generator_for(0))}
     else:
         pytest.skip("training is covered where a model runs")
     assert all(tensor.is_cuda for tensor in on_gpu.values())
@@ -364,16 +399,16 @@ def test_integer_counters_are_refused(defense: UpdateDefense):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("count", [4, 1, 0])
 def test_features_keep_shape_and_let_gradients_through(defense: SmashedDefense, count: int, dtype: torch.dtype):
-    features = some_tokens(count, dtype).requires_grad_()
+    features = some_smashed(defense, count, dtype).requires_grad_()
     kept = features.detach().clone()
     try:
-        defense.check_batch(*features.shape)
+        defense.check_batch(*features.shape[:3])
     except DefenseError as refusal:
         with pytest.raises(DefenseError, match=re.escape(str(refusal))):
             defense.protect_features(features, generator_for(0))
         return
-    protected = defense.protect_features(features, generator_for(0))
-    assert protected.shape == (count, 16, defense.widening * 32)
+    protected = ready(defense).protect_features(features, generator_for(0))
+    assert protected.shape == (*kept.shape[:-1], defense.widening * kept.shape[-1])
     assert (protected.dtype, protected.device) == (features.dtype, features.device)
     assert torch.equal(features, kept)
     (gradient,) = torch.autograd.grad((protected**2).sum(), features)
@@ -388,8 +423,8 @@ def test_no_smashed_defence_refuses_an_ordinary_batch(defense: SmashedDefense):
 
 @of_kind(SmashedDefense)
 def test_features_of_zero_stay_finite_and_so_do_their_gradients(defense: SmashedDefense):
-    features = torch.zeros(4, 16, 32, requires_grad=True)
-    protected = defense.protect_features(features, generator_for(0))
+    features = torch.zeros_like(some_smashed(defense)).requires_grad_()
+    protected = ready(defense).protect_features(features, generator_for(0))
     (gradient,) = torch.autograd.grad(protected.sum(), features)
     assert torch.isfinite(protected).all()
     assert torch.isfinite(gradient).all()
@@ -406,11 +441,93 @@ def test_an_order_names_every_token_once(defense: SmashedDefense):
 
 @of_kind(SmashedDefense)
 def test_smashed_data_depend_on_other_images_only_where_the_class_says_so(defense: SmashedDefense):
-    changed_first = some_tokens()
+    changed_first = some_smashed(defense)
     changed_first[0] *= -2
-    first, second = (defense.protect_features(t, generator_for(0)) for t in (some_tokens(), changed_first))
+    sent = (some_smashed(defense), changed_first)
+    first, second = (ready(defense).protect_features(features, generator_for(0)) for features in sent)
     assert not torch.equal(first[0], second[0])
     assert torch.equal(first[1:], second[1:]) == (not defense.mixes_examples)
+
+
+# ---- smashed data, by a defence that must be fitted
+
+
+def context_bits() -> dict[str, Tensor]:
+    """Everything of the context that a fit must leave alone."""
+    context = a_context()
+    assert context.adversary is not None
+    halves = nn.ModuleList([context.client, context.server, context.adversary])
+    modes = torch.tensor([layer.training for layer in halves.modules()])
+    wanted = torch.tensor([weight.requires_grad for weight in halves.parameters()])
+    assert all(weight.grad is None for weight in halves.parameters())
+    kept = {**halves.state_dict(), "images": context.images, "modes": modes, "wanted": wanted}
+    return {name: tensor.clone() for name, tensor in kept.items()}
+
+
+@of_kind(FittedDefense)
+def test_unfitted_it_refuses_to_protect(defense: FittedDefense):
+    assert (defense.fitted, defense.version, defense.state()) == (False, "", {})
+    for use in (defense.encode, defense.decode, lambda features: defense.protect_features(features, generator_for(0))):
+        with pytest.raises(DefenseError, match=re.escape(f"{defense!r} is not fitted")):
+            use(some_smashed(defense))
+
+
+@of_kind(FittedDefense)
+def test_a_fit_gives_a_new_object_with_the_same_text_and_leaves_the_context_alone(defense: FittedDefense):
+    before = context_bits()
+    fitted = defense.fit(a_context(), generator_for("fit"))
+    assert same(before, context_bits())
+    assert not defense.fitted
+    assert fitted.fitted
+    assert repr(fitted) == repr(defense)
+    assert parse(repr(fitted)) == Pipeline((fitted,))
+    assert fitted.version == ready(defense).version
+
+
+@of_kind(FittedDefense)
+def test_its_tensors_survive_pickling_and_export(defense: FittedDefense):
+    fitted = ready(defense)
+    wanted = outcome(defense, generator_for(0))["features"]
+    for copied in (pickle.loads(pickle.dumps(fitted)), defense.with_state(fitted.state())):
+        assert copied.version == fitted.version != ""
+        assert torch.equal(copied.protect_features(some_smashed(defense), generator_for(0)), wanted)
+    fitted.state()["shape"].zero_()
+    assert torch.equal(ready(defense).protect_features(some_smashed(defense), generator_for(0)), wanted)
+
+
+@of_kind(FittedDefense)
+def test_other_settings_have_no_tensors(defense: FittedDefense):
+    assert not replace(ready(defense)).fitted  # type: ignore[type-var]
+
+
+@of_kind(FittedDefense)
+def test_what_travels_is_the_latent_and_its_bytes_are_known_before_the_fit(defense: FittedDefense):
+    fitted, features = ready(defense), some_smashed(defense)
+    latent = fitted.encode(features)
+    assert latent.shape[1:] == defense.latent_shape(8, 8, 8)
+    assert latent.nbytes == len(features) * defense.latent_bytes(8, 8, 8)
+    assert torch.equal(fitted.decode(latent), fitted.protect_features(features, generator_for(0)))
+
+
+@of_kind(FittedDefense)
+def test_features_of_another_split_are_refused(defense: FittedDefense):
+    with pytest.raises(DefenseError, match=re.escape("features of shape (2, 8, 8, 6); allowed, as in its fit")):
+        ready(defense).encode(torch.zeros(2, 8, 8, 6))
+    with pytest.raises(DefenseError, match=re.escape("a latent of shape (2, 1); allowed, as in its fit")):
+        ready(defense).decode(torch.zeros(2, 1))
+
+
+@of_kind(FittedDefense)
+def test_tensors_of_something_else_are_refused_by_name(defense: FittedDefense):
+    state = ready(defense).state()
+    name = next(name for name, tensor in state.items() if tensor.is_floating_point() and tensor.dim() > 0)
+    without = {other: tensor for other, tensor in state.items() if other != name}
+    for wrong in (without, state | {name: state[name][..., :-1]}, state | {name: state[name] * float("nan")}):
+        with pytest.raises(DefenseError, match=re.escape(name)):
+            defense.with_state(wrong)
+    for shape in (torch.tensor([8, 8, 0]), torch.tensor([8.0, 8, 8]), torch.tensor([8, 8])):
+        with pytest.raises(DefenseError, match="'shape'"):
+            defense.with_state(state | {"shape": shape})
 
 
 # ---- training
@@ -456,7 +573,8 @@ def test_at_its_limit_it_is_the_identity(text: str):
         batch = a_batch()
         assert torch.equal(defense.protect_batch(batch, generator_for(0)).images, batch.images)
     elif isinstance(defense, SmashedDefense):
-        assert torch.equal(defense.protect_features(some_tokens(), generator_for(0)), some_tokens())
+        features = some_smashed(defense)
+        assert torch.equal(ready(defense).protect_features(features, generator_for(0)), features)
     elif isinstance(defense, EdgeTrainingDefense):
         assert not outcome(defense, generator_for(0))["gradient"].any()
     else:

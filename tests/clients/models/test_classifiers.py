@@ -19,7 +19,7 @@ from clients.models.library import group_norm
 
 Shape = tuple[int, int, int]
 SHAPES: list[Shape] = [(1, 28, 28), (3, 32, 32), (3, 31, 45)]
-SMALL = [("cnn", {}), ("lenet", {}), ("convnet", {"width": 4}), ("resnet20", {})]
+SMALL = [("cnn", {}), ("lenet", {}), ("convnet", {"width": 4}), ("resnet20", {}), ("vgg_small", {"width": 4})]
 
 
 def count(model: nn.Module) -> int:
@@ -32,7 +32,7 @@ def build(name: str, shape: Shape = (3, 32, 32), **changes: object) -> nn.Module
 
 @pytest.mark.parametrize(("norm", "shape"), [*(("group", shape) for shape in SHAPES), ("batch", (3, 31, 45))])
 @pytest.mark.parametrize(
-    "name", ["cnn", "lenet", "convnet", "resnet20", "torchvision:resnet18", "timm:test_efficientnet"]
+    "name", ["cnn", "lenet", "convnet", "resnet20", "vgg_small", "torchvision:resnet18", "timm:test_efficientnet"]
 )
 def test_every_model_maps_images_of_any_shape_to_logits(name: str, norm: str, shape: Shape) -> None:
     model = build(name, shape, norm=norm, num_classes=7)
@@ -112,7 +112,21 @@ def test_convnet_has_eight_convolutions_and_36w_features() -> None:
         assert [module.in_features for module in model.modules() if isinstance(module, nn.Linear)] == [36 * w]
 
 
-@pytest.mark.parametrize("name", ["lenet", "resnet20", "torchvision:resnet18", "timm:test_vit"])
+def test_vgg_small_has_six_convolutions_in_three_stages() -> None:
+    model = build("vgg_small", (1, 56, 64), width=3)
+    assert [module.out_channels for module in model.modules() if isinstance(module, nn.Conv2d)] == [3, 3, 6, 6, 12, 12]
+    assert [module.in_features for module in model.modules() if isinstance(module, nn.Linear)] == [12 * 7 * 8, 24]
+
+
+def test_efficientnet_lite0_is_timms_port_that_pads_as_tensorflow_does() -> None:
+    short, whole = (
+        build(name, (3, 32, 32), seed=2).eval() for name in ("efficientnet_lite0", "timm:tf_efficientnet_lite0")
+    )
+    images = torch.rand(2, 3, 32, 32)
+    assert torch.equal(short(images), whole(images))
+
+
+@pytest.mark.parametrize("name", ["lenet", "resnet20", "vgg_small", "torchvision:resnet18", "timm:test_vit"])
 def test_weights_depend_on_the_seed_alone(name: str) -> None:
     random.seed(1), np.random.seed(1), torch.manual_seed(1)
     first = build(name, seed=3).state_dict()
@@ -254,7 +268,8 @@ def test_images_of_one_channel_enter_library_models_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "side", "fits"), [("convnet", 8, 9), ("squeezenet1_1", 12, 17), ("timm:test_vit", 28, 32)]
+    ("name", "side", "fits"),
+    [("convnet", 8, 9), ("vgg_small", 7, 8), ("squeezenet1_1", 12, 17), ("timm:test_vit", 28, 32)],
 )
 def test_a_size_that_does_not_fit_is_answered_with_the_next_that_does(name: str, side: int, fits: int) -> None:
     with pytest.raises(ModelError, match=f"{fits}x{fits}"):
@@ -293,6 +308,6 @@ def test_what_cannot_be_built_is_refused_with_a_reason(changes: dict[str, object
 
 def test_listed_names_exist() -> None:
     own = [name for name in model_names() if ":" not in name]
-    assert own == ["cnn", "lenet", "convnet", "resnet20"]
+    assert own == ["cnn", "lenet", "convnet", "resnet20", "vgg_small", "efficientnet_lite0"]
     for name in own:
         build(name)

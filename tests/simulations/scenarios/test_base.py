@@ -33,12 +33,14 @@ def read_anew() -> Iterator[None]:
 
 
 def test_every_scenario_has_a_client_side() -> None:
-    assert list(scenarios()) == list(client_sides()) == ["federated", "outsourced", "split"]
+    assert list(scenarios()) == list(client_sides()) == ["federated", "inference", "outsourced", "split"]
     assert all(name == one.name for name, one in scenarios().items())
 
 
 def test_a_scenario_of_another_package_is_one_like_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"scenario is 'mine'; allowed: 'federated' or 'outsourced' or 'split'$"):
+    with pytest.raises(
+        ConfigError, match=r"scenario is 'mine'; allowed: 'federated' or 'inference' or 'outsourced' or 'split'$"
+    ):
         scenario("mine")
     scenarios.cache_clear()
     offer(monkeypatch, tmp_path, GROUP, MINE)
@@ -56,7 +58,8 @@ def test_a_scenario_of_another_package_is_one_like_the_others(tmp_path: Path, mo
     with pytest.raises(ConfigError, match="train-edge is True; it is a setting of split, and scenario is 'mine'"):
         Experiment.from_mapping({**settings, "train-edge": True})
     with pytest.raises(
-        ConfigError, match=r"scenario is 'mime'; allowed: 'federated' or 'outsourced' or 'split' or 'mine'$"
+        ConfigError,
+        match=r"scenario is 'mime'; allowed: 'federated' or 'inference' or 'outsourced' or 'split' or 'mine'$",
     ):
         Experiment.from_mapping({**settings, "scenario": "mime"})
 

@@ -1,4 +1,4 @@
-"""The server's training on what clients uploaded, as it would train on images of its own."""
+"""A server's training of a whole model, on what clients uploaded or on images of its own."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class DivergedError(RuntimeError):
 
 
 class CentralTraining:
-    """One model, trained on all uploads together, round by round.
+    """One model, trained on a set of examples, round by round.
 
     Args:
         plan: What the run fixes.
-        examples: The uploads: images as they came, and class probabilities.
+        examples: Images in [0, 1], such as uploads as they came, and class probabilities.
         key: Where the orders of the examples start.
     """
 

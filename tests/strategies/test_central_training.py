@@ -18,8 +18,8 @@ from clients.local_data import local_batch
 from clients.outsourced.plan import OutsourcedPlan
 from defenses.base import Batch
 from defenses.pipeline import Pipeline
-from strategies.outsourced import training as module
-from strategies.outsourced.training import CentralTraining, DivergedError, train_alone
+from strategies import central_training as module
+from strategies.central_training import CentralTraining, DivergedError, train_alone
 
 PLAN = OutsourcedPlan(
     scenario="outsourced",

@@ -1,0 +1,1 @@
+"""What else the server learns about a person: attributes that the task does not ask for."""

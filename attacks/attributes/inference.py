@@ -1,0 +1,164 @@
+"""Inference of a second attribute from the features of a query: the forward attack of delta protection."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attacks.base import AttackError, Attributes, Knowledge
+from attacks.queries.base import Query, QueryAttack
+from attacks.queries.training import (
+    RETRAINED,
+    TRAININGS,
+    features_of,
+    in_batches,
+    query_sender_of,
+    split_rows,
+    train_network,
+)
+from defenses.checks import is_number, is_whole, require
+
+ARCHITECTURES = ("split", "tuned", "full")
+"""The server half's architecture with new weights; the same, starting from the server half's own weights except for its last layer;
+a whole network that takes the features as its image."""
+
+
+@dataclass(frozen=True)
+class LearnedAdversary:
+    """What ``AttributeInference.fit`` keeps.
+
+    Attributes:
+        network: Features (B, C', H', W') -> logits (B, K); in eval mode, on the CPU.
+        shape: (C', H', W').
+        diagnostics: See ``AttributeInference``.
+    """
+
+    network: nn.Module
+    shape: tuple[int, ...]
+    diagnostics: dict[str, float]
+
+
+@dataclass(frozen=True, repr=False)
+class AttributeInference(QueryAttack[Attributes]):
+    """A classifier of the sensitive attribute, trained on features of auxiliary images whose attribute the server knows.
+
+    The "static" adversary of the paper is trained on unprotected features and meets protected ones only when it attacks. It says
+    how well a defence hides the attribute from somebody who does not know of it. The server does: "retrained" learns from features
+    that the clients' own algorithm has protected, drawn afresh at every step, and is what a defence has to be judged by.
+
+    One auxiliary example in eight is held out. Diagnostics: ``holdout_accuracy`` on features of the kind that it was trained on,
+    and ``holdout_majority``, that of answering with the most frequent value. Where the first is not above the second, the network
+    learned nothing and is no evidence about the defence.
+
+    Attributes:
+        architecture: One of ``ARCHITECTURES``.
+        training: "static" or "retrained".
+        iterations: Steps of Adam; the learning rate falls to zero along a half cosine. The paper trains for 100 to 250 epochs.
+        batch_size: Auxiliary images per step; also the group that a defence mixes.
+        learning_rate: The largest.
+        learned: Set by ``fit``.
+    """
+
+    source: ClassVar[str] = (
+        "the forward attack of ADP (autoencoder delta protection); its adversary is static, retraining is ours"
+    )
+    threat: ClassVar[str] = (
+        "features of queries; the client half; the defences' algorithm and what they have learned; auxiliary images like the "
+        "clients', with the sensitive attribute"
+    )
+    needs_auxiliary: ClassVar[bool] = True
+    quick: ClassVar[Mapping[str, Any]] = {"iterations": 12, "batch_size": 8}
+
+    architecture: str = "split"
+    training: str = RETRAINED
+    iterations: int = 1000
+    batch_size: int = 32
+    learning_rate: float = 1e-3
+    learned: LearnedAdversary | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        require(self.architecture in ARCHITECTURES, self, "architecture", " | ".join(ARCHITECTURES))
+        require(self.training in TRAININGS, self, "training", " | ".join(TRAININGS))
+        require(is_whole(self.iterations) and self.iterations >= 1, self, "iterations", "a whole number >= 1")
+        # Batch normalisation cannot train on one example.
+        require(is_whole(self.batch_size) and self.batch_size >= 2, self, "batch_size", "a whole number >= 2")
+        rate = is_number(self.learning_rate) and 0 < self.learning_rate < math.inf
+        require(rate, self, "learning_rate", "a finite number above 0")
+
+    def card(self) -> dict[str, int | str]:
+        """Steps of training."""
+        return {"training_iterations": self.iterations}
+
+    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
+        """Trains the classifier.
+
+        Raises:
+            AttackError: With fewer than 16 auxiliary examples, without their attribute or with one value of it only, where clients
+                send no features, or when the training diverges.
+        """
+        sender, hidden = query_sender_of(knowledge), _sensitive(knowledge)
+        kept, held = split_rows(knowledge, generator)
+        images = knowledge.auxiliary.images
+
+        def features(rows: Tensor) -> Tensor:
+            return features_of(sender, self.training, images[rows], generator)
+
+        sample = features(kept[:2])
+        seed = int(torch.randint(1 << 31, (), generator=generator))
+        network = _builder(knowledge)(self.architecture, int(hidden.max()) + 1, seed).to(sample.device)
+
+        def loss(rows: Tensor) -> Tensor:
+            return F.cross_entropy(network(features(rows)), hidden[rows].to(sample.device))
+
+        train_network(
+            network, loss, kept, generator,
+            iterations=self.iterations, batch_size=self.batch_size, learning_rate=self.learning_rate,
+        )  # fmt: skip
+        with torch.no_grad():
+            answers = in_batches(lambda rows: network(features(rows)).argmax(1).cpu(), held)
+        scores = {
+            "holdout_accuracy": float((answers == hidden[held]).float().mean()),
+            "holdout_majority": float((hidden[held] == hidden[kept].mode().values).float().mean()),
+        }
+        return replace(self, learned=LearnedAdversary(network.cpu(), tuple(sample.shape[1:]), scores))
+
+    def attack_one(self, observation: Query, generator: torch.Generator) -> Attributes:
+        """Classifies the images of a query; nothing is random.
+
+        Raises:
+            AttackError: Before ``fit``, or when the features have another shape than those of the auxiliary images.
+        """
+        if self.learned is None:
+            raise AttackError(f"{self} must learn from auxiliary data: call fit first")
+        features = observation.features.detach().cpu()
+        if tuple(features.shape[1:]) != self.learned.shape:
+            raise AttackError(f"features have shape {tuple(features.shape[1:])}, it was fitted to {self.learned.shape}")
+        with torch.no_grad():
+            logits = self.learned.network(features)
+        return Attributes(logits, dict(self.learned.diagnostics))
+
+    def failed(self, observation: Query, reason: str) -> Attributes:
+        """A guess that is never right."""
+        return Attributes(torch.full((len(observation.features), 1), math.nan), failure=reason)
+
+
+def _sensitive(knowledge: Knowledge) -> Tensor:
+    """The attribute of the auxiliary examples, (N,) on the CPU."""
+    hidden = knowledge.sensitive
+    if hidden is None:
+        raise AttackError("the auxiliary data have no sensitive attribute")
+    if bool((hidden == hidden[0]).all()):
+        raise AttackError("all auxiliary examples have the same sensitive attribute")
+    return hidden.cpu()
+
+
+def _builder(knowledge: Knowledge) -> Any:
+    if knowledge.adversary is None:
+        raise AttackError("there is nothing that builds an adversary for these features")
+    return knowledge.adversary

@@ -1,0 +1,1 @@
+"""Attacks on features that a client half sends to be answered."""

@@ -1,0 +1,82 @@
+"""What the server of edge-cloud inference sees of a query, and what every attack on it shares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from attacks.base import Attack, AttackError, Reconstruction
+from attacks.queries.sender import QuerySender
+from defenses.pipeline import Pipeline
+
+Guess = TypeVar("Guess")
+
+
+@dataclass(frozen=True)
+class Query:
+    """What one client sent to be answered, and what an honest-but-curious server knows besides. An image keeps its row.
+
+    Attributes:
+        features: (B, C', H', W'), as the server half is given them: after all defences, decoded.
+        latent: (B, ...), what travelled; the features themselves where no defence encodes them.
+        client_model: The client half, in eval mode; its weights are the server's own, which trained the whole model.
+        server_model: The server half, features -> logits (B, K), in eval mode.
+        input_shape: (C, H, W) of one image.
+        mean: Per channel, for the normalisation of images in [0, 1].
+        std: Per channel.
+        pipeline: The clients' defences; those that learn are fitted, as the server that decodes has fitted them.
+    """
+
+    features: Tensor
+    latent: Tensor
+    client_model: nn.Module
+    server_model: nn.Module
+    input_shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    pipeline: Pipeline = Pipeline()  # noqa: RUF009 (it is frozen)
+
+    @property
+    def sender(self) -> QuerySender:
+        """The client's sending side, as the server can run it itself."""
+        return QuerySender(self.client_model, self.pipeline, self.mean, self.std)
+
+
+class QueryAttack(Attack[Query, Guess], Generic[Guess]):
+    """Base of attacks on queries. A subclass implements ``attack_one``.
+
+    Attributes:
+        observes: ``Query``.
+    """
+
+    observes: ClassVar[type] = Query
+
+    def attack_one(self, observation: Query, generator: torch.Generator) -> Guess:
+        """Attacks one observation.
+
+        Raises:
+            AttackError: When it cannot be attacked; ``attack_many`` turns this into a failed guess.
+        """
+        raise NotImplementedError
+
+    def failed(self, observation: Query, reason: str) -> Guess:
+        """The guess of an attack that failed: uniform grey. An attack that guesses something else overrides this."""
+        images = torch.full((len(observation.features), *observation.input_shape), 0.5)
+        unknown = torch.full((len(images),), -1)
+        return Reconstruction(images, unknown, failure=reason)  # type: ignore[return-value]
+
+    def attack_many(self, observations: Sequence[Query], generators: Sequence[torch.Generator]) -> list[Guess]:
+        """Attacks independent observations, one generator each."""
+        return [self._attempt(*one) for one in zip(observations, generators, strict=True)]
+
+    def _attempt(self, observation: Query, generator: torch.Generator) -> Guess:
+        try:
+            if not all(torch.isfinite(sent).all() for sent in (observation.features, observation.latent)):
+                raise AttackError("the query holds NaN or infinite values")
+            return self.attack_one(observation, generator)
+        except AttackError as error:
+            return self.failed(observation, str(error))

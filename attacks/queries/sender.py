@@ -1,0 +1,54 @@
+"""What a client of edge-cloud inference does to its images before it sends them: its own code, and what a server can run itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from attacks.normalisation import normalise
+from defenses.base import Batch, Key
+from defenses.pipeline import Pipeline
+
+
+@dataclass(frozen=True)
+class QuerySender:
+    """A client's sending side: the algorithm and all that was learned, never a client's randomness.
+
+    Attributes:
+        client_model: The client half, in eval mode: normalised images (B, C, H, W) -> features (B, C', H', W').
+        pipeline: The clients' defences; those that learn are fitted.
+        mean: Per channel, for the normalisation of images in [0, 1].
+        std: Per channel.
+    """
+
+    client_model: nn.Module
+    pipeline: Pipeline
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def features(self, images: Tensor) -> Tensor:
+        """Unprotected features (B, C', H', W') of images (B, C, H, W) in [0, 1], past the input defences; differentiable."""
+        features: Tensor = self.client_model(normalise(images, self))
+        return features
+
+    def latent(self, images: Tensor, key: Key) -> Tensor:
+        """What travels of such images: features after the defences of smashed data; differentiable.
+
+        Args:
+            images: (B, C, H, W) in [0, 1], past the input defences.
+            key: Names the random stream.
+        """
+        return self.pipeline.encode_features(self.features(images), key)
+
+    def decoded(self, latent: Tensor) -> Tensor:
+        """The features (B, C', H', W') that the server half is given of what travelled."""
+        return self.pipeline.decode_features(latent)
+
+    def send(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """What a server would see of clean images (B, C, H, W) in [0, 1], all defences drawn afresh: features, and the latent."""
+        key = ("attacker", int(torch.randint(1 << 62, (), generator=generator)))
+        batch = Batch(images, images.new_zeros(len(images), 1))
+        latent = self.latent(self.pipeline.protect_test(batch, key).images, key)
+        return self.decoded(latent), latent

@@ -1,0 +1,96 @@
+"""Data with two attributes of each example: the one that is asked for, and a sensitive one that nobody should learn.
+
+Accuracy says something about an attribute only where the other one says nothing about it: examples are balanced over the four
+combinations of two binary attributes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.data.images import DataError, Labels, ranks_in_class
+
+Rows = NDArray[np.intp]
+
+COMBINATIONS = tuple(itertools.product((0, 1), (0, 1)))
+"""(primary, sensitive)."""
+
+
+def binary_attribute(name: str, text: str, titles: Sequence[str]) -> tuple[Labels, tuple[str, str]]:
+    """Reads an attribute that two groups of classes make: ``06-24`` is 0 for the classes 0 and 6, and 1 for 2 and 4.
+
+    Args:
+        name: The data set, for messages.
+        text: The numbers of the classes of both groups, a digit each, and a hyphen between them.
+        titles: The classes; an empty title marks one that must not be used.
+
+    Returns:
+        Class -> 0, 1, or -1 for a class that is in neither group: (len(titles),); and the names of both groups.
+
+    Raises:
+        DataError: When the text is no such attribute, with the classes that there are.
+    """
+    groups = text.split("-")
+    digits = "".join(groups)
+    allowed = {str(number): title for number, title in enumerate(titles) if title}
+    if len(groups) != 2 or not all(groups) or len(set(digits)) != len(digits) or not set(digits) <= set(allowed):
+        known = ", ".join(f"{digit} {title}" for digit, title in allowed.items())
+        raise DataError(
+            f"{name}: {text!r} is no attribute; expected two groups of different classes such as "
+            f"{''.join(list(allowed)[:2])}-{''.join(list(allowed)[2:4])}, from: {known}"
+        )
+    values = np.full(len(titles), -1, dtype=np.int64)
+    for value, group in enumerate(groups):
+        values[[int(digit) for digit in group]] = value
+    first, second = (" or ".join(titles[int(digit)] for digit in sorted(group)) for group in groups)
+    return values, (first, second)
+
+
+def balanced(name: str, primary: Labels, sensitive: Labels) -> Rows:
+    """Rows, sorted, with equally many of each combination of two binary attributes: of each, the first in order.
+
+    Args:
+        name: What the examples are, for messages.
+        primary: 0 or 1, (N,).
+        sensitive: 0 or 1, (N,).
+
+    Raises:
+        DataError: When a combination does not occur, with how often each does.
+    """
+    joint = 2 * primary + sensitive
+    counts = np.bincount(joint, minlength=4)
+    if counts.min() == 0:
+        found = ", ".join(f"{pair}: {count}" for pair, count in zip(COMBINATIONS, counts, strict=True))
+        raise DataError(f"{name}: every combination of (primary, sensitive) must occur; there are {found}")
+    return np.flatnonzero(ranks_in_class(joint)[0] < counts.min())
+
+
+def paired(name: str, primary: Labels, sensitive: Labels, generator: np.random.Generator) -> tuple[Rows, Rows]:
+    """Pairs examples of two sources so that all four combinations are equally frequent, using no example twice.
+
+    Args:
+        name: What the pairs are, for messages.
+        primary: The attribute of the first source's examples, (N,): 0, 1, or -1 for those that are left out.
+        sensitive: Likewise of the second source's, (M,).
+        generator: Draws which examples meet.
+
+    Returns:
+        Rows of the first and of the second source, as many as both allow; combinations take turns in the order of
+        ``COMBINATIONS``, so that every beginning is balanced too.
+
+    Raises:
+        DataError: When a value of an attribute has fewer than two examples.
+    """
+    pools = [[generator.permutation(np.flatnonzero(values == v)) for v in (0, 1)] for values in (primary, sensitive)]
+    # Each value is in two combinations.
+    each = min(len(pool) for source in pools for pool in source) // 2
+    if each == 0:
+        sizes = [len(pool) for source in pools for pool in source]
+        raise DataError(f"{name}: both values of both attributes need two examples at least; there are {sizes}")
+    first = np.stack([pools[0][p][s * each : (s + 1) * each] for p, s in COMBINATIONS], 1)
+    second = np.stack([pools[1][s][p * each : (p + 1) * each] for p, s in COMBINATIONS], 1)
+    return first.ravel(), second.ravel()

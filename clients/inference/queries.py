@@ -1,0 +1,111 @@
+"""What a client asks: its private test images, each once, as protected features of its half of the model."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attacks.normalisation import normalise
+from attacks.queries.sender import QuerySender
+from clients.evaluation import device, evaluate
+from clients.inference.plan import CutModel
+from clients.local_data import CHUNK, Client, LocalData, Probed, Truths, chunks, rows
+
+KIND = "message:query"
+"""Of the draws that protect the features of a batch of queries."""
+
+
+class Queries:
+    """One client's queries in batches, whose content and draws follow from the client's own streams.
+
+    A batch matters to defences that mix examples. One example that is left over joins the last batch.
+
+    Args:
+        data: The client's examples.
+    """
+
+    def __init__(self, data: LocalData) -> None:
+        # Whatever is asked later is about the queries of the last round, in which all are sent.
+        self.data = copy.copy(data)
+        self.data.task = replace(data.task, round=data.task.plan.rounds)
+        self._batches = chunks(data.num_test, data.task.plan.batch_size)
+
+    def __len__(self) -> int:
+        """Number of batches."""
+        return len(self._batches)
+
+    def begin(self, first: int, count: int) -> None:
+        """To be called before batches are sent."""
+        self.data.renew(KIND, first, count)
+
+    def view(self, number: int) -> Probed:
+        """Images of batch ``number``, as the person holds them and as they enter the client half."""
+        positions = self._batches[number]
+        clean = self.data.test_plain(positions)
+        shown = self.data.protected_test("test", clean, int(positions[0]))
+        return Probed(clean, shown, self.data.num_train + positions)
+
+    def latent(self, number: int, sender: QuerySender) -> Tensor:
+        """What travels of batch ``number``: (B, ...), on the CPU."""
+        with torch.no_grad():
+            images = self.view(number).seen.images.to(device())
+            return sender.latent(images, self.data.key(KIND, number, number=number)).cpu()
+
+
+class InferenceClient(Client):
+    """One client of edge-cloud inference.
+
+    Attributes:
+        queries: What it asks.
+    """
+
+    def __init__(self, data: LocalData) -> None:
+        super().__init__(data)
+        self.queries = Queries(data)
+
+    def truths(self, observation: str) -> Truths:
+        """Of "query" the attacked images of the first batches, row by row."""
+        if observation == "query":
+            count = slice(self.task.plan.probe_images)
+            return Truths(
+                [rows(self.queries.view(at), count) for at in range(self.task.plan.probe_targets)], paired=True
+            )
+        return super().truths(observation)
+
+    def judge(self, answers: Tensor, model: CutModel) -> dict[str, float]:
+        """How good the answers to all queries were.
+
+        Args:
+            answers: (num_test, K), the server's logits in the order of the test images.
+            model: The whole model, by which the client knows what it would have been told without a defence.
+
+        Returns:
+            As ``clients.evaluation.evaluate``, where "original" is of the whole model on clean images and "transformed" of the
+            answers, and "agreement", the share of test images whose most likely class is the same in both.
+
+        Raises:
+            ValueError: When there is not one answer for each test image.
+        """
+        if answers.shape != (self.data.num_test, self.data.card.num_classes):
+            raise ValueError(
+                f"answers have shape {tuple(answers.shape)}; expected {(self.data.num_test, self.data.card.num_classes)}"
+            )
+        found, labels = evaluate(self.data, model.whole), self.data.test_labels()
+        plain = torch.cat([self._plain(positions, model) for positions in chunks(self.data.num_test, CHUNK)])
+        classes = answers.argmax(1)
+        return found | {
+            "test-accuracy-transformed": float((classes == labels).float().mean()),
+            "test-loss-transformed": float(F.cross_entropy(answers, labels)),
+            "agreement": float((classes == plain).float().mean()),
+        }
+
+    def _plain(self, positions: Tensor, model: CutModel) -> Tensor:
+        """Classes (n,) that the whole model sees in clean test images."""
+        images = self.data.test_plain(positions).images.to(device())
+        with torch.no_grad():
+            logits: Tensor = model.whole(normalise(images, self.data.card))
+        return logits.argmax(1).cpu()

@@ -1,0 +1,130 @@
+"""Convolutional classifiers cut in two: the client half sends feature maps (B, C, H, W), the server half classifies them.
+
+A cut is named after the last unit of the client half and counts from 1, as published: ``conv4`` lies behind the ReLU of the fourth
+convolution, ``bottleneck8`` behind the eighth bottleneck.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+
+from torch import nn
+
+from clients.models.classifiers import ResidualBlock
+from clients.models.library import ModelError
+
+CUTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "vgg16": ("conv4", "conv8", "conv12"),
+        "resnet50": ("bottleneck4", "bottleneck8", "bottleneck12"),
+        "efficientnet_lite0": ("stage2", "stage3", "stage5"),
+        "vgg_small": ("conv2", "conv4", "conv6"),
+        "resnet20": ("block2", "block5", "block8"),
+    }
+)
+"""Model -> its cuts, shallowest first. ``vgg16`` and ``resnet50`` have those of ADP, Tables 1 to 6. Counted from zero, as its
+text can also be read, the features at ``bottleneck4`` have the same shape."""
+
+
+def halves(model: nn.Module, name: str, cut: str) -> tuple[nn.Sequential, nn.Sequential]:
+    """Cuts a classifier in two, of which ``server(client(images))`` equals ``model(images)`` bit for bit.
+
+    Both halves hold the very submodules of the model: training one trains the model, and moving one moves the model's layers.
+
+    Args:
+        model: What ``build_model`` gives for ``name``, with BatchNorm or GroupNorm.
+        name: A key of ``CUTS``.
+        cut: One of ``CUTS[name]``.
+
+    Returns:
+        The client half, images (B, C, H, W) -> features (B, Z, H', W'), and the server half, features -> logits (B, num_classes).
+
+    Raises:
+        ModelError: When the model or the cut is unknown (naming those there are), or ``model`` is no such model.
+    """
+    match = re.fullmatch(r"([a-z]+)(\d+)", checked_cut(name, cut))
+    assert match is not None  # Every name in CUTS is a word and a number.
+    layers = list(_layers(model, name))
+    position = _UNITS[match[1]](layers, int(match[2]))
+    client, server = nn.Sequential(*layers[:position]), nn.Sequential(*layers[position:])
+    # A new container is in train mode whatever its layers are in; calling train() would change theirs.
+    client.training = server.training = model.training
+    return client, server
+
+
+def checked_cut(name: str, cut: str) -> str:
+    """``cut``, when model ``name`` has it.
+
+    Raises:
+        ModelError: When it does not, or the model has no cuts, naming what there is.
+    """
+    if name not in CUTS:
+        raise ModelError(f"model {name!r} cannot be cut between feature maps; these can: {', '.join(CUTS)}")
+    if cut not in CUTS[name]:
+        raise ModelError(f"cut is {cut!r}; {name} can be cut at {', '.join(CUTS[name])}")
+    return cut
+
+
+def _layers(model: nn.Module, name: str) -> Iterator[nn.Module]:
+    """The layers of a classifier in the order in which its ``forward`` calls them, as far as cuts need them apart."""
+    try:
+        yield from _CHAINS[name](model)
+    except (AttributeError, TypeError) as error:
+        raise ModelError(f"{type(model).__name__} is not the model {name!r} that build_model makes") from error
+
+
+def _sequential(model: nn.Module) -> Iterator[nn.Module]:
+    if not isinstance(model, nn.Sequential):
+        raise TypeError(type(model).__name__)
+    yield from model
+
+
+def _vgg(model: nn.Module) -> Iterator[nn.Module]:
+    yield from model.features  # type: ignore[misc]  # nn.Module types attributes as tensors or modules
+    yield from (model.avgpool, nn.Flatten())  # type: ignore[misc]
+    yield from model.classifier  # type: ignore[misc]
+
+
+def _resnet(model: nn.Module) -> Iterator[nn.Module]:
+    yield from (model.conv1, model.bn1, model.relu, model.maxpool)  # type: ignore[misc]
+    for stage in (model.layer1, model.layer2, model.layer3, model.layer4):
+        yield from stage  # type: ignore[misc]
+    yield from (model.avgpool, nn.Flatten(), model.fc)  # type: ignore[misc]
+
+
+def _efficientnet(model: nn.Module) -> Iterator[nn.Module]:
+    yield from model.as_sequential()  # type: ignore[operator]
+
+
+_CHAINS: Mapping[str, Callable[[nn.Module], Iterator[nn.Module]]] = {
+    "vgg16": _vgg,
+    "resnet50": _resnet,
+    "efficientnet_lite0": _efficientnet,
+    "vgg_small": _sequential,
+    "resnet20": _sequential,
+}
+
+
+def _behind_relu_of_convolution(layers: list[nn.Module], number: int) -> int:
+    convolutions = [place for place, layer in enumerate(layers) if isinstance(layer, nn.Conv2d)]
+    first = convolutions[number - 1]
+    return next(place for place in range(first, len(layers)) if isinstance(layers[place], nn.ReLU)) + 1
+
+
+def _behind_block(layers: list[nn.Module], number: int) -> int:
+    from torchvision.models.resnet import Bottleneck  # type: ignore[import-untyped]
+
+    return [place for place, layer in enumerate(layers) if isinstance(layer, (Bottleneck, ResidualBlock))][
+        number - 1
+    ] + 1
+
+
+_UNITS: Mapping[str, Callable[[list[nn.Module], int], int]] = {
+    "conv": _behind_relu_of_convolution,
+    "bottleneck": _behind_block,
+    "block": _behind_block,
+    # The stem and its normalisation come first, then the stages.
+    "stage": lambda _, number: 2 + number,
+}

@@ -1,0 +1,253 @@
+"""Defences that must learn before they protect: what they learn from, what they keep of it, and the two halves of their work."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from defenses.base import DefenseError, SmashedDefense
+
+SHAPE = "shape"
+"""Name of the tensor that holds (C, H, W) of the features of the fit, int64."""
+
+
+@dataclass(frozen=True, eq=False)
+class FitContext:
+    """What a defence may learn from: public data and the halves, which it leaves as they are.
+
+    Attributes:
+        client: The client half, normalised images (B, C, H, W) -> features (B, C', H', W').
+        server: The server half, features -> logits (B, K).
+        adversary: What the defence expects to be attacked by, features -> logits (B, K'); None where there is none.
+        images: (N, C, H, W), none of them a client's private ones, normalised for ``client``, with N at least 1.
+        labels: (N,), classes of the server half's task.
+        black: (C,), the value of a black pixel after the normalisation.
+
+    Raises:
+        DefenseError: When the tensors do not fit each other.
+    """
+
+    client: nn.Module
+    server: nn.Module
+    adversary: nn.Module | None
+    images: Tensor
+    labels: Tensor
+    black: Tensor
+
+    def __post_init__(self) -> None:
+        if self.images.dim() != 4 or len(self.images) == 0:
+            raise DefenseError(f"images are {tuple(self.images.shape)}; allowed: (N, C, H, W) with N >= 1")
+        if self.labels.shape != self.images.shape[:1]:
+            raise DefenseError(
+                f"labels are {tuple(self.labels.shape)}; allowed: ({len(self.images)},), one for each image"
+            )
+        if self.black.shape != self.images.shape[1:2]:
+            raise DefenseError(
+                f"black is {tuple(self.black.shape)}; allowed: ({self.images.shape[1]},), one per channel"
+            )
+
+    def behind(self, encode: Callable[[Tensor], Tensor], decode: Callable[[Tensor], Tensor]) -> FitContext:
+        """The same for a stage that follows others: ``encode`` ends the client half, ``decode`` begins what reads features."""
+        behind = None if self.adversary is None else nn.Sequential(_Applied(decode), self.adversary)
+        client, server = nn.Sequential(self.client, _Applied(encode)), nn.Sequential(_Applied(decode), self.server)
+        return replace(self, client=client, server=server, adversary=behind)
+
+
+class _Applied(nn.Module):
+    """A function as a module without weights."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.function(features)
+
+
+@contextmanager
+def in_eval_mode(*modules: nn.Module) -> Iterator[None]:
+    """Every layer in eval mode, so that no statistic of a batch norm moves; afterwards each in the mode that it had."""
+    modes = {layer: layer.training for module in modules for layer in module.modules()}
+    try:
+        for module in modules:
+            module.eval()
+        yield
+    finally:
+        for layer, mode in modes.items():
+            layer.training = mode
+
+
+class FittedDefense(SmashedDefense):
+    """A defence of features (B, C, H, W) whose tensors are learned once, from public data, and then shared by client and server.
+
+    What travels is the latent: the client half of the defence is ``encode``, the server half ``decode``. Both are known to the
+    server, tensors and all: nothing here is a secret. ``fit`` and ``with_state`` return new objects.
+
+    The tensors are no fields: ``repr``, equality and hash are those of the configuration, fitted or not, and ``version`` tells two
+    fits apart. ``dataclasses.replace`` drops the tensors, which were fitted for other settings.
+
+    Attributes:
+        quick: Arguments with which a fit to a few small images takes no time; what runs every defence uses them.
+    """
+
+    quick: ClassVar[Mapping[str, Any]] = {}
+
+    resamples: ClassVar[bool] = False
+    at_inference: ClassVar[bool] = True
+    takes_maps: ClassVar[bool] = True
+
+    @property
+    def needs_adversary(self) -> bool:
+        """Whether ``fit`` wants ``FitContext.adversary``; most do not."""
+        return False
+
+    _learned: Mapping[str, Tensor] | None = None
+    _version: str = ""
+
+    def fit(self, context: FitContext, generator: torch.Generator) -> Self:
+        """Learns its tensors; weights, statistics and modes of the context's modules stay as they are.
+
+        Raises:
+            DefenseError: When these features cannot be restored by it, or the context lacks what it needs, with the reason.
+        """
+        raise NotImplementedError
+
+    def encode(self, features: Tensor) -> Tensor:
+        """What the client sends: (B, C, H, W) -> (B, *``latent_shape``), with the same dtype and device; autograd passes.
+
+        Raises:
+            DefenseError: When it is not fitted, or was fitted to features of another shape.
+        """
+        raise NotImplementedError
+
+    def decode(self, latent: Tensor) -> Tensor:
+        """What the server makes of that: (B, *``latent_shape``) -> (B, C, H, W).
+
+        Raises:
+            DefenseError: See ``encode``.
+        """
+        raise NotImplementedError
+
+    def shapes(self, channels: int, height: int, width: int) -> dict[str, tuple[int, ...]]:
+        """Name -> shape of each learned tensor for features (C, H, W).
+
+        Raises:
+            DefenseError: When such features cannot be restored, with the reason.
+        """
+        raise NotImplementedError
+
+    def latent_shape(self, channels: int, height: int, width: int) -> tuple[int, ...]:
+        """Shape of what travels for one image with features (C, H, W); it need not be fitted.
+
+        Raises:
+            DefenseError: When such features cannot be restored, with the reason.
+        """
+        raise NotImplementedError
+
+    def latent_bytes(self, channels: int, height: int, width: int) -> int:
+        """Bytes that travel for one image with features (C, H, W), as float32."""
+        return 4 * math.prod(self.latent_shape(channels, height, width))
+
+    def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
+        """``decode(encode(features))``: what the server half gets, (B, C, H, W).
+
+        Raises:
+            DefenseError: See ``encode``.
+        """
+        return self.decode(self.encode(features))
+
+    @property
+    def fitted(self) -> bool:
+        """Whether it has its tensors."""
+        return self._learned is not None
+
+    @property
+    def version(self) -> str:
+        """16 hexadecimal digits of SHA-256 over names, shapes, types and values of the tensors; "" when not fitted."""
+        return self._version
+
+    def state(self) -> dict[str, Tensor]:
+        """Copies of the learned tensors by name, on the CPU; empty when not fitted."""
+        return {name: tensor.clone() for name, tensor in (self._learned or {}).items()}
+
+    def with_state(self, state: Mapping[str, Tensor]) -> Self:
+        """The same defence with tensors that ``state`` gave.
+
+        Raises:
+            DefenseError: When they are not those of this configuration: names, shapes, numbers that are not finite.
+        """
+        learned = {name: tensor.detach().cpu().clone() for name, tensor in sorted(state.items())}
+        self._check(learned)
+        fitted = copy.copy(self)
+        # Frozen for users; a copy is not yet anybody's.
+        object.__setattr__(fitted, "_learned", learned)
+        object.__setattr__(fitted, "_version", version_of(learned))
+        return fitted
+
+    def _check(self, learned: Mapping[str, Tensor]) -> None:
+        shape = learned.get(SHAPE)
+        if shape is None or shape.shape != (3,) or shape.dtype != torch.int64 or bool((shape < 1).any()):
+            raise DefenseError(
+                f"{self}: tensor {SHAPE!r} is {shape}; allowed: (C, H, W) of the features, int64, each >= 1"
+            )
+        expected: dict[str, tuple[int, ...]] = {SHAPE: (3,), **self.shapes(*shape.tolist())}
+        if missing := sorted(set(expected) ^ set(learned)):
+            raise DefenseError(f"{self}: tensors {missing} are missing or too many; allowed: {sorted(expected)}")
+        for name, tensor in learned.items():
+            if tensor.shape != expected[name]:
+                raise DefenseError(f"{self}: tensor {name!r} is {tuple(tensor.shape)}; allowed: {expected[name]}")
+            if not torch.isfinite(tensor).all():
+                raise DefenseError(
+                    f"{self}: tensor {name!r} holds numbers that are not finite; lower the learning rate"
+                )
+
+    def _tensors(self, like: Tensor) -> dict[str, Tensor]:
+        """The learned tensors on the device of ``like``, floating-point ones with its dtype.
+
+        Raises:
+            DefenseError: When it is not fitted.
+        """
+        if self._learned is None:
+            raise DefenseError(f"{self} is not fitted: call Pipeline.fit(context, key), or with_state with its tensors")
+        moved: dict[str, Any] = {}
+        for name, tensor in self._learned.items():
+            moved[name] = tensor.to(like.device, like.dtype if tensor.is_floating_point() else tensor.dtype)
+        return moved
+
+    def _checked(self, tensor: Tensor, *, latent: bool = False) -> tuple[int, int, int]:
+        """(C, H, W) of the fit, after a look at whether ``tensor`` is features, or a latent, of that shape."""
+        if self._learned is None:
+            self._tensors(tensor)
+        channels, height, width = (int(side) for side in self._tensors(tensor)[SHAPE])
+        expected = self.latent_shape(channels, height, width) if latent else (channels, height, width)
+        if tensor.shape[1:] != expected:
+            what = "a latent" if latent else "features"
+            raise DefenseError(
+                f"{self}: {what} of shape {tuple(tensor.shape)}; allowed, as in its fit: (B, {expected})"
+            )
+        return channels, height, width
+
+
+def version_of(tensors: Mapping[str, Tensor]) -> str:
+    """16 hexadecimal digits of SHA-256 over names, shapes, types and values; the order of names decides nothing."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(repr((name, tuple(tensor.shape), str(tensor.dtype))).encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def features_in_batches(client: nn.Module, images: Tensor, size: int = 32) -> Iterator[Tensor]:
+    """Features (B, C, H, W) of normalised images (N, C, H, W), batch after batch, in eval mode and without a graph."""
+    with in_eval_mode(client), torch.no_grad():
+        for batch in torch.split(images, size):
+            yield client(batch)

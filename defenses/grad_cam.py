@@ -1,0 +1,112 @@
+"""Grad-CAM: where in an image a network finds what it decides by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from defenses.base import DefenseError
+from defenses.fitting import in_eval_mode
+
+_POOLS = (nn.AvgPool2d, nn.AdaptiveAvgPool2d)
+
+
+def grad_cam(model: nn.Module, images: Tensor, layer: nn.Module, classes: Tensor | None = None) -> Tensor:
+    """Class activation maps of images, by the gradient of a class's logit with respect to the maps A of a layer.
+
+        cam = relu(sum_c w_c A_c),    w_c = mean over positions of dy / dA_c;    v = (cam - min) / (max + 1e-7)
+
+    with ``cam`` scaled bilinearly to the image before each image's least and largest value, min and max (after the subtraction),
+    are taken. A map that is the same everywhere becomes 0 everywhere.
+
+    Args:
+        model: Images -> logits (B, K), K at least 2. Modes, weights, statistics and gradients stay as they are.
+        images: (B, C, H, W), as ``model`` takes them.
+        layer: One of ``model``'s modules, which returns maps (B, C', H', W'); of several calls the last counts.
+        classes: (B,) int64; None takes the class that the model gives the largest logit.
+
+    Returns:
+        (B, H, W) in [0, 1], without a graph.
+
+    Raises:
+        DefenseError: When the layer is not run or returns no maps, or the model no logits of several classes.
+
+    Source: Selvaraju et al., "Grad-CAM", ICCV 2017, Eq. 1 and 2; scaling as in the package grad-cam.
+    """
+    maps: list[Tensor] = []
+
+    def keep(module: nn.Module, _: Any, output: Any) -> Tensor:
+        if not _is_maps(output):
+            raise DefenseError(
+                f"{type(module).__name__} returns no maps (B, C, H, W): Grad-CAM needs a layer that does"
+            )
+        # From here on there is a graph; what comes before has no part in dy / dA.
+        torch.set_grad_enabled(True)
+        maps.append(output.detach().requires_grad_())
+        return maps[-1].clone()  # which a later layer may change in place
+
+    handle = layer.register_forward_hook(keep)
+    try:
+        with in_eval_mode(model), torch.no_grad():
+            logits = model(images)
+            if not maps:
+                raise DefenseError(f"{type(layer).__name__} is not run by the model: name one of its layers")
+            (weights,) = torch.autograd.grad(_chosen(logits, classes).sum(), maps[-1])
+    finally:
+        handle.remove()
+    cams = (weights.mean((2, 3), keepdim=True) * maps[-1].detach()).sum(1, keepdim=True).relu()
+    return _scaled(F.interpolate(cams, images.shape[-2:], mode="bilinear", align_corners=False).squeeze(1))
+
+
+def last_map_layer(model: nn.Module, images: Tensor) -> nn.Module:
+    """The module that returns the last maps with more than one position: the end of the last convolutional block.
+
+    An average pool's maps do not count; those of VGG's ``features`` and ResNet's ``layer4`` do. Where several modules return
+    the same maps it is the outermost.
+
+    Args:
+        model: Images -> logits.
+        images: (B, C, H, W), of which the first is run.
+
+    Raises:
+        DefenseError: When no module returns such maps.
+    """
+    found: list[nn.Module] = []
+
+    def keep(module: nn.Module, _: Any, output: Any) -> None:
+        if _is_maps(output) and output[0, 0].numel() > 1 and not isinstance(module, _POOLS):
+            found.append(module)
+
+    handles = [module.register_forward_hook(keep) for module in model.modules()]
+    try:
+        with in_eval_mode(model), torch.no_grad():
+            model(images[:1])
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not found:
+        raise DefenseError(
+            f"no layer of the model returns maps of more than one position for images {tuple(images.shape[1:])}: "
+            "Grad-CAM has nothing to look at; cut the model earlier or take larger images"
+        )
+    return found[-1]
+
+
+def _is_maps(output: Any) -> bool:
+    return isinstance(output, Tensor) and output.dim() == 4
+
+
+def _chosen(logits: Tensor, classes: Tensor | None) -> Tensor:
+    if logits.dim() != 2 or logits.shape[1] < 2:
+        raise DefenseError(f"the model returns {tuple(logits.shape)}; allowed: logits (B, K) with K >= 2")
+    classes = logits.argmax(1) if classes is None else classes.to(logits.device)
+    return logits.gather(1, classes[:, None])
+
+
+def _scaled(cams: Tensor) -> Tensor:
+    cams = cams - cams.amin((1, 2), keepdim=True)
+    scaled: Tensor = cams / (cams.amax((1, 2), keepdim=True) + 1e-7)
+    return scaled

@@ -1,0 +1,17 @@
+"""The report's section on edge-cloud inference."""
+
+from __future__ import annotations
+
+from simulations.report.sections.base import Section
+from simulations.report.sections.inference.analysis import METRICS, edge_cloud_inference
+from simulations.report.sections.inference.template import INFERENCE
+
+SECTION = Section(
+    name="inference",
+    title="Edge-cloud inference",
+    view=edge_cloud_inference,
+    template=INFERENCE,
+    metrics=METRICS,
+    deployed_on=" or features",
+    pictures_show="what entered the client half; what a defence does to its features does not show in it",
+)

@@ -1,0 +1,259 @@
+"""Edge-cloud inference: clients hold the lower half of a trained classifier and ask a cloud that holds the rest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from attacks.local_model import shared_tensors
+from attacks.queries.sender import QuerySender
+from clients.auxiliary import Auxiliary
+from clients.data.card import DataCard
+from clients.inference.plan import InferencePlan, inference_plan
+from clients.local_data import chunks
+from clients.models.cuts import CUTS
+from clients.models.library import ModelError
+from clients.task import FLOAT_BYTES, Plan
+from defenses.base import DefenseError, InputDefense, SmashedDefense
+from defenses.fitting import FittedDefense
+from defenses.pipeline import Pipeline
+from simulations.checkpoints import Checkpoint
+from simulations.errors import ConfigError, require_known
+from simulations.known_clients import KnownClients
+from simulations.scenarios.base import LARGEST_MESSAGE, Rounds, Scenario, leave_cores_to_attacks
+from simulations.settings import at_least, setting
+from simulations.whole_models import WholeModelExperiment
+from strategies.audit.auditor import Auditor
+from strategies.audit.kinds import Kind
+from strategies.inference.loaded_model import LoadedModel, read_weights
+from strategies.inference.observations import KINDS, QUERY
+from strategies.inference.public_training import PublicTraining
+from strategies.inference.server import InferenceServer
+
+
+@dataclass(frozen=True)
+class InferenceExperiment(WholeModelExperiment):
+    """The settings of edge-cloud inference."""
+
+    cut: str = setting(
+        "",
+        "behind which layer the client half ends, such as conv2; deeper ones are named in the error about a wrong one; empty: the "
+        "model's first cut",
+    )
+    weights: str = setting(
+        "",
+        "absolute path of a file with weights of the whole model at the server (a state dict by torch.save, .safetensors, or a "
+        "checkpoint that such a run has left), which is then not trained: set rounds = 1; empty: it is trained",
+    )
+    query_attacks: str = setting("QueryInversion()", "attacks on queries, separated by ;")
+    query_batches: int = setting(4, "batches of queries in a message", **at_least(1))
+
+
+class InferenceRounds:
+    """Training of the whole model, and behind it the service."""
+
+    def __init__(self, server: InferenceServer) -> None:
+        self._server = server
+
+    def restore(self, done: Checkpoint) -> None:
+        """Goes on from a checkpoint."""
+        self._server.restore(done.weights, done.accuracy)
+
+    def run_round(self, server_round: int) -> None:
+        """Trains (in round 0 nothing is done); the last round also answers all queries."""
+        if server_round > 0:
+            self._server.train_round(server_round)
+        if server_round == self._server.plan.rounds:
+            self._server.serve(server_round)
+
+    def observe_final(self, server_round: int) -> None:
+        """Attacks the queries."""
+        self._server.observe_queries(server_round)
+
+    def checkpoint(self, server_round: int) -> Checkpoint:
+        """The model and its optimizer, what defences have learned, and the queries that are attacked."""
+        return Checkpoint(server_round, self._server.tensors(), {}, self._server.accuracy)
+
+
+class Inference(Scenario[InferenceExperiment]):
+    """The server trains a model on its own images; clients send features of their test images; the server sees these."""
+
+    name: ClassVar[str] = "inference"
+    about: ClassVar[str] = (
+        "clients hold the lower half of a trained classifier and send features to a cloud that answers"
+    )
+    settings: ClassVar[type[InferenceExperiment]] = InferenceExperiment
+    kinds: ClassVar[tuple[Kind, ...]] = KINDS
+    labels: ClassVar[tuple[str, ...]] = ("unknown",)
+
+    def __init__(self) -> None:
+        # Every run has an auditor of its own, and all pipelines of a run share one training.
+        self._trainings: WeakKeyDictionary[Auditor, PublicTraining | LoadedModel] = WeakKeyDictionary()
+
+    def check(self, experiment: InferenceExperiment) -> None:
+        """Refuses models that nobody has cut, defences of what is never sent, and training views that nobody makes."""
+        self._check_model(experiment)
+        if experiment.local_steps:
+            raise ConfigError(
+                f"local-steps is {experiment.local_steps}; allowed with scenario = {self.name!r}: 0, as the server trains on "
+                "whole passes"
+            )
+        if experiment.crop_padding or experiment.horizontal_flip:
+            raise ConfigError(
+                f"crop-padding is {experiment.crop_padding} and horizontal-flip {experiment.horizontal_flip}; allowed with "
+                f"scenario = {self.name!r}: 0 and False, as clients train nothing"
+            )
+        if not experiment.auxiliary_fraction and experiment.partition != "node":
+            raise ConfigError(
+                f"auxiliary-fraction is {experiment.auxiliary_fraction:g}; allowed with scenario = {self.name!r}: above 0, as the "
+                "server trains the model on these images"
+            )
+        attacked = experiment.attacked_rounds()
+        if attacked and attacked[-1] <= experiment.rounds and experiment.chosen_attacks(QUERY):
+            raise ConfigError(
+                f"attack-rounds is {experiment.attack_rounds!r}, and queries are attacked once all are answered: add final, or set "
+                "query-attacks = ''"
+            )
+        for pipeline in experiment.pipelines():
+            self._check_pipeline(pipeline)
+
+    def _check_model(self, experiment: InferenceExperiment) -> None:
+        require_known("model", experiment.model, dict.fromkeys(CUTS), also="")
+        experiment.check_whole_model()
+        if experiment.cut and experiment.cut not in CUTS[experiment.model]:
+            raise ConfigError(
+                f"cut is {experiment.cut!r}; allowed with model = {experiment.model!r}: {', '.join(CUTS[experiment.model])}, and "
+                "empty for the first"
+            )
+        if experiment.weights and not Path(experiment.weights).is_absolute():
+            raise ConfigError(
+                f"weights is {experiment.weights!r}; expected an absolute path, because the server's folder is not yours"
+            )
+        if experiment.weights and experiment.rounds != 1:
+            raise ConfigError(f"rounds is {experiment.rounds}; allowed with weights: 1, as nothing is trained")
+
+    def _check_pipeline(self, pipeline: Pipeline) -> None:
+        for defense in pipeline.defenses:
+            if isinstance(defense, InputDefense):
+                if not defense.at_inference:
+                    raise ConfigError(
+                        f"defenses: {defense} protects images that are trained on, and with scenario = {self.name!r} clients send "
+                        "test images, which it leaves as they are"
+                    )
+            elif not isinstance(defense, SmashedDefense):
+                raise ConfigError(
+                    f"defenses: {defense} protects what a client trains, and with scenario = {self.name!r} clients train nothing; "
+                    "allowed: defences of test images, and of the feature maps that are sent"
+                )
+            elif not defense.takes_maps:
+                raise ConfigError(
+                    f"defenses: {defense} protects tokens, and with scenario = {self.name!r} clients send feature maps (B, C, H, W)"
+                )
+            elif isinstance(defense, FittedDefense) and defense.needs_adversary:
+                raise ConfigError(
+                    f"defenses: {defense} learns from an adversary of a sensitive attribute, which scenario = {self.name!r} "
+                    "does not train yet; use delta='max'"
+                )
+
+    def check_data(self, experiment: InferenceExperiment, pipeline: Pipeline, card: DataCard) -> None:
+        """Builds both halves.
+
+        Raises:
+            ConfigError: When the model does not take the images, a defence cannot protect such features, or a message would be too
+                large.
+        """
+        plan = replace(self._plan(experiment, pipeline), card=card)
+        try:
+            cut = plan.build_cut()
+            if experiment.weights:
+                read_weights(experiment.weights, shared_tensors(cut.whole))
+            shape = (
+                QuerySender(cut.client, Pipeline(), card.mean, card.std)
+                .features(torch.zeros(1, *card.input_shape, device=next(cut.whole.parameters()).device))
+                .shape[1:]
+            )
+            latent = pipeline.latent_shape(*shape)
+        except (ModelError, DefenseError) as error:
+            raise ConfigError(f"{pipeline or 'no defence'}: {error}".removeprefix(": ")) from error
+        size = FLOAT_BYTES * experiment.query_batches * experiment.batch_size * math.prod(latent)
+        if size > LARGEST_MESSAGE:
+            raise ConfigError(
+                f"query-batches is {experiment.query_batches}: with batches of {experiment.batch_size} images of "
+                f"{' x '.join(map(str, latent))} features a message would hold {size / 2**30:.1f} GiB, and 1 GiB is allowed; lower "
+                "one of them"
+            )
+
+    def _plan(self, experiment: InferenceExperiment, pipeline: Pipeline) -> InferencePlan:
+        return inference_plan(experiment.plan(pipeline))
+
+    def check_clients(self, experiment: InferenceExperiment, clients: KnownClients) -> None:
+        """As ``check_data``; refuses clients that ask fewer batches than are attacked, and a server without images."""
+        for pipeline in experiment.pipelines():
+            self.check_data(experiment, pipeline, clients.card)
+        plan = self._plan(experiment, Pipeline())
+        if not len(Auxiliary(plan).indices(plan.load_data().train.labels.numpy())):
+            raise ConfigError(
+                f"auxiliary-fraction is {experiment.auxiliary_fraction:g}, which leaves the server no image to train on; raise it"
+            )
+        for train, test in clients.sizes.values():
+            self.check_share(experiment, train, test)
+
+    def check_share(self, experiment: InferenceExperiment, train: int, test: int) -> None:
+        """Refuses to attack more batches of queries than there are, or more images than a batch holds."""
+        batches = len(chunks(test, experiment.batch_size))
+        if batches < experiment.probe_targets:
+            raise ConfigError(
+                f"probe-targets is {experiment.probe_targets}, and a client with {test} test examples asks {batches} batches of "
+                f"{experiment.batch_size}, of each of which the first images are attacked; lower one of the two"
+            )
+        if experiment.probe_images > min(experiment.batch_size, test):
+            raise ConfigError(
+                f"probe-images is {experiment.probe_images}; allowed: up to batch-size = {experiment.batch_size} and the {test} "
+                "test examples of a client, as the attacked images are the first of a batch"
+            )
+
+    def observed_rounds(self, experiment: InferenceExperiment, kind: Kind) -> int:
+        """Queries are attacked once, at the end."""
+        return int(any(at > experiment.rounds for at in experiment.attacked_rounds()))
+
+    def rounds(
+        self, experiment: InferenceExperiment, plan: Plan, auditor: Auditor, clients: KnownClients, label: str
+    ) -> Rounds:
+        """Training by the server, and queries of the clients."""
+        leave_cores_to_attacks(experiment.attack_workers)
+        mine = inference_plan(plan)
+        if auditor not in self._trainings:
+            file = experiment.weights
+            self._trainings[auditor] = LoadedModel(mine, file) if file else PublicTraining(mine)
+        server = InferenceServer(
+            plan=mine,
+            auditor=auditor,
+            training=self._trainings[auditor],
+            sizes={partition: test for partition, (_, test) in clients.sizes.items()},
+            attacks={kind: experiment.attacks_on(plan.defenses(), kind) for kind in KINDS},
+            attacked=bool(self.observed_rounds(experiment, QUERY)),
+            min_usable=experiment.min_usable,
+            batches_per_message=experiment.query_batches,
+            label=label,
+        )
+        return InferenceRounds(server)
+
+    def whole_model(self, plan: Plan) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
+        """The model."""
+        model = plan.build_model().train()
+        return [model], model
+
+    def count_messages(self, experiment: InferenceExperiment, plan: Plan, train: int, test: int) -> int:
+        """The queries of each client, in several messages, and one with the answers."""
+        asked = math.ceil(len(chunks(test, experiment.batch_size)) / experiment.query_batches)
+        return experiment.num_clients * (asked + 1)
+
+
+SCENARIO = Inference()

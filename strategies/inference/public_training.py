@@ -1,0 +1,76 @@
+"""The whole model of edge-cloud inference, trained on the server's own images before it is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from clients.auxiliary import Auxiliary
+from clients.task import Task, WholeModelPlan
+from defenses.base import Batch
+from strategies.central_training import CentralTraining
+
+LOSSES, SECONDS = "losses", "seconds"
+"""Names of what a checkpoint keeps beside the model: one number for each round that was trained."""
+
+
+class PublicTraining:
+    """One training for all pipelines of a run: no defence takes part in it, and so it is the same for each of them.
+
+    The first pipeline trains; the others are told the losses and seconds of its rounds, and start with the last weights.
+
+    Args:
+        plan: What the run fixes, of any of its pipelines.
+    """
+
+    def __init__(self, plan: WholeModelPlan) -> None:
+        self.plan = replace(plan, pipeline="")
+        self.losses: list[float] = []
+        """Mean training loss of each round so far."""
+        self.seconds: list[float] = []
+        """What each of them took."""
+        self._training: CentralTraining | None = None
+
+    @property
+    def training(self) -> CentralTraining:
+        """The training; the server's examples are read when they are first needed."""
+        if self._training is None:
+            self._training = CentralTraining(self.plan, Auxiliary(self.plan).examples(), ("public", self.plan.seed))
+        return self._training
+
+    def examples(self) -> Batch:
+        """The server's own, on which it trains and from which defences learn."""
+        return self.training.examples
+
+    def run_round(self, task: Task) -> tuple[float, float]:
+        """Trains for one round, unless that was done; returns the mean loss per example and the seconds.
+
+        Raises:
+            DivergedError: When a weight is not finite.
+        """
+        if task.round > len(self.losses):
+            loss, seconds = self.training.run_round(self.plan.at(task.round))
+            self.losses.append(loss)
+            self.seconds.append(seconds)
+        return self.losses[task.round - 1], self.seconds[task.round - 1]
+
+    def weights(self) -> dict[str, Tensor]:
+        """Those of the model, on the CPU."""
+        return self.training.weights()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that a later round depends on, under flat names; some may be of later rounds, which are then not trained again."""
+        kept = {LOSSES: self.losses, SECONDS: self.seconds}
+        return self.training.tensors() | {
+            name: torch.tensor(values, dtype=torch.float64) for name, values in kept.items()
+        }
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Goes on from what ``tensors`` gave, unless this training is further already; other names are left alone."""
+        losses = tensors[LOSSES].tolist()
+        if len(losses) > len(self.losses):
+            self.training.restore(tensors)
+            self.losses, self.seconds = losses, tensors[SECONDS].tolist()

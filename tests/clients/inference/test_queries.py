@@ -1,0 +1,169 @@
+"""What a client asks: every test image once, as its defences make it, found again by the audit, and never twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Message, RecordDict
+from torch import Tensor
+from torch.nn import functional as F
+
+from attacks.local_model import shared_tensors
+from attacks.normalisation import normalise
+from clients.inference.plan import InferencePlan, inference_plan
+from clients.inference.queries import InferenceClient
+from clients.local_data import LocalData
+from clients.node import draws_of
+from clients.records import REFUSED, tensors_of, to_record, values_of
+from clients.task import Task
+from defenses.spec import parse
+from strategies.exchange import Exchange
+from tests.local_grid import LocalGrid
+
+PLAN = InferencePlan(
+    scenario="inference",
+    dataset="mnist-5k", data_dir="", download=False, image_size=0, train_limit=100, test_limit=50, model="vgg_small", width=0,
+    norm="group", pipeline="", seed=3, rounds=2, local_epochs=1, batch_size=8, learning_rate=0.1, momentum=0.0,
+    weight_decay=0.0, probe_targets=2, probe_images=3, cut="conv2",
+)  # fmt: skip
+TEST = torch.arange(20, 41)
+"""21 examples: batches of 8, 8 and 5."""
+NOISE = "FeatureNoise(std=0.5)"
+
+
+class Asker:
+    """One node and the server that it asks, by messages that take the wire format.
+
+    Args:
+        folder: Of the node's secret.
+        randomness: "seed" or "secret".
+        node_config: Further configuration of the node.
+    """
+
+    def __init__(self, folder: Path, randomness: str = "seed", **node_config: Any) -> None:
+        config = {"secret-dir": str(folder), **node_config}
+        self.context = (grid := LocalGrid(1, randomness=randomness, node_config={0: config})).contexts[100]
+        self.context.state["indices"] = to_record({"train": torch.arange(30), "test": TEST})
+        self.exchange = Exchange(grid, {0: 100}, 60.0)
+
+    def ask(self, task: Task, first: int, count: int) -> Message:
+        """The reply to one message."""
+        half = to_record(shared_tensors(inference_plan(task.plan).build_cut().client))
+        config = self.exchange.config(task, first=first, count=count)
+        return self.exchange("query.features", {0: RecordDict({"config": config, "client": half})})[0]
+
+    def all_features(self, pipeline: str = "", per_message: int = 2) -> Tensor:
+        """What travels of all queries, in order."""
+        found = []
+        for first in range(0, 3, per_message):
+            reply = self.ask(task_of(pipeline), first, per_message)
+            assert not reply.has_error(), reply.error.reason
+            sent = tensors_of(reply, "features")
+            assert values_of(reply, "metrics")["num-examples"] == sum(map(len, sent.values()))
+            found += [sent[name] for name in sorted(sent, key=int)]
+        return torch.cat(found)
+
+    def client(self, task: Task) -> InferenceClient:
+        """The client as it answers an audit: a process of its own, with what the node has kept."""
+        draws = draws_of(self.context, task.plan.seed)
+        return InferenceClient(LocalData(task, 0, range(30), TEST.tolist(), draws))
+
+
+def task_of(pipeline: str = "", server_round: int = 2) -> Task:
+    return PLAN.at(server_round).but(pipeline=str(parse(pipeline)))
+
+
+def own_images() -> Tensor:
+    return PLAN.load_data().test.images[TEST].float() / 255
+
+
+def features_of(images: Tensor) -> Tensor:
+    """By the whole model, layer after layer, as far as the second convolution's ReLU."""
+    found = normalise(images, PLAN.data_card())
+    convolutions = 0
+    with torch.no_grad():
+        for layer in PLAN.build_model().eval().children():
+            convolutions += isinstance(layer, torch.nn.Conv2d)
+            found = layer(found)
+            if convolutions == 2 and isinstance(layer, torch.nn.ReLU):
+                return found
+    raise AssertionError("no second convolution")
+
+
+@pytest.mark.parametrize("per_message", [1, 2, 5])
+def test_every_test_image_is_asked_about_once_in_order(tmp_path: Path, per_message: int) -> None:
+    sent = Asker(tmp_path).all_features("", per_message)
+    torch.testing.assert_close(sent, features_of(own_images()), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("randomness", ["seed", "secret"])
+def test_the_audit_finds_the_images_that_entered_the_client_half(tmp_path: Path, randomness: str) -> None:
+    """Protected images, too: their features are those that travelled."""
+    defense = "VisualMixer(window_lower=4, window_upper=4)"
+    node = Asker(tmp_path, randomness)
+    sent = node.all_features(defense)
+    client = node.client(task_of(defense, 3))
+    known = client.truths("query")
+    assert known.paired
+    assert len(known.views) == 2
+    for at, view in enumerate(known.views):
+        mine = slice(8 * at, 8 * at + 3)
+        assert torch.equal(view.original.images, own_images()[mine])
+        assert torch.equal(client.data.own_images(view.positions), view.original.images)
+        assert not torch.equal(view.seen.images, view.original.images)
+        torch.testing.assert_close(sent[mine], features_of(view.seen.images), rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="know no observation 'upload'"):
+        client.truths("upload")
+
+
+def test_a_node_with_a_secret_never_sends_the_same_noise_again(tmp_path: Path) -> None:
+    """In a simulation draws repeat; a deployed node draws for every message, and sends each image once unless it may repeat."""
+    simulated, plain = Asker(tmp_path), features_of(own_images())
+    assert torch.equal(simulated.all_features(NOISE), simulated.all_features(NOISE))
+    node = Asker(tmp_path, "secret", repeats=1)
+    first, second = (node.all_features(NOISE) - plain for _ in range(2))
+    assert float(first.std()) == pytest.approx(0.5, rel=0.02)
+    assert abs(float((first * second).mean())) < 0.01
+    refused = node.ask(task_of(NOISE), 0, 1)
+    assert refused.error.code == REFUSED
+    assert "repeats" in refused.error.reason
+
+
+@pytest.mark.parametrize(
+    ("server_round", "first", "count", "said"),
+    [
+        (1, 0, 1, "queries were asked for in round 1; allowed: 2, the last"),
+        (2, 0, 0, "0 batches of queries were asked for; allowed: 1 or more"),
+        (2, -1, 1, "a query number -1 was asked for; allowed: 0 or more"),
+    ],
+)
+def test_what_nobody_needs_is_not_answered(
+    tmp_path: Path, server_round: int, first: int, count: int, said: str
+) -> None:
+    reply = Asker(tmp_path).ask(task_of("", server_round), first, count)
+    assert reply.has_error()
+    assert said in reply.error.reason
+
+
+def test_answers_are_judged_against_labels_and_against_what_the_whole_model_says(tmp_path: Path) -> None:
+    client, model = Asker(tmp_path).client(task_of(NOISE)), PLAN.build_cut()
+    labels = PLAN.load_data().test.labels[TEST]
+    with torch.no_grad():
+        plain = model.whole(normalise(own_images(), PLAN.data_card()))
+    answers = torch.randn(21, 10, generator=torch.Generator().manual_seed(0))
+    answers[:7] = plain[:7]
+    found = client.judge(answers, model)
+    right, agreed, plain_right = 0, 0, 0
+    for one, whole, label in zip(answers.tolist(), plain.tolist(), labels.tolist(), strict=True):
+        right += one.index(max(one)) == label
+        plain_right += whole.index(max(whole)) == label
+        agreed += one.index(max(one)) == whole.index(max(whole))
+    assert found["test-accuracy-transformed"] == pytest.approx(right / 21)
+    assert found["test-accuracy-original"] == pytest.approx(plain_right / 21)
+    assert found["agreement"] == pytest.approx(agreed / 21)
+    assert found["test-loss-transformed"] == pytest.approx(float(F.nll_loss(answers.log_softmax(1), labels)), rel=1e-5)
+    with pytest.raises(ValueError, match=r"answers have shape \(20, 10\); expected \(21, 10\)"):
+        client.judge(answers[:20], model)

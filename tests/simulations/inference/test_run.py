@@ -1,0 +1,360 @@
+"""Edge-cloud inference in this process: real clients, a really trained model, real attacks; only the transport is local."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Message
+from torch import Tensor, nn
+
+from attacks.normalisation import normalise
+from clients.data.card import DataCard
+from clients.data.datasets import to_float
+from clients.records import tensors_of
+from clients.scenarios import read_task
+from defenses.spec import parse
+from simulations import server_app
+from simulations.experiment import Experiment
+from simulations.run_directory import read_lines
+from simulations.server_app import run_experiment
+from tests.local_grid import LocalGrid, Tamper
+from tests.simulations.report.report_run import Page
+from tests.simulations.split.test_run import Wire, untimed
+from tests.simulations.test_resume import Killed, killed_at, killed_with_open_attacks
+
+INVERSION = "QueryInversion(iterations=40)"
+NOISE = "FeatureNoise(std=0.5)"
+LEARNED = "FeaturePCA(components=8) | FeatureNoise(std=0.1)"
+RESUMED = {"defenses": LEARNED, "query_attacks": "QueryInversion(iterations=2)"}
+"""Changes for runs that are compared with others of their kind."""
+
+
+def inference_experiment(out: Path, **changes: Any) -> Experiment:
+    """Two clients with 20 test digits each, three batches of 8, 8 and 4; the server trains on 80 examples of 100."""
+    small = Experiment.of(
+        scenario="inference", model="vgg_small", output_dir=str(out), dataset="mnist-5k", train_limit=100, test_limit=40,
+        auxiliary_fraction=0.8, num_clients=2, rounds=2, local_epochs=1, batch_size=8, learning_rate=0.05, query_batches=2,
+        defenses="", probe_targets=2, probe_images=2, attack_workers=0, adaptive=False, share_images=False,
+        query_attacks=INVERSION,
+    )  # fmt: skip
+    return replace(small, **changes)
+
+
+def inference_rows(settings: Experiment, tamper: Tamper | None = None) -> list[dict[str, Any]]:
+    """The rows of a run."""
+    run_experiment(LocalGrid(settings.num_clients, tamper), settings)
+    return rows_in(settings)
+
+
+def rows_in(settings: Experiment) -> list[dict[str, Any]]:
+    return read_lines(Path(settings.output_dir) / "rows.jsonl")
+
+
+@pytest.fixture
+def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of no concern to rows, and the longest part of so short a run."""
+    monkeypatch.setattr(server_app, "write_report", lambda path: path)
+
+
+Run = tuple[Path, list[dict[str, Any]], Wire]
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Folder, rows and messages of a run without a defence and with noise, attacked on 16 images."""
+    out, wire = tmp_path_factory.mktemp("audited") / "run", Wire()
+    settings = inference_experiment(out, defenses=NOISE, share_images=True, probe_targets=2, probe_images=4)
+    return out, inference_rows(settings, wire), wire
+
+
+def number(rows: list[dict[str, Any]], metric: str, defense: str, reference: str = "", attack: str = "") -> Any:
+    """The only row of a number."""
+    wanted = (metric, defense, reference, attack)
+    (row,) = [row for row in rows if (row["metric"], row["defense"], row["reference"], row["attack"]) == wanted]
+    return row
+
+
+def pipeline_of(request: Message) -> str:
+    return str(json.loads(str(request.content["config"]["task"]))["plan"]["pipeline"])
+
+
+# What the rows say, by hand from what crossed the wire ------------------------------------------------------------------------
+
+
+def latents(wire: Wire, defense: str) -> dict[int, Tensor]:
+    """Partition -> what travelled of all its queries, in order."""
+    found: dict[int, dict[int, Tensor]] = {}
+    for partition, request, reply in wire.of("query.features"):
+        if pipeline_of(request) == defense:
+            mine = {int(name): tensor for name, tensor in tensors_of(reply, "features").items()}
+            found.setdefault(partition, {}).update(mine)
+    return {partition: torch.cat([mine[at] for at in sorted(mine)]) for partition, mine in found.items()}
+
+
+def judged(wire: Wire, defense: str) -> dict[int, tuple[Mapping[str, Tensor], Tensor]]:
+    """Partition -> weights of the whole model and the answers that it was sent."""
+    return {
+        partition: (tensors_of(request, "arrays"), tensors_of(request, "answers")["0"])
+        for partition, request, _ in wire.of("evaluate")
+        if pipeline_of(request) == defense
+    }
+
+
+def private(wire: Wire, partition: int) -> tuple[Tensor, Tensor, DataCard, nn.Module]:
+    """A client's normalised test images and their labels, as its indices at the set-up say, the card, and an empty model."""
+    setup = next(request for at, request, _ in wire.of("query.setup") if at == partition)
+    task = read_task(setup.content["config"]["task"])  # type: ignore[arg-type, call-overload, index]
+    data, card = task.plan.load_data(), task.plan.data_card()
+    indices = tensors_of(setup, "indices")["test"]
+    return (
+        normalise(to_float(data.test.images[indices]), card),
+        data.test.labels[indices],
+        card,
+        task.plan.build_model(),
+    )
+
+
+def test_features_answers_and_their_scores_are_those_of_the_whole_model_on_the_test_images(audited: Run) -> None:
+    """The model that the server trained, uncut, on images that no message holds."""
+    _, rows, wire = audited
+    plain_right, noisy_right, same = 0.0, 0.0, 0.0
+    for partition in (0, 1):
+        images, labels, _, model = private(wire, partition)
+        weights, answers = judged(wire, "")[partition]
+        model.load_state_dict(dict(weights), strict=False)
+        with torch.no_grad():
+            plain = model.eval()(images)
+        torch.testing.assert_close(answers, plain, rtol=1e-4, atol=1e-4)
+        noisy = judged(wire, NOISE)[partition][1]
+        plain_right += float((plain.argmax(1) == labels).sum())
+        noisy_right += float((noisy.argmax(1) == labels).sum())
+        same += float((noisy.argmax(1) == plain.argmax(1)).sum())
+    for defense, right, agreed in (("", plain_right, 40.0), (NOISE, noisy_right, same)):
+        assert number(rows, "test-accuracy", defense, "original")["value"] == pytest.approx(plain_right / 40)
+        assert number(rows, "test-accuracy", defense, "transformed")["value"] == pytest.approx(right / 40)
+        assert number(rows, "agreement", defense)["value"] == pytest.approx(agreed / 40)
+    assert same < 40, "or agreement would say nothing"
+
+
+def test_noise_is_the_only_difference_between_what_travels(audited: Run) -> None:
+    _, _, wire = audited
+    plain, noisy = latents(wire, ""), latents(wire, NOISE)
+    noise = torch.cat([noisy[at] - plain[at] for at in (0, 1)])
+    assert float(noise.std()) == pytest.approx(0.5, rel=0.02)
+    assert float(noise.mean()) == pytest.approx(0, abs=0.01)
+
+
+def test_every_pipeline_has_rows_of_every_phase(audited: Run) -> None:
+    _, rows, wire = audited
+    assert {row["scenario"] for row in rows} == {"inference"}
+    assert not [row for row in rows if row["status"] in ("failed", "refused")]
+    served = {
+        "queries", "query-bytes", "feature-bytes", "answer-bytes", "client-half-bytes", "query-seconds", "answer-seconds",
+        "clients-failed", "agreement", "test-accuracy", "test-loss",
+    }  # fmt: skip
+    for defense in ("", NOISE):
+        mine = [row for row in rows if row["defense"] == defense]
+        by_round = {at: {row["metric"] for row in mine if row["round"] == at and not row["attack"]} for at in range(4)}
+        assert by_round[0] == by_round[3] == set()
+        assert by_round[1] == {"train-loss", "server-seconds"}
+        assert by_round[2] == by_round[1] | served
+        assert {row["round"] for row in mine if row["attack"]} == {3}
+        assert number(rows, "queries", defense)["value"] == 40
+        sent = torch.cat(list(latents(wire, defense).values()))
+        assert number(rows, "query-bytes", defense)["value"] == sent.nbytes / 40
+        assert number(rows, "feature-bytes", defense)["value"] == sent.nbytes / 40
+    # No defence takes part in training: all pipelines share one, to the second.
+    for metric in ("train-loss", "server-seconds"):
+        plain, noisy = ([r["value"] for r in rows if (r["metric"], r["defense"]) == (metric, d)] for d in ("", NOISE))
+        assert plain == noisy
+
+
+def test_without_a_defence_the_images_come_back_and_noise_makes_them_worse(audited: Run) -> None:
+    _, rows, _ = audited
+    found = {d: number(rows, "psnr", d, "original", INVERSION) for d in ("", NOISE)}
+    assert {row["n"] for row in found.values()} == {16}
+    assert found[""]["value"] > found[NOISE]["value"] > number(rows, "psnr", "", "original", "baseline:mean")["value"]
+    picked = number(rows, "retrieval", "", "original", INVERSION)
+    assert (picked["value"], picked["status"]) == (1.0, "ok")
+    card = picked["setting"]
+    assert (card["observation"], card["cut"], card["transmissions"]) == ("queries", "conv2", 1)
+    assert number(rows, "psnr", "", "transformed", INVERSION)["value"] == found[""]["value"]
+
+
+def test_the_report_shows_the_section_and_pictures(audited: Run) -> None:
+    out, rows, _ = audited
+    page = Page((out / "report.html").read_text(encoding="utf-8"))
+    none, noise = page.table("inference")
+    assert none["Defence"][0] == "No defence"
+    assert none["queries"] == noise["queries"] == ["40"]
+    assert float(none["answers unchanged, %"][0]) == 100
+    assert float(noise["answers unchanged, %"][0]) == pytest.approx(
+        100 * number(rows, "agreement", NOISE)["value"], abs=0.06
+    )
+    attacked = page.table("inference", 1)
+    assert float(attacked[0]["PSNR, dB"][0]) == pytest.approx(
+        number(rows, "psnr", attacked[0]["Defence"][0].replace("No defence", ""), "original", INVERSION)["value"],
+        abs=0.06,
+    )
+    drawn = {one["kind"] for one in read_lines(out / "pictures" / "index.jsonl") if one["observation"] == "queries"}
+    assert drawn == {"original", "protected", "reconstruction"}
+
+
+def test_no_message_holds_more_than_it_should(audited: Run) -> None:
+    """Up go features and numbers, no labels; a client half holds no layer of the server's."""
+    _, _, wire = audited
+    requests = {
+        "query.partition": {"config"}, "query.setup": {"config", "indices"}, "query.audit": {"config", "guesses", "oracle"},
+        "query.features": {"config", "client", "learned"}, "evaluate": {"config", "answers", "arrays"},
+    }  # fmt: skip
+    for _, kind, request, reply in wire.messages:
+        assert set(request.content) <= requests[kind]
+        if kind == "query.features":
+            assert set(reply.content) == {"features", "metrics"}
+            assert set(reply.content["metrics"]) == {"num-examples", "query-seconds"}
+            whole = tensors_of(wire.of("evaluate")[0][1], "arrays")
+            assert 0 < len(tensors_of(request, "client")) < len(whole)
+    asked = [(at, pipeline_of(request)) for at, request, _ in wire.of("query.features")]
+    # 20 images a client: three batches in two messages, under each pipeline once.
+    assert {place: asked.count(place) for place in asked} == {(at, d): 2 for at in (0, 1) for d in ("", NOISE)}
+
+
+@pytest.mark.usefixtures("no_report")
+def test_what_a_defence_has_learned_travels_and_its_latent_is_what_is_counted(tmp_path: Path) -> None:
+    """Clients and server work with the tensors that the server fitted; by hand from those of the message."""
+    wire, settings = Wire(), inference_experiment(tmp_path / "run", defenses="FeaturePCA(components=8)")
+    rows = inference_rows(settings, wire)
+    defense = "FeaturePCA(components=8)"
+    assert not [row for row in rows if row["status"] in ("failed", "refused")]
+    assert number(rows, "query-bytes", defense)["value"] == 4 * 8
+    assert number(rows, "feature-bytes", defense)["value"] == 4 * latents(wire, "")[0][0].numel()
+    requests = [request for _, request, _ in wire.of("query.features") if pipeline_of(request) == defense]
+    fitted = parse(defense).with_state(tensors_of(requests[0], "learned"))
+    assert fitted.version == parse(defense).with_state(tensors_of(requests[-1], "learned")).version
+    for partition in (0, 1):
+        plain, sent = latents(wire, "")[partition], latents(wire, defense)[partition]
+        torch.testing.assert_close(sent, fitted.encode_features(plain, ("none",)), rtol=1e-4, atol=1e-4)
+        answers, direct = judged(wire, defense)[partition][1], judged(wire, "")[partition][1]
+        assert answers.shape == direct.shape
+        assert not torch.equal(answers, direct)
+
+
+# The same again -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("no_report")
+def test_same_seed_same_rows_other_seed_others_and_the_size_of_messages_changes_no_number(tmp_path: Path) -> None:
+    runs = {}
+    for name, changes in (("a", {}), ("b", {"query_batches": 1}), ("c", {"seed": 1})):
+        settings = inference_experiment(tmp_path / name, **RESUMED | changes)
+        runs[name] = untimed(inference_rows(settings))
+    assert runs["a"] == runs["b"]
+    for metric in ("psnr", "train-loss", "test-loss"):
+        values = [[row["value"] for row in runs[name] if row["metric"] == metric] for name in "ac"]
+        assert values[0] != values[1]
+
+
+@pytest.mark.usefixtures("no_report")
+def test_a_model_from_a_file_is_used_as_it_is(tmp_path: Path) -> None:
+    """The checkpoint of a run that trained it: the same answers, nothing trained; and taken up again behind the queries."""
+    common = RESUMED | {"rounds": 1}
+    trained = untimed(inference_rows(inference_experiment(tmp_path / "trained", **common)))
+    file = str(tmp_path / "trained" / "checkpoints" / "p00.safetensors")
+    settings = inference_experiment(tmp_path / "run", weights=file, **common)
+    with pytest.raises(Killed):
+        run_experiment(LocalGrid(2, killed_at("query.audit", 7)), settings)
+    run_experiment(LocalGrid(2), replace(settings, resume=True))
+    assert untimed(rows_in(settings)) == [row for row in trained if row["metric"] != "train-loss"]
+
+
+# Killed, and refused ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The rows of a run that nobody killed."""
+    settings = inference_experiment(tmp_path_factory.mktemp("unbroken") / "run", **RESUMED)
+    return untimed(inference_rows(settings))
+
+
+# Two clients, two pipelines: two messages of queries each, and one with the answers. What a checkpoint has is never asked again.
+@pytest.mark.usefixtures("no_report")
+@pytest.mark.parametrize(
+    ("message_type", "count", "asked_left"),
+    [
+        ("query.features", 3, 8),
+        ("evaluate", 2, 8),
+        ("query.audit", 1, 4),
+        ("query.features", 6, 4),
+        ("query.audit", 7, 0),
+    ],
+)
+def test_resumed_rows_equal_unbroken_rows(
+    tmp_path: Path, unbroken: list[dict[str, Any]], message_type: str, count: int, asked_left: int
+) -> None:
+    settings = inference_experiment(tmp_path / "run", **RESUMED)
+    with pytest.raises(Killed):
+        run_experiment(LocalGrid(2, killed_at(message_type, count)), settings)
+    # A new grid: the nodes have forgotten their state, as they have when a simulation ends.
+    grid = LocalGrid(2)
+    run_experiment(grid, replace(settings, resume=True))
+    assert untimed(rows_in(settings)) == unbroken
+    assert len([sent for sent in grid.sent if sent[0] == "query.features"]) == asked_left
+
+
+@pytest.mark.usefixtures("no_report")
+def test_attacks_that_were_open_are_run_again_without_a_query(
+    tmp_path: Path, unbroken: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = inference_experiment(tmp_path / "run", **RESUMED)
+    killed_with_open_attacks(monkeypatch, LocalGrid(2), settings)
+    assert len(list((tmp_path / "run" / "jobs").glob("*.safetensors"))) == 2
+    grid = LocalGrid(2)
+    run_experiment(grid, replace(settings, resume=True))
+    assert untimed(rows_in(settings)) == unbroken
+    assert {sent[0] for sent in grid.sent} == {"query.partition", "query.setup", "query.audit"}
+
+
+@pytest.mark.usefixtures("no_report")
+def test_a_client_that_breaks_off_costs_its_own_answers_only(tmp_path: Path) -> None:
+    """Of its queries two batches came, of which both are attacked; the third did not, and so it is sent no answers."""
+    settings = inference_experiment(tmp_path / "run")
+
+    def tamper(partition: int, request: Message, reply: Message) -> Message:
+        config: Any = request.content.get("config")
+        if partition == 1 and request.metadata.message_type == "query.features" and config["first"] == 2:
+            raise RuntimeError("out of battery")
+        return reply
+
+    rows = inference_rows(settings, tamper)
+    (failed,) = [row for row in rows if row["status"] == "failed"]
+    assert (failed["client"], failed["metric"]) == (1, "client")
+    assert "out of battery" in failed["message"]
+    assert number(rows, "queries", "")["value"] == 36
+    assert number(rows, "test-accuracy", "", "original")["n"] == 20
+    assert number(rows, "psnr", "", "original", INVERSION)["n"] == 8
+
+
+@pytest.mark.usefixtures("no_report")
+def test_a_reply_of_another_shape_is_refused_and_a_node_without_audits_costs_scores_only(tmp_path: Path) -> None:
+    settings = inference_experiment(tmp_path / "run", min_usable=0.5)
+
+    def tamper(partition: int, request: Message, reply: Message) -> Message:
+        if partition == 0 and request.metadata.message_type == "query.features":
+            del reply.content["features"]["0"]  # type: ignore[arg-type, index]
+        return reply
+
+    run_experiment(LocalGrid(2, tamper, node_config={1: {"audits": False}}), settings)
+    rows = rows_in(settings)
+    (failed,) = [row for row in rows if row["status"] == "failed"]
+    assert failed["message"].startswith("query.features: features: names differ")
+    (refused,) = [row for row in rows if row["status"] == "refused"]
+    assert (refused["client"], refused["round"]) == (1, 3)
+    assert number(rows, "test-accuracy", "", "original")["n"] == 20
+    assert not [row for row in rows if row["attack"]]

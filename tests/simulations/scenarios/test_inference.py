@@ -1,0 +1,131 @@
+"""Settings of edge-cloud inference that cannot work are refused by name before anything is trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from attacks.local_model import shared_tensors
+from clients.data.card import DataCard
+from clients.models.classifiers import build_model
+from defenses.spec import parse
+from simulations.errors import ConfigError
+from simulations.experiment import Experiment
+from simulations.known_clients import KnownClients
+from simulations.scenarios.base import scenario
+from simulations.server_app import run_experiment
+from tests.local_grid import LocalGrid
+from tests.simulations.inference.test_run import inference_experiment
+
+TRAINS = "protects what a client trains, and with scenario = 'inference' clients train nothing"
+BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+    # Models and cuts.
+    ({"model": "cnn"}, ("unknown model 'cnn'", "vgg_small")),
+    ({"cut": "conv3"}, ("cut is 'conv3'; allowed with model = 'vgg_small': conv2, conv4, conv6",)),
+    ({"model": "resnet20", "cut": "conv2"}, ("cut is 'conv2'; allowed with model = 'resnet20': block2",)),
+    ({"weights": "model.pt", "rounds": 1}, ("weights is 'model.pt'; expected an absolute path",)),
+    ({"weights": "/model.pt"}, ("rounds is 2; allowed with weights: 1",)),
+    ({"weights": "/no-such-file.pt", "rounds": 1}, ("weights: /no-such-file.pt cannot be read (FileNotFoundError",)),
+    # Defences of what is never sent.
+    ({"defenses": "DPSGD(target_epsilon=8.0)"}, ("DPSGD(target_epsilon=8.0)", TRAINS)),
+    ({"defenses": "GaussianNoise(std=0.1)"}, ("GaussianNoise(std=0.1", TRAINS)),
+    ({"defenses": "FeatureNoise(std=1.0); FeatureNoise(std=1.0) | Pruning(fraction=0.5)"}, ("Pruning(fraction=0.5", TRAINS)),
+    ({"defenses": "AdversarialTraining()"}, ("AdversarialTraining(weight=1.0)", TRAINS)),
+    ({"defenses": "PatchShuffle()"}, ("PatchShuffle() protects tokens", "clients send feature maps (B, C, H, W)")),
+    ({"defenses": "DeltaAutoencoder()"}, ("delta='min'", "learns from an adversary", "use delta='max'")),
+    ({"defenses": "DeltaAutoencoder(delta='max', variant='extra_deep', stride=2)", "cut": "conv6"}, ("for which maps of",)),
+    ({"defenses": "ATS()"}, ("protects images that are trained on", "clients send test images")),
+    # Views and steps that nobody makes.
+    ({"crop-padding": 2}, ("crop-padding is 2", "as clients train nothing")),
+    ({"horizontal-flip": True}, ("horizontal-flip True",)),
+    ({"local-steps": 3}, ("local-steps is 3; allowed with scenario = 'inference': 0",)),
+    # The server's own images.
+    ({"auxiliary-fraction": 0.0}, ("auxiliary-fraction is 0; allowed with scenario = 'inference': above 0",)),
+    ({"auxiliary-fraction": 0.001}, ("auxiliary-fraction is 0.001", "leaves the server no image to train on")),
+    ({"auxiliary-data": "photos"}, ("auxiliary-data is 'photos'; allowed with scenario = 'inference': 'held-out'",)),
+    # Sizes.
+    ({"probe-targets": 4}, ("probe-targets is 4, and a client with 20 test examples asks 3 batches of 8",)),
+    ({"probe-images": 9}, ("probe-images is 9; allowed: up to batch-size = 8",)),
+    ({"attack-rounds": "first"}, ("attack-rounds is 'first'", "add final, or set query-attacks = ''")),
+    ({"query-batches": 0}, ("query-batches is 0", "allowed: at least 1")),
+    ({"query-batches": 100_000}, ("query-batches is 100000", "GiB, and 1 GiB is allowed")),
+    # Attacks on something else.
+    ({"query-attacks": "DLG()"}, ("query-attacks: DLG() does not attack queries but one-step probes", "QueryInversion")),
+    ({"query-attacks": "TokenDecoder()"}, ("TokenDecoder() does not attack queries but smashed data",)),
+    # What belongs to others.
+    ({"labels": "known"}, ("labels is 'known'; allowed with scenario = 'inference': 'unknown'",)),
+    ({"upload-batches": 3}, ("upload-batches is 3; it is a setting of outsourced, and scenario is 'inference'",)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "said"), BAD, ids=lambda value: str(value)[:60])
+def test_what_cannot_work_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], said: tuple[str, ...]) -> None:
+    grid, good = LocalGrid(2), inference_experiment(tmp_path / "run").to_mapping()
+    with pytest.raises(ConfigError) as caught:
+        run_experiment(grid, Experiment.from_mapping({**good, **changes}))
+    for part in said:
+        assert part in str(caught.value)
+    assert {kind for kind, _ in grid.sent} <= {"query.partition", "query.setup"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {}, {"cut": "conv6"}, {"model": "resnet20", "cut": "block8"}, {"probe_targets": 3}, {"query_attacks": ""},
+        {"defenses": "DeltaAutoencoder(delta='max'); FeaturePCA(components=4) | FeatureNoise(std=0.1)"},
+        {"defenses": "FeatureDP(clip=1.0, noise_multiplier=1.0); VisualMixer() | FeatureNoise(std=1.0); ImageNoise()"},
+        {"query_attacks": "", "attack_rounds": "first"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_the_messages_advise_is_accepted(tmp_path: Path, changes: dict[str, Any]) -> None:
+    card = DataCard(10, (1, 28, 28), (0.5,), (0.5,))
+    clients = KnownClients(card, {0: (10, 20), 1: (10, 20)}, {})
+    scenario("inference").check_clients(inference_experiment(tmp_path / "run", **changes), clients)
+
+
+def state(**changes: Any) -> dict[str, Any]:
+    model = build_model("vgg_small", num_classes=10, input_shape=(1, 28, 28))
+    return {**shared_tensors(model), **changes}
+
+
+@pytest.mark.parametrize(
+    ("held", "said"),
+    [
+        ({"0.weight": torch.zeros(3)}, "is of another model: "),
+        (state(**{"0.weight": torch.zeros(3)}), "0.weight has shape (3,), expected (16, 1, 3, 3)"),
+        (state(**{"0.weight": torch.full((16, 1, 3, 3), torch.nan)}), "holds NaN or infinite values in 0.weight"),
+        ([1, 2], "it holds a list, not tensors by name"),
+        (None, "cannot be read"),
+    ],
+    ids=["others", "shape", "nan", "list", "text"],
+)
+def test_a_file_of_other_weights_is_refused_before_anything_is_asked(tmp_path: Path, held: Any, said: str) -> None:
+    file = tmp_path / "model.pt"
+    if held is None:
+        file.write_text("not a checkpoint")
+    else:
+        torch.save(held, file)
+    settings = inference_experiment(tmp_path / "run", weights=str(file), rounds=1)
+    with pytest.raises(ConfigError) as caught:
+        scenario("inference").check_data(settings, parse(""), DataCard(10, (1, 28, 28), (0.5,), (0.5,)))
+    assert said in str(caught.value)
+    assert str(file) in str(caught.value)
+
+
+def test_images_that_the_model_cannot_take_are_refused_as_such(tmp_path: Path) -> None:
+    card = DataCard(10, (1, 2, 2), (0.5,), (0.5,))
+    with pytest.raises(ConfigError, match="images of 2x2"):
+        scenario("inference").check_data(inference_experiment(tmp_path / "run"), parse(""), card)
+
+
+@pytest.mark.parametrize(("batches", "messages"), [(2, 2), (9, 1)])
+def test_messages_are_counted_as_they_are_sent(tmp_path: Path, batches: int, messages: int) -> None:
+    settings = inference_experiment(tmp_path / "run", query_batches=batches, attack_rounds="", rounds=1)
+    assert scenario("inference").count_messages(settings, settings.plan(parse("")), 10, 20) == 2 * (messages + 1)
+    grid = LocalGrid(2)
+    run_experiment(grid, settings)
+    assert len([kind for kind, _ in grid.sent if kind in ("query.features", "evaluate")]) == 2 * (messages + 1)
