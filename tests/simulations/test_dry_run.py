@@ -40,7 +40,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_cifar10(folder / "cifar-10-batches-py", images(360, 3, 32, 32), [at % 10 for at in range(360)])
     write_cifar100(folder / "cifar-100-python", images(400, 3, 32, 32), [at % 100 for at in range(400)], 100)
     labels = np.arange(700, dtype=np.uint8) % 10
-    write_mnist(folder, (images(700, 28, 28), labels), (images(60, 28, 28), labels[:60]))
+    write_mnist(folder, (images(700, 28, 28), labels), (images(280, 28, 28), labels[:280]))
     write_celeba(folder / "celeba", [0] * 48 + [2] * 16, {"Smiling": [1, -1] * 32})
     for person in ("Ada", "Grace"):
         for number in range(6):
