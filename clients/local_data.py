@@ -56,12 +56,14 @@ class Truths:
         paired: What crosses the wire says which row is of which image, so that guess i is compared with image i.
         whole_round: Each observation is of all that was trained on, so that a guess may be of any of many images.
         in_paper_scale: Guesses are also scored in the convention of the shuffling paper (``clients.audit.paper_scores``).
+        at_many_scales: Images are also scored by MS-SSIM (``clients.audit.scores_at_many_scales``).
     """
 
     views: list[Probed]
     paired: bool = False
     whole_round: bool = False
     in_paper_scale: bool = False
+    at_many_scales: bool = False
 
 
 class LocalData:

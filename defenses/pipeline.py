@@ -229,7 +229,9 @@ class Pipeline:
         """
         stages = list(self.defenses)
         for index, defense in self._stages(FittedDefense):
-            stages[index] = defense.fit(_behind(stages[:index], context, (*key, "fit", index)), generator_for(*key, index))
+            stages[index] = defense.fit(
+                _behind(stages[:index], context, (*key, "fit", index)), generator_for(*key, index)
+            )
         return type(self)(tuple(stages))
 
     @property

@@ -52,6 +52,12 @@ class InferenceExperiment(WholeModelExperiment):
         "absolute path of a file with weights of the whole model at the server (a state dict by torch.save, .safetensors, or a "
         "checkpoint that such a run has left), which is then not trained: set rounds = 1; empty: it is trained",
     )
+    path_images: int = setting(
+        0,
+        "how many of the server's own images are kept to measure curves on, of what a defence is worth while it learns; neither "
+        "the model nor a defence learns from them; 0: no curves",
+        **at_least(0),
+    )
     query_attacks: str = setting("QueryInversion()", "attacks on queries, separated by ;")
     query_batches: int = setting(4, "batches of queries in a message", **at_least(1))
 
@@ -198,9 +204,15 @@ class Inference(Scenario[InferenceExperiment]):
         for pipeline in experiment.pipelines():
             self.check_data(experiment, pipeline, clients.card)
         plan = self._plan(experiment, Pipeline())
-        if not len(Auxiliary(plan).indices(plan.load_data().train.labels.numpy())):
+        own = len(Auxiliary(plan).indices(plan.load_data().train.labels.numpy()))
+        if not own:
             raise ConfigError(
                 f"auxiliary-fraction is {experiment.auxiliary_fraction:g}, which leaves the server no image to train on; raise it"
+            )
+        if experiment.path_images > own // 2:
+            raise ConfigError(
+                f"path-images is {experiment.path_images}; allowed: up to {own // 2}, half of the server's {own} images; it "
+                "learns from the others"
             )
         for train, test in clients.sizes.values():
             self.check_share(experiment, train, test)
@@ -231,7 +243,11 @@ class Inference(Scenario[InferenceExperiment]):
         mine = inference_plan(plan)
         if auditor not in self._trainings:
             file = experiment.weights
-            self._trainings[auditor] = LoadedModel(mine, file) if file else PublicTraining(mine)
+            self._trainings[auditor] = (
+                LoadedModel(mine, file, experiment.path_images)
+                if file
+                else PublicTraining(mine, experiment.path_images)
+            )
         server = InferenceServer(
             plan=mine,
             auditor=auditor,

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from attacks.local_model import shared_tensors
-from clients.auxiliary import Auxiliary
 from clients.models.library import ModelError
 from clients.task import Task, WholeModelPlan
 from defenses.base import Batch
 from strategies.audit.kinds import part_of
 from strategies.central_training import MODEL
+from strategies.inference.own_images import OwnImages
 
 
 class LoadedModel:
@@ -24,18 +24,20 @@ class LoadedModel:
     Args:
         plan: What the run fixes, of any of its pipelines.
         path: See ``read_weights``.
+        num_kept: See ``OwnImages``; whether the model in the file has seen them, nobody here knows.
 
     Raises:
         ModelError: When the file cannot be read or is of another model.
     """
 
-    def __init__(self, plan: WholeModelPlan, path: str) -> None:
+    def __init__(self, plan: WholeModelPlan, path: str, num_kept: int = 0) -> None:
         self.plan = replace(plan, pipeline="")
+        self.own = OwnImages(self.plan, num_kept)
         self._weights = read_weights(path, shared_tensors(self.plan.build_model()))
 
     def examples(self) -> Batch:
         """The server's own, from which defences learn."""
-        return Auxiliary(self.plan).examples()
+        return self.own.learned.batch
 
     def run_round(self, task: Task) -> None:
         """Does nothing."""

@@ -8,10 +8,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from clients.auxiliary import Auxiliary
 from clients.task import Task, WholeModelPlan
 from defenses.base import Batch
 from strategies.central_training import CentralTraining
+from strategies.inference.own_images import OwnImages
 
 LOSSES, SECONDS = "losses", "seconds"
 """Names of what a checkpoint keeps beside the model: one number for each round that was trained."""
@@ -24,10 +24,13 @@ class PublicTraining:
 
     Args:
         plan: What the run fixes, of any of its pipelines.
+        num_kept: See ``OwnImages``.
     """
 
-    def __init__(self, plan: WholeModelPlan) -> None:
+    def __init__(self, plan: WholeModelPlan, num_kept: int = 0) -> None:
         self.plan = replace(plan, pipeline="")
+        self.own = OwnImages(self.plan, num_kept)
+        """The server's images, of all pipelines."""
         self.losses: list[float] = []
         """Mean training loss of each round so far."""
         self.seconds: list[float] = []
@@ -38,7 +41,7 @@ class PublicTraining:
     def training(self) -> CentralTraining:
         """The training; the server's examples are read when they are first needed."""
         if self._training is None:
-            self._training = CentralTraining(self.plan, Auxiliary(self.plan).examples(), ("public", self.plan.seed))
+            self._training = CentralTraining(self.plan, self.own.learned.batch, ("public", self.plan.seed))
         return self._training
 
     def examples(self) -> Batch:

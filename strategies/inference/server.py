@@ -25,7 +25,9 @@ from strategies.audit.kinds import Kind, Observed, part_of
 from strategies.audit.threat_card import KnownLabels
 from strategies.evaluation import fault_in_report, record_reports
 from strategies.guard import GuardedExchange
+from strategies.inference.fit_path import fit_with_path
 from strategies.inference.loaded_model import LoadedModel
+from strategies.inference.mask_pictures import picture_masks
 from strategies.inference.observations import DEFENSES, MODEL, QUERY, SeenQuery
 from strategies.inference.public_training import PublicTraining
 from strategies.inference.service import Served, Service
@@ -97,7 +99,7 @@ class InferenceServer:
         """
         self.auditor.collect()
         task, model = self.plan.at(server_round), self.plan.build_cut(self.training.weights())
-        self.pipeline = self.fitted(model)
+        self.pipeline = self.fitted(task, model)
         work = {partition: chunks(size, self.plan.batch_size) for partition, size in self.sizes.items()}
         service = Service(self.exchange, task, model, self.pipeline, work, self.batches_per_message)
         self.seen = self._attacked(service.run())
@@ -105,8 +107,10 @@ class InferenceServer:
         record_privacy(task, self.auditor.recorder, 1, 1)
         self._evaluate(task, model, service.answers())
 
-    def fitted(self, model: CutModel) -> Pipeline:
+    def fitted(self, task: Task, model: CutModel) -> Pipeline:
         """The pipeline after what learns has learned, from the server's own images; itself where nothing does.
+
+        Leaves rows and pictures of how it learned.
 
         Raises:
             DefenseError: When a defence cannot learn from these features, with the reason.
@@ -123,7 +127,9 @@ class InferenceServer:
             labels=shown.targets.argmax(1),
             black=normalise(torch.zeros(1, *card.input_shape), card)[0, :, 0, 0],
         )
-        return self.pipeline.fit(context, key)
+        recorder, cut = self.auditor.recorder, self.plan.cut_name
+        picture_masks(self.pipeline, context, cut, task, recorder)
+        return fit_with_path(self.pipeline, context, key, model, cut, self.training.own, task, recorder)
 
     def _attacked(self, served: Mapping[int, Served]) -> list[SeenQuery]:
         """The attacked images of each client: the first ones of its first batches; none where some of these never came."""
