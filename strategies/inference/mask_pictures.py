@@ -20,7 +20,7 @@ SHOWN = 3
 
 
 def picture_masks(pipeline: Pipeline, context: FitContext, cut: str, task: Task, recorder: Recorder) -> None:
-    """Pictures of a few images of the context: "image", "server cam", "adversary cam", "mask" and "masked".
+    """Pictures of a few images of the context: "image", "server-cam", "adversary-cam", "mask" and "masked".
 
     The maps are those of the first iteration, on the image as it is; the mask is all that any iteration masked. Only a
     ``DeltaAutoencoder`` has masks, and only in front of other defences of features: behind these it sees another client half.
@@ -40,9 +40,9 @@ def picture_masks(pipeline: Pipeline, context: FitContext, cut: str, task: Task,
     card = task.plan.data_card()
     mean, std = (images.new_tensor(of)[:, None, None] for of in (card.mean, card.std))
     clean, hidden = ((some * std + mean).clamp(0, 1) for some in (images, masked))
-    found = {"image": clean, "server cam": overlay(clean, _cams(context, context.server, images))}
+    found = {"image": clean, "server-cam": overlay(clean, _cams(context, context.server, images))}
     if context.adversary is not None:
-        found["adversary cam"] = overlay(clean, _cams(context, context.adversary, images))
+        found["adversary-cam"] = overlay(clean, _cams(context, context.adversary, images))
     found |= {"mask": mask[:, None].float(), "masked": hidden}
     for kind, shown in found.items():
         for at, image in enumerate(shown.cpu()):

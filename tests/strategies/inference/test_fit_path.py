@@ -191,7 +191,7 @@ def shown(text: str, own: OwnImages, *, adversary: bool) -> list[dict[str, Any]]
 def test_pictures_show_image_maps_mask_and_what_is_left(own: OwnImages) -> None:
     """Outside the mask the masked image is the image, inside it is black: by what was drawn alone."""
     found = shown("DeltaAutoencoder(delta='min', fill='black')", own, adversary=True)
-    assert [one["kind"] for one in found[::3]] == ["image", "server cam", "adversary cam", "mask", "masked"]
+    assert [one["kind"] for one in found[::3]] == ["image", "server-cam", "adversary-cam", "mask", "masked"]
     assert {one["observation"] for one in found} == {OBSERVATION}
     assert [one["caption"] for one in found[:3]] == [f"cut at conv4, image {at}" for at in (1, 2, 3)]
     image, mask, masked = (
@@ -206,7 +206,7 @@ def test_pictures_show_image_maps_mask_and_what_is_left(own: OwnImages) -> None:
 @pytest.mark.parametrize(
     ("text", "kinds"),
     [
-        ("DeltaAutoencoder(delta='max')", {"image", "server cam", "mask", "masked"}),
+        ("DeltaAutoencoder(delta='max')", {"image", "server-cam", "mask", "masked"}),
         ("FeaturePCA()", set()),
         ("FeatureNoise(std=1.0) | DeltaAutoencoder(delta='max')", set()),
         ("", set()),
