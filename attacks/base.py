@@ -266,6 +266,11 @@ class Attack(Generic[Observation, Guess]):
         return {}
 
     @property
+    def learns_from_defenses(self) -> bool:
+        """Whether what ``fit`` learns depends on the pipeline; what does not is learned once for all pipelines of a run."""
+        return True
+
+    @property
     def reveals_windows(self) -> bool:
         """Whether it must be told the sides of VisualMixer's windows (``ClientUpdate.window_sides``), as an upper bound."""
         return False

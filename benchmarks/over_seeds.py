@@ -52,6 +52,7 @@ def read(runs: Sequence[Path]) -> tuple[Study, list[Line]]:
             raise SystemExit(f"{run}: {notes}")
         config = json.loads((run / "config.json").read_text())
         settings = {key: value for key, value in config["config"].items() if key not in FREE}  # type: ignore[attr-defined]
+        settings["defenses"] = config["pipelines"]  # versions wrote the text of the same pipelines in other ways
         first = first or settings
         if different := sorted(key for key in first.keys() | settings.keys() if first.get(key) != settings.get(key)):
             raise SystemExit(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from attacks.base import Labels, Reconstruction, Representatives
+from attacks.base import Attributes, Labels, Reconstruction, Representatives
 from attacks.image_measures import ms_ssim, mse, psnr, ssim
 from attacks.membership.loss_threshold import Membership
 from attacks.normalisation import normalise
@@ -65,12 +65,15 @@ def audit_guesses(
     Returns:
         For reconstructions "psnr-original", "psnr-transformed" and the like, "retrieval-original" with "retrieval-chance" (see
         ``clients.line_up``), "label-accuracy", and "recognition" where there is an oracle, with "feature-similarity" and
-        "identification" where it came along; for labels "label-accuracy"; for representatives see ``score_representatives``; for
-        tests of membership "member-score" and "other-score", one per training and per test example, of tests that did not fail.
+        "identification" where it came along; for labels "label-accuracy"; for attributes see ``audit_attributes``; for
+        representatives see ``score_representatives``; for tests of membership "member-score" and "other-score", one per training
+        and per test example, of tests that did not fail.
 
     Raises:
         ValueError: When the number of guesses is not the number of observed updates, or their image shape is not the data's.
     """
+    if attributes := [guess for guess, _ in guesses if isinstance(guess, Attributes)]:
+        return audit_attributes(client, observation, attributes)
     known = client.truths(observation)
     if len(guesses) != len(known.views):
         raise ValueError(f"{len(guesses)} guesses for {len(known.views)} observations")
@@ -86,7 +89,7 @@ def audit_guesses(
             classes = truth.original.targets.argmax(1)
             found = score_representatives(guess, truth.original.images, classes, seen)
             _add(scores, "", {name: values for name, values in found.items() if values})
-        else:
+        elif not isinstance(guess, Attributes):
             paired = known.paired
             _add(scores, "", score_both(guess, truth, paired=paired))
             if isinstance(guess, Reconstruction):
@@ -101,6 +104,22 @@ def audit_guesses(
             if isinstance(guess, Reconstruction) and oracle is not None:
                 _add(scores, "", oracle.compare(guess.images, truth.original.images))
     return Audited(dict(scores))
+
+
+def audit_attributes(client: Client, observation: str, guesses: Sequence[Attributes]) -> Audited:
+    """Scores guesses of a sensitive attribute against this client's own values; reads no image.
+
+    Returns:
+        "attribute-accuracy": 1 for every image whose value was guessed, else 0.
+
+    Raises:
+        ValueError: When there are not as many guesses as observations, or one is not of as many images.
+    """
+    truths = client.sensitive(observation)
+    if len(guesses) != len(truths):
+        raise ValueError(f"{len(guesses)} guesses for {len(truths)} observations")
+    found = [score(guess, truth)["attribute-accuracy"] for guess, truth in zip(guesses, truths, strict=True)]
+    return Audited({"attribute-accuracy": [hit for hits in found for hit in hits]})
 
 
 def recognition(guess: Reconstruction, recognised: Tensor, truth: Batch, *, paired: bool = False) -> list[float]:

@@ -7,16 +7,17 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from attacks.base import Labels, Reconstruction, Representatives
+from attacks.base import Attributes, Labels, Reconstruction, Representatives
 from attacks.membership.loss_threshold import Membership
 
-Guess = Reconstruction | Labels | Representatives | Membership
+Guess = Reconstruction | Labels | Representatives | Membership | Attributes
 
 GUESSES: dict[str, type[Any]] = {
     "images": Reconstruction,
     "labels": Labels,
     "representatives": Representatives,
     "membership": Membership,
+    "attributes": Attributes,
 }
 """The kind that an audit message names -> the type of its guesses."""
 
@@ -34,6 +35,8 @@ def guess_tensors(guess: Guess, target: int, recognised: Tensor | None) -> dict[
         return {f"test{end}/{name}": tensor for name, tensor in guess.to_tensors().items()}
     if isinstance(guess, Labels):
         return {f"labels{end}": guess.classes}
+    if isinstance(guess, Attributes):
+        return {f"attributes{end}": guess.logits}
     classes = guess.labels if isinstance(guess, Reconstruction) else guess.classes
     seen = {} if recognised is None else {f"recognised{end}": recognised}
     return {f"labels{end}": classes, f"images{end}": guess.images.float(), **seen}
@@ -60,6 +63,8 @@ def read_guesses(
             found.append((Membership.from_tensors(mine, model), None))
         elif kind == "labels":
             found.append((Labels(tensors[f"labels-{at}"]), None))
+        elif kind == "attributes":
+            found.append((Attributes(tensors[f"attributes-{at}"]), None))
         else:
             images, classes = tensors[f"images-{at}"].float(), tensors[f"labels-{at}"]
             found.append((GUESSES[kind](images, classes), recognised))

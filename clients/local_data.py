@@ -211,6 +211,16 @@ class LocalData:
         """Classes (num_test,) of its test examples."""
         return self.dataset.test.labels[torch.tensor(self._test, dtype=torch.long)]
 
+    def test_sensitive(self) -> Tensor:
+        """Values (num_test,) of the sensitive attribute of its test examples.
+
+        Raises:
+            ValueError: When its data set has none.
+        """
+        if self.dataset.test.sensitive is None:
+            raise ValueError(f"dataset {self.dataset.name!r} has no sensitive attribute")
+        return self.dataset.test.sensitive[torch.tensor(self._test, dtype=torch.long)]
+
     def test_plain(self, positions: Tensor) -> Batch:
         """Test examples of this client at ``positions`` (n,), unprotected."""
         indices = torch.tensor(self._test, dtype=torch.long)[positions]
@@ -244,6 +254,14 @@ class Client:
             ValueError: When clients of this scenario show nothing of that kind.
         """
         raise ValueError(f"clients of scenario {self.task.plan.scenario!r} know no observation {observation!r}")
+
+    def sensitive(self, observation: str) -> list[Tensor]:
+        """True values of the sensitive attribute of the images behind each observation of a kind, (B,) int64.
+
+        Raises:
+            ValueError: When clients of this scenario show nothing of that kind, or the data have no such attribute.
+        """
+        raise ValueError(f"clients of scenario {self.task.plan.scenario!r} know no attribute of {observation!r}")
 
     def trained_on(self) -> Tensor:
         """Positions (n,), int64 and ascending, of the training examples that this round's training depends on."""

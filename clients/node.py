@@ -150,7 +150,9 @@ def client_as(kind: type[C], message: Message, context: Context) -> C:
     return client
 
 
-def book(context: Context, client: Client, kind: str, first: int = 0, count: int = 1) -> None:
+def book(
+    context: Context, client: Client, kind: str, first: int = 0, count: int = 1, *, over_rounds: bool = False
+) -> None:
     """Books that what a round needs once is about to be sent, under new draws.
 
     Rounds only go forward, so that those of the latest one are all that need be counted.
@@ -161,6 +163,7 @@ def book(context: Context, client: Client, kind: str, first: int = 0, count: int
         kind: What is sent, in words.
         first: Number of the first batch or image.
         count: How many.
+        over_rounds: It is needed once in a run, so that sending it in another round is sending it again.
 
     Raises:
         RefusedError: When it was sent before, more often than the node's operator allows (``repeats``).
@@ -174,6 +177,8 @@ def book(context: Context, client: Client, kind: str, first: int = 0, count: int
     kept: Any = context.state.get("sent") or {}
     name = f"{kind}; {client.pipeline}"  # as read, so that another spelling is no other pipeline
     latest, counts = json.loads(kept[name]) if name in kept else (task.round, {})
+    if over_rounds:
+        latest = task.round
     if task.round < latest:
         raise RefusedError(f"{refusal('repeats', f'{kind} of a round before {latest}')} (-1 allows it)")
     counts = counts if task.round == latest else {}

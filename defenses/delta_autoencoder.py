@@ -188,12 +188,12 @@ class DeltaAutoencoder(FittedDefense):
 
     def encode(self, features: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, *``latent_shape``); see the base class."""
-        self._checked(features)
+        self._require(features)
         return self._encoded(features, self._tensors(features))
 
     def decode(self, latent: Tensor) -> Tensor:
         """(B, *``latent_shape``) -> (B, C, H, W); see the base class."""
-        self._checked(latent, latent=True)
+        self._require(latent, latent=True)
         return self._decoded(latent, self._tensors(latent))
 
     def _encoded(self, maps: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:

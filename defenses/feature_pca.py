@@ -84,10 +84,7 @@ class FeaturePCA(FittedDefense):
         """
         narrow = replace(self, components=components)
         require(components <= self.components, narrow, "components", f"at most {self.components}, which were fitted")
-        if self._learned is None:
-            self._tensors(torch.empty(0))
-        learned = dict(self._learned or {})
-        return narrow.with_state(learned | {"basis": learned["basis"][:components]})
+        return narrow.with_state({**self._kept(), "basis": self._kept()["basis"][:components]})
 
     @property
     def path_positions(self) -> tuple[int, ...]:
@@ -103,7 +100,7 @@ class FeaturePCA(FittedDefense):
 
     def encode(self, features: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, k); see the base class."""
-        self._checked(features)
+        self._require(features)
         exact = _exact(features)
         tensors = self._tensors(exact)
         latent = (exact - tensors["mean"]).flatten(1) @ tensors["basis"].flatten(1).T
@@ -111,7 +108,7 @@ class FeaturePCA(FittedDefense):
 
     def decode(self, latent: Tensor) -> Tensor:
         """(B, k) -> (B, C, H, W); see the base class."""
-        self._checked(latent, latent=True)
+        self._require(latent, latent=True)
         exact = _exact(latent)
         tensors = self._tensors(exact)
         features = torch.einsum("bk,kchw->bchw", exact, tensors["basis"]) + tensors["mean"]

@@ -227,31 +227,32 @@ class FittedDefense(SmashedDefense):
                     f"{self}: tensor {name!r} holds numbers that are not finite; lower the learning rate"
                 )
 
-    def _tensors(self, like: Tensor) -> dict[str, Tensor]:
-        """The learned tensors on the device of ``like``, floating-point ones with its dtype.
+    def _kept(self) -> Mapping[str, Tensor]:
+        """The learned tensors.
 
         Raises:
             DefenseError: When it is not fitted.
         """
         if self._learned is None:
             raise DefenseError(f"{self} is not fitted: call Pipeline.fit(context, key), or with_state with its tensors")
-        moved: dict[str, Any] = {}
-        for name, tensor in self._learned.items():
-            moved[name] = tensor.to(like.device, like.dtype if tensor.is_floating_point() else tensor.dtype)
-        return moved
+        return self._learned
 
-    def _checked(self, tensor: Tensor, *, latent: bool = False) -> tuple[int, int, int]:
-        """(C, H, W) of the fit, after a look at whether ``tensor`` is features, or a latent, of that shape."""
-        if self._learned is None:
-            self._tensors(tensor)
-        channels, height, width = (int(side) for side in self._tensors(tensor)[SHAPE])
+    def _tensors(self, like: Tensor) -> dict[str, Tensor]:
+        """The learned tensors on the device of ``like``, floating-point ones with its dtype; refuses as ``_kept``."""
+        return {
+            name: tensor.to(like.device, like.dtype if tensor.is_floating_point() else tensor.dtype)
+            for name, tensor in self._kept().items()
+        }
+
+    def _require(self, tensor: Tensor, *, latent: bool = False) -> None:
+        """Refuses what is not features (B, C, H, W) of the fit's shape, or a latent of these; and as ``_kept``."""
+        channels, height, width = (int(side) for side in self._kept()[SHAPE])
         expected = self.latent_shape(channels, height, width) if latent else (channels, height, width)
         if tensor.shape[1:] != expected:
             what = "a latent" if latent else "features"
             raise DefenseError(
                 f"{self}: {what} of shape {tuple(tensor.shape)}; allowed, as in its fit: (B, {expected})"
             )
-        return channels, height, width
 
 
 def version_of(tensors: Mapping[str, Tensor]) -> str:

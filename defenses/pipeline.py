@@ -215,6 +215,11 @@ class Pipeline:
         return all(d.fitted for d in self._fitted_stages)
 
     @property
+    def needs_adversary(self) -> bool:
+        """Whether a stage wants ``FitContext.adversary``."""
+        return any(defense.needs_adversary for defense in self._fitted_stages)
+
+    @property
     def version(self) -> str:
         """16 hexadecimal digits that tell the tensors of two fits apart; "" where nothing is fitted."""
         return version_of(state) if (state := self.state()) else ""

@@ -124,7 +124,8 @@ def run_pipeline(run: RunDirectory, auditor: Auditor, pipeline: Pipeline, at: in
     done = run.checkpoint(pipeline)
     if done:
         training.restore(done)
-    last = max([experiment.rounds, *experiment.attacked_rounds()])
+    phases = scenario(experiment.scenario).phases_behind(experiment)
+    last = experiment.rounds + phases
     for server_round in range(done.round + 1 if done else 0, last + 1):
         run.begin_round()
         if server_round <= experiment.rounds:
@@ -144,7 +145,9 @@ def run_pipeline(run: RunDirectory, auditor: Auditor, pipeline: Pipeline, at: in
             {**progress, "finished": False, "accuracy": checkpoint.accuracy, "open_jobs": open_jobs},
             on_change=write_report,
         )
-        now = f"round {server_round} of" if server_round <= experiment.rounds else "final model, after round"
+        behind = server_round - experiment.rounds
+        part = f", part {behind} of {phases}" if phases > 1 else ""
+        now = f"final model{part}, after round" if behind > 0 else f"round {server_round} of"
         log.info(
             "fedveil: %s | %s %d | test accuracy %s | %d attacks open",
             str(pipeline) or "no defence", now, experiment.rounds,

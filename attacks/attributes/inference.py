@@ -73,6 +73,7 @@ class AttributeInference(QueryAttack[Attributes]):
         "clients', with the sensitive attribute"
     )
     needs_auxiliary: ClassVar[bool] = True
+    infers_attributes: ClassVar[bool] = True
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 12, "batch_size": 8}
 
     architecture: str = "split"
@@ -90,6 +91,11 @@ class AttributeInference(QueryAttack[Attributes]):
         require(is_whole(self.batch_size) and self.batch_size >= 2, self, "batch_size", "a whole number >= 2")
         rate = is_number(self.learning_rate) and 0 < self.learning_rate < math.inf
         require(rate, self, "learning_rate", "a finite number above 0")
+
+    @property
+    def learns_from_defenses(self) -> bool:
+        """Only where it is retrained: the static adversary is one and the same for all pipelines."""
+        return self.training == RETRAINED
 
     def card(self) -> dict[str, int | str]:
         """Steps of training."""
@@ -139,8 +145,9 @@ class AttributeInference(QueryAttack[Attributes]):
         features = observation.features.detach().cpu()
         if tuple(features.shape[1:]) != self.learned.shape:
             raise AttackError(f"features have shape {tuple(features.shape[1:])}, it was fitted to {self.learned.shape}")
+        network = self.learned.network
         with torch.no_grad():
-            logits = self.learned.network(features)
+            logits = in_batches(lambda rows: network(features[rows]), torch.arange(len(features)))
         return Attributes(logits, dict(self.learned.diagnostics))
 
     def failed(self, observation: Query, reason: str) -> Attributes:

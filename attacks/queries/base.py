@@ -51,9 +51,11 @@ class QueryAttack(Attack[Query, Guess], Generic[Guess]):
 
     Attributes:
         observes: ``Query``.
+        infers_attributes: It guesses a sensitive attribute, of all queries of a client, and no images.
     """
 
     observes: ClassVar[type] = Query
+    infers_attributes: ClassVar[bool] = False
 
     def attack_one(self, observation: Query, generator: torch.Generator) -> Guess:
         """Attacks one observation.

@@ -132,6 +132,11 @@ class InverseNetwork(QueryAttack[Reconstruction]):
         rate = is_number(self.learning_rate) and 0 < self.learning_rate < math.inf
         require(rate, self, "learning_rate", "a finite number above 0")
 
+    @property
+    def learns_from_defenses(self) -> bool:
+        """Only where it is retrained."""
+        return self.training == RETRAINED
+
     def card(self) -> dict[str, int | str]:
         """Steps of training."""
         return {"training_iterations": self.iterations}

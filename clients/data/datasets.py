@@ -26,7 +26,15 @@ from clients.data.images import (
     with_channels,
 )
 
-__all__ = ["DataError", "ImageData", "ImageDataset", "dataset_names", "load_dataset", "to_float"]
+__all__ = [
+    "DataError",
+    "ImageData",
+    "ImageDataset",
+    "dataset_names",
+    "has_sensitive_attribute",
+    "load_dataset",
+    "to_float",
+]
 
 DEFAULT_DIR = Path("~/.cache/fedveil")
 SYSTEM_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
@@ -144,6 +152,12 @@ def dataset_names() -> dict[str, str]:
         "lfw": "Labeled Faces in the Wild by person, of lfw:30 pictures or more by default (Huang et al. 2007)",
         "folder": "your own pictures in data-dir: a folder per class, or train and test with a folder per class each",
     }
+
+
+def has_sensitive_attribute(name: str) -> bool:
+    """Whether examples of a data set carry a second attribute; told by its name and option, without reading it."""
+    kind, _, option = name.partition(":")
+    return kind in _COMPOSED or (kind in _TWO_BY_OPTION and "," in option)
 
 
 def _read(name: str, what: str, part: Part, limit: int, image_size: int, num_classes: int, memory: float) -> ImageData:
@@ -289,4 +303,6 @@ _LOADERS: dict[str, Callable[[Place], Source]] = {
     "lfw": _lfw,
     "folder": _folder,
 }
+_COMPOSED, _TWO_BY_OPTION = ("garment-digit", "photo-face"), ("celeba",)
+"""Data sets with a sensitive attribute: always, and where their option names two attributes."""
 _OPTIONS = {"celeba": "Smiling", "lfw": "30", "garment-digit": "06-24,02468-13579", "photo-face": "125-346"}

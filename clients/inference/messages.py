@@ -4,8 +4,8 @@
 type                content                                              reply
 ==================  ===================================================  =================================================
 ``query.features``  ``config``: first batch and how many; ``client``:    ``features``: what travels, by number of the
-                    weights of the client half; ``learned``: tensors     batch; ``metrics``
-                    of the defences that learn
+                    weights of the client half at the round's cut;       batch; ``metrics``
+                    ``learned``: tensors of the defences that learn
 ``evaluate``        ``answers``: logits of all queries; ``arrays``:      ``metrics``
                     weights of the whole model
 ==================  ===================================================  =================================================
@@ -33,15 +33,15 @@ def features(message: Message, context: Context) -> Message:
     start = time.perf_counter()
     client, config = client_as(InferenceClient, message, context), values_of(message, "config")
     plan = inference_plan(client.task.plan)
-    if client.task.round != plan.rounds:
-        raise ValueError(f"queries were asked for in round {client.task.round}; allowed: {plan.rounds}, the last")
+    cut = plan.cut_of(client.task.round)
     first, count = int(config["first"]), int(config["count"])
     if count < 1:  # which would begin the queries anew and book nothing
         raise ValueError(f"{count} batches of queries were asked for; allowed: 1 or more")
     numbers = range(first, min(first + count, len(client.queries)))
-    book(context, client, "a query", first, len(numbers))
+    # At another cut the same image is sent again, under new noise: for the node that is a repetition.
+    book(context, client, "a query", first, len(numbers), over_rounds=True)
     client.queries.begin(first, len(numbers))
-    half = plan.build_client_half(tensors_of(message, "client"))
+    half = plan.build_client_half(cut, tensors_of(message, "client"))
     pipeline = client.pipeline.with_state(tensors_of(message, "learned"))
     sender = QuerySender(half, pipeline, client.data.card.mean, client.data.card.std)
     sent = {str(number): client.queries.latent(number, sender) for number in numbers}
@@ -58,7 +58,8 @@ def features(message: Message, context: Context) -> Message:
 def judge(message: Message, context: Context) -> Message:
     """How good the answers were, by this client's own labels."""
     client = client_as(InferenceClient, message, context)
-    model = inference_plan(client.task.plan).build_cut(tensors_of(message, "arrays"))
+    plan = inference_plan(client.task.plan)
+    model = plan.build_cut(plan.cut_of(client.task.round), tensors_of(message, "arrays"))
     numbers = client.judge(tensors_of(message, "answers")["0"], model)
     return reply_to(message, {"metrics": metrics({**numbers, "num-examples": int(numbers["num-examples"])})})
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from clients.evaluation import device
 from clients.models.cuts import CUTS, checked_cut, halves
+from clients.models.library import ModelError
 from clients.task import Plan, WholeModelPlan, load_weights
 
 
@@ -38,25 +39,53 @@ class CutModel:
 class InferencePlan(WholeModelPlan):
     """A plan of edge-cloud inference: that of a whole model, which the server trains, and where it is cut.
 
+    Each cut is a phase behind the last round: phase ``rounds + k`` serves queries at the k-th cut.
+
     Attributes:
-        cut: Name of the cut (see ``clients.models.cuts``); "": the model's first.
+        cuts: Names of the cuts (see ``clients.models.cuts``), separated by commas; "": the model's first.
+        attribute_queries: Queries of a client whose sensitive attribute is guessed, the first ones; 0: all.
     """
 
-    cut: str = ""
+    cuts: str = ""
+    attribute_queries: int = 0
 
     @property
-    def cut_name(self) -> str:
-        """The cut; where none is named, the model's first.
+    def cut_names(self) -> tuple[str, ...]:
+        """The cuts in order; where none is named, the model's first.
 
         Raises:
-            ModelError: When the model has no such cut, or none at all.
+            ModelError: When the model has no such cut, or none at all, or one is named twice.
         """
-        return checked_cut(self.model, self.cut or next(iter(CUTS.get(self.model, ())), ""))
+        named = (
+            [word.strip() for word in self.cuts.split(",")] if self.cuts else [next(iter(CUTS.get(self.model, ())), "")]
+        )
+        if repeated := {name for name in named if named.count(name) > 1}:
+            raise ModelError(f"cut {min(repeated)!r} is named twice; allowed: each once")
+        return tuple(checked_cut(self.model, name) for name in named)
 
-    def build_cut(self, weights: Mapping[str, Tensor] | None = None) -> CutModel:
+    def cut_of(self, server_round: int) -> str:
+        """The cut that is served in a phase.
+
+        Raises:
+            ValueError: When nothing is served in that round.
+        """
+        names = self.cut_names
+        if not self.rounds < server_round <= self.rounds + len(names):
+            last = self.rounds + len(names)
+            raise ValueError(
+                f"queries were asked for in round {server_round}; allowed: {self.rounds + 1} to {last}, one for each cut"
+            )
+        return names[server_round - self.rounds - 1]
+
+    def observed_queries(self, num_test: int) -> int:
+        """Of how many queries of a client with so many test examples the attribute is guessed."""
+        return min(self.attribute_queries or num_test, num_test)
+
+    def build_cut(self, cut: str, weights: Mapping[str, Tensor] | None = None) -> CutModel:
         """The model in two halves, ready for use.
 
         Args:
+            cut: Where.
             weights: Of the whole model; None leaves the initial ones.
 
         Raises:
@@ -65,13 +94,13 @@ class InferencePlan(WholeModelPlan):
         whole = self.build_model()
         if weights is not None:
             load_weights(whole, weights)
-        return CutModel(whole, *halves(whole, self.model, self.cut_name)).ready()
+        return CutModel(whole, *halves(whole, self.model, cut)).ready()
 
-    def build_client_half(self, weights: Mapping[str, Tensor]) -> nn.Module:
+    def build_client_half(self, cut: str, weights: Mapping[str, Tensor]) -> nn.Module:
         """The client half alone, with the weights that its own names give, ready for use."""
-        cut = self.build_cut()
-        load_weights(cut.client, weights)
-        return cut.client
+        client = self.build_cut(cut).client
+        load_weights(client, weights)
+        return client
 
 
 def inference_plan(plan: Plan) -> InferencePlan:

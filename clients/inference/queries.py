@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -12,7 +9,7 @@ from torch.nn import functional as F
 from attacks.normalisation import normalise
 from attacks.queries.sender import QuerySender
 from clients.evaluation import device, evaluate
-from clients.inference.plan import CutModel
+from clients.inference.plan import CutModel, inference_plan
 from clients.local_data import CHUNK, Client, LocalData, Probed, Truths, chunks, rows
 
 KIND = "message:query"
@@ -29,9 +26,7 @@ class Queries:
     """
 
     def __init__(self, data: LocalData) -> None:
-        # Whatever is asked later is about the queries of the last round, in which all are sent.
-        self.data = copy.copy(data)
-        self.data.task = replace(data.task, round=data.task.plan.rounds)
+        self.data = data
         self._batches = chunks(data.num_test, data.task.plan.batch_size)
 
     def __len__(self) -> int:
@@ -77,6 +72,13 @@ class InferenceClient(Client):
                 at_many_scales=True,
             )
         return super().truths(observation)
+
+    def sensitive(self, observation: str) -> list[Tensor]:
+        """Of "attribute" the values of the first test examples, as many as the server observes."""
+        if observation == "attribute":
+            count = inference_plan(self.task.plan).observed_queries(self.data.num_test)
+            return [self.data.test_sensitive()[:count]]
+        return super().sensitive(observation)
 
     def judge(self, answers: Tensor, model: CutModel) -> dict[str, float]:
         """How good the answers to all queries were.

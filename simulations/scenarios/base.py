@@ -41,7 +41,7 @@ class Rounds(Protocol):
         """Trains (unless it is round 0, the initial model), then evaluates."""
 
     def observe_final(self, server_round: int) -> None:
-        """Attacks the model after the last round, as round ``server_round``; nothing is trained."""
+        """A phase behind the last round, as round ``server_round``, such as attacks on the final model; nothing is trained."""
 
     def checkpoint(self, server_round: int) -> Checkpoint:
         """What must be kept of the round that just ended."""
@@ -125,6 +125,10 @@ class Scenario(ABC, Generic[E]):
     @abstractmethod
     def count_messages(self, experiment: E, plan: Plan, train: int, test: int) -> int:
         """Messages of one pipeline's training and evaluation to clients that hold so many examples, about."""
+
+    def phases_behind(self, experiment: E) -> int:
+        """Phases behind the last round, in which nothing is trained (``Rounds.observe_final``): here one, where it is attacked."""
+        return int(any(at > experiment.rounds for at in experiment.attacked_rounds()))  # type: ignore[attr-defined]
 
     def observed_rounds(self, experiment: E, kind: Kind) -> int:
         """Attacked rounds in which this kind is observed."""

@@ -6,46 +6,53 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
+from attacks.attributes.inference import ARCHITECTURES, AttributeInference
+from attacks.base import Attack
 from attacks.local_model import shared_tensors
 from attacks.queries.sender import QuerySender
 from clients.auxiliary import Auxiliary
 from clients.data.card import DataCard
-from clients.inference.plan import InferencePlan, inference_plan
+from clients.data.datasets import has_sensitive_attribute
+from clients.inference.plan import CutModel, InferencePlan, inference_plan
 from clients.local_data import chunks
 from clients.models.cuts import CUTS
 from clients.models.library import ModelError
 from clients.task import FLOAT_BYTES, Plan
 from defenses.base import DefenseError, InputDefense, SmashedDefense
-from defenses.fitting import FittedDefense
 from defenses.pipeline import Pipeline
 from simulations.checkpoints import Checkpoint
 from simulations.errors import ConfigError, require_known
 from simulations.known_clients import KnownClients
 from simulations.scenarios.base import LARGEST_MESSAGE, Rounds, Scenario, leave_cores_to_attacks
-from simulations.settings import at_least, setting
+from simulations.settings import at_least, one_of, setting
 from simulations.whole_models import WholeModelExperiment
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
 from strategies.inference.loaded_model import LoadedModel, read_weights
-from strategies.inference.observations import KINDS, QUERY
+from strategies.inference.observations import ATTRIBUTE, KINDS, QUERY
+from strategies.inference.offline_adversary import OfflineAdversaries
 from strategies.inference.public_training import PublicTraining
 from strategies.inference.server import InferenceServer
+
+AUTO = "auto"
+USUAL = (AttributeInference(training="static"), AttributeInference(training="retrained"))
+"""Attacks on the sensitive attribute where the experiment names none: the paper's, and the one that a defence is judged by."""
 
 
 @dataclass(frozen=True)
 class InferenceExperiment(WholeModelExperiment):
     """The settings of edge-cloud inference."""
 
-    cut: str = setting(
+    cuts: str = setting(
         "",
-        "behind which layer the client half ends, such as conv2; deeper ones are named in the error about a wrong one; empty: the "
-        "model's first cut",
+        "behind which layers the client half ends, separated by commas, such as conv2,conv4: each is a deployment of its own, of "
+        "the same trained model, and a phase behind the last round; errors name those there are; empty: the model's first",
     )
     weights: str = setting(
         "",
@@ -59,11 +66,34 @@ class InferenceExperiment(WholeModelExperiment):
         **at_least(0),
     )
     query_attacks: str = setting("QueryInversion()", "attacks on queries, separated by ;")
+    attribute_attacks: str = setting(
+        AUTO,
+        "attacks on the sensitive attribute behind queries, separated by ;; auto: a static and a retrained adversary where the "
+        "data set has such an attribute, else none",
+    )
+    attribute_queries: int = setting(
+        0,
+        "of each client, the first ones, whose sensitive attribute is guessed; 0: all of its test images",
+        **at_least(0),
+    )
+    offline_adversary: str = setting(
+        "split",
+        "architecture of the adversary by which a defence learns what to hide: the server half with new weights (split), with its "
+        "own as a start (tuned), or a whole network (full)",
+        **one_of(*ARCHITECTURES),
+    )
+    offline_iterations: int = setting(1000, "steps of its training, on 32 of the server's images each", **at_least(1))
     query_batches: int = setting(4, "batches of queries in a message", **at_least(1))
+
+    def chosen_attacks(self, kind: Kind) -> list[Attack[Any, Any]]:
+        """Those that the setting names; see ``attribute_attacks`` about "auto"."""
+        if kind is not ATTRIBUTE or self.attribute_attacks != AUTO:
+            return super().chosen_attacks(kind)
+        return list(USUAL) if has_sensitive_attribute(self.dataset) else []
 
 
 class InferenceRounds:
-    """Training of the whole model, and behind it the service."""
+    """Training of the whole model, and behind it the service, a phase for each cut."""
 
     def __init__(self, server: InferenceServer) -> None:
         self._server = server
@@ -73,18 +103,16 @@ class InferenceRounds:
         self._server.restore(done.weights, done.accuracy)
 
     def run_round(self, server_round: int) -> None:
-        """Trains (in round 0 nothing is done); the last round also answers all queries."""
+        """Trains (in round 0 nothing is done)."""
         if server_round > 0:
             self._server.train_round(server_round)
-        if server_round == self._server.plan.rounds:
-            self._server.serve(server_round)
 
     def observe_final(self, server_round: int) -> None:
-        """Attacks the queries."""
-        self._server.observe_queries(server_round)
+        """Fits, answers and attacks at one cut."""
+        self._server.serve(server_round)
 
     def checkpoint(self, server_round: int) -> Checkpoint:
-        """The model and its optimizer, what defences have learned, and the queries that are attacked."""
+        """The model and its optimizer, and the offline adversaries."""
         return Checkpoint(server_round, self._server.tensors(), {}, self._server.accuracy)
 
 
@@ -102,6 +130,7 @@ class Inference(Scenario[InferenceExperiment]):
     def __init__(self) -> None:
         # Every run has an auditor of its own, and all pipelines of a run share one training.
         self._trainings: WeakKeyDictionary[Auditor, PublicTraining | LoadedModel] = WeakKeyDictionary()
+        self._adversaries: WeakKeyDictionary[Auditor, OfflineAdversaries] = WeakKeyDictionary()
 
     def check(self, experiment: InferenceExperiment) -> None:
         """Refuses models that nobody has cut, defences of what is never sent, and training views that nobody makes."""
@@ -121,22 +150,30 @@ class Inference(Scenario[InferenceExperiment]):
                 f"auxiliary-fraction is {experiment.auxiliary_fraction:g}; allowed with scenario = {self.name!r}: above 0, as the "
                 "server trains the model on these images"
             )
-        attacked = experiment.attacked_rounds()
-        if attacked and attacked[-1] <= experiment.rounds and experiment.chosen_attacks(QUERY):
+        attacked, on = experiment.attacked_rounds(), [kind for kind in KINDS if experiment.chosen_attacks(kind)]
+        if attacked and attacked[-1] <= experiment.rounds and on:
             raise ConfigError(
                 f"attack-rounds is {experiment.attack_rounds!r}, and queries are attacked once all are answered: add final, or set "
-                "query-attacks = ''"
+                f"{' and '.join(kind.setting for kind in on)} = ''"
             )
+        if ATTRIBUTE in on:
+            what = f"attribute-attacks is {experiment.attribute_attacks!r}"
+            self._require_attribute(experiment, what, "attribute-attacks = ''")
         for pipeline in experiment.pipelines():
             self._check_pipeline(pipeline)
+            if pipeline.needs_adversary:
+                why = f"defenses: {pipeline} learns from an adversary of a sensitive attribute"
+                self._require_attribute(experiment, why, "delta='max', which needs none")
 
     def _check_model(self, experiment: InferenceExperiment) -> None:
         require_known("model", experiment.model, dict.fromkeys(CUTS), also="")
         experiment.check_whole_model()
-        if experiment.cut and experiment.cut not in CUTS[experiment.model]:
+        words = [word.strip() for word in experiment.cuts.split(",")] if experiment.cuts else []
+        allowed = CUTS[experiment.model]
+        if set(words) - set(allowed) or len(set(words)) < len(words):
             raise ConfigError(
-                f"cut is {experiment.cut!r}; allowed with model = {experiment.model!r}: {', '.join(CUTS[experiment.model])}, and "
-                "empty for the first"
+                f"cuts is {experiment.cuts!r}; allowed with model = {experiment.model!r}: {', '.join(allowed)}, each once, "
+                "separated by commas, and empty for the first"
             )
         if experiment.weights and not Path(experiment.weights).is_absolute():
             raise ConfigError(
@@ -162,11 +199,13 @@ class Inference(Scenario[InferenceExperiment]):
                 raise ConfigError(
                     f"defenses: {defense} protects tokens, and with scenario = {self.name!r} clients send feature maps (B, C, H, W)"
                 )
-            elif isinstance(defense, FittedDefense) and defense.needs_adversary:
-                raise ConfigError(
-                    f"defenses: {defense} learns from an adversary of a sensitive attribute, which scenario = {self.name!r} "
-                    "does not train yet; use delta='max'"
-                )
+
+    def _require_attribute(self, experiment: InferenceExperiment, what: str, instead: str) -> None:
+        if not has_sensitive_attribute(experiment.dataset):
+            raise ConfigError(
+                f"{what}, and dataset = {experiment.dataset!r} has no sensitive attribute: take garment-digit, photo-face, or two "
+                f"attributes of CelebA such as celeba:Wearing_Lipstick,Wearing_Hat; or set {instead}"
+            )
 
     def check_data(self, experiment: InferenceExperiment, pipeline: Pipeline, card: DataCard) -> None:
         """Builds both halves.
@@ -176,18 +215,17 @@ class Inference(Scenario[InferenceExperiment]):
                 large.
         """
         plan = replace(self._plan(experiment, pipeline), card=card)
-        try:
-            cut = plan.build_cut()
-            if experiment.weights:
-                read_weights(experiment.weights, shared_tensors(cut.whole))
-            shape = (
-                QuerySender(cut.client, Pipeline(), card.mean, card.std)
-                .features(torch.zeros(1, *card.input_shape, device=next(cut.whole.parameters()).device))
-                .shape[1:]
-            )
-            latent = pipeline.latent_shape(*shape)
-        except (ModelError, DefenseError) as error:
-            raise ConfigError(f"{pipeline or 'no defence'}: {error}".removeprefix(": ")) from error
+        for cut in plan.cut_names:
+            try:
+                model = plan.build_cut(cut)
+                if experiment.weights:
+                    read_weights(experiment.weights, shared_tensors(model.whole))
+                latent = pipeline.latent_shape(*_feature_shape(model, card))
+            except (ModelError, DefenseError) as error:
+                raise ConfigError(f"{pipeline or 'no defence'}: {error}".removeprefix(": ")) from error
+            self._check_message(experiment, latent)
+
+    def _check_message(self, experiment: InferenceExperiment, latent: tuple[int, ...]) -> None:
         size = FLOAT_BYTES * experiment.query_batches * experiment.batch_size * math.prod(latent)
         if size > LARGEST_MESSAGE:
             raise ConfigError(
@@ -216,6 +254,19 @@ class Inference(Scenario[InferenceExperiment]):
             )
         for train, test in clients.sizes.values():
             self.check_share(experiment, train, test)
+        if experiment.chosen_attacks(ATTRIBUTE):
+            self._check_memory(experiment, plan, clients)
+
+    def _check_memory(self, experiment: InferenceExperiment, plan: InferencePlan, clients: KnownClients) -> None:
+        """All features whose attribute is guessed are held at once, as they travelled and as the server half is given them."""
+        queries = sum(plan.observed_queries(test) for _, test in clients.sizes.values())
+        shapes = [_feature_shape(plan.build_cut(cut), clients.card) for cut in plan.cut_names]
+        size = 2 * FLOAT_BYTES * queries * max(map(math.prod, shapes))
+        if size > experiment.image_memory * 2**30:
+            raise ConfigError(
+                f"attribute-queries is {experiment.attribute_queries}, and features of {queries} queries are {size / 2**30:.1f} "
+                f"GiB at once; image-memory is {experiment.image_memory:g}: lower one or raise the other"
+            )
 
     def check_share(self, experiment: InferenceExperiment, train: int, test: int) -> None:
         """Refuses to attack more batches of queries than there are, or more images than a batch holds."""
@@ -231,9 +282,13 @@ class Inference(Scenario[InferenceExperiment]):
                 "test examples of a client, as the attacked images are the first of a batch"
             )
 
+    def phases_behind(self, experiment: InferenceExperiment) -> int:
+        """One for each cut, attacked or not."""
+        return len(self._plan(experiment, Pipeline()).cut_names)
+
     def observed_rounds(self, experiment: InferenceExperiment, kind: Kind) -> int:
-        """Queries are attacked once, at the end."""
-        return int(any(at > experiment.rounds for at in experiment.attacked_rounds()))
+        """Queries are attacked at each cut, behind the last round."""
+        return super().phases_behind(experiment) * self.phases_behind(experiment)
 
     def rounds(
         self, experiment: InferenceExperiment, plan: Plan, auditor: Auditor, clients: KnownClients, label: str
@@ -248,10 +303,12 @@ class Inference(Scenario[InferenceExperiment]):
                 if file
                 else PublicTraining(mine, experiment.path_images)
             )
+            self._adversaries[auditor] = OfflineAdversaries(experiment.offline_adversary, experiment.offline_iterations)
         server = InferenceServer(
             plan=mine,
             auditor=auditor,
             training=self._trainings[auditor],
+            adversaries=self._adversaries[auditor],
             sizes={partition: test for partition, (_, test) in clients.sizes.items()},
             attacks={kind: experiment.attacks_on(plan.defenses(), kind) for kind in KINDS},
             attacked=bool(self.observed_rounds(experiment, QUERY)),
@@ -267,9 +324,17 @@ class Inference(Scenario[InferenceExperiment]):
         return [model], model
 
     def count_messages(self, experiment: InferenceExperiment, plan: Plan, train: int, test: int) -> int:
-        """The queries of each client, in several messages, and one with the answers."""
+        """The queries of each client, in several messages, and one with the answers, at each cut."""
         asked = math.ceil(len(chunks(test, experiment.batch_size)) / experiment.query_batches)
-        return experiment.num_clients * (asked + 1)
+        return experiment.num_clients * (asked + 1) * self.phases_behind(experiment)
+
+
+def _feature_shape(model: CutModel, card: DataCard) -> tuple[int, ...]:
+    """(C', H', W') of an image's unprotected features."""
+    blank = torch.zeros(1, *card.input_shape, device=next(model.whole.parameters()).device)
+    with torch.no_grad():
+        features = QuerySender(model.client, Pipeline(), card.mean, card.std).features(blank)
+    return tuple(features.shape[1:])
 
 
 SCENARIO = Inference()

@@ -17,7 +17,7 @@ from defenses.pipeline import Pipeline
 from simulations.checkpoints import Checkpoint
 from simulations.errors import ConfigError
 from simulations.known_clients import KnownClients
-from simulations.scenarios.base import LARGEST_MESSAGE, Rounds, Scenario
+from simulations.scenarios.base import LARGEST_MESSAGE, Rounds, Scenario, leave_cores_to_attacks
 from simulations.settings import at_least, setting
 from simulations.whole_models import WholeModelExperiment
 from strategies.audit.auditor import Auditor
@@ -155,6 +155,7 @@ class Outsourced(Scenario[OutsourcedExperiment]):
         self, experiment: OutsourcedExperiment, plan: Plan, auditor: Auditor, clients: KnownClients, label: str
     ) -> Rounds:
         """Training by a curious server."""
+        leave_cores_to_attacks(experiment.attack_workers)
         pipeline = plan.defenses()
         server = OutsourcedServer(
             plan=whole_model_plan(plan),

@@ -18,6 +18,7 @@ from clients.split.passes import SplitPasses
 from clients.split.plan import SplitPlan, split_plan
 from clients.task import Plan
 from defenses.base import DefenseError, InputDefense, SmashedDefense, TrainingDefense, UpdateDefense
+from defenses.fitting import FittedDefense
 from defenses.pipeline import Pipeline
 from simulations.checkpoints import Checkpoint
 from simulations.errors import ConfigError, require_known
@@ -128,6 +129,11 @@ class Split(Scenario[SplitExperiment]):
             if isinstance(defense, TrainingDefense):
                 raise ConfigError(
                     f"defenses: {defense} protects the training of whole models, not scenario = {self.name!r}"
+                )
+            if isinstance(defense, FittedDefense):
+                raise ConfigError(
+                    f"defenses: {defense} is fitted to maps (B, C, H, W) of a trained network, and with scenario = {self.name!r} "
+                    "clients send tokens of one that is still trained"
                 )
             if isinstance(defense, SmashedDefense) and _bounded(defense) and trained:
                 why = "unset train-edge" if experiment.train_edge else "take away the defence that trains it"

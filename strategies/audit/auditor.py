@@ -13,7 +13,7 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
-from attacks.base import Attack, Labels
+from attacks.base import Attack, Attributes, Labels
 from attacks.scoring.roc import auc, auc_interval, roc_curve, tpr_at_fpr
 from clients.audit import COUNTS
 from clients.guesses import GUESSES, guess_tensors
@@ -136,6 +136,24 @@ class Auditor:
                 self._pictures(task, images, card, attack="", client=partition, target=int(target), kind=shown)
         return [partition for partition in partitions if partition not in replies.refused]
 
+    def blind_guess(self, task: Task, kind: Kind, name: str, guesses: Mapping[int, Any], card: ThreatCard) -> list[int]:
+        """Rows of a null baseline that is the server's to make, such as the most frequent value of an attribute.
+
+        Args:
+            task: Orders of the round.
+            kind: What it is a baseline of.
+            name: Of the baseline.
+            guesses: Partition -> guess about the client's only observation.
+            card: The threat card.
+
+        Returns:
+            The partitions that do not refuse to score guesses.
+        """
+        records = {p: RecordDict({"guesses": to_record(guess_tensors(one, 0, None))}) for p, one in guesses.items()}
+        replies = self._ask(task, kind, _guessed(next(iter(guesses.values()))), records, 1)
+        self._rows(task, f"baseline:{name}", card, _gather(replies.values()))
+        return [partition for partition in guesses if partition not in replies.refused]
+
     def _count(self, task: Task, counts: Mapping[str, list[float]]) -> None:
         """One row for each thing that the clients' defences count, all clients together, once a pipeline."""
         if task.plan.pipeline in self._counted or not counts:
@@ -158,7 +176,7 @@ class Auditor:
             guesses[one.partition].append((one.target, guess))
             recognised = outcome.recognised[at] if outcome.recognised else None
             records[one.partition] |= guess_tensors(guess, one.target, recognised)
-        guessed = next(name for name, cls in GUESSES.items() if isinstance(outcome.guesses[0], cls))
+        guessed = _guessed(outcome.guesses[0])
         shared = {"oracle": to_record(outcome.oracle)} if outcome.oracle else {}
         contents = {p: RecordDict({"guesses": to_record(theirs), **shared}) for p, theirs in records.items()}
         targets = len({one.target for one in seen})
@@ -274,7 +292,17 @@ def _failed_values(guesses: Sequence[Any], n: int) -> int:
 
 
 def _images_of(guess: Any) -> int:
-    return len(guess.classes if isinstance(guess, Labels) else guess.images)
+    match guess:
+        case Labels():
+            return len(guess.classes)
+        case Attributes():
+            return len(guess.logits)
+    return len(guess.images)
+
+
+def _guessed(guess: Any) -> str:
+    """The kind of guess, as audit messages name it."""
+    return next(name for name, cls in GUESSES.items() if isinstance(guess, cls))
 
 
 def _card(job: AttackJob, attack: Attack[Any, Any]) -> ThreatCard:

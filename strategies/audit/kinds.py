@@ -152,6 +152,10 @@ class Kind(ABC):
         """What a fitted attack depends on besides text and pipeline, such as a digest of weights; "" for nothing."""
         return ""
 
+    def undefended(self, observed: Observed) -> Observed:
+        """The same as if clients had no defences, for what learns of none (``Attack.learns_from_defenses``)."""
+        return replace(observed, task=observed.task.but(pipeline=""))
+
     def sender(self, observed: Observed) -> Sender | None:
         """What makes smashed data of images as a client would; None where clients send none."""
         return None

@@ -118,10 +118,13 @@ _learned: OrderedDict[tuple[str, Plan, str], Attack[Any, Any]] = OrderedDict()
 def _fitted(stage: Attack[Any, Any], job: AttackJob) -> Attack[Any, Any]:
     """What is learned depends on the pipeline and on what the kind of observation names: it serves in other rounds, too."""
     stage = job.kind.limited(stage, job.observed)
-    plan = job.task.plan
-    place = (repr(stage), plan, job.kind.depends_on(job.observed))
-    if place not in _learned:
-        knowledge = job.kind.knowledge(job.observed)
+    observed = job.observed if stage.learns_from_defenses else job.kind.undefended(job.observed)
+    plan = observed.task.plan
+    place = (repr(stage), plan, job.kind.depends_on(observed))
+    if place in _learned:
+        _learned.move_to_end(place)
+    else:
+        knowledge = job.kind.knowledge(observed)
         _learned[place] = stage.fit(knowledge, generator_for("attack", plan.seed, repr(stage), "fit"))
         while len(_learned) > MOST_LEARNED:
             _learned.popitem(last=False)

@@ -13,6 +13,8 @@ from strategies.audit.threat_card import ThreatCard
 
 CHANCE = "retrieval-chance"
 """Name under which clients send the chance of a blind guess beside "retrieval-original"."""
+ATTRIBUTE_ACCURACY = "attribute-accuracy"
+"""Share of images whose sensitive attribute was guessed."""
 
 
 def score_rows(scores: Mapping[str, Sequence[float]], card: ThreatCard) -> Iterator[dict[str, Any]]:
@@ -29,6 +31,8 @@ def score_rows(scores: Mapping[str, Sequence[float]], card: ThreatCard) -> Itera
         told, numbers = card, mean_and_interval(values)
         if metric == "retrieval":
             told, numbers = card.but(chance=max(scores[CHANCE], default=1.0)), share_and_interval(values)
+        elif metric == ATTRIBUTE_ACCURACY:
+            numbers = share_and_interval(values)
         yield {"metric": metric, "reference": reference, "card": told, "worst": _worst(metric, values), **numbers}
 
 

@@ -14,14 +14,14 @@ from attacks.base import Knowledge
 from attacks.queries.sender import QuerySender
 from attacks.queries.training import AT_ONCE, MIN_EXAMPLES, STATIC
 from clients.evaluation import device
-from clients.inference.plan import CutModel
-from clients.models.adversaries import AdversaryBuilder
+from clients.inference.plan import CutModel, inference_plan
 from clients.task import Task
 from defenses.base import Key, generator_for
 from defenses.fitting import FitContext
 from defenses.pipeline import Pipeline
 from strategies.audit.score_rows import share_and_interval
 from strategies.guard import Rows
+from strategies.inference.observations import adversary_builder
 from strategies.inference.own_images import Examples, OwnImages
 
 MOST_POINTS = 13
@@ -134,7 +134,7 @@ def static_adversary(model: CutModel, cut: str, own: OwnImages, task: Task) -> A
 
 def _knowledge(model: CutModel, cut: str, learned: Examples, task: Task) -> Knowledge:
     plan, card = task.plan, task.plan.data_card()
-    builder = AdversaryBuilder(plan.model, cut, card.input_shape, plan.width, plan.norm)
+    builder = adversary_builder(inference_plan(plan), cut, {})
     sender = QuerySender(model.client, Pipeline(), card.mean, card.std)
     return Knowledge(
         learned.batch, Pipeline(), card.mean, card.std, lambda _, __: model.whole, query_sender=sender,

@@ -39,6 +39,10 @@ class LoadedModel:
         """The server's own, from which defences learn."""
         return self.own.learned.batch
 
+    def sensitive(self) -> Tensor | None:
+        """The sensitive attribute (N,) of these examples; None where the data have none."""
+        return self.own.learned.sensitive
+
     def run_round(self, task: Task) -> None:
         """Does nothing."""
         return

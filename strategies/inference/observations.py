@@ -1,4 +1,4 @@
-"""What the server of edge-cloud inference observes: the queries that it answers."""
+"""What the server of edge-cloud inference observes: the queries that it answers, and with what it attacks them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from attacks.base import Knowledge
-from attacks.queries.base import Query
+from attacks.base import Attack, Knowledge
+from attacks.queries.base import Query, QueryAttack
 from attacks.queries.sender import QuerySender
+from attacks.spec import stages_of
+from clients.auxiliary import Auxiliary
 from clients.evaluation import device
-from clients.inference.plan import CutModel, inference_plan
+from clients.inference.plan import CutModel, InferencePlan, inference_plan
+from clients.models.adversaries import AdversaryBuilder
 from strategies.audit.kinds import Kind, Observed, Seen, digest, part_of
 
 MODEL, DEFENSES = "model/", "defenses/"
@@ -20,7 +23,7 @@ MODEL, DEFENSES = "model/", "defenses/"
 
 @dataclass(frozen=True)
 class SeenQuery(Seen):
-    """Attacked images of one batch of queries.
+    """Attacked images of one batch of queries, or of all of a client's.
 
     Attributes:
         latent: (B, ...), what travelled.
@@ -39,6 +42,16 @@ class Queried(Kind):
     seen: ClassVar[type[Seen]] = SeenQuery
     start: ClassVar[str] = "QueryInversion()"
     paired: ClassVar[bool] = True
+    of_attributes: ClassVar[bool] = False
+    """Whether attacks on it guess a sensitive attribute, and not images."""
+
+    def suits(self, attack: Attack[Any, Any]) -> bool:
+        """Whether it observes queries and guesses what is guessed here."""
+        return super().suits(attack) and _infers_attributes(stages_of(attack)[0]) == self.of_attributes
+
+    def meant(self, attack: Attack[Any, Any]) -> bool:
+        """As ``suits``, alone or behind another."""
+        return super().meant(attack) and _infers_attributes(attack) == self.of_attributes
 
     def observations(self, observed: Observed) -> list[Any]:
         """The attacked images' features, as they travelled and as the server half was given them."""
@@ -53,17 +66,58 @@ class Queried(Kind):
         ]  # fmt: skip
 
     def depends_on(self, observed: Observed) -> str:
-        """The weights of the model and what the defences have learned."""
-        return digest(observed.weights)
+        """The cut, the weights of the model and what the defences have learned."""
+        return f"{_cut(observed)} {digest(observed.weights)}"
+
+    def undefended(self, observed: Observed) -> Observed:
+        """Without what the defences have learned."""
+        kept = {name: tensor for name, tensor in observed.weights.items() if not name.startswith(DEFENSES)}
+        return replace(super().undefended(observed), weights=kept)
 
     def knowledge(self, observed: Observed) -> Knowledge:
-        """With the clients' sending side, whose defences are fitted."""
-        sender = _sender(observed)
-        return replace(super().knowledge(observed), pipeline=sender.pipeline, query_sender=sender)
+        """With the clients' sending side, whose defences are fitted, and what learns a sensitive attribute."""
+        plan, sender = inference_plan(observed.task.plan), _sender(observed)
+        return replace(
+            super().knowledge(observed),
+            pipeline=sender.pipeline,
+            query_sender=sender,
+            sensitive=Auxiliary(plan).sensitive(),
+            adversary=adversary_builder(plan, _cut(observed), part_of(observed.weights, MODEL)),
+        )
+
+
+class AttributesOfQueries(Queried):
+    """All queries of a client, whose sensitive attribute is guessed from what travelled to be answered for another purpose."""
+
+    name: ClassVar[str] = "attribute"
+    title: ClassVar[str] = "attributes of queries"
+    plural: ClassVar[str] = "attributes of queries"
+    start: ClassVar[str] = "AttributeInference()"
+    chosen: ClassVar[bool] = False
+    of_attributes: ClassVar[bool] = True
+
+
+def adversary_builder(plan: InferencePlan, cut: str, weights: dict[str, Tensor]) -> AdversaryBuilder:
+    """What builds adversaries for the features at a cut.
+
+    Args:
+        plan: What the run fixes.
+        cut: One of the plan's.
+        weights: Of the whole model, from which "tuned" ones start.
+    """
+    return AdversaryBuilder(plan.model, cut, plan.data_card().input_shape, plan.width, plan.norm, weights)
+
+
+def _infers_attributes(attack: Attack[Any, Any]) -> bool:
+    return isinstance(attack, QueryAttack) and attack.infers_attributes
+
+
+def _cut(observed: Observed) -> str:
+    return inference_plan(observed.task.plan).cut_of(observed.task.round)
 
 
 def _model(observed: Observed) -> CutModel:
-    return inference_plan(observed.task.plan).build_cut(part_of(observed.weights, MODEL))
+    return inference_plan(observed.task.plan).build_cut(_cut(observed), part_of(observed.weights, MODEL))
 
 
 def _sender(observed: Observed) -> QuerySender:
@@ -74,4 +128,5 @@ def _sender(observed: Observed) -> QuerySender:
 
 
 QUERY = Queried()
-KINDS = (QUERY,)
+ATTRIBUTE = AttributesOfQueries()
+KINDS = (QUERY, ATTRIBUTE)

@@ -48,6 +48,10 @@ class PublicTraining:
         """The server's own, on which it trains and from which defences learn."""
         return self.training.examples
 
+    def sensitive(self) -> Tensor | None:
+        """The sensitive attribute (N,) of these examples; None where the data have none."""
+        return self.own.learned.sensitive
+
     def run_round(self, task: Task) -> tuple[float, float]:
         """Trains for one round, unless that was done; returns the mean loss per example and the seconds.
 

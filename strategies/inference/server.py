@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from flwr.app import RecordDict
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from attacks.base import Attack
+from attacks.base import Attack, Attributes
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
+from clients.evaluation import device
 from clients.inference.plan import CutModel, InferencePlan
 from clients.local_data import chunks
 from clients.records import to_record
@@ -22,19 +26,24 @@ from defenses.pipeline import Pipeline
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Kind, Observed, part_of
-from strategies.audit.threat_card import KnownLabels
+from strategies.audit.score_rows import share_and_interval
+from strategies.audit.threat_card import KnownLabels, ThreatCard
 from strategies.evaluation import fault_in_report, record_reports
 from strategies.guard import GuardedExchange
+from strategies.inference.cut_rows import CutRows
 from strategies.inference.fit_path import fit_with_path
 from strategies.inference.loaded_model import LoadedModel
 from strategies.inference.mask_pictures import picture_masks
-from strategies.inference.observations import DEFENSES, MODEL, QUERY, SeenQuery
+from strategies.inference.observations import ATTRIBUTE, DEFENSES, MODEL, QUERY, SeenQuery
+from strategies.inference.offline_adversary import OfflineAdversaries
 from strategies.inference.public_training import PublicTraining
 from strategies.inference.service import Served, Service
 from strategies.smashed_privacy import record_privacy
 
-QUERIES = "queries/"
-"""Prefix of what a checkpoint keeps of attacked queries."""
+log = logging.getLogger("flwr")
+
+OFFLINE = "offline-adversary/"
+"""Prefix of what a checkpoint keeps of the offline adversaries."""
 AGREEMENT = "agreement"
 """Share of test images whose answer is the one that the unprotected features get, as clients report it."""
 
@@ -46,6 +55,7 @@ class InferenceServer:
         plan: What the run fixes.
         auditor: Queues attacks and has them scored.
         training: Of the whole model, or the model itself; one for all pipelines of the run.
+        adversaries: For the defences that need one; likewise one for all pipelines.
         sizes: Partition -> test examples of the client, each of which is a query.
         attacks: Kind of observation -> attacks on it.
         attacked: Whether the queries are attacked.
@@ -59,6 +69,7 @@ class InferenceServer:
         plan: InferencePlan,
         auditor: Auditor,
         training: PublicTraining | LoadedModel,
+        adversaries: OfflineAdversaries,
         sizes: Mapping[int, int],
         attacks: Mapping[Kind, Iterable[Attack[Any, Any]]],
         attacked: bool,
@@ -66,18 +77,19 @@ class InferenceServer:
         batches_per_message: int,
         label: str,
     ) -> None:
-        self.plan, self.auditor, self.training, self.label = plan, auditor, training, label
+        self.plan, self.auditor, self.training, self.adversaries, self.label = (
+            plan,
+            auditor,
+            training,
+            adversaries,
+            label,
+        )
         self.sizes = dict(sorted(sizes.items()))
         self.attacks = {kind: tuple(chosen) for kind, chosen in attacks.items()}
         self.attacked = attacked
-        self.exchange = GuardedExchange(auditor.exchange, auditor.recorder, min_usable)
-        self.batches_per_message = batches_per_message
+        self.min_usable, self.batches_per_message = min_usable, batches_per_message
         self.accuracy: float | None = None
         """Of the whole model on clean test images, as the clients report it; None before queries are answered."""
-        self.pipeline = plan.defenses()
-        """The defences; those that learn are fitted before the first query."""
-        self.seen: list[SeenQuery] = []
-        """The attacked queries that came."""
 
     # Phases -------------------------------------------------------------------------------------------------------------
 
@@ -92,20 +104,34 @@ class InferenceServer:
         row(task, metric="server-seconds", value=seconds)
 
     def serve(self, server_round: int) -> None:
-        """Fits what defences learn, then has every client ask all that it has, once, and answers.
+        """One phase: fits what defences learn, has every client ask all that it has, once, answers, and attacks.
+
+        Each cut is a deployment of its own: nothing that was sent at another one is looked at, nor counts as spent.
 
         Raises:
             TooFewReplies: When too few clients ask all that they have.
         """
         self.auditor.collect()
-        task, model = self.plan.at(server_round), self.plan.build_cut(self.training.weights())
-        self.pipeline = self.fitted(task, model)
+        start = time.perf_counter()
+        task, cut = self.plan.at(server_round), self.plan.cut_of(server_round)
+        model, rows = self.plan.build_cut(cut, self.training.weights()), CutRows(self.auditor.recorder, cut)
+        pipeline = self.fitted(task, model)
+        fitted = time.perf_counter()
         work = {partition: chunks(size, self.plan.batch_size) for partition, size in self.sizes.items()}
-        service = Service(self.exchange, task, model, self.pipeline, work, self.batches_per_message)
-        self.seen = self._attacked(service.run())
-        service.record(self.auditor.recorder)
-        record_privacy(task, self.auditor.recorder, 1, 1)
-        self._evaluate(task, model, service.answers())
+        exchange = GuardedExchange(self.auditor.exchange, rows, self.min_usable)
+        service = Service(exchange, task, model, pipeline, work, self.batches_per_message)
+        served = service.run()
+        service.record(rows)
+        record_privacy(task, rows, 1, 1)
+        self._evaluate(exchange, task, model, service.answers())
+        answered = time.perf_counter()
+        if self.attacked:
+            self._attack(task, pipeline, QUERY, self._attacked(served))
+            self._attack(task, pipeline, ATTRIBUTE, self._whole(served))
+        log.info(
+            "fedveil: cut %s | fitted in %.1f s, answered in %.1f s, attacks handed over in %.1f s",
+            cut, fitted - start, answered - fitted, time.perf_counter() - answered,
+        )  # fmt: skip
 
     def fitted(self, task: Task, model: CutModel) -> Pipeline:
         """The pipeline after what learns has learned, from the server's own images; itself where nothing does.
@@ -113,23 +139,35 @@ class InferenceServer:
         Leaves rows and pictures of how it learned.
 
         Raises:
+            AttackError: When a defence needs an adversary, and there is nothing to train one on.
             DefenseError: When a defence cannot learn from these features, with the reason.
         """
-        if self.pipeline.fitted:
-            return self.pipeline
+        pipeline = self.plan.defenses()
+        if pipeline.fitted:
+            return pipeline
         card, key = self.plan.data_card(), ("fit", self.plan.seed)
-        shown = self.pipeline.protect_test(self.training.examples(), key)
+        shown = pipeline.protect_test(self.training.examples(), key)
         context = FitContext(
             client=model.client,
             server=model.server,
-            adversary=None,
+            adversary=self._adversary(task, model) if pipeline.needs_adversary else None,
             images=normalise(shown.images, card),
             labels=shown.targets.argmax(1),
             black=normalise(torch.zeros(1, *card.input_shape), card)[0, :, 0, 0],
         )
-        recorder, cut = self.auditor.recorder, self.plan.cut_name
-        picture_masks(self.pipeline, context, cut, task, recorder)
-        return fit_with_path(self.pipeline, context, key, model, cut, self.training.own, task, recorder)
+        recorder, cut = self.auditor.recorder, self.plan.cut_of(task.round)
+        picture_masks(pipeline, context, cut, task, recorder)
+        return fit_with_path(pipeline, context, key, model, cut, self.training.own, task, recorder)
+
+    def _adversary(self, task: Task, model: CutModel) -> nn.Module:
+        """The offline adversary at the task's cut, with a row of what it is worth."""
+        cut, examples = self.plan.cut_of(task.round), self.training.examples()
+        found = self.adversaries.at(cut, self.plan, model, examples, self.training.sensitive())
+        CutRows(self.auditor.recorder, cut).row(
+            task, metric="offline-adversary-accuracy", majority=found.majority, architecture=self.adversaries.architecture,
+            **share_and_interval([1.0] * round(found.accuracy * found.held) + [0.0] * round((1 - found.accuracy) * found.held)),
+        )  # fmt: skip
+        return found.network.to(device())
 
     def _attacked(self, served: Mapping[int, Served]) -> list[SeenQuery]:
         """The attacked images of each client: the first ones of its first batches; none where some of these never came."""
@@ -140,65 +178,78 @@ class InferenceServer:
                 found += [SeenQuery(partition, at, len(latent), latent) for at, latent in enumerate(latents)]
         return found
 
-    def _evaluate(self, task: Task, model: CutModel, answers: Mapping[int, Tensor]) -> None:
+    def _whole(self, served: Mapping[int, Served]) -> list[SeenQuery]:
+        """The queries of each client whose attribute is guessed, in one; none where some of these never came."""
+        found = []
+        for partition, one in served.items():
+            count, latents = self.plan.observed_queries(self.sizes[partition]), torch.cat(one.latents)
+            if self.attacks[ATTRIBUTE] and len(latents) >= count:
+                found.append(SeenQuery(partition, 0, count, latents[:count]))
+        return found
+
+    def _evaluate(self, exchange: GuardedExchange, task: Task, model: CutModel, answers: Mapping[int, Tensor]) -> None:
         """Sends the answers to who asked all that it has; means over their test examples, and a row for each."""
         whole = to_record(shared_tensors(model.whole))
         contents = {
             partition: RecordDict(
-                {"config": self.exchange.config(task), "answers": to_record({"0": logits}), "arrays": whole}
+                {"config": exchange.config(task), "answers": to_record({"0": logits}), "arrays": whole}
             )
             for partition, logits in answers.items()
         }
-        posted = self.exchange.post("evaluate", contents)
+        posted = exchange.post("evaluate", contents)
         fault = functools.partial(fault_in_report, shares=(AGREEMENT,))
-        good = self.exchange.receive(task, posted, fault, at_least=0.0)
-        means = record_reports(task, good, self.auditor.recorder, (AGREEMENT,))
+        good = exchange.receive(task, posted, fault, at_least=0.0)
+        means = record_reports(task, good, exchange.rows, (AGREEMENT,))
         self.accuracy = means.get("test-accuracy-original", self.accuracy)
 
     # What is kept -------------------------------------------------------------------------------------------------------
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that later rounds depend on."""
-        learned = {DEFENSES + name: tensor for name, tensor in self.pipeline.state().items()}
-        queries = {f"{QUERIES}{seen.partition}/{seen.target}": seen.latent for seen in self.seen}
-        return self.training.tensors() | learned | queries
+        """All that later phases depend on: nothing that was sent, which attacks that are open keep themselves."""
+        offline = {OFFLINE + name: tensor for name, tensor in self.adversaries.tensors().items()}
+        return self.training.tensors() | offline
 
     def restore(self, tensors: Mapping[str, Tensor], accuracy: float | None) -> None:
-        """Goes on from what ``tensors`` gave; nobody asks anything again."""
+        """Goes on from what ``tensors`` gave."""
         self.training.restore(tensors)
-        self.pipeline = self.pipeline.with_state(part_of(tensors, DEFENSES))
-        for name, latent in part_of(tensors, QUERIES).items():
-            partition, target = map(int, name.split("/"))
-            self.seen.append(SeenQuery(partition, target, len(latent), latent))
-        self.seen.sort(key=lambda seen: (seen.partition, seen.target))
+        self.adversaries.restore(part_of(tensors, OFFLINE))
         self.accuracy = accuracy
 
     # Attacks ------------------------------------------------------------------------------------------------------------
 
-    def observe_queries(self, server_round: int) -> None:
-        """Attacks the queries that were answered."""
-        self.auditor.collect()
-        if not (self.attacked and self.attacks[QUERY] and self.seen):
+    def _attack(self, task: Task, pipeline: Pipeline, kind: Kind, seen: list[SeenQuery]) -> None:
+        """Attacks queries that were answered."""
+        if not (self.attacks[kind] and seen):
             return
-        task, weights = self.plan.at(server_round), self.training.weights()
         card = self.auditor.card(
             task,
-            QUERY,
-            self.seen,
+            kind,
+            seen,
             self.accuracy,
             labels=KnownLabels.UNKNOWN,
-            cut=self.plan.cut_name,
+            cut=self.plan.cut_of(task.round),
             transmissions=1,
             client_half="known: the server has the whole model",
             answers="known: the server gave them",
         )
-        judges = self.auditor.baselines(task, QUERY, sorted({one.partition for one in self.seen}), card)
-        seen = [one for one in self.seen if one.partition in judges]
+        judges = self._judges(task, kind, seen, card)
+        seen = [one for one in seen if one.partition in judges]
         if not seen:
             return
-        known = {MODEL + name: t for name, t in weights.items()}
-        observed = Observed(task, known | {DEFENSES + name: t for name, t in self.pipeline.state().items()}, seen)
-        at_once, _ = grouped(self.attacks[QUERY])
-        for at, group in enumerate(at_once):
-            name = f"{self.label}-r{task.round:04d}-{QUERY.name}-{at:02d}"
-            self.auditor.submit(AttackJob(name, group, QUERY, observed, card))
+        known = {MODEL + name: t for name, t in self.training.weights().items()}
+        observed = Observed(task, known | {DEFENSES + name: t for name, t in pipeline.state().items()}, seen)
+        # All attacks on attributes are one piece of work: what they see is large, and kept in a file until they are done.
+        groups = [self.attacks[kind]] if kind is ATTRIBUTE else grouped(self.attacks[kind])[0]
+        for at, group in enumerate(groups):
+            name = f"{self.label}-r{task.round:04d}-{kind.name}-{at:02d}"
+            self.auditor.submit(AttackJob(name, group, kind, observed, card))
+
+    def _judges(self, task: Task, kind: Kind, seen: Sequence[SeenQuery], card: ThreatCard) -> list[int]:
+        """Who scores guesses, asked by having the blind ones scored."""
+        if kind is not ATTRIBUTE:
+            return self.auditor.baselines(task, kind, sorted({one.partition for one in seen}), card)
+        sensitive = self.training.sensitive()
+        assert sensitive is not None  # or there would be no attacks on it
+        often = F.one_hot(sensitive.mode().values, int(sensitive.max()) + 1).float()
+        guesses = {one.partition: Attributes(often.repeat(one.num_examples, 1)) for one in seen}
+        return self.auditor.blind_guess(task, kind, "majority", guesses, card)

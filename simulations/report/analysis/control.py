@@ -31,6 +31,9 @@ LEAST_OTHERS = 100
 CHAIN = " | "
 """Stands between the stages of an attack: an inversion and what refines its guess."""
 
+DECIDING = frozenset({("psnr", "original"), ("label-accuracy", ""), ("membership-auc", ""), ("attribute-accuracy", "")})
+"""(metric, reference) by which a kind of score is judged."""
+
 Audit = tuple[Any, ...]
 """(experiment, scenario, dataset, model, seed, round, observation): what a score and its null baselines share."""
 
@@ -72,6 +75,8 @@ def family(row: Row, drawn: Collection[str] = ()) -> str:
         return "images"
     if metric == "label-accuracy":
         return "labels"
+    if metric == "attribute-accuracy":
+        return "attributes"
     return "membership" if metric in MEMBERSHIP_METRICS else ""
 
 
@@ -79,7 +84,7 @@ def decides(row: Row, drawn: Collection[str] = ()) -> bool:
     """Whether the row is the one by which its kind of score is judged; ``drawn`` as in ``family``."""
     if row.metric == "recognition":
         return row.attack in drawn
-    return (row.metric, row.reference) in {("psnr", "original"), ("label-accuracy", ""), ("membership-auc", "")}
+    return (row.metric, row.reference) in DECIDING
 
 
 def class_attacks(rows: Iterable[Row]) -> frozenset[str]:
@@ -95,7 +100,7 @@ def images_behind(row: Row) -> int:
 
 def too_few(row: Row, drawn: Collection[str] = ()) -> bool:
     """Whether a score of images, labels or class representatives is of too few for a verdict; ``drawn`` as in ``family``."""
-    judged = family(row, drawn) in {"images", "labels", "representatives"}
+    judged = family(row, drawn) in {"images", "labels", "representatives", "attributes"}
     return judged and row.value is not None and images_behind(row) < LEAST_IMAGES
 
 
@@ -262,8 +267,9 @@ def validate(rows: Sequence[Row]) -> list[Row]:
     the best null baseline (grey or mean image, what anyone can guess) and (ii) it picks the true images out of others of their kind
     far more often than chance (``picked_out``). If not, or if there is no undefended run, its "ok" image rows of that round and
     observation get the status "not-validated" under every defence. Label accuracy is judged in the same way against
-    ``baseline:uniform`` where there is one, membership against ``baseline:*`` or an AUC of 0.5, and the class representatives of
-    GAN attacks by their recognition against one over ``num_classes`` where the threat card gives it.
+    ``baseline:uniform`` where there is one, a sensitive attribute against ``baseline:majority`` (its most frequent value),
+    membership against ``baseline:*`` or an AUC of 0.5, and the class representatives of GAN attacks by their recognition against
+    one over ``num_classes`` where the threat card gives it.
 
     A chain such as ``InvertingGradients() | LearnedRestorer()`` undoes a defence, and so has nothing to do on the undefended
     run: where it has no undefended row of its own, the control of its first stage in the same round and observation is its

@@ -16,7 +16,7 @@ SMASHED_METRICS = ("psnr-paper", "ssim-paper", "mse-paper", "feature-similarity"
 """Further scores of images reconstructed from smashed data; ``paper_convention`` on a threat card names the scale of a paper's."""
 MS_SSIM, MS_SSIM_SUCCESS = "ms-ssim", "ms-ssim-success"
 """MS-SSIM of reconstructed images, and the share of them that the delta protection paper counts as a success."""
-SHARE_METRICS = ("recognition", "identification", "retrieval", MS_SSIM_SUCCESS)
+SHARE_METRICS = ("recognition", "identification", "retrieval", "attribute-accuracy", MS_SSIM_SUCCESS)
 """Scores that are 1 or 0 for each image."""
 
 COUNTED_IMAGES, WINDOWS = "counted-images", "windows-of-"
@@ -39,7 +39,7 @@ ATTACK_METRICS = (
     *("retrieval", "recognition", "oracle-accuracy", "label-accuracy"),
     *COST_METRICS,
     *("attack-seconds", "attack"),
-    *("membership-auc", "membership-tpr", "class-mean-psnr", "class-mean-ssim"),
+    *("membership-auc", "membership-tpr", "attribute-accuracy", "class-mean-psnr", "class-mean-ssim"),
     *SMASHED_METRICS,
 )
 """"attack" is the row of an attack that gave no score at all."""

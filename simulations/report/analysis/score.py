@@ -29,6 +29,9 @@ WORST_IS_HIGHEST = (
 BOUNDS = ("epsilon", "epsilon-with-probes", "delta")
 """Metrics of a guarantee: over clients and seeds the largest counts (a row's ``worst``), never the mean."""
 
+EXACT = ("retrieval", "attribute-accuracy")
+"""Shares with the exact interval of the images of all seeds together."""
+
 PARTLY_FAILED = "partly failed"
 """Status of a score that some seeds or clients could not give."""
 
@@ -41,8 +44,8 @@ class Score:
         mean: Mean over seeds; None when no seed has a number.
         low: Lower end of the 95 % interval: Student's t over seeds when there are several; otherwise the row's own, or
             Wilson's over the images for a test accuracy that comes without one, and for recognition and identification: where
-            all images or none are recognised, Student's t would have no width. Of retrieval always the exact one (Clopper-Pearson)
-            of the images of all seeds together.
+            all images or none are recognised, Student's t would have no width. Of retrieval and of a guessed attribute always the
+            exact one (Clopper-Pearson) of the images of all seeds together.
         high: Upper end of that interval.
         worst: The worst example of any seed.
         n: Examples over all seeds.
@@ -77,7 +80,7 @@ def merge(rows: Sequence[Row]) -> Score:
     failed = any(row.status == "failed" for row in rows)
     mean = _combine(metric, list(means.values())) if means else None
     low, high = interval(list(means.values())) if len(means) > 1 else _own_interval(used)
-    if metric == "retrieval" and (found := exact(used)):
+    if metric in EXACT and (found := exact(used)):
         mean, low, high = found
     return Score(
         mean=mean,

@@ -26,7 +26,13 @@ from simulations.report.text import setting
 from simulations.rows import Row
 from strategies.audit.threat_card import ThreatCard
 
-RESULTS = (("psnr", "original"), ("label-accuracy", ""), ("membership-auc", ""), ("recognition", ""))
+RESULTS = (
+    ("psnr", "original"),
+    ("label-accuracy", ""),
+    ("membership-auc", ""),
+    ("recognition", ""),
+    ("attribute-accuracy", ""),
+)
 """Scores in the order in which they say how an attack did."""
 LEADING = (*RESULTS, ("attack", ""))
 PICKED = ("retrieval", "original")

@@ -10,6 +10,8 @@ from attacks.image_measures import mse, psnr
 from attacks.smashed.feature_inversion import AssumedSender, FeatureInversion, minimise, without_noise
 from attacks.smashed.token_positions import to_patches
 from defenses.feature_noise import FeatureDP, FeatureNoise
+from defenses.feature_pca import FeaturePCA
+from defenses.fitting import FitContext
 from defenses.patch_shuffle import BatchShuffle, PatchShuffle
 from defenses.pipeline import Pipeline
 from defenses.spectral_shuffle import SpectralShuffle
@@ -146,3 +148,12 @@ def test_configuration():
     for values in bad:
         with pytest.raises(ValueError, match=next(iter(values))):
             FeatureInversion(**values)
+
+
+def test_what_a_stage_has_learned_stays_when_noise_is_left_out():
+    images = torch.randn(6, 2, 4, 4, generator=seeded())
+    context = FitContext(torch.nn.Identity(), torch.nn.Identity(), None, images, torch.zeros(6), torch.zeros(2))
+    fitted = Pipeline((FeaturePCA(components=3), FeatureNoise(std=3.0))).fit(context, ("fit",))
+    quiet = without_noise(fitted)
+    assert quiet.version == fitted.version
+    assert quiet.defenses == (FeaturePCA(components=3), FeatureNoise(std=0.0))

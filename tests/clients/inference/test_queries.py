@@ -27,7 +27,7 @@ PLAN = InferencePlan(
     scenario="inference",
     dataset="mnist-5k", data_dir="", download=False, image_size=0, train_limit=100, test_limit=50, model="vgg_small", width=0,
     norm="group", pipeline="", seed=3, rounds=2, local_epochs=1, batch_size=8, learning_rate=0.1, momentum=0.0,
-    weight_decay=0.0, probe_targets=2, probe_images=3, cut="conv2",
+    weight_decay=0.0, probe_targets=2, probe_images=3, cuts="conv2",
 )  # fmt: skip
 TEST = torch.arange(20, 41)
 """21 examples: batches of 8, 8 and 5."""
@@ -51,7 +51,7 @@ class Asker:
 
     def ask(self, task: Task, first: int, count: int) -> Message:
         """The reply to one message."""
-        half = to_record(shared_tensors(inference_plan(task.plan).build_cut().client))
+        half = to_record(shared_tensors(inference_plan(task.plan).build_cut("conv2").client))
         config = self.exchange.config(task, first=first, count=count)
         return self.exchange("query.features", {0: RecordDict({"config": config, "client": half})})[0]
 
@@ -72,7 +72,7 @@ class Asker:
         return InferenceClient(LocalData(task, 0, range(30), TEST.tolist(), draws))
 
 
-def task_of(pipeline: str = "", server_round: int = 2) -> Task:
+def task_of(pipeline: str = "", server_round: int = 3) -> Task:
     return PLAN.at(server_round).but(pipeline=str(parse(pipeline)))
 
 
@@ -135,9 +135,9 @@ def test_a_node_with_a_secret_never_sends_the_same_noise_again(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("server_round", "first", "count", "said"),
     [
-        (1, 0, 1, "queries were asked for in round 1; allowed: 2, the last"),
-        (2, 0, 0, "0 batches of queries were asked for; allowed: 1 or more"),
-        (2, -1, 1, "a query number -1 was asked for; allowed: 0 or more"),
+        (2, 0, 1, "queries were asked for in round 2; allowed: 3 to 3, one for each cut"),
+        (3, 0, 0, "0 batches of queries were asked for; allowed: 1 or more"),
+        (3, -1, 1, "a query number -1 was asked for; allowed: 0 or more"),
     ],
 )
 def test_what_nobody_needs_is_not_answered(
@@ -149,7 +149,7 @@ def test_what_nobody_needs_is_not_answered(
 
 
 def test_answers_are_judged_against_labels_and_against_what_the_whole_model_says(tmp_path: Path) -> None:
-    client, model = Asker(tmp_path).client(task_of(NOISE)), PLAN.build_cut()
+    client, model = Asker(tmp_path).client(task_of(NOISE)), PLAN.build_cut("conv2")
     labels = PLAN.load_data().test.labels[TEST]
     with torch.no_grad():
         plain = model.whole(normalise(own_images(), PLAN.data_card()))

@@ -24,8 +24,8 @@ TRAINS = "protects what a client trains, and with scenario = 'inference' clients
 BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     # Models and cuts.
     ({"model": "cnn"}, ("unknown model 'cnn'", "vgg_small")),
-    ({"cut": "conv3"}, ("cut is 'conv3'; allowed with model = 'vgg_small': conv2, conv4, conv6",)),
-    ({"model": "resnet20", "cut": "conv2"}, ("cut is 'conv2'; allowed with model = 'resnet20': block2",)),
+    ({"cuts": "conv3"}, ("cuts is 'conv3'; allowed with model = 'vgg_small': conv2, conv4, conv6",)),
+    ({"model": "resnet20", "cuts": "conv2"}, ("cuts is 'conv2'; allowed with model = 'resnet20': block2",)),
     ({"weights": "model.pt", "rounds": 1}, ("weights is 'model.pt'; expected an absolute path",)),
     ({"weights": "/model.pt"}, ("rounds is 2; allowed with weights: 1",)),
     ({"weights": "/no-such-file.pt", "rounds": 1}, ("weights: /no-such-file.pt cannot be read (FileNotFoundError",)),
@@ -35,8 +35,11 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"defenses": "FeatureNoise(std=1.0); FeatureNoise(std=1.0) | Pruning(fraction=0.5)"}, ("Pruning(fraction=0.5", TRAINS)),
     ({"defenses": "AdversarialTraining()"}, ("AdversarialTraining(weight=1.0)", TRAINS)),
     ({"defenses": "PatchShuffle()"}, ("PatchShuffle() protects tokens", "clients send feature maps (B, C, H, W)")),
-    ({"defenses": "DeltaAutoencoder()"}, ("delta='min'", "learns from an adversary", "use delta='max'")),
-    ({"defenses": "DeltaAutoencoder(delta='max', variant='extra_deep', stride=2)", "cut": "conv6"}, ("for which maps of",)),
+    (
+        {"defenses": "DeltaAutoencoder()"},
+        ("delta='min'", "learns from an adversary", "dataset = 'mnist-5k' has no sensitive attribute", "set delta='max'"),
+    ),
+    ({"defenses": "DeltaAutoencoder(delta='max', variant='extra_deep', stride=2)", "cuts": "conv6"}, ("for which maps of",)),
     ({"defenses": "ATS()"}, ("protects images that are trained on", "clients send test images")),
     # Views and steps that nobody makes.
     ({"crop-padding": 2}, ("crop-padding is 2", "as clients train nothing")),
@@ -52,7 +55,23 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"attack-rounds": "first"}, ("attack-rounds is 'first'", "add final, or set query-attacks = ''")),
     ({"query-batches": 0}, ("query-batches is 0", "allowed: at least 1")),
     ({"query-batches": 100_000}, ("query-batches is 100000", "GiB, and 1 GiB is allowed")),
+    # What the data lack.
+    (
+        {"attribute-attacks": "AttributeInference()"},
+        ("attribute-attacks is 'AttributeInference()', and dataset = 'mnist-5k' has no sensitive attribute: take garment-digit",),
+    ),
     # Attacks on something else.
+    ({"query-attacks": "AttributeInference()"}, ("does not attack queries but attributes of queries (see attribute-attacks)",)),
+    (
+        {"dataset": "photo-face", "attribute-attacks": "QueryInversion()"},
+        ("does not attack attributes of queries but queries (see query-attacks)",),
+    ),
+    (
+        {"dataset": "photo-face", "query-attacks": "", "attack-rounds": "first"},
+        ("attack-rounds is 'first'", "set attribute-attacks = ''"),
+    ),
+    ({"offline-adversary": "whole"}, ("offline-adversary is 'whole'; allowed: 'split' or 'tuned' or 'full'",)),
+    ({"cuts": "conv2,conv2"}, ("cuts is 'conv2,conv2'", "each once")),
     ({"query-attacks": "DLG()"}, ("query-attacks: DLG() does not attack queries but one-step probes", "QueryInversion")),
     ({"query-attacks": "TokenDecoder()"}, ("TokenDecoder() does not attack queries but smashed data",)),
     # What belongs to others.
@@ -74,7 +93,7 @@ def test_what_cannot_work_is_refused_by_name(tmp_path: Path, changes: dict[str, 
 @pytest.mark.parametrize(
     "changes",
     [
-        {}, {"cut": "conv6"}, {"model": "resnet20", "cut": "block8"}, {"probe_targets": 3}, {"query_attacks": ""},
+        {}, {"cuts": "conv6,conv2"}, {"model": "resnet20", "cuts": "block8"}, {"probe_targets": 3}, {"query_attacks": ""},
         {"defenses": "DeltaAutoencoder(delta='max'); FeaturePCA(components=4) | FeatureNoise(std=0.1)"},
         {"defenses": "FeatureDP(clip=1.0, noise_multiplier=1.0); VisualMixer() | FeatureNoise(std=1.0); ImageNoise()"},
         {"query_attacks": "", "attack_rounds": "first"},

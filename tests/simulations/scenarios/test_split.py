@@ -61,6 +61,7 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         {"defenses": "AdversarialTraining() | FeatureDP(clip=1.0, noise_multiplier=1.0)"},
         ("FeatureDP", "also sends updates", "take away the defence that trains it"),
     ),
+    ({"defenses": "FeaturePCA() | FeatureNoise()"}, ("FeaturePCA(components=5) is fitted to maps", "send tokens")),
     ({"defenses": "GaussianNoise(std=0.1)"}, ("GaussianNoise(std=0.1", "set train-edge")),
     ({"defenses": "InstaHide()"}, ("InstaHide(num_mixed=4) mixes labels", "set labels = 'client'")),
     # The second pipeline is checked before the first is trained.

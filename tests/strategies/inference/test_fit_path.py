@@ -24,7 +24,7 @@ from strategies.inference.public_training import PublicTraining
 PLAN = InferencePlan(
     scenario="inference", dataset="garment-digit", data_dir="", download=False, image_size=28, train_limit=160, test_limit=40,
     model="vgg_small", width=4, norm="group", pipeline="", seed=3, rounds=1, local_epochs=1, batch_size=16, learning_rate=0.05,
-    momentum=0.0, weight_decay=0.0, cut="conv4", auxiliary_fraction=0.75,
+    momentum=0.0, weight_decay=0.0, cuts="conv4", auxiliary_fraction=0.75,
     probe_targets=1, probe_images=1,
 )  # fmt: skip
 KEPT = 30
@@ -60,10 +60,10 @@ def own() -> OwnImages:
 
 
 def a_context(own: OwnImages, *, adversary: bool = False) -> FitContext:
-    model, card = PLAN.build_cut(), PLAN.data_card()
+    model, card = PLAN.build_cut("conv4"), PLAN.data_card()
     learned = own.learned.batch
     black = normalise(torch.zeros(1, *card.input_shape), card)[0, :, 0, 0]
-    against = replace(PLAN, seed=4).build_cut().server if adversary else None
+    against = replace(PLAN, seed=4).build_cut("conv4").server if adversary else None
     return FitContext(
         model.client, model.server, against, normalise(learned.images, card), learned.targets.argmax(1), black
     )
@@ -71,7 +71,9 @@ def a_context(own: OwnImages, *, adversary: bool = False) -> FitContext:
 
 def path_rows(text: str, own: OwnImages) -> tuple[list[dict[str, Any]], Pipeline]:
     recorder = Kept()
-    fitted = fit_with_path(parse(text), a_context(own), KEY, PLAN.build_cut(), "conv4", own, PLAN.at(1), recorder)
+    fitted = fit_with_path(
+        parse(text), a_context(own), KEY, PLAN.build_cut("conv4"), "conv4", own, PLAN.at(1), recorder
+    )
     return recorder.rows, fitted
 
 
@@ -97,7 +99,9 @@ def test_what_is_kept_is_a_part_of_the_servers_images_that_nothing_learns_from(o
 
 def test_without_images_to_measure_on_it_is_a_fit_without_rows(own: OwnImages) -> None:
     everything, recorder, defense = OwnImages(PLAN), Kept(), Pipeline((FeaturePCA(components=3),))
-    fitted = fit_with_path(defense, a_context(own), KEY, PLAN.build_cut(), "conv4", everything, PLAN.at(1), recorder)
+    fitted = fit_with_path(
+        defense, a_context(own), KEY, PLAN.build_cut("conv4"), "conv4", everything, PLAN.at(1), recorder
+    )
     assert (fitted.version, recorder.rows) == (defense.fit(a_context(own), KEY).version, [])
     assert len(everything.learned) == len(Auxiliary(PLAN).examples())
 
@@ -106,7 +110,7 @@ def test_rows_of_components_are_those_of_separate_fits_counted_one_by_one(own: O
     """Slowly: a decomposition of its own for each number of components, and one image at a time."""
     rows, fitted = path_rows("FeaturePCA(components=6)", own)
     assert fitted.version == parse("FeaturePCA(components=6)").fit(a_context(own), KEY).version
-    model, card, kept = PLAN.build_cut(), PLAN.data_card(), own.kept
+    model, card, kept = PLAN.build_cut("conv4"), PLAN.data_card(), own.kept
     read = static_adversary(model, "conv4", own, PLAN.at(1))
     assert read is not None
     assert kept.sensitive is not None
@@ -145,8 +149,8 @@ def test_noise_and_no_defence_have_no_path(own: OwnImages) -> None:
 
 
 def test_data_without_a_sensitive_attribute_have_the_servers_curve_alone() -> None:
-    plan = replace(PLAN, dataset="mnist-5k", cut="conv2")
-    own, recorder, model, card = OwnImages(plan, 20), Kept(), plan.build_cut(), plan.data_card()
+    plan = replace(PLAN, dataset="mnist-5k", cuts="conv2")
+    own, recorder, model, card = OwnImages(plan, 20), Kept(), plan.build_cut("conv2"), plan.data_card()
     learned = own.learned.batch
     images = normalise(learned.images, card)
     context = FitContext(model.client, model.server, None, images, learned.targets.argmax(1), torch.zeros(1))

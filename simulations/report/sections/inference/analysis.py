@@ -72,8 +72,8 @@ class EdgeCloudInference:
     curves: tuple[FitCurve, ...]
 
 
-def edge_cloud_inference(study: Study, lines: Sequence[Line]) -> EdgeCloudInference | None:
-    """The section, or None for a study in which nobody asked anything."""
+def edge_cloud_inference(study: Study, _: Sequence[Line]) -> EdgeCloudInference | None:
+    """The section, or None for a study in which nobody asked anything; the summary's lines say nothing about cuts."""
     if not any(row.metric == "query-bytes" for row in study.rows):
         return None
     cuts = cuts_of(study, SERVED)

@@ -19,10 +19,10 @@ MOST_OF_DROP = 0.5
 SATISFIED, NOT_SATISFIED, OPEN = "satisfied", "not satisfied", "cannot be told"
 RULE = (
     "Equation 1 of the paper asks that the server's accuracy stays (S\N{GREEK SMALL LETTER ALPHA} \N{ALMOST EQUAL TO} "
-    "S\N{GREEK SMALL LETTER BETA}) while the adversary's falls, by much more; it names no numbers. Here it is satisfied where the "
+    "S\N{GREEK SMALL LETTER BETA}) while the adversary's falls by much more; it names no numbers. Here it is satisfied where the "
     "adversary lost at least 10 percentage points and the server's accuracy changed by at most half of what the adversary lost, "
-    "whatever lies within the 95 % intervals of both differences; not satisfied where nothing within them meets that; and cannot be "
-    "told otherwise."
+    "whatever lies within the 95 % intervals of both differences. It is not satisfied where nothing within these intervals meets "
+    "that, and cannot be told otherwise, nor where the adversary is not validated on unprotected features."
 )
 """As the page states it."""
 

@@ -13,7 +13,8 @@ MACROS = """
 {% endmacro %}
 
 {% macro equation(adversary, edge=false) %}
-<td class="status{{ ' edge' if edge }} {{ {'satisfied': 'good', 'not satisfied': 'bad'}.get(adversary.equation, '') if adversary }}">
+{% set mood = {'satisfied': ' good', 'not satisfied': ' bad'} %}
+<td class="status{{ ' edge' if edge }}{{ mood.get(adversary.equation, '') if adversary }}">
   {{- (adversary.equation if adversary) or nothing }}</td>
 {% endmacro %}
 
@@ -26,8 +27,8 @@ CONCLUSION = """
 {% with told = view.sections.inference.conclusion %}
 <p class="verdict-line"><b>
 {%- if told.satisfied %}
-Equation 1 is satisfied in {{ told.satisfied }} of {{ count(told.cases, 'case') }} against the static adversary, which has never seen a
-protected feature{% if told.retrained %};
+Equation 1 is satisfied in {{ told.satisfied }} of {{ count(told.cases, 'case') }} against the static adversary, which has never
+seen a protected feature{% if told.retrained %};
 {% if told.survive | length == told.satisfied %} {{ 'it survives' if told.satisfied == 1 else 'all survive' }} the retrained one.
 {% elif told.survive %} {{ told.survive | length }} of these {{ 'survives' if told.survive | length == 1 else 'survive' }} the
 retrained one.
@@ -82,7 +83,8 @@ ANSWERS = """
 {% if cut.infers %}
 {% if one.static %}{{ change(one.static.change, one.defense, true) }}{% else %}{{ number(nothing, '', true) }}{% endif %}
 {% if one.retrained %}{% set after = one.retrained.change.after %}
-<td class="num"><b>{{ percentage(after.mean) ~ (after.status | dagger) }}</b><small>{{ within(after.low, after.high, percentage) }}</small></td>
+<td class="num"><b>{{ percentage(after.mean) ~ (after.status | dagger) }}</b>
+<small>{{ within(after.low, after.high, percentage) }}</small></td>
 {% else %}{{ number(nothing) }}{% endif %}
 {{ number(percentage((one.retrained or one.static).null if one.retrained or one.static else none)) }}
 {{ equation(one.static, true) }}
@@ -132,16 +134,16 @@ CUTS = f"""
 <h3>{{{{ 'Cut at ' ~ cut.name if cut.name else 'Answers' }}}}</h3>
 {ANSWERS}
 {{% if cut.offline %}}
-<p class="soft small after">The adversary that masks are made against (offline) reads {{{{ percent(cut.offline.mean) }}}} of held-out
-images of the server's own.</p>
+<p class="soft small after">The adversary that masks are made against (offline) reads {{{{ percent(cut.offline.mean) }}}} of
+held-out images of the server's own.</p>
 {{% endif %}}
 {{% if cut.lines | selectattr('after') | list %}}
 {RECONSTRUCTIONS}
 {{% endif %}}
 {{% endfor %}}
-<p class="soft small after">“a → b” is before and after protection, small print the 95&nbsp;% interval of b. Each client asks about all
-of its test images, once. An answer is unchanged where its most likely class is the one that the whole model sees in the clean image.
-The static adversary learned from unprotected features, as in the paper; the retrained one from features that the clients' own
+<p class="soft small after">“a → b” is before and after protection, small print the 95&nbsp;% interval of b. Each client asks
+about all of its test images, once. An answer is unchanged where its most likely class is the one that the whole model sees in the
+clean image. The static adversary learned from unprotected features, as in the paper; the retrained one from features that the clients' own
 algorithm protected, and is what a defence has to be judged by. Its accuracy stands beside that of always answering the most
 frequent value. A reconstruction with an MS-SSIM above 0.35 counts as a success in the paper; small images have fewer scales than
 its five, and what a guess reaches that looks at nothing is the null.</p>
@@ -150,8 +152,8 @@ its five, and what a guess reaches that looks at nothing is the null.</p>
 CURVES = """
 <h3>While a defence learns</h3>
 <p class="soft small">Accuracy of the server half and of the static adversary on images of the server's own from which neither the
-defence nor the adversary learned, nor the model unless it came from a file. The last point is the defence that is deployed. Bars are
-95&nbsp;% intervals.</p>
+defence nor the adversary learned, nor the model unless it came from a file. The last point is the defence that is deployed. Bars
+are 95&nbsp;% intervals.</p>
 <div class="panels">
 {% for one in view.sections.inference.curves %}
 <figure class="panel"><figcaption>{{ who(one.defense) }} at {{ one.cut }}<small class="soft"> unprotected:
@@ -192,8 +194,8 @@ COSTS = """
 </tr>
 {% endfor %}{% endfor %}
 </tbody></table></div>
-<p class="soft small after">The client half counts with what its defences have learned; a device is given both once. Seconds are those
-of all queries of a client, mean over clients, and of all queries at the server.</p>
+<p class="soft small after">The client half counts with what its defences have learned; a device is given both once. Seconds are
+those of all queries of a client, mean over clients, and of all queries at the server.</p>
 """
 
 ATTACKS = """

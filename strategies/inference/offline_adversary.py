@@ -1,0 +1,119 @@
+"""The offline adversary of delta protection: what the server trains on its own images so that a defence learns where it looks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from attacks.attributes.inference import AttributeInference
+from attacks.base import Knowledge
+from attacks.local_model import shared_tensors
+from attacks.queries.sender import QuerySender
+from attacks.queries.training import STATIC
+from attacks.refinement.restoration import HOLDOUT
+from clients.inference.plan import CutModel, InferencePlan
+from defenses.base import Batch, generator_for
+from defenses.pipeline import Pipeline
+from strategies.audit.kinds import part_of
+from strategies.inference.observations import QUERY, adversary_builder
+
+HELD = "held/"
+"""What a checkpoint keeps of the held-out images: how many, the share that is right, and that of the most frequent value."""
+
+
+@dataclass(frozen=True)
+class OfflineAdversary:
+    """One of them.
+
+    Attributes:
+        network: Features (B, C', H', W') -> logits (B, K'), in eval mode, on the CPU.
+        accuracy: On images of the server's own that it was not trained on, with unprotected features.
+        majority: Of answering them with the most frequent value.
+        held: How many they are.
+    """
+
+    network: nn.Module
+    accuracy: float
+    majority: float
+    held: int
+
+
+class OfflineAdversaries:
+    """One adversary for each cut, for all pipelines of a run: it sees unprotected features alone.
+
+    Its randomness is not that of the attacks: whoever attacks has another network of the same architecture.
+
+    Args:
+        architecture: One of ``attacks.attributes.inference.ARCHITECTURES``.
+        iterations: Steps of its training.
+    """
+
+    def __init__(self, architecture: str, iterations: int) -> None:
+        self.architecture, self.iterations = architecture, iterations
+        self._found: dict[str, OfflineAdversary] = {}
+        self._kept: dict[str, dict[str, Tensor]] = {}
+        """Cut -> tensors of a checkpoint, until the adversary is asked for."""
+
+    def at(
+        self, cut: str, plan: InferencePlan, model: CutModel, examples: Batch, sensitive: Tensor | None
+    ) -> OfflineAdversary:
+        """The adversary at a cut; trained when it is first asked for.
+
+        Args:
+            cut: Its name.
+            plan: What the run fixes, of any of its pipelines.
+            model: The trained model, cut there.
+            examples: The server's own.
+            sensitive: Their sensitive attribute (N,).
+
+        Raises:
+            AttackError: When they have none, or one value of it only, or are too few.
+        """
+        if cut not in self._found:
+            card = plan.data_card()
+            weights = {name: tensor.cpu() for name, tensor in shared_tensors(model.whole).items()}
+            builder = adversary_builder(plan, cut, weights)
+            if cut in self._kept:
+                self._found[cut] = _restored(self._kept[cut], builder(self.architecture, _values(sensitive), 0))
+                return self._found[cut]
+            sender = QuerySender(model.client, Pipeline(), card.mean, card.std)
+            knowledge = Knowledge(
+                examples, Pipeline(), card.mean, card.std, QUERY.train(plan), query_sender=sender, sensitive=sensitive,
+                adversary=builder,
+            )  # fmt: skip
+            recipe = AttributeInference(architecture=self.architecture, training=STATIC, iterations=self.iterations)
+            learned = recipe.fit(knowledge, generator_for("offline adversary", plan.seed, cut)).learned
+            assert learned is not None
+            told = learned.diagnostics
+            self._found[cut] = OfflineAdversary(
+                learned.network.eval(), told["holdout_accuracy"], told["holdout_majority"], len(examples) // HOLDOUT
+            )
+        return self._found[cut]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All adversaries, under flat names."""
+        found = {f"{cut}/{name}": tensor for cut, kept in self._kept.items() for name, tensor in kept.items()}
+        for cut, one in self._found.items():
+            numbers = torch.tensor([one.held, one.accuracy, one.majority], dtype=torch.float64)
+            found |= {f"{cut}/{name}": tensor.detach().clone() for name, tensor in one.network.state_dict().items()}
+            found[f"{cut}/{HELD}"] = numbers
+        return found
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Goes on from what ``tensors`` gave; what is known already stays."""
+        for cut in {name.partition("/")[0] for name in tensors} - set(self._found):
+            self._kept[cut] = part_of(tensors, f"{cut}/")
+
+
+def _restored(kept: Mapping[str, Tensor], network: nn.Module) -> OfflineAdversary:
+    held, accuracy, majority = kept[HELD].tolist()
+    network.load_state_dict({name: tensor for name, tensor in kept.items() if name != HELD})
+    return OfflineAdversary(network.eval().requires_grad_(False), accuracy, majority, int(held))
+
+
+def _values(sensitive: Tensor | None) -> int:
+    assert sensitive is not None  # What was trained had values.
+    return int(sensitive.max()) + 1
