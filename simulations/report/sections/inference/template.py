@@ -45,10 +45,10 @@ An adversary that is retrained on protected features reads the attribute better 
 Nobody retrained an adversary on protected features, as a server that knows of the defence would: no conclusion here is tested
 against that.
 {% endif %}
-{% if told.survive %}Survives: {{ cases(told.survive) }}.{% endif %}
-{% if told.fall %}Falls: {{ cases(told.fall) }}.{% endif %}
-{% if told.open and told.retrained %}Cannot be told: {{ cases(told.open) }}.{% endif %}
-<span class="soft">A case is a defence at a cut.</span></p>
+{% if told.survive %} Survives: {{ cases(told.survive) }}.{% endif %}
+{% if told.fall %} Falls: {{ cases(told.fall) }}.{% endif %}
+{% if told.open and told.retrained %} Cannot be told: {{ cases(told.open) }}.{% endif %}
+ <span class="soft">A case is a defence at a cut.</span></p>
 <p class="soft small after">{{ view.sections.inference.rule }}</p>
 {% endwith %}
 """
@@ -143,10 +143,10 @@ held-out images of the server's own.</p>
 {{% endfor %}}
 <p class="soft small after">“a → b” is before and after protection, small print the 95&nbsp;% interval of b. Each client asks
 about all of its test images, once. An answer is unchanged where its most likely class is the one that the whole model sees in the
-clean image. The static adversary learned from unprotected features, as in the paper; the retrained one from features that the clients' own
-algorithm protected, and is what a defence has to be judged by. Its accuracy stands beside that of always answering the most
-frequent value. A reconstruction with an MS-SSIM above 0.35 counts as a success in the paper; small images have fewer scales than
-its five, and what a guess reaches that looks at nothing is the null.</p>
+clean image. The static adversary learned from unprotected features, as in the paper; the retrained one from features that the
+clients' own algorithm protected, and is what a defence has to be judged by. Its accuracy stands beside that of always answering the
+most frequent value. A reconstruction with an MS-SSIM above 0.35 counts as a success in the paper; small images have fewer scales
+than its five, and what a guess reaches that looks at nothing is the null.</p>
 """
 
 CURVES = """
