@@ -98,7 +98,7 @@ ANSWERS = """
 """
 
 RECONSTRUCTIONS = """
-<div class="scroll"><table>
+<div class="scroll after"><table>
 <thead><tr><th scope="col">Defence</th>
 <th scope="col">Best reconstruction</th>
 <th scope="col" class="num edge">PSNR, dB</th>
