@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from attacks.base import Attributes, Cells, Labels, Reconstruction, Representatives
-from attacks.image_measures import mse, psnr, ssim
+from attacks.image_measures import ms_ssim, mse, psnr, ssim
 from attacks.membership.loss_threshold import Membership
 from attacks.normalisation import normalise
 from attacks.scoring.metrics import label_hits, optimal_assignment, score, score_pairs
@@ -30,6 +30,9 @@ from defenses.base import Batch
 
 MAX_PSNR = 100.0
 """dB; an exact recovery would be infinite, and an average must not drop it. float32 images end near 140 dB."""
+
+MS_SSIM_SUCCESS = 0.35
+"""What a reconstruction must exceed to count as a success in the delta protection paper (ADP, section 5.5)."""
 
 COUNTS, MOST_COUNTED = "counts", 1000
 """What stands before the names of totals among the scores; images of a client, evenly spaced, that are counted at most."""
@@ -97,6 +100,8 @@ def audit_guesses(
                 _add(scores, "", _retrieval(guess, truth, others, known))
             if isinstance(guess, Reconstruction) and known.in_paper_scale:
                 _add(scores, "", paper_scores(guess.images, truth.original.images, paper_scale(client.task)))
+            if isinstance(guess, Reconstruction) and known.at_many_scales:
+                _add(scores, "", scores_at_many_scales(guess.images, truth.original.images))
             if isinstance(guess, Reconstruction) and recognised is not None:
                 scores["recognition"].extend(recognition(guess, recognised, truth.original, paired=paired))
             if isinstance(guess, Reconstruction) and oracle is not None:
@@ -166,6 +171,8 @@ def audit_baselines(client: Client, observation: str, *, pictures: bool, totals:
         for name, guesses in blind.of(truth).items():
             found = _both_references(guesses, truth, paired=known.paired)
             found |= _retrieval(guesses[0], truth, others, known)
+            if known.at_many_scales:
+                found |= scores_at_many_scales(guesses[0].images, truth.original.images)
             _add(scores, f"{name}:", found)
         scores["baseline:uniform:label-accuracy"].extend(uniform_label_accuracy(truth.original, paired=known.paired))
         if pictures and not known.whole_round:
@@ -248,6 +255,15 @@ def paper_scores(guess: Tensor, truth: Tensor, scale: PaperScale) -> dict[str, l
     g, t = (normalise(images.cpu(), scale) for images in (guess, truth))
     found = {metric.__name__: metric(g, t).tolist() for metric in (mse, psnr, ssim)}
     return {f"{name}-paper": [min(value, MAX_PSNR) for value in values] for name, values in found.items()}
+
+
+def scores_at_many_scales(guess: Tensor, truth: Tensor) -> dict[str, list[float]]:
+    """MS-SSIM "ms-ssim-original" of images (B, C, H, W) in [0, 1], and "ms-ssim-success", 1 above ``MS_SSIM_SUCCESS``, by row.
+
+    The paper's images of 224 pixels have five scales; see ``ms_ssim`` for how many fewer a small image has.
+    """
+    found = ms_ssim(guess.cpu(), truth[: len(guess)].cpu().to(guess.dtype))
+    return {"ms-ssim-original": found.tolist(), "ms-ssim-success": (found > MS_SSIM_SUCCESS).float().tolist()}
 
 
 def uniform_label_accuracy(batch: Batch, *, paired: bool = False) -> list[float]:

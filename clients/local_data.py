@@ -57,6 +57,7 @@ class Truths:
         whole_round: Each observation is of all that was trained on, so that a guess may be of any of many images.
         in_paper_scale: Guesses are also scored in the convention of the shuffling paper (``clients.audit.paper_scores``).
         embed: Of rows of a table: rows (n, 1, F, 1) -> embeddings (n, F, D) as the client half makes them; None where it changes.
+        at_many_scales: Images are also scored by MS-SSIM (``clients.audit.scores_at_many_scales``).
     """
 
     views: list[Probed]
@@ -64,6 +65,7 @@ class Truths:
     whole_round: bool = False
     in_paper_scale: bool = False
     embed: Callable[[Tensor], Tensor] | None = None
+    at_many_scales: bool = False
 
 
 class LocalData:

@@ -65,6 +65,7 @@ class DeltaAutoencoder(FittedDefense):
     batch_size: int = 32
 
     quick: ClassVar[Mapping[str, Any]] = {"epochs": 3}
+    path_axis: ClassVar[str] = "epochs"
     always_shown: ClassVar[tuple[str, ...]] = ("variant", "delta", "fill")
     source: ClassVar[str] = "Higgins et al., Towards Privacy-Preserving Split Learning (ADP), Algorithms 1 and 2"
 
@@ -139,6 +140,15 @@ class DeltaAutoencoder(FittedDefense):
         """
         *_, last = self.training(context, generator)
         return last
+
+    @property
+    def path_positions(self) -> tuple[int, ...]:
+        """Before the first epoch, and after each."""
+        return tuple(range(self.epochs + 1))
+
+    def path(self, context: FitContext, generator: torch.Generator) -> Iterator[tuple[int, Self]]:
+        """(epochs so far, defence), from 0; see the base class."""
+        return enumerate(self.training(context, generator))
 
     def training(self, context: FitContext, generator: torch.Generator) -> Iterator[Self]:
         """The defence as it is before the first epoch and after each; the last is that of ``fit``.

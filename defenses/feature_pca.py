@@ -35,6 +35,7 @@ class FeaturePCA(FittedDefense):
 
     components: int = 5
 
+    path_axis: ClassVar[str] = "components"
     always_shown: ClassVar[tuple[str, ...]] = ("components",)
     source: ClassVar[str] = (
         "Higgins et al., Towards Privacy-Preserving Split Learning (ADP), baseline PCA; Malekzadeh et al. 2017; Osia et al. 2020"
@@ -84,6 +85,18 @@ class FeaturePCA(FittedDefense):
         narrow = replace(self, components=components)
         require(components <= self.components, narrow, "components", f"at most {self.components}, which were fitted")
         return narrow.with_state({**self._kept(), "basis": self._kept()["basis"][:components]})
+
+    @property
+    def path_positions(self) -> tuple[int, ...]:
+        """1, 2, 4, ... components, and all of them."""
+        return (*(1 << at for at in range((self.components - 1).bit_length())), self.components)
+
+    def path(self, context: FitContext, generator: torch.Generator) -> Iterator[tuple[int, Self]]:
+        """(components, defence with the first so many of one decomposition); see the base class."""
+        whole = self.fit(context, generator)
+        for components in self.path_positions[:-1]:
+            yield components, whole.truncated(components)
+        yield self.components, whole
 
     def encode(self, features: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, k); see the base class."""

@@ -96,9 +96,11 @@ class FittedDefense(SmashedDefense):
 
     Attributes:
         quick: Arguments with which a fit to a few small images takes no time; what runs every defence uses them.
+        path_axis: What ``path`` runs over, in the plural, such as "epochs"; "" for a fit that has no path.
     """
 
     quick: ClassVar[Mapping[str, Any]] = {}
+    path_axis: ClassVar[str] = ""
 
     resamples: ClassVar[bool] = False
     at_inference: ClassVar[bool] = True
@@ -119,6 +121,22 @@ class FittedDefense(SmashedDefense):
             DefenseError: When these features cannot be restored by it, or the context lacks what it needs, with the reason.
         """
         raise NotImplementedError
+
+    @property
+    def path_positions(self) -> tuple[int, ...]:
+        """Where on ``path_axis`` the states of ``path`` lie, ascending; empty for a fit that has no path."""
+        return ()
+
+    def path(self, context: FitContext, generator: torch.Generator) -> Iterator[tuple[int, Self]]:
+        """One fit with its states on the way: (position, fitted defence) for each of ``path_positions``.
+
+        The last is the very object that ``fit`` with the same arguments would return: nothing is fitted twice. States are made as
+        they are asked for, so that whoever looks at one must not draw from ``generator``. Without a path it is the fit alone, at 0.
+
+        Raises:
+            DefenseError: See ``fit``.
+        """
+        yield 0, self.fit(context, generator)
 
     def encode(self, features: Tensor) -> Tensor:
         """What the client sends: (B, C, H, W) -> (B, *``latent_shape``), with the same dtype and device; autograd passes.

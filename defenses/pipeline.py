@@ -234,11 +234,39 @@ class Pipeline:
         """
         stages = list(self.defenses)
         for index, defense in self._stages(FittedDefense):
-            earlier = Pipeline(tuple(stages[:index]))
-            encode = _encoder(earlier, (*key, "fit", index))
-            behind = context.behind(encode, earlier.decode_features) if earlier.smashed_defenses else context
-            stages[index] = defense.fit(behind, generator_for(*key, index))
+            stages[index] = defense.fit(
+                _behind(stages[:index], context, (*key, "fit", index)), generator_for(*key, index)
+            )
         return type(self)(tuple(stages))
+
+    @property
+    def path_axis(self) -> str:
+        """What ``path`` runs over; see ``FittedDefense``. "" where nothing learns, or what learns last has no path."""
+        return self._fitted_stages[-1].path_axis if self._fitted_stages else ""
+
+    @property
+    def path_positions(self) -> tuple[int, ...]:
+        """Where on ``path_axis`` the states of ``path`` lie, ascending."""
+        return self._fitted_stages[-1].path_positions if self._fitted_stages else ()
+
+    def path(self, context: FitContext, key: Key) -> Iterator[tuple[int, Self]]:
+        """``fit`` with the states on the way of the stage that learns last: (position, the whole chain, fitted so far).
+
+        Earlier stages that learn are fitted before the first state. The last state is the very chain that ``fit`` with the same
+        arguments returns. A chain that learns nothing has no state.
+
+        Raises:
+            DefenseError: See ``fit``.
+        """
+        stages, learning = list(self.defenses), list(self._stages(FittedDefense))
+        for at, (index, defense) in enumerate(learning, 1):
+            behind, generator = _behind(stages[:index], context, (*key, "fit", index)), generator_for(*key, index)
+            if at < len(learning):
+                stages[index] = defense.fit(behind, generator)
+                continue
+            for position, state in defense.path(behind, generator):
+                stages[index] = state
+                yield position, type(self)(tuple(stages))
 
     def state(self) -> dict[str, Tensor]:
         """Tensors of all fitted stages, under "<number of the stage>.<name>"; see ``FittedDefense.state``."""
@@ -348,6 +376,12 @@ def _fold(stages: Iterable[tuple[int, Defense]], method: str, value: T, key: Key
     for index, defense in stages:
         value = getattr(defense, method)(value, generator_for(*key, index))
     return value
+
+
+def _behind(earlier: Iterable[Defense], context: FitContext, key: Key) -> FitContext:
+    """The context of a stage behind others."""
+    before = Pipeline(tuple(earlier))
+    return context.behind(_encoder(before, key), before.decode_features) if before.smashed_defenses else context
 
 
 def _encoder(pipeline: Pipeline, key: Key) -> Callable[[Tensor], Tensor]:

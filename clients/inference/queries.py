@@ -67,7 +67,9 @@ class InferenceClient(Client):
         if observation == "query":
             count = slice(self.task.plan.probe_images)
             return Truths(
-                [rows(self.queries.view(at), count) for at in range(self.task.plan.probe_targets)], paired=True
+                [rows(self.queries.view(at), count) for at in range(self.task.plan.probe_targets)],
+                paired=True,
+                at_many_scales=True,
             )
         return super().truths(observation)
 

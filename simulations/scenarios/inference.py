@@ -68,6 +68,12 @@ class InferenceExperiment(WholeModelExperiment):
         "efficientnet-lite0; empty: those of named weights, else the data set's. A checkpoint wants what its own run had",
         **one_of("", "data", *NORMALISATIONS),
     )
+    path_images: int = setting(
+        0,
+        "how many of the server's own images are kept to measure curves on, of what a defence is worth while it learns; neither "
+        "the model nor a defence learns from them; 0: no curves",
+        **at_least(0),
+    )
     query_attacks: str = setting("QueryInversion()", "attacks on queries, separated by ;")
     attribute_attacks: str = setting(
         AUTO,
@@ -271,9 +277,15 @@ class Inference(Scenario[InferenceExperiment]):
         for pipeline in experiment.pipelines():
             self.check_data(experiment, pipeline, clients.card)
         plan = self._plan(experiment, Pipeline())
-        if not len(Auxiliary(plan).indices(plan.load_data().train.labels.numpy())):
+        own = len(Auxiliary(plan).indices(plan.load_data().train.labels.numpy()))
+        if not own:
             raise ConfigError(
                 f"auxiliary-fraction is {experiment.auxiliary_fraction:g}, which leaves the server no image to train on; raise it"
+            )
+        if experiment.path_images > own // 2:
+            raise ConfigError(
+                f"path-images is {experiment.path_images}; allowed: up to {own // 2}, half of the server's {own} images; it "
+                "learns from the others"
             )
         for train, test in clients.sizes.values():
             self.check_share(experiment, train, test)
@@ -287,7 +299,7 @@ class Inference(Scenario[InferenceExperiment]):
         size = 2 * FLOAT_BYTES * queries * max(map(math.prod, shapes))
         if size > experiment.image_memory * 2**30:
             raise ConfigError(
-                f"attribute-queries is {experiment.attribute_queries}, and features of {queries} queries are {size / 2**30:.1f} "
+                f"attribute-queries is {experiment.attribute_queries}, and features of {queries} queries are {size / 2**30:.2g} "
                 f"GiB at once; image-memory is {experiment.image_memory:g}: lower one or raise the other"
             )
 
@@ -338,10 +350,13 @@ class Inference(Scenario[InferenceExperiment]):
         return InferenceRounds(server)
 
     def _training(self, experiment: InferenceExperiment, plan: InferencePlan) -> PublicTraining | LoadedModel:
+        kept = experiment.path_images
         if not experiment.weights:
-            return PublicTraining(plan)
+            return PublicTraining(plan, num_kept=kept)
         found = read_weights(replace(plan, pipeline=""), experiment.weights)
-        return LoadedModel(plan, found.tensors) if found.is_complete else PublicTraining(plan, found.tensors)
+        return (
+            LoadedModel(plan, found.tensors, kept) if found.is_complete else PublicTraining(plan, found.tensors, kept)
+        )
 
     def whole_model(self, plan: Plan) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
         """The model."""

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from attacks.local_model import shared_tensors
-from clients.auxiliary import Auxiliary
 from clients.models.packaged_weights import PACKAGED
 from clients.models.pretrained_classifier import load_classifier
 from clients.task import Task, WholeModelPlan
 from defenses.base import Batch
 from strategies.central_training import MODEL
+from strategies.inference.own_images import OwnImages
 
 
 @dataclass(frozen=True)
@@ -60,19 +60,21 @@ class LoadedModel:
     Args:
         plan: What the run fixes, of any of its pipelines.
         weights: Name -> tensor, of the whole model.
+        num_kept: See ``OwnImages``; whether the model in the file has seen them, nobody here knows.
     """
 
-    def __init__(self, plan: WholeModelPlan, weights: Mapping[str, Tensor]) -> None:
+    def __init__(self, plan: WholeModelPlan, weights: Mapping[str, Tensor], num_kept: int = 0) -> None:
         self.plan = replace(plan, pipeline="")
+        self.own = OwnImages(self.plan, num_kept)
         self._weights = dict(weights)
 
     def examples(self) -> Batch:
         """The server's own, from which defences learn."""
-        return Auxiliary(self.plan).examples()
+        return self.own.learned.batch
 
     def sensitive(self) -> Tensor | None:
         """The sensitive attribute (N,) of these examples; None where the data have none."""
-        return Auxiliary(self.plan).sensitive()
+        return self.own.learned.sensitive
 
     def run_round(self, task: Task) -> None:
         """Does nothing."""

@@ -8,10 +8,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from clients.auxiliary import Auxiliary
 from clients.task import Task, WholeModelPlan, load_weights
 from defenses.base import Batch
 from strategies.central_training import CentralTraining
+from strategies.inference.own_images import OwnImages
 
 LOSSES, SECONDS = "losses", "seconds"
 """Names of what a checkpoint keeps beside the model: one number for each round that was trained."""
@@ -28,11 +28,14 @@ class PublicTraining:
     Args:
         plan: What the run fixes, of any of its pipelines.
         start: Weights of the whole model that the training starts from; None: the plan's initial ones.
+        num_kept: See ``OwnImages``.
     """
 
-    def __init__(self, plan: WholeModelPlan, start: Mapping[str, Tensor] | None = None) -> None:
+    def __init__(self, plan: WholeModelPlan, start: Mapping[str, Tensor] | None = None, num_kept: int = 0) -> None:
         self.plan = replace(plan, pipeline="")
         self._start = start
+        self.own = OwnImages(self.plan, num_kept)
+        """The server's images, of all pipelines."""
         self.losses: list[float] = []
         """Mean training loss of each round so far."""
         self.seconds: list[float] = []
@@ -43,7 +46,7 @@ class PublicTraining:
     def training(self) -> CentralTraining:
         """The training; the server's examples are read when they are first needed."""
         if self._training is None:
-            self._training = CentralTraining(self.plan, Auxiliary(self.plan).examples(), ("public", self.plan.seed))
+            self._training = CentralTraining(self.plan, self.own.learned.batch, ("public", self.plan.seed))
             if self._start is not None:
                 load_weights(self._training.model, self._start)
         return self._training
@@ -54,7 +57,7 @@ class PublicTraining:
 
     def sensitive(self) -> Tensor | None:
         """The sensitive attribute (N,) of these examples; None where the data have none."""
-        return Auxiliary(self.plan).sensitive()
+        return self.own.learned.sensitive
 
     def run_round(self, task: Task) -> tuple[float, float]:
         """Trains for one round, unless that was done; returns the mean loss per example and the seconds.

@@ -31,7 +31,9 @@ from strategies.audit.threat_card import KnownLabels, ThreatCard
 from strategies.evaluation import fault_in_report, record_reports
 from strategies.guard import GuardedExchange
 from strategies.inference.cut_rows import CutRows
+from strategies.inference.fit_path import fit_with_path
 from strategies.inference.loaded_model import LoadedModel
+from strategies.inference.mask_pictures import picture_masks
 from strategies.inference.observations import ATTRIBUTE, DEFENSES, MODEL, QUERY, SeenQuery
 from strategies.inference.offline_adversary import OfflineAdversaries
 from strategies.inference.public_training import PublicTraining
@@ -134,6 +136,8 @@ class InferenceServer:
     def fitted(self, task: Task, model: CutModel) -> Pipeline:
         """The pipeline after what learns has learned, from the server's own images; itself where nothing does.
 
+        Leaves rows and pictures of how it learned.
+
         Raises:
             AttackError: When a defence needs an adversary, and there is nothing to train one on.
             DefenseError: When a defence cannot learn from these features, with the reason.
@@ -151,7 +155,9 @@ class InferenceServer:
             labels=shown.targets.argmax(1),
             black=normalise(torch.zeros(1, *card.input_shape), card)[0, :, 0, 0],
         )
-        return pipeline.fit(context, key)
+        recorder, cut = self.auditor.recorder, self.plan.cut_of(task.round)
+        picture_masks(pipeline, context, cut, task, recorder)
+        return fit_with_path(pipeline, context, key, model, cut, self.training.own, task, recorder)
 
     def _adversary(self, task: Task, model: CutModel) -> nn.Module:
         """The offline adversary at the task's cut, with a row of what it is worth."""

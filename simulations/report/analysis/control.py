@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from simulations.report.analysis.metrics import CELLS, SMASHED_METRICS
+from simulations.report.analysis.metrics import CELLS, MS_SSIM, MS_SSIM_SUCCESS, SMASHED_METRICS
 from simulations.report.analysis.score import exact
 from simulations.rows import Row, null_name
 
@@ -73,7 +73,7 @@ def family(row: Row, drawn: Collection[str] = ()) -> str:
     metric = row.metric
     if metric in CLASS_METRICS or (metric == "recognition" and row.attack in drawn):
         return "representatives"
-    if metric in IMAGE_METRICS or metric in SMASHED_METRICS or metric == "recognition":
+    if metric in {*IMAGE_METRICS, *SMASHED_METRICS, MS_SSIM, MS_SSIM_SUCCESS, "recognition"}:
         return "images"
     if metric == "label-accuracy":
         return "labels"

@@ -14,7 +14,9 @@ SPLIT_METRICS = (
 """Numbers about split training."""
 SMASHED_METRICS = ("psnr-paper", "ssim-paper", "mse-paper", "feature-similarity", "identification")
 """Further scores of images reconstructed from smashed data; ``paper_convention`` on a threat card names the scale of a paper's."""
-SHARE_METRICS = ("recognition", "identification", "retrieval", "attribute-accuracy")
+MS_SSIM, MS_SSIM_SUCCESS = "ms-ssim", "ms-ssim-success"
+"""MS-SSIM of reconstructed images, and the share of them that the delta protection paper counts as a success."""
+SHARE_METRICS = ("recognition", "identification", "retrieval", "attribute-accuracy", MS_SSIM_SUCCESS)
 """Scores that are 1 or 0 for each image."""
 
 CELLS, COLUMN = "cells-right", "column "
@@ -38,7 +40,8 @@ UTILITY_METRICS = (
 COST_METRICS = ("objective", "feature_loss")
 """Names of the loss that an attack minimises."""
 ATTACK_METRICS = (
-    *("psnr", "ssim", "mse", "retrieval", "recognition", "oracle-accuracy", "label-accuracy"),
+    *("psnr", "ssim", "mse", MS_SSIM, MS_SSIM_SUCCESS),
+    *("retrieval", "recognition", "oracle-accuracy", "label-accuracy"),
     *COST_METRICS,
     *("attack-seconds", "attack"),
     *("membership-auc", "membership-tpr", "attribute-accuracy", "class-mean-psnr", "class-mean-ssim"),

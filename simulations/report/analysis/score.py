@@ -13,6 +13,7 @@ from simulations.rows import Row
 WORST_IS_HIGHEST = (
     "psnr",
     "ssim",
+    "ms-ssim",
     "psnr-paper",
     "ssim-paper",
     "feature-similarity",

@@ -191,6 +191,26 @@ def _band(nulls: Mapping[str, float], frame: Frame, taken: list[Box], inside: Bo
     return [band], [text(at, base, name, "note", anchor)]
 
 
+@dataclass(frozen=True)
+class Across:
+    """The horizontal axis of curves.
+
+    Attributes:
+        title: What x is.
+        show: Tick label of a value of x.
+        spoken: What is drawn, behind "TITLE OF Y ".
+        null: Name of the dotted line.
+    """
+
+    title: str = "Round"
+    show: Callable[[float], str] = plain
+    spoken: str = "over rounds, one line per defence"
+    null: str = "best null"
+
+
+ROUNDS = Across()
+
+
 def curves(
     series: Mapping[str, Sequence[Point]],
     faces: Mapping[str, Look],
@@ -200,8 +220,9 @@ def curves(
     null: Sequence[Point],
     domain: tuple[float, float],
     finals: Collection[int] = (),
+    across: Across = ROUNDS,
 ) -> Markup:
-    """Lines over rounds, named at their right end.
+    """Lines over rounds, or another axis, named at their right end.
 
     Args:
         series: Defence -> points, x is the round.
@@ -212,11 +233,14 @@ def curves(
         null: The best null baseline over rounds, dotted; may be empty.
         domain: Lower and upper end of y, so that several charts can share one axis.
         finals: Values of x that stand for the model after the last round.
+        across: The horizontal axis.
     """
-    names = {one: faces[one].name for one in series} | ({"best null": "best null"} if null else {})
+    names = {one: faces[one].name for one in series} | ({"best null": across.null} if null else {})
     margin = min(TEXT_WIDTH * max(map(len, names.values())) + 18, 0.42 * width)
-    frame = _curve_frame([p.x for of in (*series.values(), null) for p in of], width, margin, show_y, domain, finals)
-    drawn = frame.axes("Round", y_title)
+    frame = _curve_frame(
+        [p.x for of in (*series.values(), null) for p in of], width, margin, show_y, domain, finals, across
+    )
+    drawn = frame.axes(across.title, y_title)
     if null:
         places = [(frame.x(p.x), frame.y(p.y)) for p in null]
         if len(places) == 1:  # a path of one point cannot be seen
@@ -230,7 +254,7 @@ def curves(
         name = names[one] if len(names[one]) <= room else names[one][: room - 1] + "…"
         style = f"--c:{faces[one].color}" if one in series else None
         drawn.append(text(frame.x.end + 12, at + 4, name, "name" if one in series else "note", style=style))
-    return svg(width, frame.height, f"{y_title} over rounds, one line per defence", drawn)
+    return svg(width, frame.height, f"{y_title} {across.spoken}", drawn)
 
 
 def _curve_frame(
@@ -240,6 +264,7 @@ def _curve_frame(
     show_y: Callable[[float], str],
     domain: tuple[float, float],
     finals: Collection[int],
+    across: Across,
 ) -> Frame:
     height = 320.0 if width > 500 else 260.0
     rounds = sorted(set(at))
@@ -252,7 +277,7 @@ def _curve_frame(
     shown = [value for value in shown if value not in last and all(end - value >= near for end in last)] + last
     return Frame(
         width, height, x, Scale(*domain, height - 42, 28),
-        lambda value: "final" if value in finals else plain(value), show_y, shown,
+        lambda value: "final" if value in finals else across.show(value), show_y, shown,
     )  # fmt: skip
 
 

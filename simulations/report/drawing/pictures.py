@@ -39,6 +39,7 @@ class Picture:
         psnr: PSNR against the original, in dB.
         observation: What it was reconstructed from, such as "one-step probe".
         rounds: Rounds in which that was observed; 0 where the index does not say.
+        caption: What the pictures of its target are called together, where the index says.
     """
 
     defense: str
@@ -51,6 +52,7 @@ class Picture:
     final: bool = False
     observation: str = ""
     rounds: int = 0
+    caption: str = ""
 
     @property
     def source(self) -> str:
@@ -121,6 +123,7 @@ def _picture(data: Mapping[str, Any]) -> Picture:
         final=data.get("final") is True,
         observation=str(data.get("observation") or ""),
         rounds=rounds if isinstance(rounds, int) else 0,
+        caption=str(data.get("caption") or ""),
     )
 
 
@@ -230,6 +233,22 @@ def _tiles(
         uri, psnr = (embed(found.file), found.psnr) if found else (None, None)
         tiles.append(Tile(names.get(attack, kind), attack or kind, uri, psnr, kind))
     return tuple(tiles)
+
+
+def captioned(
+    pictures: Sequence[Picture], kinds: Mapping[str, Sequence[str]], embed: Embedder
+) -> dict[str, list[Strip]]:
+    """Defence -> strips of the pictures of an observation in ``kinds``: one for each round and target, kinds in that order."""
+    groups: dict[tuple[str, int, tuple[Any, ...]], dict[str, Picture]] = defaultdict(dict)
+    for picture in pictures:
+        if picture.kind in kinds.get(picture.observation, ()):
+            groups[picture.defense, picture.round, picture.target][picture.kind] = picture
+    found: dict[str, list[Strip]] = defaultdict(list)
+    for (defense, _, target), of in sorted(groups.items(), key=lambda item: (item[0][1], item[0][2])):
+        order = [kind for known in kinds.values() for kind in known if kind in of]
+        tiles = tuple(Tile(kind.replace("-", " "), kind, embed(of[kind].file), None, kind) for kind in order)
+        found[defense].append(Strip(of[order[0]].caption or _named(target), tiles))
+    return dict(found)
 
 
 def _count(name: str) -> tuple[float, str]:

@@ -22,7 +22,7 @@ from simulations.report.analysis.summary import Line, is_adaptive, picked, sente
 from simulations.report.drawing import plots
 from simulations.report.drawing.charts import marker, svg
 from simulations.report.drawing.looks import Look, looks
-from simulations.report.drawing.pictures import LONG, Embedder, Picture, drawn, grids, read_index
+from simulations.report.drawing.pictures import LONG, Embedder, Picture, captioned, drawn, grids, read_index
 from simulations.report.drawing.roc import roc_charts
 from simulations.report.page.style import CSS
 from simulations.report.page.tables import cards, control_table, others
@@ -127,7 +127,8 @@ def _view(
     able = [row for row in controlled if row.attack not in study.upper_bounds] or controlled
     images = [verdict for row in able for verdict in row.verdicts if verdict]
     judged = [verdict for verdict in images if not verdict.too_few]
-    reconstructed = [one for one in pictures if one.attack not in study.class_attacks]
+    apart = {observation for one in sections() for observation in one.own_pictures}
+    reconstructed = [one for one in pictures if one.attack not in study.class_attacks and one.observation not in apart]
     nulls = mean_each(cell.nulls for cell in study.cells)
     # GAN attacks and scored attacks on membership have tables of their own.
     attacked = [c for c in study.cells if not c.draws_classes and c.mean("membership-auc") is None]
@@ -143,6 +144,7 @@ def _view(
         "panels": plots.panels(study, faces),
         "grids": grids(reconstructed, study.pipelines, embed, study.upper_bounds),
         "sections": shown,
+        "own_pictures": {one.name: captioned(pictures, one.own_pictures, embed) for one in sections()},
         "titles": [(one.name, one.title) for one in own],
         "deployed_on": "".join(one.deployed_on for one in own),
         "pictures_show": "; ".join(one.pictures_show for one in own if one.pictures_show),

@@ -133,8 +133,10 @@ FRONT = """
   {{ study.name[1:] | select | join(' · ') }} ·
   {{ 'seed' if study.seeds | length == 1 else 'seeds' }} {{ study.seeds | join(', ') }} ·
   {{ count(study.pipelines | length, 'pipeline') }} · {{ count(study.attacks | length, 'attack') }} ·
+  {% if view.rounds %}
   {{ 'round' if view.rounds | length == 1 else 'rounds' }}
   {{ [view.rounds[0], view.rounds[-1]] | unique | join(' to ') }}{{ ' and the final model' if study.final_rounds }}
+  {% else %}final model{% endif %}
 </p>
 {% else %}
 <p class="facts">There are no results yet.</p>

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from defenses.registry import collected, modules_in
@@ -24,6 +24,8 @@ class Section:
         deployed_on: What the accuracy as deployed is measured on besides protected test images, as " or tokens".
         metrics: Numbers of the run that it shows, which are then not listed among the others.
         pictures_show: What the pictures of protected images are, where this needs saying.
+        own_pictures: What pictures were made from that the section shows itself, as "observation" in their index -> their kinds
+            in order: the template finds them as ``view.own_pictures.NAME``, defence -> strips, and the galleries leave them out.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Section:
     metrics: tuple[str, ...] = ()
     deployed_on: str = ""
     pictures_show: str = ""
+    own_pictures: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @functools.cache

@@ -194,16 +194,20 @@ def test_the_report_shows_the_section_and_pictures(audited: Run) -> None:
     page = Page((out / "report.html").read_text(encoding="utf-8"))
     none, noise = page.table("inference")
     assert none["Defence"][0] == "No defence"
-    assert none["queries"] == noise["queries"] == ["40"]
+    assert [one["queries"] for one in page.table("inference", 3)] == [["40"], ["40"]]
     assert float(none["answers unchanged, %"][0]) == 100
     assert float(noise["answers unchanged, %"][0]) == pytest.approx(
         100 * number(rows, "agreement", NOISE)["value"], abs=0.06
     )
-    attacked = page.table("inference", 1)
+    attacked = page.table("inference", 2)
     assert float(attacked[0]["PSNR, dB"][0]) == pytest.approx(
         number(rows, "psnr", attacked[0]["Defence"][0].replace("No defence", ""), "original", INVERSION)["value"],
         abs=0.06,
     )
+    best = page.table("inference", 1)[1]
+    success = number(rows, "ms-ssim-success", NOISE, "", INVERSION)
+    assert success["n"] == 16
+    assert float(best["above 0.35, %"][0].split()[-1]) == pytest.approx(100 * success["value"], abs=0.06)
     drawn = {one["kind"] for one in read_lines(out / "pictures" / "index.jsonl") if one["observation"] == "queries"}
     assert drawn == {"original", "protected", "reconstruction"}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulations.report.sections.base import Section
-from simulations.report.sections.inference.analysis import METRICS, edge_cloud_inference
+from simulations.report.sections.inference.analysis import MASKS, METRICS, edge_cloud_inference
 from simulations.report.sections.inference.template import INFERENCE
 
 SECTION = Section(
@@ -14,4 +14,5 @@ SECTION = Section(
     metrics=METRICS,
     deployed_on=" or features",
     pictures_show="what entered the client half; what a defence does to its features does not show in it",
+    own_pictures=MASKS,
 )

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simulations.report.analysis.score import Score
 from simulations.report.analysis.study import Cell, Study
 from simulations.report.analysis.summary import Line
+from simulations.report.sections.inference.cuts import Cut, CutLine, cuts_of
+from simulations.report.sections.inference.equation import NOT_SATISFIED, RULE, SATISFIED
+from simulations.report.sections.inference.fit_curves import METRICS as PATH_METRICS
+from simulations.report.sections.inference.fit_curves import FitCurve, fit_curves
 
 OBSERVATION = "queries"
-METRICS = (
+MASKS = {"delta masks": ("image", "server-cam", "adversary-cam", "mask", "masked")}
+"""What the index of pictures calls those of delta masks, and their kinds in the order of their making."""
+SERVED = (
     "queries",
     "query-bytes",
     "feature-bytes",
@@ -18,63 +23,85 @@ METRICS = (
     "client-half-bytes",
     "query-seconds",
     "answer-seconds",
-    "agreement",
 )
+METRICS = (*SERVED, "agreement", "offline-adversary-accuracy", *PATH_METRICS)
+
+Case = tuple[str, str]
+"""A defence at a cut."""
 
 
 @dataclass(frozen=True)
-class Answered:
-    """The queries under one defence, and their answers.
+class Conclusion:
+    """Which conclusions of the static adversary survive the retrained one.
 
     Attributes:
-        line: The defence's line of the summary.
-        agreement: Share of test images whose answer is the one that plain features get.
-        queries: Images of all clients that were asked about; of several seeds their mean, as all that follows.
-        query_bytes: Bytes that travel for one image.
-        answer_bytes: Bytes of its answer.
-        smaller: Bytes of its plain features over those that travel.
-        client_half_bytes: Bytes of the client half with what the defences have learned.
-        query_seconds: Seconds that a client works for all of its queries.
+        cases: How many there are: defences at cuts at which somebody inferred the attribute.
+        satisfied: Cases in which Equation 1 is satisfied with the static adversary.
+        survive: Those of them in which it still is with the retrained one.
+        fall: Those in which it is not.
+        open: The others, in which it cannot be told.
+        retrained: Cases in which an adversary was retrained.
+        reads: Those of them in which it reads more than the most frequent value, with its whole interval.
     """
 
-    line: Line
-    agreement: Score | None
-    queries: float | None
-    query_bytes: float | None
-    answer_bytes: float | None
-    smaller: float | None
-    client_half_bytes: float | None
-    query_seconds: float | None
+    cases: int
+    satisfied: int
+    survive: tuple[Case, ...]
+    fall: tuple[Case, ...]
+    open: tuple[Case, ...]
+    retrained: int
+    reads: int
 
 
 @dataclass(frozen=True)
 class EdgeCloudInference:
-    """The section: one entry for each defence, and one for each attack on the queries under it."""
+    """The section.
 
-    answered: tuple[Answered, ...]
+    Attributes:
+        cuts: What is answered, inferred and reconstructed at each cut.
+        conclusion: None where nobody inferred an attribute.
+        rule: When Equation 1 is satisfied.
+        cells: One for each attack that reconstructs the queries under a defence at a cut.
+        curves: Of fits.
+    """
+
+    cuts: tuple[Cut, ...]
+    conclusion: Conclusion | None
+    rule: str
     cells: tuple[Cell, ...]
+    curves: tuple[FitCurve, ...]
 
 
-def edge_cloud_inference(study: Study, lines: Sequence[Line]) -> EdgeCloudInference | None:
-    """The section, or None for a study in which nobody asked anything."""
+def edge_cloud_inference(study: Study, _: Sequence[Line]) -> EdgeCloudInference | None:
+    """The section, or None for a study in which nobody asked anything; the summary's lines say nothing about cuts."""
     if not any(row.metric == "query-bytes" for row in study.rows):
         return None
+    cuts = cuts_of(study, SERVED)
     cells = (cell for cell in study.cells if cell.observation == OBSERVATION and cell.psnr is not None)
-    return EdgeCloudInference(tuple(_answered(study, line) for line in lines), tuple(cells))
+    return EdgeCloudInference(cuts, conclusion(cuts), RULE, tuple(cells), fit_curves(study))
 
 
-def _answered(study: Study, line: Line) -> Answered:
-    def told(metric: str) -> float | None:
-        return study.over_rounds(line.defense, metric)
-
-    travels, plain = told("query-bytes"), told("feature-bytes")
-    return Answered(
-        line=line,
-        agreement=next(iter(study.series(line.defense, "agreement").values()), None),
-        queries=told("queries"),
-        query_bytes=travels,
-        answer_bytes=told("answer-bytes"),
-        smaller=plain / travels if plain and travels else None,
-        client_half_bytes=told("client-half-bytes"),
-        query_seconds=told("query-seconds"),
+def conclusion(cuts: Sequence[Cut]) -> Conclusion | None:
+    """What holds over all cuts; None where nobody inferred an attribute under a defence."""
+    found = [(line, cut.name) for cut in cuts for line in cut.lines if line.defense and (line.static or line.retrained)]
+    if not found:
+        return None
+    satisfied = [(line, cut) for line, cut in found if line.static and line.static.equation == SATISFIED]
+    groups: dict[str, list[Case]] = {SATISFIED: [], NOT_SATISFIED: []}
+    rest: list[Case] = []
+    for line, cut in satisfied:
+        groups.get(_with_retrained(line), rest).append((line.defense, cut))
+    retrained = [line.retrained for line, _ in found if line.retrained]
+    return Conclusion(
+        cases=len(found),
+        satisfied=len(satisfied),
+        survive=tuple(groups[SATISFIED]),
+        fall=tuple(groups[NOT_SATISFIED]),
+        open=tuple(rest),
+        retrained=len(retrained),
+        reads=sum(one.beats_null for one in retrained),
     )
+
+
+def _with_retrained(line: CutLine) -> str:
+    return line.retrained.equation if line.retrained else ""

@@ -2,34 +2,200 @@
 
 from __future__ import annotations
 
+MACROS = """
+{# An accuracy before and after protection, with the interval of the latter; where nothing is protected, the one there is. #}
+{% macro change(of, defense, edge=false) %}
+{% set before, after = of.before, of.after %}
+<td class="num{{ ' edge' if edge }}">
+  {%- if defense and before %}<span class="soft">{{ percentage(before.mean) }} →</span> {% endif -%}
+  {{ percentage(after.mean if after else none) ~ (after.status | dagger if after else '') }}
+  {%- if after %}<small>{{ within(after.low, after.high, percentage) }}</small>{% endif %}</td>
+{% endmacro %}
+
+{% macro equation(adversary, edge=false) %}
+{% set mood = {'satisfied': ' good', 'not satisfied': ' bad'} %}
+<td class="status{{ ' edge' if edge }}{{ mood.get(adversary.equation, '') if adversary }}">
+  {{- (adversary.equation if adversary) or nothing }}</td>
+{% endmacro %}
+
+{% macro cases(found) -%}
+  {% for defense, cut in found %}{{ label(defense) }} at {{ cut }}{{ '; ' if not loop.last }}{% endfor %}
+{%- endmacro %}
+"""
+
+CONCLUSION = """
+{% with told = view.sections.inference.conclusion %}
+<p class="verdict-line"><b>
+{%- if told.satisfied %}
+Equation 1 is satisfied in {{ told.satisfied }} of {{ count(told.cases, 'case') }} against the static adversary, which has never
+seen a protected feature{% if told.retrained %};
+{% if told.survive | length == told.satisfied %} {{ 'it survives' if told.satisfied == 1 else 'all survive' }} the retrained one.
+{% elif told.survive %} {{ told.survive | length }} of these {{ 'survives' if told.survive | length == 1 else 'survive' }} the
+retrained one.
+{% else %} none of {{ 'these is shown to survive' if told.satisfied > 1 else 'it is shown to survive' }} the retrained one.
+{% endif %}{% else %}.{% endif %}
+{% else %}
+Equation 1 is satisfied in none of {{ count(told.cases, 'case') }}, not even against the static adversary, which has never seen a
+protected feature.
+{% endif %}</b>
+{% if told.retrained %}
+An adversary that is retrained on protected features reads the attribute better than its most frequent value in {{ told.reads }} of
+{{ count(told.retrained, 'case') }}.
+{% else %}
+Nobody retrained an adversary on protected features, as a server that knows of the defence would: no conclusion here is tested
+against that.
+{% endif %}
+{% if told.survive %} Survives: {{ cases(told.survive) }}.{% endif %}
+{% if told.fall %} Falls: {{ cases(told.fall) }}.{% endif %}
+{% if told.open and told.retrained %} Cannot be told: {{ cases(told.open) }}.{% endif %}
+ <span class="soft">A case is a defence at a cut.</span></p>
+<p class="soft small after">{{ view.sections.inference.rule }}</p>
+{% endwith %}
+"""
+
 ANSWERS = """
 <div class="scroll"><table>
-<thead><tr><th scope="col">Defence</th>
+<thead>
+{% if cut.infers %}
+<tr class="group"><th></th>
+<th class="edge" colspan="2">Server half</th>
+<th class="edge" colspan="3">Sensitive attribute, accuracy, %</th>
+<th class="edge" colspan="2">Equation 1</th>
+<th class="edge" colspan="2">What travels</th></tr>
+{% endif %}
+<tr><th scope="col">Defence</th>
 <th scope="col" class="num edge">accuracy as deployed, %</th>
 <th scope="col" class="num">answers unchanged, %</th>
-<th scope="col" class="num edge">queries</th>
-<th scope="col" class="num">bytes of a query</th>
-<th scope="col" class="num">plain features over it</th>
-<th scope="col" class="num">bytes of an answer</th>
-<th scope="col" class="num edge">bytes of the client half</th>
-<th scope="col" class="num">seconds of a client</th></tr></thead>
+{% if cut.infers %}
+<th scope="col" class="num edge">static adversary</th>
+<th scope="col" class="num">retrained adversary</th>
+<th scope="col" class="num">most frequent value</th>
+<th scope="col" class="edge">static</th>
+<th scope="col">retrained</th>
+{% endif %}
+<th scope="col" class="num edge">bytes of a query</th>
+<th scope="col" class="num">plain features over it</th></tr></thead>
 <tbody>
-{% for one in view.sections.inference.answered %}
-<tr><th scope="row">{{ who(one.line.defense) }}</th>
-{{ score(one.line.deployed, percentage, true) }}
+{% for one in cut.lines %}
+<tr><th scope="row">{{ who(one.defense) }}</th>
+{{ change(one.server, one.defense, true) }}
 {{ score(one.agreement, percentage) }}
-{{ number(one.queries | plain, '', true) }}
-{{ number(one.query_bytes | size) }}
+{% if cut.infers %}
+{% if one.static %}{{ change(one.static.change, one.defense, true) }}{% else %}{{ number(nothing, '', true) }}{% endif %}
+{% if one.retrained %}{% set after = one.retrained.change.after %}
+<td class="num"><b>{{ percentage(after.mean) ~ (after.status | dagger) }}</b>
+<small>{{ within(after.low, after.high, percentage) }}</small></td>
+{% else %}{{ number(nothing) }}{% endif %}
+{{ number(percentage((one.retrained or one.static).null if one.retrained or one.static else none)) }}
+{{ equation(one.static, true) }}
+{{ equation(one.retrained) }}
+{% endif %}
+{{ number(one.numbers.get('query-bytes') | size, '', true) }}
 {{ number(one.smaller | plain) }}
-{{ number(one.answer_bytes | size) }}
-{{ number(one.client_half_bytes | size, '', true) }}
-{{ number(one.query_seconds | plain) }}
 </tr>
 {% endfor %}
 </tbody></table></div>
-<p class="soft small after">Each client asks about all of its test images, once. An answer is unchanged where its most likely class
-is the one that the whole model sees in the clean image. The client half counts with what its defences have learned; a device is
-given both once.</p>
+"""
+
+RECONSTRUCTIONS = """
+<div class="scroll after"><table>
+<thead><tr><th scope="col">Defence</th>
+<th scope="col">Best reconstruction</th>
+<th scope="col" class="num edge">PSNR, dB</th>
+<th scope="col" class="num">best null</th>
+<th scope="col" class="num edge">MS-SSIM</th>
+<th scope="col" class="num">above 0.35, %</th>
+<th scope="col" class="num edge">picked out</th></tr></thead>
+<tbody>
+{% for one in cut.lines if one.after %}{% set cell, before = one.after, one.before %}
+{% set was = before if one.defense else none %}{% set null = cell.best_null %}
+<tr{% if cell.status | dagger %} class="doubt"{% endif %}>
+<th scope="row">{{ who(one.defense) }}</th>
+<td class="attack"><code>{{ cell.attack | breakable }}</code>{{ cell.status | dagger }}</td>
+<td class="num edge">{% if was %}<span class="soft">{{ decibel(was.psnr.mean) }} →</span> {% endif %}{{ decibel(cell.psnr.mean) }}
+<small>{{ within(cell.psnr.low, cell.psnr.high, decibel) }}</small></td>
+{{ number(null[1] | decibel if null else nothing, null[0] | null_name if null else '') }}
+<td class="num edge">{% if was %}<span class="soft">{{ two(was.mean('ms-ssim', 'original')) }} →</span> {% endif %}
+{{- two(cell.mean('ms-ssim', 'original')) }}
+{% set blind = cell.null_scores.get(('ms-ssim', 'original'), {}).values() | max if cell.null_scores.get(('ms-ssim', 'original')) %}
+<small>{{ 'null ' ~ two(blind) if blind is not undefined and blind is not none }}</small></td>
+<td class="num">{% if was %}<span class="soft">{{ percentage(was.mean('ms-ssim-success')) }} →</span> {% endif %}
+{{- percentage(cell.mean('ms-ssim-success')) }}
+{% set found = cell.scores.get(('ms-ssim-success', '')) %}
+<small>{{ within(found.low, found.high, percentage) if found }}</small></td>
+{{ picked_out(cell, true) }}
+</tr>
+{% endfor %}
+</tbody></table></div>
+"""
+
+CUTS = f"""
+{{% for cut in view.sections.inference.cuts %}}
+<h3>{{{{ 'Cut at ' ~ cut.name if cut.name else 'Answers' }}}}</h3>
+{ANSWERS}
+{{% if cut.offline %}}
+<p class="soft small after">The adversary that masks are made against (offline) reads {{{{ percent(cut.offline.mean) }}}} of
+held-out images of the server's own.</p>
+{{% endif %}}
+{{% if cut.lines | selectattr('after') | list %}}
+{RECONSTRUCTIONS}
+{{% endif %}}
+{{% endfor %}}
+<p class="soft small after">“a → b” is before and after protection, small print the 95&nbsp;% interval of b. Each client asks
+about all of its test images, once. An answer is unchanged where its most likely class is the one that the whole model sees in the
+clean image. The static adversary learned from unprotected features, as in the paper; the retrained one from features that the
+clients' own algorithm protected, and is what a defence has to be judged by. Its accuracy stands beside that of always answering the
+most frequent value. A reconstruction with an MS-SSIM above 0.35 counts as a success in the paper; small images have fewer scales
+than its five, and what a guess reaches that looks at nothing is the null.</p>
+"""
+
+CURVES = """
+<h3>While a defence learns</h3>
+<p class="soft small">Accuracy of the server half and of the static adversary on images of the server's own from which neither the
+defence nor the adversary learned, nor the model unless it came from a file. The last point is the defence that is deployed. Bars
+are 95&nbsp;% intervals.</p>
+<div class="panels">
+{% for one in view.sections.inference.curves %}
+<figure class="panel"><figcaption>{{ who(one.defense) }} at {{ one.cut }}<small class="soft"> unprotected:
+{% for name, value in one.unprotected.items() %}{{ name }} {{ value }}{{ ', ' if not loop.last }}{% endfor %}</small></figcaption>
+{{ one.drawing }}</figure>
+{% endfor %}
+</div>
+"""
+
+MASKS = """
+<h3>What is masked</h3>
+<p class="soft small">Images of the server's own; where the server half finds its class and where the adversary finds the attribute
+(red is most), the mask, and what is left of the image. The autoencoder learns to answer as if every image had been masked.</p>
+{% for defense, strips in view.own_pictures.inference.items() %}
+<details{{ ' open' if loop.first }}><summary>{{ who(defense) }}</summary>{{ tiles(strips) }}</details>
+{% endfor %}
+"""
+
+COSTS = """
+<h3>What the service costs</h3>
+<div class="scroll"><table>
+<thead><tr><th scope="col">Defence</th>
+<th scope="col">Cut</th>
+<th scope="col" class="num edge">queries</th>
+<th scope="col" class="num">bytes of an answer</th>
+<th scope="col" class="num edge">bytes of the client half</th>
+<th scope="col" class="num">seconds of a client</th>
+<th scope="col" class="num">seconds of the server</th></tr></thead>
+<tbody>
+{% for cut in view.sections.inference.cuts %}{% for one in cut.lines %}
+<tr><th scope="row">{{ who(one.defense) }}</th>
+<td>{{ cut.name or nothing }}</td>
+{{ number(one.numbers.get('queries') | plain, '', true) }}
+{{ number(one.numbers.get('answer-bytes') | size) }}
+{{ number(one.numbers.get('client-half-bytes') | size, '', true) }}
+{{ number(one.numbers.get('query-seconds') | plain) }}
+{{ number(one.numbers.get('answer-seconds') | plain) }}
+</tr>
+{% endfor %}{% endfor %}
+</tbody></table></div>
+<p class="soft small after">The client half counts with what its defences have learned; a device is given both once. Seconds are
+those of all queries of a client, mean over clients, and of all queries at the server.</p>
 """
 
 ATTACKS = """
@@ -41,6 +207,7 @@ ATTACKS = """
 <th scope="col" class="num edge">PSNR, dB</th>
 <th scope="col" class="num">over null</th>
 <th scope="col" class="num">SSIM</th>
+<th scope="col" class="num">MS-SSIM</th>
 <th scope="col" class="num edge">picked out</th></tr></thead>
 <tbody>
 {% for cell in view.sections.inference.cells %}{% set null = cell.best_null %}
@@ -51,6 +218,7 @@ ATTACKS = """
 {{ score(cell.psnr, decibel, true) }}
 {{ number(cell.gap | signed, (null[0] | null_name) ~ ' ' ~ (null[1] | decibel) if null else '') }}
 {{ score(cell.scores.get(('ssim', 'original')), two) }}
+{{ score(cell.scores.get(('ms-ssim', 'original')), two) }}
 {{ picked_out(cell, true) }}
 </tr>
 {% endfor %}
@@ -61,13 +229,24 @@ defences, and what they have learned; it sees each query once.</p>
 
 INFERENCE = f"""
 {{% if view.sections.inference %}}
+{MACROS}
 <section id="inference{{{{ s }}}}">
 <header><h2>Edge-cloud inference</h2><p>A cloud trains a classifier on images of its own. Clients hold the lower half, send the
 features of their private images, and the cloud answers.</p></header>
-{ANSWERS}
+{{% if view.sections.inference.conclusion %}}
+{CONCLUSION}
+{{% endif %}}
+{CUTS}
+{{% if view.sections.inference.curves %}}
+{CURVES}
+{{% endif %}}
+{{% if view.own_pictures.inference %}}
+{MASKS}
+{{% endif %}}
 {{% if view.sections.inference.cells %}}
 {ATTACKS}
 {{% endif %}}
+{COSTS}
 </section>
 {{% endif %}}
 """

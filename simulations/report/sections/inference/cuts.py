@@ -1,0 +1,180 @@
+"""What the report shows of each cut: accuracies before and after protection, reconstructions, and Equation 1."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from attacks.attributes.inference import AttributeInference
+from attacks.base import AttackError
+from attacks.queries.training import STATIC
+from attacks.spec import parse_attacks
+from defenses.spec import SpecError
+from simulations.report.analysis.score import Score, merge
+from simulations.report.analysis.study import Cell, Study
+from simulations.report.sections.inference.equation import OPEN, difference, equation
+from simulations.rows import Row
+
+ACCURACY = ("attribute-accuracy", "")
+STATIC_KIND, RETRAINED_KIND = "static", "retrained"
+
+
+@dataclass(frozen=True)
+class Change:
+    """A score before protection (alpha) and after it (beta); before is that of the run without a defence."""
+
+    before: Score | None
+    after: Score | None
+
+
+@dataclass(frozen=True)
+class Adversary:
+    """The strongest adversary of one kind under one defence.
+
+    Attributes:
+        attack: Its text.
+        change: Its accuracy; before is that of the same attack where nothing is protected.
+        null: Accuracy of always answering the most frequent value.
+        status: Of its score under the defence.
+        equation: Equation 1 with it; "" where nothing is protected.
+    """
+
+    attack: str
+    change: Change
+    null: float | None
+    status: str
+    equation: str
+
+    @property
+    def beats_null(self) -> bool:
+        """Whether it reads more than the most frequent value, with its whole interval."""
+        after = self.change.after
+        return after is not None and after.low is not None and self.null is not None and after.low > self.null
+
+
+@dataclass(frozen=True)
+class CutLine:
+    """One defence at one cut.
+
+    Attributes:
+        defense: Pipeline text.
+        server: Accuracy of the answers; before is the whole model on clean images of the same clients.
+        agreement: Share of test images whose answer is the one that plain features get.
+        static: Trained on unprotected features, as in the paper; None where nobody tried.
+        retrained: Trained on protected features, which is what a defence has to be judged by; likewise.
+        before: The attack that reconstructs best where nothing is protected.
+        after: The attack that reconstructs best under this defence.
+        numbers: Name -> bytes, counts and seconds of the service; mean over seeds.
+    """
+
+    defense: str
+    server: Change
+    agreement: Score | None
+    static: Adversary | None
+    retrained: Adversary | None
+    before: Cell | None
+    after: Cell | None
+    numbers: dict[str, float]
+
+    @property
+    def smaller(self) -> float | None:
+        """Bytes of plain features over those that travel."""
+        travels, plain = self.numbers.get("query-bytes"), self.numbers.get("feature-bytes")
+        return plain / travels if plain and travels else None
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One cut: its name, a line for each defence, and what the offline adversary of the masks is worth."""
+
+    name: str
+    lines: tuple[CutLine, ...]
+    offline: Score | None = None
+
+    @property
+    def infers(self) -> bool:
+        """Whether anybody inferred an attribute."""
+        return any(line.static or line.retrained for line in self.lines)
+
+
+def cut_of(row: Row, only: str = "") -> str:
+    """The cut at which a row was measured: a column of its own, or a fact of its threat card; ``only`` where it names none."""
+    return str(row.extra.get("cut") or row.card.more.get("cut") or only)
+
+
+def cut_names(study: Study) -> tuple[str, ...]:
+    """Cuts in order of appearance; one without a name where no row names any."""
+    return tuple(dict.fromkeys(filter(None, map(cut_of, study.rows)))) or ("",)
+
+
+def cuts_of(study: Study, metrics: Sequence[str]) -> tuple[Cut, ...]:
+    """Every cut of a study.
+
+    Args:
+        study: The study.
+        metrics: Numbers of the service that are shown.
+    """
+    names = cut_names(study)
+    return tuple(_Reader(study, name, names[0], metrics).cut() for name in names)
+
+
+class _Reader:
+    """Reads one cut's rows and cells."""
+
+    def __init__(self, study: Study, name: str, first: str, metrics: Sequence[str]) -> None:
+        self.study, self.name, self.metrics = study, name, metrics
+        rows: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
+        for row in study.rows:
+            if not row.attack and cut_of(row, first) == name:
+                rows[row.defense, row.metric, row.reference].append(row)
+        self.scores = {key: merge(of) for key, of in rows.items()}
+        self.cells = [cell for cell in study.cells if (cell.fact("cut") or first) == name and not cell.is_upper_bound]
+
+    def cut(self) -> Cut:
+        offline = [score for (_, metric, _), score in self.scores.items() if metric == "offline-adversary-accuracy"]
+        # One adversary serves all pipelines: its rows under each of them are the same number.
+        return Cut(self.name, tuple(map(self._line, self.study.pipelines)), offline[0] if offline else None)
+
+    def _line(self, defense: str) -> CutLine:
+        before = self.scores.get((defense, "test-accuracy", "original"))
+        server = Change(before, self.scores.get((defense, "test-accuracy", "transformed"), before))
+        found = {name: score.mean for name in self.metrics if (score := self.scores.get((defense, name, "")))}
+        return CutLine(
+            defense,
+            server,
+            self.scores.get((defense, "agreement", "")),
+            self._adversary(defense, STATIC_KIND, server),
+            self._adversary(defense, RETRAINED_KIND, server),
+            self._reconstruction(""),
+            self._reconstruction(defense),
+            {name: value for name, value in found.items() if value is not None},
+        )
+
+    def _adversary(self, defense: str, wanted: str, server: Change) -> Adversary | None:
+        found = [c for c in self.cells if c.defense == defense and ACCURACY in c.scores and kind(c.attack) == wanted]
+        scored = [cell for cell in found if cell.mean(*ACCURACY) is not None]
+        if not found:
+            return None
+        best = max(scored, key=lambda cell: cell.mean(*ACCURACY) or 0.0) if scored else found[0]
+        plain = [c for c in self.cells if c.defense == "" and c.attack == best.attack and ACCURACY in c.scores]
+        change = Change(plain[0].scores[ACCURACY] if plain else None, best.scores[ACCURACY])
+        judged = difference(server.before, server.after), difference(change.before, change.after)
+        told = "" if defense == "" else equation(*judged) if best.status == "ok" else OPEN
+        null = max(best.null_scores.get(ACCURACY, {}).values(), default=None)
+        return Adversary(best.attack, change, null, best.status, told)
+
+    def _reconstruction(self, defense: str) -> Cell | None:
+        found = [c for c in self.cells if c.defense == defense and c.psnr is not None and c.psnr.mean is not None]
+        return max(found, key=lambda cell: cell.mean("psnr", "original") or 0.0, default=None)
+
+
+def kind(attack: str) -> str:
+    """``STATIC_KIND`` or ``RETRAINED_KIND`` of the text of an attribute inference; "" of other attacks."""
+    try:
+        (found,) = parse_attacks(attack, "AttributeInference()")
+    except (SpecError, AttackError, ValueError):
+        return ""
+    if not isinstance(found, AttributeInference):
+        return ""
+    return STATIC_KIND if found.training == STATIC else RETRAINED_KIND

@@ -1,0 +1,97 @@
+"""Charts of what a defence is worth while it learns: the answers and a static adversary over epochs, or over components."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from simulations.report import text
+from simulations.report.analysis.score import Score, merge
+from simulations.report.analysis.study import Study
+from simulations.report.drawing.charts import bounds
+from simulations.report.drawing.figures import Across, Point, curves
+from simulations.report.drawing.looks import Look
+from simulations.report.sections.inference.cuts import cut_of
+from simulations.rows import Row
+
+SERVER, ADVERSARY = "path-server-accuracy", "path-adversary-accuracy"
+METRICS = (SERVER, ADVERSARY)
+LOOKS = {SERVER: Look("server", "var(--d0)", "circle"), ADVERSARY: Look("adversary", "var(--d1)", "square")}
+WIDTH = 350.0
+DOUBLING = "components"
+"""The axis that is drawn by its logarithm, as in the paper's Figure 6."""
+
+
+@dataclass(frozen=True)
+class FitCurve:
+    """One chart.
+
+    Attributes:
+        defense: Pipeline text.
+        cut: Name of the cut.
+        unprotected: "server" and "adversary" -> accuracy on unprotected features of the same images, in words.
+        drawing: The chart.
+    """
+
+    defense: str
+    cut: str
+    unprotected: dict[str, str]
+    drawing: Markup
+
+
+def fit_curves(study: Study) -> tuple[FitCurve, ...]:
+    """A chart for each defence at each cut that left rows of its path; all share one axis of accuracy."""
+    groups: dict[tuple[str, str], dict[str, dict[int | None, list[Row]]]] = defaultdict(
+        lambda: defaultdict(lambda: defaultdict(list))
+    )
+    axes: dict[tuple[str, str], str] = {}
+    for row in study.rows:
+        if row.metric in METRICS and not row.attack:
+            place = row.defense, cut_of(row)
+            position = row.extra.get("position")
+            groups[place][row.metric][position if isinstance(position, int) else None].append(row)
+            axes[place] = axes.get(place) or str(row.extra.get("axis") or "")
+    merged = {
+        place: {metric: {at: merge(rows) for at, rows in of.items()} for metric, of in metrics.items()}
+        for place, metrics in groups.items()
+    }
+    every = [s for metrics in merged.values() for of in metrics.values() for s in of.values() if s.mean is not None]
+    low, high = bounds([end for score in every for end in (score.mean, score.low, score.high)], least=0.1)
+    domain = (max(low, 0.0), min(high, 1.0))
+    order = sorted(merged, key=lambda place: study.pipelines.index(place[0]))
+    return tuple(_curve(place, merged[place], axes[place], domain) for place in order)
+
+
+def _curve(
+    place: tuple[str, str],
+    metrics: dict[str, dict[int | None, Score]],
+    axis: str,
+    domain: tuple[float, float],
+) -> FitCurve:
+    doubling = axis == DOUBLING
+    series: dict[str, Sequence[Point]] = {}
+    for metric in METRICS:
+        points = [
+            _point(math.log2(at) if doubling else at, score, f"{LOOKS[metric].name}, {at} {axis}")
+            for at, score in sorted((at, score) for at, score in metrics.get(metric, {}).items() if at is not None)
+            if score.mean is not None
+        ]
+        if points:
+            series[metric] = points
+    plain = {LOOKS[metric].name: text.percent(of[None].mean) for metric, of in metrics.items() if None in of}
+    across = Across(axis.capitalize(), _doubled if doubling else text.plain, f"over {axis} of the fit")
+    drawing = curves(series, LOOKS, WIDTH, "Accuracy", text.whole_percent, (), domain, across=across)
+    return FitCurve(*place, plain, drawing)
+
+
+def _point(x: float, score: Score, tip: str) -> Point:
+    assert score.mean is not None
+    return Point(x, score.mean, score.low, score.high, tip=f"{tip}: {text.percent(score.mean)}")
+
+
+def _doubled(exponent: float) -> str:
+    return text.plain(round(2**exponent))

@@ -1,0 +1,142 @@
+"""What a defence is worth while it learns: the answers and a static adversary along the path of its fit (ADP, Figures 5 and 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from attacks.attributes.inference import AttributeInference
+from attacks.base import Knowledge
+from attacks.queries.sender import QuerySender
+from attacks.queries.training import AT_ONCE, MIN_EXAMPLES, STATIC
+from clients.evaluation import device
+from clients.inference.plan import CutModel, inference_plan
+from clients.task import Task
+from defenses.base import Key, generator_for
+from defenses.fitting import FitContext
+from defenses.pipeline import Pipeline
+from strategies.audit.score_rows import share_and_interval
+from strategies.guard import Rows
+from strategies.inference.observations import adversary_builder
+from strategies.inference.own_images import Examples, OwnImages
+
+MOST_POINTS = 13
+"""Of a curve: more would cost more than the fit and show no more."""
+ADVERSARY = AttributeInference(training=STATIC, iterations=600)
+"""Trained on unprotected features, as in the paper's figures; the report's tables have one that is retrained."""
+
+Answer = Callable[[Tensor], Tensor]
+"""Features (B, C', H', W') -> the class or the attribute (B,) that is read from them, on the CPU."""
+
+_ADVERSARIES: WeakKeyDictionary[OwnImages, dict[str, AttributeInference]] = WeakKeyDictionary()
+"""One for each cut, for all pipelines of a run: it sees what no defence has touched."""
+
+
+def fit_with_path(
+    pipeline: Pipeline, context: FitContext, key: Key, model: CutModel, cut: str, own: OwnImages, task: Task, rows: Rows
+) -> Pipeline:
+    """``pipeline.fit(context, key)``, with rows of what it is on the way, measured on images that nothing here has learned from.
+
+    Rows "path-server-accuracy" and, where the images have a sensitive attribute, "path-adversary-accuracy", with n, the exact
+    interval, and as further columns "cut", "axis" ("epochs", "components") and "position"; those without a position are of
+    unprotected features. None where nothing is kept to measure on, or what learns has no path.
+
+    Args:
+        pipeline: The clients' defences, not yet fitted.
+        context: What they learn from.
+        key: Of the fit's draws.
+        model: The trained model in two halves.
+        cut: Where it is cut.
+        own: The server's images, the same object for all pipelines of the run.
+        task: Orders of the round.
+        rows: Where the rows go.
+
+    Raises:
+        DefenseError: When a defence cannot learn from these features, with the reason.
+    """
+    if not len(own.kept) or not pipeline.path_axis:
+        return pipeline.fit(context, key)
+    measure = _Measure(model, cut, own, task, rows)
+    measure.record(Pipeline(), {})
+    shown = few(pipeline.path_positions)
+    for position, fitted in pipeline.path(context, key):
+        if position in shown:
+            measure.record(fitted, {"axis": pipeline.path_axis, "position": position})
+    return fitted
+
+
+def few(positions: Sequence[int]) -> tuple[int, ...]:
+    """At most ``MOST_POINTS`` of the positions, evenly spread, the first and the last among them."""
+    if len(positions) <= MOST_POINTS:
+        return tuple(positions)
+    return tuple(positions[round(at * (len(positions) - 1) / (MOST_POINTS - 1))] for at in range(MOST_POINTS))
+
+
+class _Measure:
+    """Accuracies of what reads the features of the images that are kept."""
+
+    def __init__(self, model: CutModel, cut: str, own: OwnImages, task: Task, rows: Rows) -> None:
+        self.model, self.cut, self.kept, self.task, self.rows = model, cut, own.kept, task, rows
+
+        def answer(features: Tensor) -> Tensor:
+            logits: Tensor = model.server(features)
+            return logits.argmax(1).cpu()
+
+        classes = own.kept.batch.targets.argmax(1)
+        self.readers: dict[str, tuple[Answer, Tensor]] = {"path-server-accuracy": (answer, classes)}
+        adversary, hidden = static_adversary(model, cut, own, task), own.kept.sensitive
+        if adversary is not None and hidden is not None:
+            self.readers["path-adversary-accuracy"] = (adversary, hidden)
+
+    def record(self, pipeline: Pipeline, place: Mapping[str, Any]) -> None:
+        """A row of each reader; every state meets the same draws, so that a curve shows the states and not the draws."""
+        card = self.task.plan.data_card()
+        sender = QuerySender(self.model.client, pipeline, card.mean, card.std)
+        generator = generator_for("path", self.task.plan.seed)
+        hits: dict[str, list[float]] = {name: [] for name in self.readers}
+        for piece in torch.split(torch.arange(len(self.kept)), AT_ONCE):
+            with torch.no_grad():
+                features, _ = sender.send(self.kept.batch.images[piece].to(device()), generator)
+                for name, (read, truth) in self.readers.items():
+                    hits[name] += (read(features) == truth[piece]).float().tolist()
+        for name, found in hits.items():
+            self.rows.row(self.task, metric=name, cut=self.cut, **share_and_interval(found), **place)
+
+
+def static_adversary(model: CutModel, cut: str, own: OwnImages, task: Task) -> Answer | None:
+    """Reads the sensitive attribute, trained on unprotected features of what the server learns from; one for each cut of a run.
+
+    None where the images have no such attribute, only one value of it, or are too few.
+    """
+    learned = own.learned
+    hidden = learned.sensitive
+    if hidden is None or len(hidden) < MIN_EXAMPLES or bool((hidden == hidden[0]).all()):
+        return None
+    known = _ADVERSARIES.setdefault(own, {})
+    if cut not in known:
+        known[cut] = ADVERSARY.fit(
+            _knowledge(model, cut, learned, task), generator_for("path adversary", task.plan.seed, cut)
+        )
+    fitted = known[cut].learned
+    assert fitted is not None
+    network = fitted.network
+
+    def read(features: Tensor) -> Tensor:
+        logits: Tensor = network(features.cpu())
+        return logits.argmax(1)
+
+    return read
+
+
+def _knowledge(model: CutModel, cut: str, learned: Examples, task: Task) -> Knowledge:
+    plan, card = task.plan, task.plan.data_card()
+    builder = adversary_builder(inference_plan(plan), cut, {})
+    sender = QuerySender(model.client, Pipeline(), card.mean, card.std)
+    return Knowledge(
+        learned.batch, Pipeline(), card.mean, card.std, lambda _, __: model.whole, query_sender=sender,
+        sensitive=learned.sensitive, adversary=builder,
+    )  # fmt: skip

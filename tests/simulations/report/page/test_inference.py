@@ -1,0 +1,320 @@
+"""The section on edge-cloud inference: its numbers follow from the rows, cut by cut, and its verdicts from intervals."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulations.report import Row, validate, write_report
+from simulations.report.analysis.score import Score, wilson
+from simulations.report.analysis.study import Study, split
+from simulations.report.analysis.summary import summarise
+from simulations.report.sections.inference.analysis import Conclusion, EdgeCloudInference, edge_cloud_inference
+from simulations.report.sections.inference.equation import (
+    LEAST_DROP,
+    MOST_OF_DROP,
+    NOT_SATISFIED,
+    OPEN,
+    SATISFIED,
+    Difference,
+    difference,
+    equation,
+)
+from simulations.report.sections.inference.fit_curves import fit_curves
+from tests.simulations.report.report_run import CONFIG, Page, row, write_run
+
+ADP, PCA, NOISE = "DeltaAutoencoder(variant='decreasing')", "FeaturePCA(components=5)", "FeatureNoise(std=0.1)"
+PIPELINES = ["", ADP, PCA, NOISE]
+STATIC, RETRAINED = "AttributeInference(training='static')", "AttributeInference()"
+INVERSION = "QueryInversion()"
+CUTS = ("conv2", "conv4")
+N, MAJORITY = 400, 0.5
+
+# Accuracy of answers, of the static and of the retrained adversary; without a defence 0.9 each.
+AT_FIRST = {"": (0.9, 0.9, 0.9), ADP: (0.88, 0.52, 0.86), PCA: (0.89, 0.55, 0.6), NOISE: (0.85, 0.8, 0.8)}
+PSNR = {"": 25.0, ADP: 14.0, PCA: 15.0, NOISE: 20.0}
+MINUS, DASH = "\N{MINUS SIGN}", "\N{EN DASH}"
+
+
+def known(defense: str, at: str, **given: Any) -> dict[str, Any]:
+    return {"defense": defense, "scenario": "inference", "round": 3 + CUTS.index(at), "final": True} | given
+
+
+def service(defense: str, cut: str, accuracy: float) -> list[dict[str, Any]]:
+    """What a phase writes about answers; at the second cut everything is half as long."""
+    scale = 1 + CUTS.index(cut)
+    latent = 2000 if defense in ("", NOISE) else 500
+    numbers = {
+        "queries": N, "query-bytes": latent / scale, "feature-bytes": 2000 / scale, "answer-bytes": 8.0,
+        "client-half-bytes": 3000.0 * scale, "query-seconds": 1.5, "answer-seconds": 0.5, "agreement": 0.95,
+    }  # fmt: skip
+    mine = known(defense, cut, cut=cut, n=N)
+    found = [row(metric=name, value=value, **mine) for name, value in numbers.items()]
+    found.append(row(metric="test-accuracy", reference="original", value=0.9, **mine))
+    return [*found, row(metric="test-accuracy", reference="transformed", value=accuracy, **mine)]
+
+
+def inference(defense: str, cut: str, attack: str, share: float) -> dict[str, Any]:
+    low, high = wilson(share, N)
+    card = {"observation": "attributes of queries", "images": N, "cut": cut}
+    ends = {"ci_low": low, "ci_high": high, "n": N}
+    return row(metric="attribute-accuracy", value=share, attack=attack, setting=card, **ends, **known(defense, cut))
+
+
+def inversion(defense: str, cut: str, psnr: float) -> list[dict[str, Any]]:
+    card = {"observation": "queries", "images": 4, "cut": cut, "chance": 0.01}
+    mine = known(defense, cut, setting=card, n=50)
+    scores = {
+        ("psnr", "original"): psnr, ("ms-ssim", "original"): psnr / 50, ("ms-ssim-success", ""): float(psnr > 17.5),
+        ("retrieval", "original"): 1.0,
+    }  # fmt: skip
+    found = [
+        row(
+            metric=metric,
+            reference=reference,
+            value=value,
+            attack=INVERSION,
+            ci_low=value - 1,
+            ci_high=value + 1,
+            **mine,
+        )
+        for (metric, reference), value in scores.items()
+    ]
+    for (metric, reference), value in {("psnr", "original"): 12.0, ("ms-ssim", "original"): 0.3}.items():
+        found.append(row(metric=metric, reference=reference, value=value, attack="baseline:mean", **mine))
+    return found
+
+
+def phase(defense: str, cut: str) -> list[dict[str, Any]]:
+    accuracy, static, retrained = AT_FIRST[defense] if cut == CUTS[0] else (0.9, 0.9, 0.9)
+    found = service(defense, cut, accuracy) + inversion(defense, cut, PSNR[defense])
+    for attack, share in ((STATIC, static), (RETRAINED, retrained), ("baseline:majority", MAJORITY)):
+        found.append(inference(defense, cut, attack, share))
+    if defense == ADP:
+        found.append(row(metric="offline-adversary-accuracy", value=0.83, cut=cut, **known(defense, cut, n=100)))
+    return found
+
+
+def every_row() -> list[dict[str, Any]]:
+    return [one for cut in CUTS for defense in PIPELINES for one in phase(defense, cut)]
+
+
+def studied(rows: list[dict[str, Any]]) -> Study:
+    (study,) = split(validate([Row.from_json(one) for one in rows]), PIPELINES)
+    return study
+
+
+def section(rows: list[dict[str, Any]]) -> EdgeCloudInference:
+    study = studied(rows)
+    found = edge_cloud_inference(study, summarise(study, {}))
+    assert found is not None
+    return found
+
+
+def page(folder: Path, rows: list[dict[str, Any]], pictures: list[dict[str, Any]] | None = None) -> Page:
+    settings = CONFIG | {"pipelines": PIPELINES, "defenses": {}}
+    out = write_run(folder, rows, settings, pictures or [])
+    return Page(write_report(out).read_text(encoding="utf-8"))
+
+
+# ---- Equation 1
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_verdict_is_that_of_every_point_within_both_intervals(seed: int) -> None:
+    """Slowly: on a grid with the corners, the rule holds everywhere, nowhere, or somewhere."""
+    draws = np.random.default_rng(seed)
+    seen = set()
+    for _ in range(60):
+        server = Difference(0.0, *sorted(draws.uniform(-0.2, 0.3, 2)))
+        adversary = Difference(0.0, *sorted(draws.uniform(-0.1, 0.6, 2)))
+        points = itertools.product(*(np.linspace(one.low, one.high, 21) for one in (server, adversary)))
+        held = {bool(a >= LEAST_DROP and abs(s) <= MOST_OF_DROP * a) for s, a in points}
+        grid = SATISFIED if held == {True} else NOT_SATISFIED if held == {False} else OPEN
+        found = equation(server, adversary)
+        # A grid can miss the one point, near 0 or a corner, at which the rule holds.
+        assert found == grid or (found, grid) == (OPEN, NOT_SATISFIED)
+        seen.add(found)
+    assert seen == {SATISFIED, NOT_SATISFIED, OPEN}
+
+
+def test_the_interval_of_a_difference_is_newcombes_example() -> None:
+    """56 of 70 against 48 of 80: 0.0524 to 0.3339 (Newcombe 1998, Table II, method 10)."""
+    before, after = (Score(k / n, *wilson(k / n, n)) for k, n in ((56, 70), (48, 80)))
+    found = difference(before, after)
+    assert found is not None
+    assert (found.value, found.low, found.high) == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
+
+
+def test_without_intervals_nothing_can_be_told() -> None:
+    assert difference(Score(0.9), Score(0.5, 0.4, 0.6)) is None
+    assert difference(None, Score(0.5, 0.4, 0.6)) is None
+    assert equation(None, Difference(0.4, 0.3, 0.5)) == OPEN
+
+
+# ---- Rows in, section out
+
+
+def test_the_conclusion_says_what_survives_retraining() -> None:
+    """At the first cut the autoencoder falls, components survive, noise cannot be told; at the second nothing hides anything."""
+    assert section(every_row()).conclusion == Conclusion(
+        cases=6, satisfied=2, survive=((PCA, "conv2"),), fall=((ADP, "conv2"),), open=(), retrained=6, reads=6
+    )
+
+
+def test_each_cut_has_its_own_numbers_and_verdicts() -> None:
+    first, second = section(every_row()).cuts
+    assert (first.name, second.name) == CUTS
+    judged = {line.defense: (line.static, line.retrained) for line in first.lines}
+    told = {d: tuple(one.equation for one in pair if one) for d, pair in judged.items()}
+    assert told == {"": ("", ""), ADP: (SATISFIED, NOT_SATISFIED), PCA: (SATISFIED, SATISFIED), NOISE: (OPEN, OPEN)}
+    assert {one.equation for line in second.lines[1:] for one in (line.static, line.retrained) if one} == {
+        NOT_SATISFIED
+    }
+    assert [line.numbers["query-bytes"] for line in first.lines] == [2000, 500, 500, 2000]
+    assert [line.numbers["query-bytes"] for line in second.lines] == [1000, 250, 250, 1000]
+    assert [line.smaller for line in second.lines] == [1, 4, 4, 1]
+
+
+def test_an_adversary_that_reads_nothing_without_a_defence_proves_nothing_about_one() -> None:
+    rows = [
+        one | {"value": 0.52, "ci_low": 0.47, "ci_high": 0.57} if _of(one, "", STATIC) else one for one in every_row()
+    ]
+    (first, _) = section(rows).cuts
+    static = next(line.static for line in first.lines if line.defense == PCA)
+    assert static is not None
+    assert (static.status, static.equation) == ("not-validated", OPEN)
+
+
+def _of(one: dict[str, Any], defense: str, attack: str) -> bool:
+    return (one["defense"], one["attack"]) == (defense, attack)
+
+
+def test_of_several_adversaries_the_strongest_counts_beside_itself_unprotected() -> None:
+    full = "AttributeInference(architecture='full')"
+    rows = [*every_row(), inference("", "conv2", full, 0.95), inference(ADP, "conv2", full, 0.88)]
+    line = next(line for line in section(rows).cuts[0].lines if line.defense == ADP)
+    assert line.retrained is not None
+    assert line.retrained.attack == full
+    before, after = line.retrained.change.before, line.retrained.change.after
+    assert before is not None
+    assert after is not None
+    assert (before.mean, after.mean) == (0.95, 0.88)
+
+
+def test_rows_without_attributes_have_no_verdict_and_no_study_without_queries_a_section() -> None:
+    rows = [one for one in every_row() if one["metric"] != "attribute-accuracy"]
+    found = section(rows)
+    assert found.conclusion is None
+    assert not any(cut.infers for cut in found.cuts)
+    study = studied([row(metric="test-accuracy", value=0.5)])
+    assert edge_cloud_inference(study, ()) is None
+
+
+def test_the_page_shows_the_numbers_of_the_rows(tmp_path: Path) -> None:
+    shown = page(tmp_path, every_row())
+    answers, pictures, deeper = (shown.table("inference", at) for at in (0, 1, 2))
+    none, adp, pca, noise = answers
+    assert none["accuracy as deployed, %"][0] == "90.0"
+    assert adp["accuracy as deployed, %"] == ["90.0 → 88.0", "84.4 to 90.8"]
+    assert adp["static adversary"][0] == "90.0 → 52.0"
+    assert [one["retrained adversary"][0] for one in answers] == ["90.0", "86.0", "60.0", "80.0"]
+    assert {one["most frequent value"][0] for one in answers} == {"50.0"}
+    assert (none["static"], none["retrained"]) == ([DASH], [DASH])
+    assert (adp["static"], adp["retrained"]) == (["satisfied"], ["not satisfied"])
+    assert (pca["retrained"], noise["retrained"]) == (["satisfied"], ["cannot be told"])
+    assert (adp["bytes of a query"], adp["plain features over it"]) == (["500 B"], ["4"])
+    assert [one["bytes of a query"][0] for one in deeper] == ["1 kB", "250 B", "250 B", "1 kB"]
+    assert pictures[1]["PSNR, dB"] == ["25.0 → 14.0", "13.0 to 15.0"]
+    assert pictures[1]["best null"] == ["12.0", "mean"]
+    assert pictures[1]["MS-SSIM"] == ["0.50 → 0.28", "null 0.30"]
+    assert pictures[1]["above 0.35, %"][0] == "100.0 → 0.0"
+    text = " ".join(shown.sections["inference"].split())
+    assert "satisfied in 2 of 6 cases against the static adversary" in text
+    assert "1 of these survives the retrained one" in text
+    assert f"Survives: {PCA} at conv2. Falls: {ADP} at conv2." in text
+    assert "at least 10 percentage points" in text
+    assert "reads 83.0 % of held-out" in text
+
+
+def test_the_page_warns_where_nobody_retrained(tmp_path: Path) -> None:
+    rows = [one for one in every_row() if one["attack"] != RETRAINED]
+    text = " ".join(page(tmp_path, rows).sections["inference"].split())
+    assert "Nobody retrained an adversary" in text
+    assert "survive" not in text
+
+
+# ---- Curves and masks
+
+
+def path_rows(
+    defense: str, axis: str, values: dict[int | None, tuple[float, float]], seed: int = 0
+) -> list[dict[str, Any]]:
+    found = []
+    for position, pair in values.items():
+        place = {} if position is None else {"axis": axis, "position": position}
+        for metric, value in zip(("path-server-accuracy", "path-adversary-accuracy"), pair, strict=True):
+            low, high = wilson(value, 200)
+            ends = {"ci_low": low, "ci_high": high, "n": 200, "cut": "conv2", "seed": seed}
+            found.append(row(metric=metric, value=value, **ends, **place, **known(defense, "conv2")))
+    return found
+
+
+COMPONENTS: dict[int | None, tuple[float, float]] = {None: (0.9, 0.8), 1: (0.5, 0.5), 2: (0.7, 0.5), 8: (0.85, 0.75)}
+EPOCHS: dict[int | None, tuple[float, float]] = {None: (0.9, 0.8), 0: (0.4, 0.5), 1: (0.8, 0.6), 2: (0.9, 0.65)}
+
+
+def test_curves_show_every_point_and_what_plain_features_give(tmp_path: Path) -> None:
+    rows = every_row() + path_rows(PCA, "components", COMPONENTS) + path_rows(ADP, "epochs", EPOCHS)
+    adp, pca = fit_curves(studied(rows))
+    assert [(one.defense, one.cut) for one in (adp, pca)] == [(ADP, "conv2"), (PCA, "conv2")]
+    assert pca.unprotected == {"server": "90.0 %", "adversary": "80.0 %"}
+    for tip in ("server, 1 components: 50.0 %", "adversary, 8 components: 75.0 %"):
+        assert tip in pca.drawing
+    assert "adversary, 2 epochs: 65.0 %" in adp.drawing
+    # By doublings: 1, 2 and 8 components stand at 0, 1 and 3 thirds of the axis.
+    marks = re.findall(r'<text x="([0-9.]+)"[^>]*text-anchor="middle"[^>]*>([0-9]+)</text>', pca.drawing)
+    first, second, last = (float(x) for x, shown in marks if shown in {"1", "2", "8"})
+    assert (second - first) / (last - first) == pytest.approx(1 / 3, abs=0.01)
+    assert "While a defence learns" in page(tmp_path, rows).sections["inference"]
+
+
+def test_curves_of_several_seeds_are_their_mean() -> None:
+    later: dict[int | None, tuple[float, float]] = {at: (pair[0] + 0.04, pair[1]) for at, pair in EPOCHS.items()}
+    (curve,) = fit_curves(
+        studied(every_row() + path_rows(ADP, "epochs", EPOCHS) + path_rows(ADP, "epochs", later, seed=1))
+    )
+    assert curve.unprotected["server"] == "92.0 %"
+    assert "server, 1 epochs: 82.0 %" in curve.drawing
+
+
+def test_a_run_without_curves_or_masks_says_nothing_of_them(tmp_path: Path) -> None:
+    text = page(tmp_path, every_row()).sections["inference"]
+    assert "While a defence learns" not in text
+    assert "What is masked" not in text
+
+
+def test_masks_are_shown_in_the_section_in_order_and_not_among_attacked_images(tmp_path: Path) -> None:
+    kinds = ("image", "server-cam", "adversary-cam", "mask", "masked")
+    pictures = [
+        known(ADP, cut) | {
+            "attack": "", "kind": kind, "client": "server", "target": 0, "image": at, "observation": "delta masks",
+            "caption": f"cut at {cut}, image {at + 1}", "file": f"{cut}-{at}-{kind}.png",
+        }
+        for cut in CUTS for at in (0, 1) for kind in sorted(kinds)
+    ]  # fmt: skip
+    attacked = known("", "conv2") | {
+        "attack": "", "kind": "original", "client": 0, "target": 0, "image": 0, "observation": "queries", "file": "o.png"
+    }  # fmt: skip
+    found = page(tmp_path, every_row(), [*pictures, attacked])
+    named = [known["alt"] for name, known in found.tags if name == "img"]
+    masks = [alt for alt in named if alt and "image" in alt and "cut at" in alt]
+    words = ("image", "server cam", "adversary cam", "mask", "masked")
+    assert masks == [f"{word}, cut at {cut}, image {at}" for cut in CUTS for at in (1, 2) for word in words]
+    assert "cut at" not in found.sections["pictures"]
+    assert "What is masked" in found.sections["inference"]

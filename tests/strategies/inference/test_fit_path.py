@@ -1,0 +1,229 @@
+"""Rows along a fit against a slow direct computation, on images that nothing has learned from; and pictures of masks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from attacks.normalisation import normalise
+from attacks.scoring.roc import binomial_interval
+from clients.auxiliary import Auxiliary
+from clients.inference.plan import InferencePlan
+from clients.task import Task
+from defenses import FeaturePCA, FitContext, Pipeline, parse
+from strategies.inference import fit_path
+from strategies.inference.fit_path import MOST_POINTS, few, fit_with_path, static_adversary
+from strategies.inference.mask_pictures import OBSERVATION, overlay, picture_masks
+from strategies.inference.own_images import OwnImages
+from strategies.inference.public_training import PublicTraining
+
+PLAN = InferencePlan(
+    scenario="inference", dataset="garment-digit", data_dir="", download=False, image_size=28, train_limit=160, test_limit=40,
+    model="vgg_small", width=4, norm="group", pipeline="", seed=3, rounds=1, local_epochs=1, batch_size=16, learning_rate=0.05,
+    momentum=0.0, weight_decay=0.0, cuts="conv4", auxiliary_fraction=0.75,
+    probe_targets=1, probe_images=1,
+)  # fmt: skip
+KEPT = 30
+KEY = ("fit", 3)
+SERVER, ADVERSARY = "path-server-accuracy", "path-adversary-accuracy"
+
+
+class Kept:
+    """A recorder that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.pictures: list[dict[str, Any]] = []
+
+    def row(self, task: Task, *, metric: str, value: float | None, **fields: Any) -> None:
+        self.rows.append({"metric": metric, "value": value, **fields})
+
+    def picture(self, task: Task, image: Tensor, *, image_number: int, **fields: Any) -> None:
+        self.pictures.append({"image": image, "number": image_number, **fields})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_training() -> Any:
+    """Of the adversary: it has to differ from chance, not to be good."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fit_path, "ADVERSARY", replace(fit_path.ADVERSARY, iterations=60))
+        yield
+
+
+@pytest.fixture(scope="module")
+def own() -> OwnImages:
+    return OwnImages(PLAN, KEPT)
+
+
+def a_context(own: OwnImages, *, adversary: bool = False) -> FitContext:
+    model, card = PLAN.build_cut("conv4"), PLAN.data_card()
+    learned = own.learned.batch
+    black = normalise(torch.zeros(1, *card.input_shape), card)[0, :, 0, 0]
+    against = replace(PLAN, seed=4).build_cut("conv4").server if adversary else None
+    return FitContext(
+        model.client, model.server, against, normalise(learned.images, card), learned.targets.argmax(1), black
+    )
+
+
+def path_rows(text: str, own: OwnImages) -> tuple[list[dict[str, Any]], Pipeline]:
+    recorder = Kept()
+    fitted = fit_with_path(
+        parse(text), a_context(own), KEY, PLAN.build_cut("conv4"), "conv4", own, PLAN.at(1), recorder
+    )
+    return recorder.rows, fitted
+
+
+# ---- what is measured
+
+
+def test_what_is_kept_is_a_part_of_the_servers_images_that_nothing_learns_from(own: OwnImages) -> None:
+    every = Auxiliary(PLAN).examples()
+    together = torch.cat([own.learned.batch.images, own.kept.batch.images])
+    assert (len(own.kept), len(own.learned)) == (KEPT, len(every) - KEPT)
+    assert torch.equal(together.flatten(1).unique(dim=0), every.images.flatten(1).unique(dim=0))
+    training = PublicTraining(PLAN, num_kept=KEPT)
+    assert torch.equal(training.examples().images, own.learned.batch.images)
+    assert torch.equal(training.training.examples.images, own.learned.batch.images)
+    # Their attributes are those of the same images.
+    hidden = Auxiliary(PLAN).sensitive()
+    assert hidden is not None
+    assert own.kept.sensitive is not None
+    for image, value in zip(own.kept.batch.images, own.kept.sensitive, strict=True):
+        same = (every.images == image).flatten(1).all(1)
+        assert hidden[same].tolist() == [int(value)]
+
+
+def test_without_images_to_measure_on_it_is_a_fit_without_rows(own: OwnImages) -> None:
+    everything, recorder, defense = OwnImages(PLAN), Kept(), Pipeline((FeaturePCA(components=3),))
+    fitted = fit_with_path(
+        defense, a_context(own), KEY, PLAN.build_cut("conv4"), "conv4", everything, PLAN.at(1), recorder
+    )
+    assert (fitted.version, recorder.rows) == (defense.fit(a_context(own), KEY).version, [])
+    assert len(everything.learned) == len(Auxiliary(PLAN).examples())
+
+
+def test_rows_of_components_are_those_of_separate_fits_counted_one_by_one(own: OwnImages) -> None:
+    """Slowly: a decomposition of its own for each number of components, and one image at a time."""
+    rows, fitted = path_rows("FeaturePCA(components=6)", own)
+    assert fitted.version == parse("FeaturePCA(components=6)").fit(a_context(own), KEY).version
+    model, card, kept = PLAN.build_cut("conv4"), PLAN.data_card(), own.kept
+    read = static_adversary(model, "conv4", own, PLAN.at(1))
+    assert read is not None
+    assert kept.sensitive is not None
+    expected = []
+    for components in (0, 1, 2, 4, 6):
+        defense = FeaturePCA(components=components).fit(a_context(own), torch.Generator()) if components else None
+        right = {SERVER: 0, ADVERSARY: 0}
+        for at in range(KEPT):
+            features = model.client(normalise(kept.batch.images[at : at + 1], card))
+            features = features if defense is None else defense.decode(defense.encode(features))
+            right[SERVER] += int(model.server(features).argmax()) == int(kept.batch.targets[at].argmax())
+            right[ADVERSARY] += int(read(features)) == int(kept.sensitive[at])
+        for metric, hits in right.items():
+            share, low, high = binomial_interval(hits, KEPT)
+            place = {"axis": "components", "position": components} if components else {}
+            expected.append(
+                {"metric": metric, "value": share, "n": KEPT, "ci_low": low, "ci_high": high, "cut": "conv4"} | place
+            )
+    assert rows == expected
+
+
+def test_rows_of_epochs_end_in_the_fit_that_is_deployed(own: OwnImages) -> None:
+    text = "DeltaAutoencoder(delta='max', epochs=2) | FeatureNoise(std=0.1)"
+    rows, fitted = path_rows(text, own)
+    assert [row.get("position") for row in rows if row["metric"] == SERVER] == [None, 0, 1, 2]
+    assert {row.get("axis") for row in rows} == {None, "epochs"}
+    assert fitted.version == parse(text).fit(a_context(own), KEY).version
+    # The last point is of the deployed chain, noise and all; the draws of the noise are the same at every point.
+    again, _ = path_rows(text, own)
+    assert rows == again
+
+
+def test_noise_and_no_defence_have_no_path(own: OwnImages) -> None:
+    assert path_rows("FeatureNoise(std=0.1)", own)[0] == []
+    assert path_rows("", own)[0] == []
+
+
+def test_data_without_a_sensitive_attribute_have_the_servers_curve_alone() -> None:
+    plan = replace(PLAN, dataset="mnist-5k", cuts="conv2")
+    own, recorder, model, card = OwnImages(plan, 20), Kept(), plan.build_cut("conv2"), plan.data_card()
+    learned = own.learned.batch
+    images = normalise(learned.images, card)
+    context = FitContext(model.client, model.server, None, images, learned.targets.argmax(1), torch.zeros(1))
+    fit_with_path(Pipeline((FeaturePCA(components=2),)), context, KEY, model, "conv2", own, plan.at(1), recorder)
+    assert [row["metric"] for row in recorder.rows] == [SERVER] * 3
+
+
+def test_one_static_adversary_serves_all_pipelines_of_a_run(own: OwnImages, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its training sees no image that is measured on."""
+    seen: list[Tensor] = []
+    fit = type(fit_path.ADVERSARY).fit
+
+    def watched(self: Any, knowledge: Any, generator: torch.Generator) -> Any:
+        seen.append(knowledge.auxiliary.images)
+        return fit(self, knowledge, generator)
+
+    monkeypatch.setattr(type(fit_path.ADVERSARY), "fit", watched)
+    fresh = OwnImages(PLAN, KEPT)
+    for text in ("FeaturePCA(components=1)", "FeaturePCA(components=2)"):
+        path_rows(text, fresh)
+    (images,) = seen
+    assert torch.equal(images, own.learned.batch.images)
+
+
+@pytest.mark.parametrize("count", [1, 2, MOST_POINTS, MOST_POINTS + 1, 61, 121])
+def test_few_points_keep_both_ends_and_never_repeat(count: int) -> None:
+    found = few(range(count))
+    assert (found[0], found[-1], len(found)) == (0, count - 1, min(count, MOST_POINTS))
+    assert list(found) == sorted(set(found))
+
+
+# ---- pictures of masks
+
+
+def shown(text: str, own: OwnImages, *, adversary: bool) -> list[dict[str, Any]]:
+    recorder: Any = Kept()
+    picture_masks(parse(text), a_context(own, adversary=adversary), "conv4", PLAN.at(1), recorder)
+    pictures: list[dict[str, Any]] = recorder.pictures
+    return pictures
+
+
+def test_pictures_show_image_maps_mask_and_what_is_left(own: OwnImages) -> None:
+    """Outside the mask the masked image is the image, inside it is black: by what was drawn alone."""
+    found = shown("DeltaAutoencoder(delta='min', fill='black')", own, adversary=True)
+    assert [one["kind"] for one in found[::3]] == ["image", "server-cam", "adversary-cam", "mask", "masked"]
+    assert {one["observation"] for one in found} == {OBSERVATION}
+    assert [one["caption"] for one in found[:3]] == [f"cut at conv4, image {at}" for at in (1, 2, 3)]
+    image, mask, masked = (
+        torch.stack([one["image"] for one in found if one["kind"] == k]) for k in ("image", "mask", "masked")
+    )
+    assert set(mask.unique().tolist()) == {0.0, 1.0}
+    torch.testing.assert_close(masked, image * (1 - mask), atol=1e-6, rtol=0)
+    every = own.learned.batch.images
+    torch.testing.assert_close(image[0], every[0], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        ("DeltaAutoencoder(delta='max')", {"image", "server-cam", "mask", "masked"}),
+        ("FeaturePCA()", set()),
+        ("FeatureNoise(std=1.0) | DeltaAutoencoder(delta='max')", set()),
+        ("", set()),
+    ],
+)
+def test_only_masks_in_front_are_drawn(text: str, kinds: set[str], own: OwnImages) -> None:
+    assert {one["kind"] for one in shown(text, own, adversary=False)} == kinds
+
+
+def test_an_overlay_runs_from_blue_over_green_to_red() -> None:
+    """Against Matplotlib's rule for "jet" at its corners, half of it on a black image."""
+    cams = torch.tensor([[[0.0, 0.25, 0.5, 0.75, 1.0]]])
+    drawn = overlay(torch.zeros(1, 1, 1, 5), cams)[0, :, 0].T * 2
+    expected = [[0, 0, 0.5], [0, 0.5, 1], [0.5, 1, 0.5], [1, 0.5, 0], [0.5, 0, 0]]
+    torch.testing.assert_close(drawn, torch.tensor(expected))
+    assert float(overlay(torch.ones(1, 3, 1, 5), cams).max()) <= 1
