@@ -18,7 +18,8 @@ WITHHELD = "withheld"
 
 def to_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
     """Tensors, on any device, as an ArrayRecord."""
-    return ArrayRecord({name: Array(np.ascontiguousarray(tensor.cpu().numpy())) for name, tensor in tensors.items()})
+    # Made contiguous by torch: NumPy would give a tensor without axes one.
+    return ArrayRecord({name: Array(tensor.cpu().contiguous().numpy()) for name, tensor in tensors.items()})
 
 
 def to_tensors(record: ArrayRecord) -> dict[str, Tensor]:

@@ -287,7 +287,7 @@ class Inference(Scenario[InferenceExperiment]):
         size = 2 * FLOAT_BYTES * queries * max(map(math.prod, shapes))
         if size > experiment.image_memory * 2**30:
             raise ConfigError(
-                f"attribute-queries is {experiment.attribute_queries}, and features of {queries} queries are {size / 2**30:.1f} "
+                f"attribute-queries is {experiment.attribute_queries}, and features of {queries} queries are {size / 2**30:.2g} "
                 f"GiB at once; image-memory is {experiment.image_memory:g}: lower one or raise the other"
             )
 

@@ -105,3 +105,28 @@ def test_the_same_app_runs_on_a_superlink_with_two_supernodes(
     assert len({file.read_text() for file in files}) == 2
     drawn = read_lines(folder / "pictures" / "index.jsonl")
     assert not drawn, "pictures of private images left a client that does not share them"
+
+
+def test_edge_cloud_inference_runs_on_a_superlink_with_two_supernodes(
+    folder: Path, deployment: tuple[Path, dict[str, str]]
+) -> None:
+    """Each node asks once and allows no repetition: at a second cut the same images would be sent under new noise."""
+    cli, env = deployment
+    settings = {
+        "scenario": "inference", "dataset": "mnist-5k", "model": "vgg_small", "cuts": "conv2,conv4", "batch-size": 16,
+        "train-limit": 100, "test-limit": 40, "auxiliary-fraction": 0.8, "rounds": 1, "local-epochs": 1, "num-clients": 2,
+        "defenses": "", "query-attacks": "QueryInversion(iterations=5)", "probe-targets": 1, "probe-images": 2,
+        "adaptive": False, "min-usable": 0.5, "output-dir": str(folder), "share-images": False,
+    }  # fmt: skip
+    overrides = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
+    command = ["flwr", "run", str(ROOT), "loopback", "--stream", "--run-config", overrides]
+    subprocess.run(command, env=env, cwd=cli, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    rows = read_lines(folder / "rows.jsonl")
+    first = [row for row in rows if row["round"] == 2]
+    assert [row["value"] for row in first if row["metric"] == "queries"] == [40]
+    assert [row["n"] for row in first if (row["metric"], row["attack"]) == ("ssim", settings["query-attacks"])]
+    assert {row["setting"]["randomness"] for row in first if row["attack"]} == {"each node's own secret"}
+    assert {row["status"] for row in first} == {"ok"}
+    refused = [row for row in rows if row["round"] == 3 and row["status"] == "refused"]
+    assert sorted(row["client"] for row in refused) == [0, 1]
+    assert all("repeats" in row["message"] for row in refused)

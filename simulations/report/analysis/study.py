@@ -260,6 +260,11 @@ class Study:
                     last[row.seed] = max(row.round, last.get(row.seed, row.round))
         return min(last.values()) if last else None
 
+    def cuts(self, defense: str) -> dict[int, str]:
+        """Phase behind the last round -> where the model was cut in it; empty where no phase is about a cut."""
+        rows = self._utility.get((defense, "test-accuracy", "transformed"), ())
+        return {row.round: str(row.extra["cut"]) for row in rows if row.final and "cut" in row.extra}
+
     @cached_property
     def _utility(self) -> dict[tuple[str, str, str], list[Row]]:
         found: dict[tuple[str, str, str], list[Row]] = defaultdict(list)

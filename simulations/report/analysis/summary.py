@@ -27,7 +27,8 @@ class Line:
 
     Attributes:
         defense: Pipeline text.
-        round: Last round that every seed has finished; utility numbers are of this round.
+        round: Last round that every seed has finished; utility numbers are of this round. Of several cuts of one model, the one
+            with the lowest accuracy.
         clean: Test accuracy on clean images.
         protected: Test accuracy on images protected as in deployment, where the defence protects them.
         drop: Accuracy lost against no defence in the same round and seeds, as deployed; in [-1, 1].
@@ -121,7 +122,7 @@ def summarise(study: Study, defenses: Mapping[str, Any]) -> list[Line]:
 
 
 def _line(study: Study, defense: str, known: Any) -> Line:
-    at = study.complete_round(defense)
+    at, cut = _judged_round(study, defense)
     clean, protected = (_at(study, defense, "test-accuracy", of, at) for of in ("original", "transformed"))
     cells = study.cells_of(defense)
     best, windows = strongest(cells), window_counts(study, defense)
@@ -156,9 +157,21 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         failed_clients=max(failed, int(counted)),
         attacks=sum(not cell.is_upper_bound for cell in cells),
         bounds=tuple(dict.fromkeys(cell.card.upper_bound for cell in cells if cell.is_upper_bound)),
-        caveats=(*_caveats(defense, best, cells, known), *([windows.caveat] if windows and windows.caveat else [])),
+        caveats=tuple(filter(None, (cut, *_caveats(defense, best, cells, known), windows.caveat if windows else ""))),
         windows=windows,
     )
+
+
+def _judged_round(study: Study, defense: str) -> tuple[int | None, str]:
+    """The round of the utility numbers; and of which of several cuts of one model they are, in words."""
+    last, cuts = study.complete_round(defense), study.cuts(defense)
+    scores = study.series(defense, "test-accuracy", "transformed")
+    means = {at: scores[at].mean for at in cuts if last is not None and at <= last}
+    found = {at: mean for at, mean in means.items() if mean is not None}
+    if len(found) < 2:
+        return last, ""
+    lowest = min(found, key=lambda at: found[at])
+    return lowest, f"accuracy as deployed is that of cut {cuts[lowest]}, the lowest of {len(found)} cuts"
 
 
 def _at(study: Study, defense: str, metric: str, reference: str, at: int | None) -> Score | None:

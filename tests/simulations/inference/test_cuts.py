@@ -1,0 +1,219 @@
+"""Several cuts of one model in one run of edge-cloud inference, and the sensitive attribute behind its queries; in this process."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from scipy.stats import binomtest
+from torch import Tensor
+
+from attacks.normalisation import normalise
+from clients.data.datasets import to_float
+from clients.inference.plan import inference_plan
+from clients.records import tensors_of, values_of
+from clients.scenarios import read_task
+from defenses.spec import parse
+from simulations.errors import ConfigError
+from simulations.experiment import Experiment
+from simulations.known_clients import KnownClients
+from simulations.scenarios.base import scenario
+from simulations.server_app import run_experiment
+from tests.local_grid import LocalGrid
+from tests.simulations.inference.test_run import inference_experiment, inference_rows, no_report, rows_in
+from tests.simulations.split.test_run import Wire, untimed
+from tests.simulations.test_resume import Killed, killed_at
+
+__all__ = ["no_report"]  # a fixture
+
+CUTS = ("conv4", "conv6")
+DELTA = "DeltaAutoencoder(delta='min', fill='black', epochs=1)"
+STATIC, RETRAINED = (
+    f"AttributeInference(training='{training}', iterations=8, batch_size=8)" for training in ("static", "retrained")
+)
+STATIC, RETRAINED = (repr(one) for one in scenario("inference").kinds[1].parse(f"{STATIC}; {RETRAINED}"))
+
+
+def cuts_experiment(out: Path, **changes: Any) -> Experiment:
+    """Two clients with 20 test images each; the server trains on 64 examples; every number comes from very little training."""
+    small = inference_experiment(
+        out, dataset="photo-face", image_size=32, train_limit=80, test_limit=0, rounds=1, cuts=",".join(CUTS), batch_size=16,
+        defenses=f"{DELTA}; FeatureNoise(std=1.0)", probe_targets=1, probe_images=2, query_attacks="",
+        attribute_attacks=f"{STATIC}; {RETRAINED}", offline_iterations=8,
+    )  # fmt: skip
+    return replace(small, **changes)
+
+
+Run = tuple[Path, list[dict[str, Any]], Wire]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Folder, rows and messages of a run at two cuts."""
+    out, wire = tmp_path_factory.mktemp("cuts") / "run", Wire()
+    return out, inference_rows(cuts_experiment(out), wire), wire
+
+
+def own_rows(wire: Wire, partition: int) -> Tensor:
+    """A client's test images among those of the data set, as the server dealt them out."""
+    setup = next(request for at, request, _ in wire.of("query.setup") if at == partition)
+    return tensors_of(setup, "indices")["test"]
+
+
+def task_of(request: Any) -> Any:
+    return read_task(request.content["config"]["task"])
+
+
+def test_each_cut_is_a_phase_with_rows_that_name_it(run: Run) -> None:
+    _, rows, _ = run
+    assert not [row for row in rows if row["status"] in ("failed", "refused")]
+    for defense in ("", DELTA, "FeatureNoise(std=1.0)"):
+        phases = [row for row in rows if row["defense"] == str(parse(defense)) and row["round"] > 1]
+        told = {(row["round"], row["final"], row.get("cut") or row["setting"]["cut"]) for row in phases}
+        assert told == {(2, True, "conv4"), (3, True, "conv6")}
+        for at in (2, 3):
+            metrics = Counter(
+                (row["metric"], row["reference"]) for row in phases if row["round"] == at and not row["attack"]
+            )
+            assert set(metrics.values()) == {1}
+            assert {("test-accuracy", "original"), ("test-accuracy", "transformed"), ("query-bytes", "")} <= set(
+                metrics
+            )
+    # 32 x 32 images: 32 channels of 16 x 16, and 64 of 8 x 8.
+    sizes = {row["cut"]: row["value"] for row in rows if (row["metric"], row["defense"]) == ("feature-bytes", "")}
+    assert sizes == {"conv4": 4 * 32 * 16 * 16, "conv6": 4 * 64 * 8 * 8}
+    whole = {row["value"] for row in rows if (row["metric"], row["reference"]) == ("test-accuracy", "original")}
+    assert len(whole) == 1, "all cuts are of one model, which no defence has touched"
+
+
+def test_what_travels_at_each_cut_is_what_that_layer_makes_of_the_test_images(run: Run) -> None:
+    _, _, wire = run
+    seen = set()
+    for partition, request, reply in wire.of("query.features"):
+        task = task_of(request)
+        if task.plan.pipeline:
+            continue
+        cut = CUTS[task.round - 2]
+        weights = next(tensors_of(one, "arrays") for _, one, _ in wire.of("evaluate"))
+        whole = task.plan.build_model()
+        whole.load_state_dict(dict(weights), strict=False)
+        data, mine = task.plan.load_data(), own_rows(wire, partition)
+        found = normalise(to_float(data.test.images[mine]), task.plan.data_card())
+        with torch.no_grad():
+            for layer in list(whole.eval().children())[: {"conv4": 13, "conv6": 20}[cut]]:
+                found = layer(found)
+        sent = torch.cat([tensor for _, tensor in sorted(tensors_of(reply, "features").items())])
+        torch.testing.assert_close(sent, found[: len(sent)], rtol=1e-4, atol=1e-4)
+        seen.add((partition, cut))
+    assert seen == {(at, cut) for at in (0, 1) for cut in CUTS}
+
+
+def test_guessed_attributes_are_scored_by_their_owners(run: Run) -> None:
+    """By hand: guesses from the messages, true values from the data set, both in the order of the clients' test images."""
+    _, rows, wire = run
+    right: Counter[tuple[int, str, str]] = Counter()
+    order: Counter[tuple[int, int, str]] = Counter()
+    for partition, request, reply in wire.of("query.audit"):
+        config, task = values_of(request, "config"), task_of(request)
+        assert (config["observation"], config["kind"], reply.content.keys()) == ("attribute", "attributes", {"metrics"})
+        logits = tensors_of(request, "guesses")["attributes-0"]
+        truth = task.plan.load_data().test.sensitive[own_rows(wire, partition)]
+        assert logits.shape == (20, 2)
+        place = (partition, task.round, task.plan.pipeline)
+        # The server asks about the blind guess first, then about the attacks in their order.
+        name = ("baseline:majority", STATIC, RETRAINED)[order[place]]
+        order[place] += 1
+        right[task.round, task.plan.pipeline, name] += int((logits.argmax(1) == truth).sum())
+    audited = [row for row in rows if row["metric"] == "attribute-accuracy"]
+    assert len(audited) == 2 * 3 * 3
+    for row in audited:
+        hits = right[row["round"], row["defense"], row["attack"]]
+        exact = binomtest(hits, 40).proportion_ci(0.95, "exact")
+        assert (row["value"], row["n"]) == (pytest.approx(hits / 40), 40)
+        assert (row["ci_low"], row["ci_high"]) == (pytest.approx(exact.low), pytest.approx(exact.high))
+        assert row["setting"]["observation"] == "attributes of queries"
+        assert row["setting"]["cut"] == CUTS[row["round"] - 2]
+    # Balanced data: the most frequent value among the server's own images is right half of the time, whoever is asked.
+    assert {row["value"] for row in audited if row["attack"] == "baseline:majority"} == {0.5}
+    # Eight steps teach nobody anything, and what does not beat the majority where nobody is protected is no evidence.
+    weak = [
+        row for row in audited if row["attack"] != "baseline:majority" and row["defense"] == "" and row["ci_low"] <= 0.5
+    ]
+    assert weak
+    assert {row["status"] for row in weak} == {"not-validated"}
+
+
+def test_the_static_adversary_is_one_for_all_pipelines_and_the_retrained_one_is_not(run: Run) -> None:
+    _, rows, _ = run
+    told = [row for row in rows if row["metric"] == "holdout_accuracy"]
+    for cut in CUTS:
+        mine = [row for row in told if row["setting"]["cut"] == cut]
+        held = {attack: [row["value"] for row in mine if row["attack"] == attack] for attack in (STATIC, RETRAINED)}
+        assert [len(values) for values in held.values()] == [3, 3]
+        assert len(set(held[STATIC])) == 1
+
+
+def test_a_defence_that_needs_an_adversary_gets_one_at_each_cut_and_a_row_says_what_it_is_worth(run: Run) -> None:
+    _, rows, _ = run
+    found = [row for row in rows if row["metric"] == "offline-adversary-accuracy"]
+    assert [(row["defense"], row["cut"], row["architecture"], row["n"]) for row in found] == [
+        (str(parse(DELTA)), cut, "split", 8) for cut in CUTS
+    ]
+    for row in found:
+        hits = round(row["value"] * 8)
+        exact = binomtest(hits, 8).proportion_ci(0.95, "exact")
+        assert (row["value"], row["ci_low"], row["ci_high"]) == (
+            hits / 8,
+            pytest.approx(exact.low),
+            pytest.approx(exact.high),
+        )
+        assert 0 < row["majority"] < 1
+
+
+def test_the_report_names_the_cut_whose_accuracy_it_shows(run: Run) -> None:
+    """The lowest: a defence must serve wherever the model is cut."""
+    from simulations.report.analysis.study import split
+    from simulations.report.analysis.summary import summarise
+    from simulations.rows import Row
+
+    out, rows, _ = run
+    (study,) = split([Row.from_json(row) for row in rows], ["", str(parse(DELTA)), "FeatureNoise(std=1.0)"])
+    for line in summarise(study, {}):
+        mine = [
+            r
+            for r in rows
+            if (r["metric"], r["reference"], r["defense"]) == ("test-accuracy", "transformed", line.defense)
+        ]
+        lowest = min(mine, key=lambda row: row["value"])
+        assert line.deployed is not None
+        assert line.deployed.mean == lowest["value"]
+        assert any("cut" in caveat and "lowest of 2" in caveat for caveat in line.caveats)
+    assert "lowest of 2" in (out / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.usefixtures("no_report")
+def test_a_killed_phase_is_done_again_and_those_before_are_not(tmp_path: Path, run: Run) -> None:
+    """Killed at the second cut behind the delta masks: nobody is asked again about the first one."""
+    _, unbroken, _ = run
+    settings = cuts_experiment(tmp_path / "run")
+    # Two clients, two cuts, one message of queries each: 4 without a defence, then 2 at the first cut behind the delta masks.
+    with pytest.raises(Killed):
+        run_experiment(LocalGrid(2, killed_at("query.features", 7)), settings)
+    grid = LocalGrid(2)
+    run_experiment(grid, replace(settings, resume=True))
+    assert untimed(rows_in(settings)) == untimed(unbroken)
+    assert len([kind for kind, _ in grid.sent if kind == "query.features"]) == 2 + 4
+
+
+def test_features_that_would_not_fit_into_memory_are_refused(tmp_path: Path) -> None:
+    settings = cuts_experiment(tmp_path / "run", image_memory=0.001)
+    plan = inference_plan(settings.plan(parse("")))
+    clients = KnownClients(plan.data_card(), {0: (16, 20), 1: (16, 20)}, "seed")
+    # 40 queries of 32 x 16 x 16 floats, twice: 2.6 MB against 1.1 MB.
+    with pytest.raises(ConfigError, match="attribute-queries is 0, and features of 40 queries"):
+        scenario("inference").check_clients(settings, clients)
+    scenario("inference").check_clients(replace(settings, attribute_queries=4), clients)
