@@ -126,7 +126,8 @@ def test_edge_cloud_inference_runs_on_a_superlink_with_two_supernodes(
     assert [row["value"] for row in first if row["metric"] == "queries"] == [40]
     assert [row["n"] for row in first if (row["metric"], row["attack"]) == ("ssim", settings["query-attacks"])]
     assert {row["setting"]["randomness"] for row in first if row["attack"]} == {"each node's own secret"}
-    assert {row["status"] for row in first} == {"ok"}
+    # Four attacked images are too few for a verdict; all else was answered.
+    assert {row["status"] for row in first} == {"ok", "under-powered"}
     refused = [row for row in rows if row["round"] == 3 and row["status"] == "refused"]
     assert sorted(row["client"] for row in refused) == [0, 1]
     assert all("repeats" in row["message"] for row in refused)
