@@ -66,6 +66,7 @@ class DeltaAutoencoder(FittedDefense):
 
     quick: ClassVar[Mapping[str, Any]] = {"epochs": 3}
     path_axis: ClassVar[str] = "epochs"
+    adaptive_attacks: ClassVar[tuple[str, ...]] = ("AttributeInference", "InverseNetwork")
     always_shown: ClassVar[tuple[str, ...]] = ("variant", "delta", "fill")
     source: ClassVar[str] = "Higgins et al., Towards Privacy-Preserving Split Learning (ADP), Algorithms 1 and 2"
 

@@ -37,7 +37,9 @@ class FeatureNoise(SmashedDefense):
     )
     at_inference: ClassVar[bool] = True
     takes_maps: ClassVar[bool] = True
-    adaptive_attacks: ClassVar[tuple[str, ...]] = ("FeatureAveraging", "FieldReading")
+    adaptive_attacks: ClassVar[tuple[str, ...]] = (
+        "FeatureAveraging", "FieldReading", "AttributeInference", "InverseNetwork",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         require(is_number(self.std) and 0 <= self.std < math.inf, self, "std", "a finite number >= 0")
@@ -88,7 +90,9 @@ class FeatureDP(SmashedDefense):
     )
     at_inference: ClassVar[bool] = True
     takes_maps: ClassVar[bool] = True
-    adaptive_attacks: ClassVar[tuple[str, ...]] = ("FeatureAveraging", "FieldReading")
+    adaptive_attacks: ClassVar[tuple[str, ...]] = (
+        "FeatureAveraging", "FieldReading", "AttributeInference", "InverseNetwork",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         require(is_number(self.clip) and 0 < self.clip < math.inf, self, "clip", "a finite number above 0")

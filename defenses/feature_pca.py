@@ -36,6 +36,7 @@ class FeaturePCA(FittedDefense):
     components: int = 5
 
     path_axis: ClassVar[str] = "components"
+    adaptive_attacks: ClassVar[tuple[str, ...]] = ("AttributeInference", "InverseNetwork")
     always_shown: ClassVar[tuple[str, ...]] = ("components",)
     source: ClassVar[str] = (
         "Higgins et al., Towards Privacy-Preserving Split Learning (ADP), baseline PCA; Malekzadeh et al. 2017; Osia et al. 2020"
