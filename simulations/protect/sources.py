@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from clients.data.datasets import ImageDataset, dataset_names, load_dataset, to_float
+from clients.data.datasets import ImageDataset, dataset_names, is_table, load_dataset, to_float
 from clients.data.images import MissingDataError
 from simulations.errors import ConfigError
 from simulations.protect.pictures import find, write
@@ -90,6 +90,8 @@ def pictures_of(source: str, out: Path, data_dir: str) -> Pictures:
     if source.partition(":")[0] not in dataset_names():
         what = "is a file" if folder.exists() else "is no folder"
         raise ConfigError(f"IN: {source!r} {what} and no data set; known data sets: {', '.join(dataset_names())}")
+    if is_table(source):
+        raise ConfigError(f"IN: {source!r} is a table; protect takes folders of pictures and data sets of images")
     try:
         data = load_dataset(source, data_dir=data_dir)
     except MissingDataError as error:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from clients.data.datasets import dataset_names
+from clients.data.datasets import dataset_names, is_table
 from clients.data.images import IMAGE_MEMORY
 from clients.models.classifiers import model_names
 from clients.outsourced.plan import OutsourcedPlan
@@ -97,6 +97,10 @@ class Search:
         for key, name in (("dataset", self.dataset), ("transfer-to", self.transfer_to)):
             if name or key == "dataset":
                 require_known(key, name.partition(":")[0], dataset_names())
+                if is_table(name):
+                    raise ConfigError(
+                        f"{key} is {name!r}, whose examples are rows of a table; allowed: data sets of images"
+                    )
         if self.transfer_dir and not self.transfer_to:
             raise ConfigError(
                 f"transfer-dir is {self.transfer_dir!r}, and transfer-to names no data set that it could hold"

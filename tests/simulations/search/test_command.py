@@ -49,6 +49,8 @@ def search(*words: str) -> tuple[int, str]:
         ("accuracy-threshold=low", "accuracy-threshold is 'low'; allowed: 'auto' and numbers from -10 to -1"),
         ("accuracy-threshold=nan", "accuracy-threshold is 'nan'; allowed"),
         ("dataset=photo", "did you mean 'photos'"),
+        ("dataset=census", "dataset is 'census', whose examples are rows of a table; allowed: data sets of images"),
+        ("transfer-to=criteo:all", "transfer-to is 'criteo:all', whose examples are rows of a table"),
         ("dataset=cifar10", "set data-dir to the directory that holds it\n"),
         ("transfer-to=cifar10", "set transfer-dir to the directory that holds it\n"),
         ("model=resnet", "model"),
