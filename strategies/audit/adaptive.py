@@ -21,7 +21,8 @@ def adaptive_attacks(
 ) -> list[Attack[Any, Any]]:
     """A pipeline's adaptive attacks on one kind of observation, with their default settings.
 
-    An attack that the run uses anyway, with settings of its own, is not added again. A refinement is put behind the first attack
+    An attack that the run uses anyway, with settings of its own, is not added again, unless these keep it from learning of the
+    defences (a static adversary says nothing of an adaptive one). A refinement is put behind the first attack
     that the run uses anyway and that gives it images, so that it costs little. The pipeline without a defence gets the other
     pipelines' attacks that stand alone, as their positive control.
 
@@ -40,13 +41,17 @@ def adaptive_attacks(
     found: list[Attack[Any, Any]] = []
     for name in names:
         attack = ATTACKS[name]()
-        if not kind.meant(attack) or not reads(attack, tables) or any(type(one) is type(attack) for one in chosen):
+        if not kind.meant(attack) or not reads(attack, tables) or any(_stands_for(one, attack) for one in chosen):
             continue
         if not isinstance(attack, Refinement):
             found.append(attack)
         elif not controls:
             found += [Chain((start, attack)) for start in starts]
     return found
+
+
+def _stands_for(one: Attack[Any, Any], attack: Attack[Any, Any]) -> bool:
+    return type(one) is type(attack) and one.learns_from_defenses == attack.learns_from_defenses
 
 
 def adaptive_names(pipeline: Pipeline, kinds: Sequence[Kind], tables: bool = False) -> list[str]:

@@ -13,6 +13,7 @@ from defenses.registry import DEFENSES
 from defenses.spec import parse_pipelines
 from strategies.audit.adaptive import adaptive_attacks, adaptive_names
 from strategies.federated.observations import PROBE, UPDATE
+from strategies.inference.observations import ATTRIBUTE
 from strategies.split.observations import SMASHED
 
 CHOSEN = parse_attacks("DLG(); InvertingGradients(); LabelInference()")
@@ -42,6 +43,13 @@ def test_an_attack_with_settings_of_its_own_is_not_added_again() -> None:
     _, mixed = parse_pipelines("PatchShuffle()")
     chosen = parse_attacks("TokenJigsaw(iterations=3)")
     assert texts(mixed, [mixed], chosen, SMASHED) == ["AdaptiveDecoder()"]
+
+
+def test_a_static_adversary_does_not_stand_for_the_adaptive_one() -> None:
+    _, learned = parse_pipelines("FeaturePCA(components=2)")
+    static, retrained = (parse_attacks(f"AttributeInference(training='{how}')") for how in ("static", "retrained"))
+    assert texts(learned, [learned], static, ATTRIBUTE) == ["AttributeInference()"]
+    assert texts(learned, [learned], retrained, ATTRIBUTE) == []
 
 
 def test_only_attacks_that_can_run_are_expected() -> None:
