@@ -25,6 +25,7 @@ from defenses.base import (
     UpdateDefense,
     generator_for,
 )
+from defenses.combinations import why_not_together
 from defenses.fitting import FitContext, FittedDefense, version_of
 
 T = TypeVar("T")
@@ -44,49 +45,8 @@ class Pipeline:
     defenses: tuple[Defense, ...] = ()
 
     def __post_init__(self) -> None:
-        private = [i for i, d in enumerate(self.defenses) if isinstance(d, TrainingDefense) and d.needs_group_norm]
-        mixing = [d for d in self.defenses if d.mixes_examples]
-        bounded = [d for d in self.defenses if d.bounds_examples]
-        if bounded and mixing:
-            raise DefenseError(
-                f"{self}: {mixing[0]} mixes several examples, so the per-example bound of {bounded[0]} no longer holds; "
-                "drop one of the two"
-            )
-        edge = [d for d in self.defenses if isinstance(d, EdgeTrainingDefense)]
-        if len(edge) > 1:
-            raise DefenseError(f"{self}: {edge[0]} and {edge[1]} both train the client half; keep one")
-        tokens = [d for d in self.smashed_defenses if d.before_blocks]
-        if len(tokens) > 1 and any(d.widening > 1 for d in tokens):
-            raise DefenseError(f"{self}: {tokens[0]} and {tokens[1]} cannot follow each other; keep one")
-        maps = [d for d in self.smashed_defenses if isinstance(d, FittedDefense)]
-        if tokens and maps:
-            raise DefenseError(
-                f"{self}: {tokens[0]} works on a transformer's tokens (B, N, D), {maps[0]} on maps (B, C, H, W); "
-                "drop one of the two"
-            )
-        optimizers = [d for d in self.defenses if isinstance(d, TrainingDefense) and d.replaces_optimizer]
-        if len(optimizers) > 1:
-            raise DefenseError(f"{self}: {optimizers[0]} and {optimizers[1]} both replace the optimizer; keep one")
-        later = [d for d in self.defenses[private[0] + 1 :] if isinstance(d, TrainingDefense)] if private else []
-        if later:
-            raise DefenseError(
-                f"{self}: {later[0]} comes after {self.defenses[private[0]]} and could undo its sampling or noise; "
-                "put the private one last"
-            )
-
-        steps = [d for d in self.defenses if isinstance(d, UpdateDefense) and d.per == "step"]
-        if steps and private:
-            raise DefenseError(
-                f"{self}: {steps[0]} would act on the gradient of a batch, which {self.defenses[private[0]]} replaces by its own "
-                "clipped and noised one; say per='update'"
-            )
-        updates = [d for d in self.defenses if isinstance(d, UpdateDefense)]
-        for before, after in itertools.pairwise(updates):
-            if before.per == "update" and after.per == "step":
-                raise DefenseError(
-                    f"{self}: {after} acts in every local step, and so before {before}, which acts on the finished update; "
-                    "write it first, or give both the same per"
-                )
+        if why := why_not_together(self.defenses):
+            raise DefenseError(f"{self}: {why}")
 
     def __str__(self) -> str:
         return " | ".join(map(repr, self.defenses))

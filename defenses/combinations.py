@@ -1,0 +1,70 @@
+"""Which defences cannot stand in one chain: those that would lie about a bound, undo each other, or work on what is not there."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+from defenses.base import Defense, EdgeTrainingDefense, SmashedDefense, TrainingDefense, UpdateDefense
+from defenses.fitting import FittedDefense
+
+
+def why_not_together(defenses: Sequence[Defense]) -> str:
+    """Why these defences cannot follow each other in this order; "" where they can."""
+    rules: tuple[Callable[[Sequence[Defense]], str], ...] = (_bounds, _features, _trainings, _updates)
+    return next(filter(None, (rule(defenses) for rule in rules)), "")
+
+
+def _bounds(defenses: Sequence[Defense]) -> str:
+    mixing = [d for d in defenses if d.mixes_examples]
+    bounded = [d for d in defenses if d.bounds_examples]
+    if bounded and mixing:
+        return f"{mixing[0]} mixes several examples, so the per-example bound of {bounded[0]} no longer holds; drop one of the two"
+    return ""
+
+
+def _features(defenses: Sequence[Defense]) -> str:
+    edge = [d for d in defenses if isinstance(d, EdgeTrainingDefense)]
+    if len(edge) > 1:
+        return f"{edge[0]} and {edge[1]} both train the client half; keep one"
+    tokens = [d for d in defenses if isinstance(d, SmashedDefense) and d.before_blocks]
+    if len(tokens) > 1 and any(d.widening > 1 for d in tokens):
+        return f"{tokens[0]} and {tokens[1]} cannot follow each other; keep one"
+    maps = [d for d in defenses if isinstance(d, FittedDefense)]
+    if tokens and maps:
+        return f"{tokens[0]} works on a transformer's tokens (B, N, D), {maps[0]} on maps (B, C, H, W); drop one of the two"
+    return ""
+
+
+def _private(defenses: Sequence[Defense]) -> list[int]:
+    """Places of the defences that need each example's own gradient."""
+    return [i for i, d in enumerate(defenses) if isinstance(d, TrainingDefense) and d.needs_group_norm]
+
+
+def _trainings(defenses: Sequence[Defense]) -> str:
+    optimizers = [d for d in defenses if isinstance(d, TrainingDefense) and d.replaces_optimizer]
+    if len(optimizers) > 1:
+        return f"{optimizers[0]} and {optimizers[1]} both replace the optimizer; keep one"
+    for at in _private(defenses)[:1]:
+        if later := [d for d in defenses[at + 1 :] if isinstance(d, TrainingDefense)]:
+            return (
+                f"{later[0]} comes after {defenses[at]} and could undo its sampling or noise; put the private one last"
+            )
+    return ""
+
+
+def _updates(defenses: Sequence[Defense]) -> str:
+    updates = [d for d in defenses if isinstance(d, UpdateDefense)]
+    steps, private = [d for d in updates if d.per == "step"], _private(defenses)
+    if steps and private:
+        return (
+            f"{steps[0]} would act on the gradient of a batch, which {defenses[private[0]]} replaces by its own clipped and "
+            "noised one; say per='update'"
+        )
+    for before, after in itertools.pairwise(updates):
+        if before.per == "update" and after.per == "step":
+            return (
+                f"{after} acts in every local step, and so before {before}, which acts on the finished update; write it first, or "
+                "give both the same per"
+            )
+    return ""
