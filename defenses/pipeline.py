@@ -192,12 +192,10 @@ class Pipeline:
         Raises:
             DefenseError: When a stage cannot be fitted, with the reason.
         """
-        stages = list(self.defenses)
-        for index, defense in self._stages(FittedDefense):
-            stages[index] = defense.fit(
-                _behind(stages[:index], context, (*key, "fit", index)), generator_for(*key, index)
-            )
-        return type(self)(tuple(stages))
+        fitted = self
+        for _, fitted in self.path(context, key):  # noqa: B007
+            pass
+        return fitted
 
     @property
     def path_axis(self) -> str:

@@ -16,13 +16,14 @@ from clients.data.datasets import dataset_names, is_table
 from clients.data.partitions import parse_partition
 from clients.scenarios import client_side, client_sides
 from clients.task import Plan
-from defenses.base import DefenseError, EdgeTrainingDefense, InputDefense, SmashedDefense
+from defenses.base import DefenseError
 from defenses.pipeline import Pipeline
 from defenses.registry import RegistryError
 from defenses.spec import SpecError, parse_pipelines
 from simulations.errors import ConfigError, require_known
 from simulations.scenarios.base import DEFAULT, scenario, scenarios
 from simulations.settings import IMAGE_SIDE, SHARE, above, at_least, between, check_values, key_of, one_of, setting
+from simulations.table_rules import why_no_table
 from strategies.audit.adaptive import adaptive_attacks, reads
 from strategies.audit.kinds import Kind
 
@@ -177,8 +178,8 @@ class Experiment:
             except (SpecError, DefenseError, ValueError) as error:
                 raise ConfigError(f"{key}: {error}") from error
         self.attacked_rounds()
-        if self.on_tables:
-            self._check_table()
+        if self.on_tables and (why := why_no_table(self.to_mapping(), self.pipelines())):
+            raise ConfigError(why)
         self._check_attacks()
         scenario(self.scenario).check(self)
         for pipeline in self.pipelines():
@@ -198,30 +199,6 @@ class Experiment:
     def on_tables(self) -> bool:
         """Whether the data set's examples are rows of a table, not images."""
         return is_table(self.dataset)
-
-    def _check_table(self) -> None:
-        """Refuses what is for images alone, where examples are rows of a table."""
-        if not scenario(self.scenario).reads_tables:
-            able = [name for name, one in scenarios().items() if one.reads_tables]
-            raise ConfigError(
-                f"dataset is {self.dataset!r}, a table; allowed with scenario = {self.scenario!r}: images. Tables go with "
-                f"scenario = {' or '.join(map(repr, able))}"
-            )
-        for key in ("image_size", "crop_padding", "horizontal_flip"):
-            if value := getattr(self, key):
-                raise ConfigError(
-                    f"{key_of(key)} is {value!r}; allowed with dataset = {self.dataset!r}, a table: unset"
-                )
-        if self.auxiliary_data not in OWN_AUXILIARY:
-            raise ConfigError(
-                f"auxiliary-data is {self.auxiliary_data!r}; allowed with a table: {' or '.join(OWN_AUXILIARY)}, as another data "
-                "set has other columns"
-            )
-        for pipeline in self.pipelines():
-            for defense in pipeline.defenses:
-                pixels = isinstance(defense, SmashedDefense) and (defense.raw_patches or defense.widening > 1)
-                if pixels or isinstance(defense, InputDefense | EdgeTrainingDefense):
-                    raise ConfigError(f"defenses: {defense} protects pixels, and dataset = {self.dataset!r} is a table")
 
     def _check_attacks(self) -> None:
         """Refuses attacks on images where examples are rows of a table, and the other way round."""
