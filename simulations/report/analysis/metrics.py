@@ -33,7 +33,8 @@ KEYS = "log10-keys"
 
 UTILITY_METRICS = (
     *(COUNTED_IMAGES, VFE_BEFORE, VFE_AFTER, KEYS),
-    *("test-accuracy", "test-loss", "test-auc", "train-loss", "epsilon", "epsilon-with-probes", "delta"),
+    *("test-accuracy", "test-loss", "test-auc", "train-loss"),
+    *("epsilon", "epsilon-with-probes", "epsilon-all-cuts", "delta"),
     *("train-seconds", "update-bytes", "clients-failed", "client"),
     *SPLIT_METRICS,
 )
