@@ -179,6 +179,7 @@ def _columns(lines: Sequence[Line]) -> dict[str, bool]:
         "membership": any(line.membership for line in lines),
         "epsilon": any(line.epsilon is not None for line in lines),
         "probes": any(line.epsilon_with_probes is not None for line in lines),
+        "cuts": any(line.epsilon_all_cuts is not None for line in lines),
         "seconds": any(line.seconds is not None for line in lines),
         "bytes": any(line.bytes is not None for line in lines),
         "failed": any(line.failed_clients for line in lines),
