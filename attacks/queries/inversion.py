@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from attacks.base import AttackError
 from attacks.descent import StepRule, minimise
@@ -16,6 +17,9 @@ from defenses.base import DefenseError
 START_STD = 0.1
 """In units of normalised pixels. Behind a constant image group normalisation divides by almost nothing: the first gradient is
 hundreds of times too long, AMSGrad never forgets it, and the search stands still."""
+SMOOTH_STD, SMOOTH_GRID = 0.3, 4
+"""Likewise, of noise that is drawn at so many points a side and interpolated between: a weak prior leaves of a start what the
+client half does not see, and what is left of smooth noise disturbs an image less."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,14 @@ def faint_noise(observation: Query, like: Tensor, generator: torch.Generator) ->
     One draw for all images: the start of an image must not depend on how many others there are.
     """
     noise = torch.randn(observation.input_shape, generator=generator, dtype=like.dtype) * START_STD
+    return noise.to(like.device).repeat(len(like), 1, 1, 1)
+
+
+def smooth_noise(observation: Query, like: Tensor, generator: torch.Generator) -> Tensor:
+    """As ``faint_noise``, without sharp edges."""
+    channels, *sides = observation.input_shape
+    grid = torch.randn(1, channels, SMOOTH_GRID, SMOOTH_GRID, generator=generator, dtype=like.dtype) * SMOOTH_STD
+    noise = F.interpolate(grid, sides, mode="bilinear", align_corners=True)
     return noise.to(like.device).repeat(len(like), 1, 1, 1)
 
 

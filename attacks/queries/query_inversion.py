@@ -13,7 +13,7 @@ from attacks.descent import StepRule
 from attacks.image_measures import total_variation
 from attacks.normalisation import channel_statistics
 from attacks.queries.base import Query, QueryAttack
-from attacks.queries.inversion import Inversion, answers, faint_noise
+from attacks.queries.inversion import Inversion, answers, smooth_noise
 from attacks.queries.sender import QuerySender
 from attacks.smashed.feature_inversion import without_noise
 from defenses.checks import is_number, is_whole, require
@@ -38,7 +38,7 @@ class QueryInversion(QueryAttack[Reconstruction]):
         learning_rate: Of images in [0, 1], falling to zero along a half cosine.
         total_variation: Weight of the image prior.
 
-    Images start as faint noise around grey and are kept in [0, 1] at every step; of each, the iterate with the lowest objective is
+    Images start as smooth noise around grey and are kept in [0, 1] at every step; of each, the iterate with the lowest objective is
     the guess. The client half is in eval mode. He et al. start from a constant image, and minimise the squared error
     without its variance, so that their weight of the prior depends on the layer.
     """
@@ -80,7 +80,7 @@ class QueryInversion(QueryAttack[Reconstruction]):
             scale=spread,
         )
         _, std = channel_statistics(observation, latent)
-        start = (0.5 + std * faint_noise(observation, latent, generator)).clamp(0, 1)
+        start = (0.5 + std * smooth_noise(observation, latent, generator)).clamp(0, 1)
         rule = StepRule.within_range(self.learning_rate)
         images, numbers = inversion.search(start, self.iterations, rule, spread)
         return Reconstruction(images, answers(observation), numbers)

@@ -38,7 +38,8 @@ def normalised_query() -> Query:
 def test_behind_a_normalisation_the_search_moves(attack: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     moved = attack(normalised_query(), seeded(0))
     assert moved.diagnostics["relative_loss"] < 0.1
-    monkeypatch.setattr(inversion, "START_STD", 0.0)
+    for name in ("START_STD", "SMOOTH_STD"):
+        monkeypatch.setattr(inversion, name, 0.0)
     still = attack(normalised_query(), seeded(0))
     assert still.diagnostics["relative_loss"] > 5 * moved.diagnostics["relative_loss"]
 
