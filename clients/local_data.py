@@ -213,15 +213,26 @@ class LocalData:
         """Classes (num_test,) of its test examples."""
         return self.dataset.test.labels[torch.tensor(self._test, dtype=torch.long)]
 
+    def train_sensitive(self, positions: Tensor) -> Tensor:
+        """Values (n,) of the sensitive attribute of its training examples at ``positions``.
+
+        Raises:
+            ValueError: When its data set has none.
+        """
+        return self._sensitive(self.dataset.train)[torch.tensor(self._train, dtype=torch.long)[positions]]
+
     def test_sensitive(self) -> Tensor:
         """Values (num_test,) of the sensitive attribute of its test examples.
 
         Raises:
             ValueError: When its data set has none.
         """
-        if self.dataset.test.sensitive is None:
+        return self._sensitive(self.dataset.test)[torch.tensor(self._test, dtype=torch.long)]
+
+    def _sensitive(self, part: ImageData) -> Tensor:
+        if part.sensitive is None:
             raise ValueError(f"dataset {self.dataset.name!r} has no sensitive attribute")
-        return self.dataset.test.sensitive[torch.tensor(self._test, dtype=torch.long)]
+        return part.sensitive
 
     def test_plain(self, positions: Tensor) -> Batch:
         """Test examples of this client at ``positions`` (n,), unprotected."""

@@ -25,7 +25,7 @@ from simulations.scenarios.base import DEFAULT, scenario, scenarios
 from simulations.settings import IMAGE_SIDE, SHARE, above, at_least, between, check_values, key_of, one_of, setting
 from simulations.table_rules import why_no_table
 from strategies.audit.adaptive import adaptive_attacks, reads
-from strategies.audit.kinds import Kind
+from strategies.audit.kinds import AUTO, Kind
 
 Value = bool | int | float | str
 
@@ -277,13 +277,16 @@ class Experiment:
         return list({repr(attack): attack for attack in [*chosen, *added]}.values())
 
     def chosen_attacks(self, kind: Kind) -> list[Attack[Any, Any]]:
-        """Those that the setting names (``Kind.setting``).
+        """Those that the setting names (``Kind.setting``); on attributes "auto" means those that are usual there.
 
         Raises:
             SpecError: Naming what is unknown or not allowed.
             AttackError: When one of them attacks something else.
         """
-        return kind.parse(str(getattr(self, f"{kind.name}_attacks")), self.kinds)
+        text = str(getattr(self, kind.setting.replace("-", "_")))
+        if kind.of_attributes and text == AUTO:
+            return kind.usual(self.dataset)
+        return kind.parse(text, self.kinds)
 
     @property
     def kinds(self) -> tuple[Kind, ...]:

@@ -1,4 +1,4 @@
-"""Inference of a second attribute from the features of a query: the forward attack of delta protection."""
+"""Inference of a second attribute from features that are sent to be answered: the forward attack of delta protection."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class LearnedAdversary:
     """What ``AttributeInference.fit`` keeps.
 
     Attributes:
-        network: Features (B, C', H', W') -> logits (B, K); in eval mode, on the CPU.
-        shape: (C', H', W').
+        network: Features (B, ...) -> logits (B, K); in eval mode, on the CPU.
+        shape: Of one image's features: (C', H', W') maps, or (N, D) tokens.
         diagnostics: See ``AttributeInference``.
     """
 
@@ -69,8 +69,8 @@ class AttributeInference(QueryAttack[Attributes]):
         "the forward attack of ADP (autoencoder delta protection); its adversary is static, retraining is ours"
     )
     threat: ClassVar[str] = (
-        "features of queries; the client half; the defences' algorithm and what they have learned; auxiliary images like the "
-        "clients', with the sensitive attribute"
+        "features of queries, or of test images in split learning; the client half; the defences' algorithm and what they have "
+        "learned; auxiliary images like the clients', with the sensitive attribute"
     )
     needs_auxiliary: ClassVar[bool] = True
     infers_attributes: ClassVar[bool] = True
@@ -96,6 +96,10 @@ class AttributeInference(QueryAttack[Attributes]):
     def learns_from_defenses(self) -> bool:
         """Only where it is retrained: the static adversary is one and the same for all pipelines."""
         return self.training == RETRAINED
+
+    def aware(self) -> Self:
+        """Retrained, with the same effort."""
+        return replace(self, training=RETRAINED, learned=None)
 
     def card(self) -> dict[str, int | str]:
         """Steps of training."""

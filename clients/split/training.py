@@ -72,6 +72,13 @@ class SplitClient(Client):
             embed=self._embed if self.data.card.is_table and not split_plan(self.task.plan).trains_edge else None,
         )
 
+    def sensitive(self, observation: str) -> list[Tensor]:
+        """Of "smashed-attribute" the values of the first test examples, as many as the server observes."""
+        if observation == "smashed-attribute":
+            count = split_plan(self.task.plan).observed_queries(self.data.num_test)
+            return [self.data.test_sensitive()[:count]]
+        return super().sensitive(observation)
+
     @torch.no_grad()
     def _embed(self, rows: Tensor) -> Tensor:
         """What the frozen client half makes of rows of a table, before any defence: (n, F, D) on the CPU."""

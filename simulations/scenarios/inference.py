@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from attacks.queries.sender import QuerySender
 from clients.auxiliary import Auxiliary
 from clients.data.card import DataCard
-from clients.data.datasets import has_sensitive_attribute
 from clients.inference.plan import InferencePlan, inference_plan
 from clients.local_data import chunks
 from clients.models.cuts import CUTS
@@ -25,6 +24,7 @@ from clients.models.packaged_weights import PACKAGED
 from clients.task import FLOAT_BYTES, Plan
 from defenses.base import DefenseError, InputDefense, SmashedDefense
 from defenses.pipeline import Pipeline
+from simulations.attribute_settings import check_attribute_attacks, check_memory, require_attribute
 from simulations.checkpoints import Checkpoint
 from simulations.errors import ConfigError, require_known
 from simulations.inference_settings import InferenceExperiment
@@ -103,14 +103,12 @@ class Inference(Scenario[InferenceExperiment]):
                 f"attack-rounds is {experiment.attack_rounds!r}, and queries are attacked once all are answered: add final, or set "
                 f"{' and '.join(kind.setting for kind in on)} = ''"
             )
-        if ATTRIBUTE in on:
-            what = f"attribute-attacks is {experiment.attribute_attacks!r}"
-            self._require_attribute(experiment, what, "attribute-attacks = ''")
+        check_attribute_attacks(experiment, ATTRIBUTE)
         for pipeline in experiment.pipelines():
             self._check_pipeline(pipeline)
             if pipeline.needs_adversary:
                 why = f"defenses: {pipeline} learns from an adversary of a sensitive attribute"
-                self._require_attribute(experiment, why, "delta='max', which needs none")
+                require_attribute(experiment, why, "delta='max', which needs none")
 
     def _check_model(self, experiment: InferenceExperiment) -> None:
         require_known("model", experiment.model, dict.fromkeys(CUTS), also="")
@@ -150,13 +148,6 @@ class Inference(Scenario[InferenceExperiment]):
                 raise ConfigError(
                     f"defenses: {defense} protects tokens, and with scenario = {self.name!r} clients send feature maps (B, C, H, W)"
                 )
-
-    def _require_attribute(self, experiment: InferenceExperiment, what: str, instead: str) -> None:
-        if not has_sensitive_attribute(experiment.dataset):
-            raise ConfigError(
-                f"{what}, and dataset = {experiment.dataset!r} has no sensitive attribute: take garment-digit, photo-face, or two "
-                f"attributes of CelebA such as celeba:Wearing_Lipstick,Wearing_Hat; or set {instead}"
-            )
 
     def check_data(self, experiment: InferenceExperiment, pipeline: Pipeline, card: DataCard) -> None:
         """Builds both halves.
@@ -222,12 +213,7 @@ class Inference(Scenario[InferenceExperiment]):
         """All features whose attribute is guessed are held at once, as they travelled and as the server half is given them."""
         queries = sum(plan.observed_queries(test) for _, test in clients.sizes.values())
         shapes = [_feature_shape(replace(plan, card=clients.card), cut) for cut in plan.cut_names]
-        size = 2 * FLOAT_BYTES * queries * max(map(math.prod, shapes))
-        if size > experiment.image_memory * 2**30:
-            raise ConfigError(
-                f"attribute-queries is {experiment.attribute_queries}, and features of {queries} queries are {size / 2**30:.2g} "
-                f"GiB at once; image-memory is {experiment.image_memory:g}: lower one or raise the other"
-            )
+        check_memory(experiment, queries, max(map(math.prod, shapes)), copies=2)
 
     def check_share(self, experiment: InferenceExperiment, train: int, test: int) -> None:
         """Refuses to attack more batches of queries than there are, or more images than a batch holds."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,21 +21,29 @@ from strategies.guard import fault
 from strategies.split.exchange import like
 from strategies.split.server import SplitServer
 
+Listener = Callable[[int, Tensor], None]
+"""Is told each client's tokens (n, N, D) on the CPU, in the order of its test images."""
+
 COUNTS = ("true-positives", "false-positives", "false-negatives")
 
 
-def evaluate(task: Task, server: SplitServer) -> float:
+def evaluate(task: Task, server: SplitServer, listener: Listener | None = None) -> float:
     """Writes rows of the test accuracy, the loss and Matthews' correlation, and returns the accuracy.
 
     The counts of all clients are pooled before anything is divided. Test images are protected as in use; without a defence the
     same numbers stand for clean images.
+
+    Args:
+        task: Orders of the round.
+        server: Its halves answer.
+        listener: Who hears what the clients send.
 
     Raises:
         TooFewReplies: When too few clients take part.
     """
     contents: dict[int, RecordDict] = {}
     config = server.exchange.config(task)
-    for partition, parts in _logits(task, server).items():
+    for partition, parts in _logits(task, server, listener).items():
         contents[partition] = RecordDict({"config": config, "logits": to_record({"0": torch.cat(parts)})})
     good = server.exchange.ask(
         task, "evaluate", contents,
@@ -63,7 +72,7 @@ def evaluate(task: Task, server: SplitServer) -> float:
     return found["test-accuracy"]
 
 
-def _logits(task: Task, server: SplitServer) -> dict[int, list[Tensor]]:
+def _logits(task: Task, server: SplitServer, listener: Listener | None) -> dict[int, list[Tensor]]:
     """Partition -> the server half's logits of its test images, in parts; only of clients that sent all of them."""
     half = server.server.eval()
     found: dict[int, list[Tensor]] = defaultdict(list)
@@ -89,9 +98,11 @@ def _logits(task: Task, server: SplitServer) -> dict[int, list[Tensor]]:
                 found.pop(partition, None)
                 remaining[partition] = 0
                 continue
+            tokens = tensors_of(good[partition], "features")["0"]
+            if listener is not None:
+                listener(partition, tokens)
             with torch.no_grad():
-                tokens = tensors_of(good[partition], "features")["0"].to(device())
-                found[partition].append(half(tokens).cpu())
+                found[partition].append(half(tokens.to(device())).cpu())
             remaining[partition] -= counts[partition]
         first += task.plan.batch_size * server.batches_per_message
     return found

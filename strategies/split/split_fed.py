@@ -22,6 +22,7 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 from torch.nn import functional as F
 
+from attacks.base import Attack
 from attacks.smashed.base import SmashedAttack
 from clients.evaluation import device
 from clients.optimizer_state import flat_state, load_flat_state
@@ -34,6 +35,7 @@ from strategies.audit.score_rows import mean_and_interval
 from strategies.exchange import Posted
 from strategies.guard import fault, require_enough
 from strategies.smashed_privacy import record_privacy
+from strategies.split.attributes import AttributeAudit
 from strategies.split.audit import SplitAudit
 from strategies.split.evaluation import evaluate
 from strategies.split.exchange import Tally, numbered
@@ -87,6 +89,7 @@ class SplitFed(SplitServer):
         schedule: Learning rates.
         batches_per_message: K.
         attacks: On smashed data.
+        attribute_attacks: On the sensitive attribute behind the tokens of test images.
         attack_rounds: Rounds that are attacked; ``plan.rounds`` + 1 is the model after the last one.
         min_usable: Share of the asked clients that must send something usable, at every step.
         label: Short name of the pipeline for file names.
@@ -101,6 +104,7 @@ class SplitFed(SplitServer):
         schedule: Schedule,
         batches_per_message: int = 1,
         attacks: Iterable[SmashedAttack[Any]] = (),
+        attribute_attacks: Iterable[Attack[Any, Any]] = (),
         attack_rounds: Iterable[int] = (),
         min_usable: float = 0.5,
         label: str = "p00",
@@ -114,6 +118,7 @@ class SplitFed(SplitServer):
         """Of the batches of the round that is being trained."""
         self.optimizer = build_optimizer(plan, [{"params": fast}, {"params": slow}])
         self._audit = SplitAudit(auditor, tuple(attacks), self.attack_rounds, label)
+        self._attributes = AttributeAudit(auditor, attribute_attacks, self.attack_rounds, plan.rounds, label)
 
     # State --------------------------------------------------------------------------------------------------------------
 
@@ -166,8 +171,10 @@ class SplitFed(SplitServer):
             self._audit.observe(self._task(server_round), self)
 
     def evaluate_round(self, server_round: int) -> None:
-        """Accuracy and correlation of the current model, into rows."""
-        self.accuracy = evaluate(self._task(server_round), self)
+        """Accuracy and correlation of the current model, into rows; attacks on what was sent for it."""
+        task = self._task(server_round)
+        self.accuracy = evaluate(task, self, self._attributes.listener(task))
+        self._attributes.observe(task, self)
 
     def _task(self, server_round: int) -> Task:
         # Neither the initial nor the final model is trained: an audit's step on it is as long as the nearest round's.
