@@ -258,6 +258,7 @@ class Attack(Generic[Observation, Guess]):
         reads_steps: It reads how an update moves the model, not only the model that it leads to.
         on_images: It attacks what is sent of images.
         on_tables: It attacks what is sent of rows of a table.
+        needs_classes: It guesses, or works with, the one class of each example, and there must be one.
         infers_attributes: It guesses a sensitive attribute, which the task does not ask for, and nothing else.
         quick: Settings, field -> value, under which it ends within about a second on a small model, however little it then finds:
             for tests that run every attack.
@@ -272,6 +273,7 @@ class Attack(Generic[Observation, Guess]):
     reads_steps: ClassVar[bool] = False
     on_images: ClassVar[bool] = True
     on_tables: ClassVar[bool] = False
+    needs_classes: ClassVar[bool] = False
     infers_attributes: ClassVar[bool] = False
     quick: ClassVar[Mapping[str, Any]] = {}
 

@@ -12,7 +12,7 @@ from attacks.base import Attack
 from attacks.registry import ATTACKS
 from attacks.spec import stages_of
 from clients.auxiliary import OWN_AUXILIARY
-from clients.data.datasets import dataset_names, is_table
+from clients.data.datasets import dataset_names, is_multi_label, is_table
 from clients.data.partitions import parse_partition
 from clients.scenarios import client_side, client_sides
 from clients.task import Plan
@@ -21,6 +21,7 @@ from defenses.pipeline import Pipeline
 from defenses.registry import RegistryError
 from defenses.spec import SpecError, parse_pipelines
 from simulations.errors import ConfigError, require_known
+from simulations.label_rules import why_no_vectors
 from simulations.scenarios.base import DEFAULT, scenario, scenarios
 from simulations.settings import IMAGE_SIDE, SHARE, above, at_least, between, check_values, key_of, one_of, setting
 from simulations.table_rules import why_no_table
@@ -180,6 +181,10 @@ class Experiment:
         self.attacked_rounds()
         if self.on_tables and (why := why_no_table(self.to_mapping(), self.pipelines())):
             raise ConfigError(why)
+        if is_multi_label(self.dataset):
+            chosen = {kind.setting: self.chosen_attacks(kind) for kind in self.kinds}
+            if why := why_no_vectors(self.to_mapping(), chosen):
+                raise ConfigError(why)
         self._check_attacks()
         scenario(self.scenario).check(self)
         for pipeline in self.pipelines():

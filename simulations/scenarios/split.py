@@ -112,6 +112,7 @@ class Split(Scenario[SplitExperiment]):
     kinds: ClassVar[tuple[Kind, ...]] = KINDS
     labels: ClassVar[tuple[str, ...]] = ("server", "client")
     reads_tables: ClassVar[bool] = True
+    takes_many_labels: ClassVar[bool] = True
 
     def check(self, experiment: SplitExperiment) -> None:
         """Refuses what belongs to whole models, and defences of what is never sent."""

@@ -11,7 +11,8 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
-from attacks.scoring.confusion import accuracy, macro_mcc, micro_mcc
+from attacks.scoring.confusion import macro_mcc, micro_mcc
+from attacks.scoring.objective import objective_of
 from clients.data.card import DataCard
 from clients.evaluation import device
 from clients.records import tensors_of, to_record, values_of
@@ -49,7 +50,7 @@ def evaluate(task: Task, server: SplitServer, listener: Listener | None = None) 
         task, "evaluate", contents,
         lambda partition, reply: _fault_in(reply, task.plan.data_card(), server.holders[partition].num_test),
     )  # fmt: skip
-    tabular = task.plan.data_card().is_table
+    tabular, objective = task.plan.data_card().is_table, task.plan.objective
     pooled = {
         name: sum((np.asarray(values_of(reply, "metrics")[name]) for reply in good.values()), np.zeros(1))
         for name in (*COUNTS, "examples", "loss", *(["pairs"] if tabular else []))
@@ -57,7 +58,7 @@ def evaluate(task: Task, server: SplitServer, listener: Listener | None = None) 
     total = int(pooled["examples"][0])
     tp, fp, fn = ([int(count) for count in pooled[name]] for name in COUNTS)
     found = {
-        "test-accuracy": accuracy(tp, total),
+        "test-accuracy": objective.accuracy(tp, fp, fn, total),
         "test-loss": float(pooled["loss"][0]) / total,
         "mcc-micro": micro_mcc(tp, fp, fn, total),
         "mcc-macro": macro_mcc(tp, fp, fn, total),
@@ -124,8 +125,8 @@ def _fault_in(reply: Message, card: DataCard, examples: int) -> str:
             return f"metrics: {name} is {values!r}, expected {length} numbers from 0"
     if found["examples"] != [examples]:
         return f"metrics: examples is {found['examples']!r}, expected [{examples}]"
-    tp, fp, fn = (np.asarray(found[name]) for name in COUNTS)
-    if not (tp + fp).sum() == (tp + fn).sum() == examples or (tp + fp + fn).max() > examples:
+    tp, fp, fn = (found[name] for name in COUNTS)
+    if not objective_of(card.multi_label).fits(tp, fp, fn, examples):
         return f"metrics: {', '.join(COUNTS)} are not those of {examples} examples"
     if card.is_table and not found["pairs"][0] <= found["pairs"][1] <= examples**2 / 4:
         return f"metrics: pairs is {found['pairs']!r}, not those of {examples} examples"

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
-from torch.nn import functional as F
 
 from attacks.base import Attack
 from attacks.smashed.base import SmashedAttack
@@ -250,7 +249,7 @@ class SplitFed(SplitServer):
         for row in itertools.zip_longest(*columns):
             for partition, at, features, targets in filter(None, row):
                 received = features.to(device()).requires_grad_(wanted)
-                loss = F.cross_entropy(self.server(received), targets.to(device()))
+                loss = self.plan.objective.loss(self.server(received), targets.to(device()))
                 self.optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
                 self.optimizer.step()
@@ -268,7 +267,7 @@ class SplitFed(SplitServer):
         else:
             classes = self.plan.data_card().num_classes
             named = tensors_of(reply, "examples")
-            targets = {at: F.one_hot(labels[rows], classes).float() for at, rows in named.items()}
+            targets = {at: self.plan.objective.targets(labels[rows], classes) for at, rows in named.items()}
         return [(at, features[at], targets[at]) for at in sorted(features, key=int)]
 
     def _send_last(self, task: Task, gradients: Mapping[int, RecordDict]) -> None:
