@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from attacks.base import AttackError
 from attacks.local_model import shared_tensors
 from clients.local_data import BLOCK, LocalData, join
 from clients.task import Plan, Task, load_weights
@@ -68,7 +69,9 @@ def train_alone(plan: Plan, batch: Batch, seed: int) -> nn.Module:
 def probes_alone(
     task: Task, weights: Mapping[str, Tensor], batch: Batch, count: int, seed: int
 ) -> Iterator[tuple[Tensor, Update]]:
-    """One-step updates that a client with these examples would send in a round, each of images drawn anew.
+    """One-step updates that a client with these examples would send in a round, of images and under draws of its own each.
+
+    A protection that an image gets once and keeps is drawn anew for every ``AT_ONCE`` updates, which show it seldom twice.
 
     Noise that follows from a privacy budget (DP-SGD) is that of a client with so many examples.
 
@@ -81,7 +84,15 @@ def probes_alone(
 
     Yields:
         Positions (b,) of the images behind an update, and the update.
+
+    Raises:
+        AttackError: When there are fewer examples than images in an update.
     """
+    if len(batch) < task.plan.probe_images:
+        raise AttackError(
+            f"an update is of {task.plan.probe_images} images, and {len(batch)} of the server's are left for it; raise "
+            "auxiliary-fraction"
+        )
     for at in range(0, count, AT_ONCE):
         own_seed = int(torch.randint(2**31, (), generator=generator_for("probes alone", task.plan.seed, seed, at)))
         mine = task.but(seed=own_seed, probe_targets=min(AT_ONCE, count - at))
