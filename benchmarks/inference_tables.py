@@ -3,10 +3,10 @@
     fedveil run simulations/configs/adp_table4.toml --out runs/table4
     python benchmarks/inference_tables.py runs/table4
 
-A line for each defence at each cut: right answers of the server (before its defence on the first line), right guesses of an adversary that
-has seen unprotected features alone and of one that was trained on protected ones, both with exact 95 % intervals where one seed
-ran; MS-SSIM of what each attack reconstructs, which is the paper's measure of it, with the share above 0.35; and the bytes of a query.
-Whether Equation 1 is satisfied is told by both adversaries, as the report tells it: - where nobody inferred.
+A line for each defence at each cut: right answers of the server (before its defence on the first line), right guesses of an
+adversary that has seen unprotected features alone and of one that was trained on protected ones, both with exact 95 % intervals
+where one seed ran; MS-SSIM of what each attack reconstructs, which is the paper's measure of it, with the share above 0.35; and the
+bytes of a query. Whether Equation 1 is satisfied is told by both adversaries, as the report tells it: - where nobody inferred.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def _guessed(adversary: Adversary | None) -> str:
 
 
 def _measured(cells: Sequence[Cell], cut: str, defense: str, attack: str) -> str:
-    found = [c for c in cells if c.defense == defense and c.attack == attack and c.fact("cut") == cut and MEASURE in c.scores]
+    found = [
+        c for c in cells if c.defense == defense and c.attack == attack and c.fact("cut") == cut and MEASURE in c.scores
+    ]
     if not found:
         return "-"
     score, success = found[0].scores[MEASURE], found[0].scores.get(SUCCESS)

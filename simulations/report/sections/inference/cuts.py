@@ -6,18 +6,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attacks.attributes.inference import AttributeInference
-from attacks.base import AttackError
-from attacks.queries.training import STATIC
-from attacks.spec import parse_attacks
-from defenses.spec import SpecError
+from simulations.report.analysis.adversary import RETRAINED_KIND, STATIC_KIND, kind
 from simulations.report.analysis.score import Score, merge
 from simulations.report.analysis.study import Cell, Study
 from simulations.report.sections.inference.equation import OPEN, difference, equation
 from simulations.rows import Row
 
 ACCURACY = ("attribute-accuracy", "")
-STATIC_KIND, RETRAINED_KIND = "static", "retrained"
 
 
 @dataclass(frozen=True)
@@ -167,14 +162,3 @@ class _Reader:
     def _reconstruction(self, defense: str) -> Cell | None:
         found = [c for c in self.cells if c.defense == defense and c.psnr is not None and c.psnr.mean is not None]
         return max(found, key=lambda cell: cell.mean("psnr", "original") or 0.0, default=None)
-
-
-def kind(attack: str) -> str:
-    """``STATIC_KIND`` or ``RETRAINED_KIND`` of the text of an attribute inference; "" of other attacks."""
-    try:
-        (found,) = parse_attacks(attack, "AttributeInference()")
-    except (SpecError, AttackError, ValueError):
-        return ""
-    if not isinstance(found, AttributeInference):
-        return ""
-    return STATIC_KIND if found.training == STATIC else RETRAINED_KIND
