@@ -59,6 +59,11 @@ class Dictionary:
             torch.cat(prior).log(),
         )
 
+    def seen(self, num_rows: int) -> Dictionary:
+        """That of the categories that one or more of so many auxiliary rows show: p of at least 1 / (n + 1)."""
+        at = torch.nonzero(self.log_prior.exp() * (num_rows + 1) > 1).flatten()
+        return Dictionary(self.embeddings[at], self.columns[at], self.categories[at], self.log_prior[at])
+
     def of_column(self, column: int) -> slice:
         """Its categories' places."""
         at = torch.nonzero(self.columns == column).flatten()

@@ -93,7 +93,7 @@ class EmbeddingReversal(TableAttack):
             AttackError: Outside of split learning; of images; with fewer than 16 auxiliary rows.
         """
         sender, kept, held = auxiliary_rows(knowledge, generator)
-        dictionary = Dictionary.of(categories_of(kept), table_of(sender))
+        dictionary = Dictionary.of(categories_of(kept), table_of(sender)).seen(len(kept))
         return replace(
             self, learned=(sender, dictionary, kept, held, int(torch.randint(1 << 62, (), generator=generator)))
         )

@@ -158,6 +158,7 @@ def test_the_dictionary_counts() -> None:
     assert found.categories.tolist() == [0, 1, 2, 3, 0]
     assert found.embeddings.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
     torch.testing.assert_close(found.log_prior.exp(), torch.tensor([0.25, 2.25, 1.25, 0.25, 4]) / 4)
+    assert found.seen(3).categories.tolist() == [1, 2, 0]
 
 
 def test_the_table_is_what_the_client_half_looks_up() -> None:
