@@ -27,8 +27,23 @@ class EdgeHalf(Protocol):
     def embed(self, images: Tensor) -> Tensor:
         """Normalised images (B, C, H, W) -> tokens (B, N, D), row by row."""
 
-    def encode(self, tokens: Tensor) -> Tensor:
-        """Tokens (B, N, D) through the client's transformer blocks, none or more: (B, N, D)."""
+    @property
+    def cardinalities(self) -> tuple[int, ...]:
+        """Categories of each column, where it looks up rows of a table; else empty."""
+
+    @property
+    def token_length(self) -> int:
+        """Numbers of a token that leaves ``encode``."""
+
+    @property
+    def keeps_slots(self) -> bool:
+        """Whether tokens leave in the order of the patches or columns even where a defence shuffles what enters its blocks."""
+
+    def encode(self, tokens: Tensor, unshuffled: Tensor | None = None) -> Tensor:
+        """Tokens (B, N, D) through the client's blocks, none or more: (B, N, D'); see ``clients.models.halves``."""
+
+    def embeddings_in(self, features: Tensor) -> Tensor:
+        """The embeddings (..., N, D) among what ``encode`` made, (..., N, D')."""
 
 
 def smash(edge: EdgeHalf, pipeline: Pipeline, images: Tensor, known: Normalisation, key: Key) -> Tensor:
@@ -41,8 +56,8 @@ def smash(edge: EdgeHalf, pipeline: Pipeline, images: Tensor, known: Normalisati
         known: Statistics for the normalisation.
         key: Names the random stream.
     """
-    tokens = pipeline.protect_tokens(edge.embed(normalise(images, known)), key)
-    return pipeline.protect_features(edge.encode(tokens), key)
+    tokens = edge.embed(normalise(images, known))
+    return pipeline.protect_features(edge.encode(pipeline.protect_tokens(tokens, key), tokens), key)
 
 
 @dataclass(frozen=True)
@@ -71,4 +86,6 @@ class Sender:
         batch = Batch(images, images.new_zeros(len(images), 1))
         shown = self.pipeline.protect_batch(self.pipeline.protect_once(batch, key), key).images
         features = smash(self.edge, self.pipeline, shown, self, key)
+        if self.edge.keeps_slots:
+            return features, torch.arange(features.shape[0] * features.shape[1]).view(features.shape[:2])
         return features, self.pipeline.token_order(len(features), features.shape[1], key)

@@ -39,9 +39,9 @@ class PatchShuffle(SmashedDefense):
     before or after the client's blocks has the same law. On a client half that is not trained, more transmissions of the same
     image show the same multiset again and add nothing.
 
-    The tokens of a table's row are the embeddings of its fields (``difm``), and all that is sent is shuffled. Embeddings of
+    The tokens of a table's row are the embeddings of its fields. With ``difm`` all that is sent is shuffled. Embeddings of
     different fields hardly coincide, so that their multiset is the row (``FieldReading``). The paper shuffles the input of
-    DIFM's vector-wise branch alone: what the other branches get then tells the order.
+    DIFM's vector-wise branch alone (``difm-factors``): the prediction layer gets the embeddings in order, and so does an attacker.
 
     ``order`` gathers: slot i receives token order[i]. The paper's sigma(i) is where token i goes, the inverse permutation.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,17 +18,19 @@ MIN_ROWS = 16
 """Auxiliary rows below which nothing is learned."""
 HOLDOUT = 8
 """One auxiliary row in so many is kept to judge what was learned."""
+CHUNK = 65536
+"""Rows that are looked up at once."""
 
 
 @dataclass(frozen=True)
 class Dictionary:
-    """What the client half sends of every category that auxiliary rows show; E categories of F columns, column by column.
+    """What the client half makes of every category; E categories of F columns, column by column.
 
     Attributes:
         embeddings: (E, D).
         columns: (E,) int64.
         categories: (E,) int64.
-        log_prior: (E,), logarithm of the share of auxiliary rows that have it.
+        log_prior: (E,), logarithm of a category's probability in its column.
     """
 
     embeddings: Tensor
@@ -36,20 +39,30 @@ class Dictionary:
     log_prior: Tensor
 
     @classmethod
-    def of(cls, rows: Tensor, embedded: Tensor) -> Dictionary:
-        """That of rows (n, F) and their embeddings (n, F, D)."""
-        found: list[tuple[Tensor, int, Tensor, Tensor]] = []
-        for column in range(rows.shape[1]):
-            categories, inverse, counts = torch.unique(rows[:, column], return_inverse=True, return_counts=True)
-            first = torch.empty_like(categories).scatter_(0, inverse, torch.arange(len(rows), device=rows.device))
-            prior = (counts.to(embedded) / len(rows)).log()
-            found.append((embedded[first, column], column, categories, prior))
+    def of(cls, rows: Tensor, table: Sequence[Tensor]) -> Dictionary:
+        """That of a table of embeddings, which the server knows whole, with the shares that auxiliary rows show.
+
+        All K categories of a column that no row shows together count as one row: p = (count + 1 / K) / (n + 1).
+
+        Args:
+            rows: (n, F) int64.
+            table: Of each column (K, D), what the client half makes of its categories 0 to K - 1.
+        """
+        prior = [
+            (torch.bincount(rows[:, at].cpu(), minlength=len(own)).to(own) + 1 / len(own)) / (len(rows) + 1)
+            for at, own in enumerate(table)
+        ]
         return cls(
-            torch.cat([one[0] for one in found]),
-            torch.cat([torch.full_like(one[2], one[1]) for one in found]),
-            torch.cat([one[2] for one in found]),
-            torch.cat([one[3] for one in found]),
+            torch.cat([*table]),
+            torch.cat([torch.full((len(own),), at, device=own.device) for at, own in enumerate(table)]),
+            torch.cat([torch.arange(len(own), device=own.device) for own in table]),
+            torch.cat(prior).log(),
         )
+
+    def seen(self, num_rows: int) -> Dictionary:
+        """That of the categories that one or more of so many auxiliary rows show: p of at least 1 / (n + 1)."""
+        at = torch.nonzero(self.log_prior.exp() * (num_rows + 1) > 1).flatten()
+        return Dictionary(self.embeddings[at], self.columns[at], self.categories[at], self.log_prior[at])
 
     def of_column(self, column: int) -> slice:
         """Its categories' places."""
@@ -92,8 +105,27 @@ def auxiliary_rows(knowledge: Knowledge, generator: torch.Generator) -> tuple[Se
 
 @torch.no_grad()
 def embeddings_of(sender: Sender, rows: Tensor) -> Tensor:
-    """What the client half makes of rows (n, 1, F, 1), before any defence of smashed data: (n, F, D)."""
-    return sender.edge.encode(sender.edge.embed(normalise(rows, sender))).float()
+    """What the client half looks up for rows (n, 1, F, 1), before any defence of smashed data: (n, F, D)."""
+    return sender.edge.embed(normalise(rows, sender)).float()
+
+
+def table_of(sender: Sender) -> list[Tensor]:
+    """The client half's whole public table: of each column (K, D), one embedding for each of its categories.
+
+    Raises:
+        AttackError: When the client half looks nothing up.
+    """
+    sizes = sender.edge.cardinalities
+    if not sizes:
+        raise AttackError("the client half has no table of embeddings; expected one of a model of tables")
+    found: list[list[Tensor]] = [[] for _ in sizes]
+    limits = torch.tensor(sizes)
+    for codes in torch.split(torch.arange(max(sizes)), CHUNK):
+        rows = torch.minimum(codes.unsqueeze(1), limits - 1).float()[:, None, :, None]
+        embedded = embeddings_of(sender, rows)
+        for column, size in enumerate(sizes):
+            found[column].append(embedded[: max(0, size - int(codes[0])), column])
+    return [torch.cat(parts) for parts in found]
 
 
 def categories_of(rows: Tensor) -> Tensor:

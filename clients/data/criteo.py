@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from clients.data.images import DataError, Source
-from clients.data.tables import Column, EncodedTables, TextTable, encode, labels_of, read_table, table_part
+from clients.data.tables import Column, TextTable, encode, labels_of, read_table, split_lines, table_part
 
 LABEL = Column("label", used=False)
 NUMBERS = tuple(Column(f"I{at}", numeric=True) for at in range(1, 14))
@@ -20,14 +20,18 @@ FIELDS = {"categorical": CATEGORIES, "all": (*NUMBERS, *CATEGORIES)}
 _HASH = re.compile(r"[0-9a-f]{1,8}\Z")
 
 
-def criteo(path: Path, fields: str = "categorical") -> Source:
-    """A labelled file in the published format (``train.txt``): tab-separated, missing values empty.
+def criteo(path: Path, fields: str = "categorical", limits: tuple[int, int] = (0, 0)) -> Source:
+    """The labelled file of Kaggle's contest (``train.txt``): tab-separated, missing values empty.
+
+    The shuffling paper names another publication of the same columns, the terabyte click logs.
 
     The first nine tenths train, in the order of the file, which is that of time; the rest tests.
 
     Args:
         path: The file.
         fields: A key of ``FIELDS``: "categorical" is the shuffling paper's 26 fields, "all" puts the 13 numbers in buckets before.
+        limits: Of both parts the first lines alone are read, so many; 0: all. Memory grows with these, not with the file: while it
+            reads, 4 bytes for the label and each column of the fields, then 4 more.
 
     Raises:
         DataError: When the file is damaged, or too short for two parts.
@@ -37,20 +41,19 @@ def criteo(path: Path, fields: str = "categorical") -> Source:
     if fields not in FIELDS:
         raise DataError(f"criteo:{fields}; allowed: {' or '.join(f'criteo:{name}' for name in FIELDS)}")
     used = {column.name for column in FIELDS[fields]}
-    columns = tuple(Column(c.name, c.numeric, c.name in used) for c in (LABEL, *NUMBERS, *CATEGORIES))
-    whole = read_table(path, columns, "\t")
-    _check_hashes(whole)
-    labels, tests = labels_of(whole, 0, ["1"], ["0"]), len(whole) // TEST_SHARE
-    if not tests:
-        raise DataError(f"{path} has {len(whole)} lines; expected {TEST_SHARE} or more, of which the last tenth tests")
-    cut = len(whole) - tests
-    parts = [
-        TextTable(path, whole.texts, tuple(i[rows] for i in whole.index)) for rows in (slice(cut), slice(cut, None))
-    ]
-    encoded: EncodedTables = encode(parts[0], parts[1], columns, LEAST)
+    columns = tuple(
+        Column(c.name, c.numeric, c.name in used, c.name in used or c is LABEL) for c in (LABEL, *NUMBERS, *CATEGORIES)
+    )
+    if not path.stat().st_size:
+        raise DataError(f"{path} is empty; expected lines of {len(columns)} columns")
+    train, test = (read_table(path, columns, "\t", lines) for lines in split_lines(path, TEST_SHARE, limits))
+    for part in (train, test):
+        _check_hashes(part)
+    labels = [labels_of(part, 0, ["1"], ["0"]) for part in (train, test)]
+    encoded = encode(train, test, columns, LEAST)
     return Source(
-        table_part(encoded.train, labels[:cut]),
-        table_part(encoded.test, labels[cut:]),
+        table_part(encoded.train, labels[0]),
+        table_part(encoded.test, labels[1]),
         ("no click", "click"),
         (0.0,),
         (1.0,),
@@ -62,7 +65,7 @@ def criteo(path: Path, fields: str = "categorical") -> Source:
 def _check_hashes(table: TextTable) -> None:
     for at, column in enumerate(CATEGORIES, 1 + len(NUMBERS)):
         for place, text in enumerate(table.texts[at]):
-            if text and not _HASH.match(text):
+            if text and not _HASH.match(text) and (table.index[at] == place).any():
                 raise DataError(
                     f"{table.path}: line {table.line_of(at, place)} has {text!r} in column {column.name!r}; expected up to 8 "
                     "hexadecimal digits, or nothing where it is missing"

@@ -59,7 +59,8 @@ def load_dataset(
         data_dir: Directory of the files; "" means ``~/.cache/fedveil`` (and, for fashion-mnist, the system's copy).
         download: Fetch missing files into it with torchvision or scikit-learn, which check their digests.
         image_size: Side in pixels; pictures are cut to their central square and scaled. 0 keeps their size.
-        train_limit: At most so many training images, with the class proportions of all; 0 for all.
+        train_limit: At most so many training images, with the class proportions of all (the first
+            lines of criteo's file); 0 for all.
         test_limit: Likewise for test images.
         image_memory: GiB of decoded images that a part may hold.
 
@@ -79,7 +80,8 @@ def load_dataset(
     if data_dir and not root.is_dir() and not download:
         raise DataError(f"{name}: data-dir {root} is not a directory")
     try:
-        source = _LOADERS[base](Place(name, root, bool(data_dir), download, option or _OPTIONS.get(base, "")))
+        place = Place(name, root, bool(data_dir), download, option or _OPTIONS.get(base, ""), (train_limit, test_limit))
+        source = _LOADERS[base](place)
         parts = [
             _read(name, what, part, limit, image_size, len(source.class_names), image_memory)
             for what, part, limit in (("train", source.train, train_limit), ("test", source.test, test_limit))
@@ -105,7 +107,7 @@ def dataset_names() -> dict[str, str]:
         "lfw": "Labeled Faces in the Wild by person, of lfw:30 pictures or more by default (Huang et al. 2007)",
         "folder": "your own pictures in data-dir: a folder per class, or train and test with a folder per class each",
         "census": "a table: 199,523 + 99,762 people, 40 columns, income over 50,000 or not (UCI, KDD); fedveil[tabular]",
-        "criteo": "a table: advertisements and clicks in Criteo's format, criteo:categorical (26 columns) or criteo:all (39)",
+        "criteo": "a table: clicks on advertisements, train.txt of Kaggle's contest, criteo:categorical (26) or criteo:all (39)",
     }
 
 

@@ -26,6 +26,7 @@ class Place:
         given: The user named the directory.
         download: Missing files may be fetched.
         option: What follows the colon of the name.
+        limits: Training and test examples that are wanted, 0 for all; a loader may read more.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Place:
     given: bool
     download: bool
     option: str
+    limits: tuple[int, int] = (0, 0)
 
     def find(self, candidates: list[Path], wanted: str, fetch: Callable[[str], object] | None) -> Path:
         """The first candidate that exists, after a download if there is none and it is allowed.
@@ -162,7 +164,7 @@ def lfw(place: Place) -> Source:
 def criteo(place: Place) -> Source:
     """Criteo's click log, by the columns that the option names."""
     candidates = [place.root / "criteo" / "train.txt", place.root / "train.txt"]
-    return criteo_format.criteo(place.find(candidates, "train.txt", None), place.option)
+    return criteo_format.criteo(place.find(candidates, "train.txt", None), place.option, place.limits)
 
 
 def folder(place: Place) -> Source:

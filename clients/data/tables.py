@@ -6,11 +6,13 @@ images; it is never scaled, normalised or cropped. Category 0 of every column me
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -25,6 +27,9 @@ MOST_CATEGORIES = 2**24
 """Of a column: a larger number would not be exact as float32, in which examples travel through the clients' code."""
 MISSING = ("", "?")
 """Texts that stand for a missing value."""
+BLOCK = 16 * 2**20
+"""Bytes of a file that are parsed at once."""
+_NUMBER = re.compile(r"[+-]?[0-9]+\Z")
 
 
 @dataclass(frozen=True)
@@ -35,33 +40,54 @@ class Column:
         name: For reports and errors.
         numeric: It holds whole numbers, which are put into buckets (see ``bucket``); else every text is a category.
         used: It is part of the examples; the label and weights are not.
+        kept: It is held at all; its cells are only counted else.
     """
 
     name: str
     numeric: bool = False
     used: bool = True
+    kept: bool = True
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Consecutive lines of a file.
+
+    Attributes:
+        first: Number of the first of them, from 0.
+        offset: Byte at which it starts.
+        count: How many; None: all that follow.
+    """
+
+    first: int = 0
+    offset: int = 0
+    count: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class TextTable:
-    """A file as it was read: of every column its different texts, and which of them each line has.
+    """Lines of a file as they were read: of every column its different texts, and which of them each line has.
 
     Attributes:
         path: The file, for errors.
-        texts: Per column, its different texts without blanks around them.
+        first: Lines of the file before them.
+        length: How many lines, N.
+        texts: Per column, its different texts without blanks around them; none of columns that are not kept.
         index: Per column (N,), which text each line has.
     """
 
     path: Path
+    first: int
+    length: int
     texts: tuple[list[str], ...]
-    index: tuple[NDArray[np.int64], ...]
+    index: tuple[NDArray[np.int32], ...]
 
     def __len__(self) -> int:
-        return len(self.index[0])
+        return self.length
 
     def line_of(self, column: int, text: int) -> int:
-        """The first line, counted from 1, that has that text."""
-        return int(np.flatnonzero(self.index[column] == text)[0]) + 1
+        """The first line of the file, counted from 1, that has that text."""
+        return self.first + int(np.flatnonzero(self.index[column] == text)[0]) + 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,58 +112,118 @@ def bucket(value: int) -> int:
 
     Source: Juan et al., "Field-aware Factorization Machines for CTR Prediction", RecSys 2016, and their code for Criteo's contest.
     """
-    return value if value <= 2 else 3 + int(np.log(value) ** 2)
+    return value if value <= 2 else 3 + int(math.log(value) ** 2)
 
 
-def read_table(path: Path, columns: Sequence[Column], delimiter: str) -> TextTable:
-    """Reads a text file without a header line, one example a line.
+def read_table(path: Path, columns: Sequence[Column], delimiter: str, lines: Lines | None = None) -> TextTable:
+    """Reads a text file without a header line, one example a line, in blocks; it holds 4 bytes of a cell of the kept columns.
 
     Args:
         path: The file.
         columns: All of its columns, in order.
         delimiter: Between columns; nothing is quoted.
+        lines: Those to read, none before or (but for the rest of a block) behind; None: all.
 
     Raises:
-        DataError: When the file is empty or a line has another number of columns, naming file and line.
+        DataError: When the file is empty or no text, a line has another number of columns, or a numeric column something else,
+            naming file and line.
     """
     import pyarrow as pa  # type: ignore[import-untyped]
-    from pyarrow import csv
 
+    lines = lines or Lines()
     if not path.stat().st_size:
         raise DataError(f"{path} is empty; expected lines of {len(columns)} columns")
     names = [str(at) for at in range(len(columns))]
     wrong: list[str] = []
 
     def refuse(row: Any) -> str:
-        wrong.append(f"line {row.number} has {row.actual_columns} columns")
+        wrong.append(f"line {lines.first + row.number} has {row.actual_columns} columns")
         return "error"
 
+    known: list[dict[str, int]] = [{} for _ in columns]
+    found: list[list[NDArray[np.int32]]] = [[] for _ in columns]
+    length = 0
     try:
-        table = csv.read_csv(
-            path,
-            # One thread: with several, nobody knows the number of a line.
-            read_options=csv.ReadOptions(column_names=names, use_threads=False),
-            parse_options=csv.ParseOptions(
-                delimiter=delimiter, quote_char=False, ignore_empty_lines=False, invalid_row_handler=refuse
-            ),
-            convert_options=csv.ConvertOptions(
-                column_types=dict.fromkeys(names, pa.dictionary(pa.int32(), pa.string())),
-                strings_can_be_null=False,
-                null_values=[],
-            ),
-        )
+        with path.open("rb") as file:
+            file.seek(lines.offset)
+            for batch in _blocks(file, names, columns, delimiter, refuse):
+                taken = batch.num_rows if lines.count is None else min(batch.num_rows, lines.count - length)
+                for name in batch.schema.names:
+                    cells = batch.column(name)
+                    own = known[int(name)]
+                    number = [own.setdefault(text.strip(), len(own)) for text in cells.dictionary.to_pylist()]
+                    codes = np.array(number, dtype=np.int32)[cells.indices.to_numpy(zero_copy_only=False)[:taken]]
+                    found[int(name)].append(codes)
+                length += taken
+                if length == lines.count:
+                    break
     except pa.ArrowInvalid as error:
-        why = wrong[0] if wrong else str(error)
+        if not wrong and "UTF8" in str(error):
+            raise DataError(f"{path} is not UTF-8 text; expected a text file, saved as UTF-8") from error
         raise DataError(
-            f"{path}: {why}; expected {len(columns)} on every line, separated by {delimiter!r}: {_listed(columns)}"
+            f"{path}: {wrong[0] if wrong else error}; expected {len(columns)} on every line, separated by {delimiter!r}: "
+            f"{_listed(columns)}"
         ) from error
-    texts, index = [], []
-    for name in names:
-        whole = table.column(name).unify_dictionaries().combine_chunks()
-        whole = whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
-        texts.append([text.strip() for text in whole.dictionary.to_pylist()])
-        index.append(whole.indices.to_numpy().astype(np.int64))
-    return TextTable(path, tuple(texts), tuple(index))
+    index = tuple(np.concatenate(parts) if parts else np.empty(0, np.int32) for parts in found)
+    table = TextTable(path, lines.first, length, tuple(list(own) for own in known), index)
+    for at, column in enumerate(columns):
+        if column.numeric and column.kept:
+            _check_numbers(table, at, column)
+    return table
+
+
+def _blocks(
+    file: IO[bytes], names: list[str], columns: Sequence[Column], delimiter: str, refuse: Callable[[Any], str]
+) -> Any:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    return csv.open_csv(
+        file,
+        # One thread: with several, nobody knows the number of a line.
+        read_options=csv.ReadOptions(column_names=names, use_threads=False, block_size=BLOCK),
+        parse_options=csv.ParseOptions(
+            delimiter=delimiter, quote_char=False, ignore_empty_lines=False, invalid_row_handler=refuse
+        ),
+        convert_options=csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.dictionary(pa.int32(), pa.string())),
+            include_columns=[name for name, column in zip(names, columns, strict=True) if column.kept],
+            strings_can_be_null=False,
+            null_values=[],
+        ),
+    )
+
+
+def split_lines(path: Path, share: int, limits: tuple[int, int] = (0, 0)) -> tuple[Lines, Lines]:
+    """The first lines of a file and the last of ``share`` parts of it, each up to a limit; nothing but their ends is looked at.
+
+    Args:
+        path: The file.
+        share: The last of so many parts, rounded down, is the second.
+        limits: Lines of both, the first ones; 0: all.
+
+    Raises:
+        DataError: When there are fewer than ``share`` lines.
+    """
+    counts, sizes, last = [0], [0], b"\n"
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            counts.append(counts[-1] + block.count(b"\n"))
+            sizes.append(sizes[-1] + len(block))
+            last = block[-1:]
+        whole = counts[-1] + (last != b"\n")
+        tests = whole // share
+        if not tests:
+            raise DataError(f"{path} has {whole} lines; expected {share} or more, of which the last tenth tests")
+        cut = whole - tests
+        # The block in which line number cut starts: behind the cut-th end of a line.
+        at = next(place for place, count in enumerate(counts) if count >= cut) - 1
+        file.seek(sizes[at])
+        block, end = file.read(BLOCK), -1
+        for _ in range(cut - counts[at]):
+            end = block.index(b"\n", end + 1)
+    first, second = (min(limit or size, size) for limit, size in zip(limits, (cut, tests), strict=True))
+    return Lines(0, 0, first), Lines(cut, sizes[at] + end + 1, second)
 
 
 def encode(train: TextTable, test: TextTable, columns: Sequence[Column], least: int = 1) -> EncodedTables:
@@ -150,9 +236,12 @@ def encode(train: TextTable, test: TextTable, columns: Sequence[Column], least: 
         least: A category needs so many lines of the training part; rarer ones are ``UNSEEN`` as well.
 
     Raises:
-        DataError: When a numeric column holds something else, or a column has too many categories.
+        DataError: When a column has too many categories, or no category of any column has enough lines.
     """
-    names, sizes, codes = [], [], ([], [])  # type: ignore[var-annotated]
+    used = [column.name for column in columns if column.used]
+    sizes: list[int] = []
+    # Filled column by column: stacking columns would hold the numbers twice.
+    codes = [np.empty((len(part), len(used)), dtype=np.int32) for part in (train, test)]
     for at, column in enumerate(columns):
         if not column.used:
             continue
@@ -168,10 +257,13 @@ def encode(train: TextTable, test: TextTable, columns: Sequence[Column], least: 
         number = {key: code for code, key in enumerate(kept, UNSEEN + 1)}
         for part, own, found in zip((train, test), keys, codes, strict=True):
             lookup = np.array([number.get(key, UNSEEN) for key in own], dtype=np.int32)
-            found.append(lookup[part.index[at]])
-        names.append(column.name)
+            found[:, len(sizes)] = lookup[part.index[at]]
         sizes.append(len(kept) + 1)
-    return EncodedTables(np.stack(codes[0], 1), np.stack(codes[1], 1), tuple(names), tuple(sizes))
+    if max(sizes) == 1:
+        raise DataError(
+            f"{train.path}: no category of any column is on {least} of {len(train)} training lines, so that nothing can be learned"
+        )
+    return EncodedTables(codes[0], codes[1], tuple(used), tuple(sizes))
 
 
 def table_part(codes: NDArray[np.int32], labels: Labels) -> Part:
@@ -199,31 +291,36 @@ def labels_of(table: TextTable, column: int, positive: Sequence[str], negative: 
     """
     known = dict.fromkeys(negative, 0) | dict.fromkeys(positive, 1)
     for at, text in enumerate(table.texts[column]):
-        if text not in known:
-            raise DataError(
-                f"{table.path}: line {table.line_of(column, at)} has the label {text!r}; allowed: {' or '.join(map(repr, known))}"
-            )
-    found: Labels = np.array([known[text] for text in table.texts[column]], dtype=np.int64)[table.index[column]]
+        if text not in known and (table.index[column] == at).any():
+            line = table.line_of(column, at)
+            allowed = f"allowed: {' or '.join(map(repr, known))}"
+            empty = not text and not any(cell for cell in _cells(table, line - 1 - table.first))
+            what = "is empty" if empty else f"has the label {text!r}; {allowed}"
+            raise DataError(f"{table.path}: line {line} {what}")
+    found: Labels = np.array([known.get(text, -1) for text in table.texts[column]], dtype=np.int64)[table.index[column]]
     return found
+
+
+def _cells(table: TextTable, row: int) -> list[str]:
+    return [texts[index[row]] for texts, index in zip(table.texts, table.index, strict=True) if len(index)]
+
+
+def _check_numbers(table: TextTable, at: int, column: Column) -> None:
+    for place, text in enumerate(table.texts[at]):
+        if text not in MISSING and not _NUMBER.match(text) and (table.index[at] == place).any():
+            raise DataError(
+                f"{table.path}: line {table.line_of(at, place)} has {text!r} in column {column.name!r}; expected a whole "
+                "number, or nothing where it is missing"
+            )
 
 
 def _keys(table: TextTable, at: int, column: Column) -> list[Any]:
     """What each text of a column counts as: a bucket, the text itself, or None where it is missing."""
-    found: list[Any] = []
-    for place, text in enumerate(table.texts[at]):
-        if text in MISSING:
-            found.append(None)
-        elif column.numeric:
-            try:
-                found.append(bucket(int(text)))
-            except ValueError as error:
-                raise DataError(
-                    f"{table.path}: line {table.line_of(at, place)} has {text!r} in column {column.name!r}; expected a whole "
-                    "number, or nothing where it is missing"
-                ) from error
-        else:
-            found.append(text)
-    return found
+    texts = table.texts[at]
+    if not column.numeric:
+        return [None if text in MISSING else text for text in texts]
+    # A text of a line behind the last one, in the same block, may be no number: nothing has it.
+    return [bucket(int(text)) if _NUMBER.match(text) else None for text in texts]
 
 
 def _listed(columns: Sequence[Column]) -> str:

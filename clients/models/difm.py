@@ -1,8 +1,8 @@
-"""DIFM, a factorisation machine for tables, cut behind its embeddings: the client looks fields up, the server does the rest.
+"""DIFM, a factorisation machine for tables, cut behind its embeddings or before its prediction layer.
 
-A row of F categories becomes F embeddings v_1 ... v_F of length D. The server half computes two factors for every field, one by
-self-attention among the embeddings ("vector-wise") and one by a perceptron on all their numbers ("bit-wise"), and weighs a
-factorisation machine with their sum:
+A row of F categories becomes F embeddings v_1 ... v_F of length D. DIFM computes two factors for every field, one by
+self-attention among the embeddings ("vector-wise") and one by a perceptron on all their numbers ("bit-wise"), and its
+prediction layer weighs a factorisation machine with their sum:
 
     m = P_vec Attention(v) + P_bit MLP(v),    logit = b + sum_i m_i <a_i, v_i> + sum_{i<j} <m_i v_i, m_j v_j>
 
@@ -22,6 +22,8 @@ from torch import Tensor, nn
 
 from clients.models.server_half import ServerHalf
 
+NUM_FACTORS = 2
+"""Of every field: m_vec and m_bit."""
 HIDDEN = (256, 128)
 """Widths of the bit-wise perceptron, as in the paper's public implementations."""
 
@@ -79,8 +81,12 @@ class VectorWise(nn.Module):
         return torch.relu(mixed + self.residual(tokens))
 
 
-class DIFMServer(ServerHalf):
-    """The server half: embeddings (B, F, D), in whatever order they arrive, to two logits (B, 2).
+class DIFMBranches(nn.Module):
+    """Both branches: embeddings (B, F, D) to the two factors of every field.
+
+    As part of a client half it is what precedes the prediction layer (Fig. 8 of Yao et al., ICDM 2022): a token on the wire is
+    (m_vec, m_bit, v) of one field, all that the prediction layer takes. The paper's edge may already have multiplied v by the sum
+    of the factors, which tells the direction of v; its attacker reads m_vec, so that this is on the wire.
 
     Args:
         fields: F.
@@ -98,22 +104,81 @@ class DIFMServer(ServerHalf):
         self.bit_wise = nn.Sequential(*layers)
         self.from_vector = nn.Linear(fields * dim, fields, bias=False)
         self.from_bit = nn.Linear(hidden[-1], fields, bias=False)
-        self.linear = nn.Parameter(0.05 * torch.randn(fields, dim))
-        self.bias = nn.Parameter(torch.zeros(()))
 
     def vector_factors(self, features: Tensor) -> Tensor:
         """m_vec (B, F), the paper's vector-wise factors, of embeddings (B, F, D)."""
         factors: Tensor = self.from_vector(self.vector_wise(features).flatten(1))
         return factors
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Embeddings (B, F, D) -> logits (B, 2); that of class 0 is always 0."""
-        factors = self.vector_factors(features) + self.from_bit(self.bit_wise(features.flatten(1)))
-        linear = (factors * (self.linear * features).sum(2)).sum(1)
-        refined = factors.unsqueeze(2) * features
+    def bit_factors(self, features: Tensor) -> Tensor:
+        """m_bit (B, F), those of the perceptron."""
+        factors: Tensor = self.from_bit(self.bit_wise(features.flatten(1)))
+        return factors
+
+    def forward(self, tokens: Tensor, unshuffled: Tensor) -> Tensor:
+        """What a client sends (B, F, 2 + D), of embeddings (B, F, D) that were shuffled and the same in order."""
+        factors = torch.stack([self.vector_factors(tokens), self.bit_factors(unshuffled)], 2)
+        return torch.cat([factors, unshuffled], 2)
+
+
+class DIFMPrediction(ServerHalf):
+    """The prediction layer: (m_vec, m_bit, v) of every field (B, F, 2 + D) to two logits (B, 2).
+
+    Args:
+        fields: F.
+        dim: D.
+    """
+
+    def __init__(self, fields: int, dim: int) -> None:
+        super().__init__()
+        self.linear = nn.Parameter(0.05 * torch.randn(fields, dim))
+        self.bias = nn.Parameter(torch.zeros(()))
+
+    @staticmethod
+    def vector_factors(features: Tensor) -> Tensor:
+        """m_vec (B, F), as it was sent."""
+        return features[..., 0]
+
+    def predict(self, factors: Tensor, embeddings: Tensor) -> Tensor:
+        """Factors (B, F) and embeddings (B, F, D) -> logits (B, 2); that of class 0 is always 0."""
+        linear = (factors * (self.linear * embeddings).sum(2)).sum(1)
+        refined = factors.unsqueeze(2) * embeddings
         pairs = (refined.sum(1).square() - refined.square().sum(1)).sum(1) / 2
         logit = self.bias + linear + pairs
         return torch.stack([torch.zeros_like(logit), logit], 1)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Smashed data -> logits."""
+        return self.predict(features[..., :NUM_FACTORS].sum(2), features[..., NUM_FACTORS:])
+
+    def fast_parameters(self) -> list[nn.Parameter]:
+        """All: nothing of it is pretrained."""
+        return list(self.parameters())
+
+
+class DIFMServer(ServerHalf):
+    """The server half behind embeddings: (B, F, D), in whatever order they arrive, to two logits (B, 2).
+
+    Args:
+        fields: F.
+        dim: D.
+        heads: Of the attention, which divide ``dim``.
+        hidden: Widths of the perceptron's layers.
+    """
+
+    def __init__(self, fields: int, dim: int, heads: int, hidden: Sequence[int] = HIDDEN) -> None:
+        super().__init__()
+        self.branches = DIFMBranches(fields, dim, heads, hidden)
+        self.prediction = DIFMPrediction(fields, dim)
+
+    def vector_factors(self, features: Tensor) -> Tensor:
+        """m_vec (B, F), the paper's vector-wise factors, of embeddings (B, F, D)."""
+        return self.branches.vector_factors(features)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Embeddings (B, F, D) -> logits (B, 2)."""
+        factors = self.branches.vector_factors(features) + self.branches.bit_factors(features)
+        return self.prediction.predict(factors, features)
 
     def fast_parameters(self) -> list[nn.Parameter]:
         """All: nothing of it is pretrained."""

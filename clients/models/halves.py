@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from clients.models.difm import DIFMServer, FieldEmbedding
+from clients.models.difm import NUM_FACTORS, DIFMBranches, DIFMPrediction, DIFMServer, FieldEmbedding
 from clients.models.library import ModelError
 from clients.models.pretrained import load_pretrained
 from clients.models.server_half import ServerHalf
@@ -25,6 +25,8 @@ from clients.models.t2t import PerformerAttention, SoftmaxAttention, TokensToTok
 if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer
 
+WIDEST_EMBEDDING = 4096
+"""Of a field of a table."""
 Embedding = nn.Module
 """Images (B, C, H, W) -> tokens (B, N, D), row by row."""
 
@@ -58,7 +60,7 @@ class EdgeHalf(nn.Module):
     Attributes:
         grid: Rows and columns of tokens.
         patch_size: Side in pixels of what one token stands for.
-        dim: Length of a token before smashed-data defences.
+        dim: Length of an embedded token.
     """
 
     def __init__(
@@ -70,9 +72,11 @@ class EdgeHalf(nn.Module):
         grid: tuple[int, int],
         patch_size: int,
         dim: int,
+        branches: DIFMBranches | None = None,
     ) -> None:
         super().__init__()
         self.grid, self.patch_size, self.dim = grid, patch_size, dim
+        self.branches = branches
         self.embedding = embedding
         self.blocks = nn.Sequential(*blocks)
         # Without blocks the class token would be a weight that nothing uses.
@@ -83,18 +87,46 @@ class EdgeHalf(nn.Module):
         """Tokens of one image."""
         return self.grid[0] * self.grid[1]
 
+    @property
+    def cardinalities(self) -> tuple[int, ...]:
+        """Categories of each column, where it looks up rows of a table; else empty."""
+        sizes: tuple[int, ...] = getattr(self.embedding, "cardinalities", ())
+        return sizes
+
+    @property
+    def token_length(self) -> int:
+        """Numbers of a token that leaves ``encode``, before smashed-data defences."""
+        return self.dim + (NUM_FACTORS if self.branches is not None else 0)
+
+    @property
+    def keeps_slots(self) -> bool:
+        """Whether tokens leave in the order of the columns whatever is shuffled: what DIFM's branches make of a field."""
+        return self.branches is not None
+
     def embed(self, images: Tensor) -> Tensor:
         """Normalised images (B, C, H, W) -> tokens (B, N, D), row by row."""
         tokens: Tensor = self.embedding(images)
         return tokens
 
-    def encode(self, tokens: Tensor) -> Tensor:
-        """Tokens (B, N, D) through the blocks, a class token in front that is dropped behind: (B, N, D)."""
+    def encode(self, tokens: Tensor, unshuffled: Tensor | None = None) -> Tensor:
+        """Tokens (B, N, D) through the blocks, a class token in front that is dropped behind: (B, N, D).
+
+        Args:
+            tokens: As the stages on tokens left them.
+            unshuffled: As they were embedded; None: the same. DIFM's branches take both; its result is (B, N, ``token_length``).
+        """
+        if self.branches is not None:
+            made: Tensor = self.branches(tokens, tokens if unshuffled is None else unshuffled)
+            return made
         if self.class_token is None:
             return tokens
         whole = torch.cat([self.class_token.expand(len(tokens), -1, -1), tokens], 1)
         encoded: Tensor = self.blocks(whole)
         return encoded[:, 1:]
+
+    def embeddings_in(self, features: Tensor) -> Tensor:
+        """The embeddings (..., N, D) among smashed data (..., N, ``token_length``) of a table."""
+        return features[..., self.token_length - self.dim :]
 
     def forward(self, images: Tensor) -> Tensor:
         """Smashed data of normalised images, without defences."""
@@ -202,6 +234,7 @@ def split_model_names() -> dict[str, str]:
         "t2t": "T2T-ViT_t without position embedding (Yuan et al. 2021): overlapping tokens that have seen the whole image",
         "t2t-performer": "the same with linear attention inside the tokens module, the backbone of PatchShuffling",
         "difm": "tables: factorisation machine with attention (Lu et al. 2020), width 4; no patch-size, depth or edge-blocks",
+        "difm-factors": "the same, cut before its prediction layer (Yao et al. 2022): a shuffle is of one branch's input alone",
     }
 
 
@@ -317,17 +350,25 @@ _BUILDERS: dict[str, Callable[[int, tuple[int, int, int], SplitShape], VisionTra
     "t2t": functools.partial(t2t, SoftmaxAttention),
     "t2t-performer": functools.partial(t2t, PerformerAttention),
 }
-_DEFAULT_WIDTHS = {"vit": 64, "t2t": 64, "t2t-performer": 64, "difm": 4}
+_DEFAULT_WIDTHS = {"vit": 64, "t2t": 64, "t2t-performer": 64, "difm": 4, "difm-factors": 4}
 
 
-def _difm(num_classes: int, cardinalities: Sequence[int], shape: SplitShape) -> tuple[EdgeHalf, ServerHalf]:
+def _difm(
+    factors_at_edge: bool, num_classes: int, cardinalities: Sequence[int], shape: SplitShape
+) -> tuple[EdgeHalf, ServerHalf]:
     if num_classes != 2:
-        raise ModelError(f"model is 'difm', which tells two classes apart; the data have {num_classes}")
+        raise ModelError(f"model is difm, which tells two classes apart; the data have {num_classes}")
+    if not 1 <= shape.width <= WIDEST_EMBEDDING:
+        raise ModelError(f"width is {shape.width}; allowed with a table: 1 to {WIDEST_EMBEDDING}")
     _check_heads(shape)
     fields, dim = len(cardinalities), shape.width
-    embedding = FieldEmbedding(cardinalities, dim)
-    edge = EdgeHalf(embedding, [], torch.zeros(1, 1, dim), grid=(fields, 1), patch_size=1, dim=dim)
-    return edge, DIFMServer(fields, dim, shape.heads)
+    embedding, token = FieldEmbedding(cardinalities, dim), torch.zeros(1, 1, dim)
+    branches = DIFMBranches(fields, dim, shape.heads) if factors_at_edge else None
+    edge = EdgeHalf(embedding, [], token, grid=(fields, 1), patch_size=1, dim=dim, branches=branches)
+    return edge, DIFMPrediction(fields, dim) if factors_at_edge else DIFMServer(fields, dim, shape.heads)
 
 
-_OF_TABLES: dict[str, Callable[[int, Sequence[int], SplitShape], tuple[EdgeHalf, ServerHalf]]] = {"difm": _difm}
+_OF_TABLES: dict[str, Callable[[int, Sequence[int], SplitShape], tuple[EdgeHalf, ServerHalf]]] = {
+    "difm": functools.partial(_difm, False),
+    "difm-factors": functools.partial(_difm, True),
+}

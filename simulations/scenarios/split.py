@@ -164,7 +164,7 @@ class Split(Scenario[SplitExperiment]):
             edge, _ = replace(experiment.plan(pipeline), card=card).build_halves()
         except (ModelError, DefenseError) as error:
             raise ConfigError(f"{pipeline or 'no defence'}: {error}".removeprefix(": ")) from error
-        tokens = edge.num_tokens * edge.dim * pipeline.widening
+        tokens = edge.num_tokens * edge.token_length * pipeline.widening
         size = 4 * experiment.batches_per_message * experiment.batch_size * tokens
         if size > LARGEST_MESSAGE:
             raise ConfigError(

@@ -31,9 +31,11 @@ def record_costs(plan: SplitPlan, rows: Rows) -> None:
     }
     for metric, value in found.items():
         rows.row(task, metric=metric, value=float(value), n=images)
-    num_tokens = plan.build_halves()[0].num_tokens
+    edge, _ = plan.build_halves()
+    if edge.keeps_slots:  # tokens leave in order: no order is hidden
+        return
     for defense in plan.defenses().smashed_defenses:
-        for metric, value in defense.hidden_orders(plan.batch_size, num_tokens).items():
+        for metric, value in defense.hidden_orders(plan.batch_size, edge.num_tokens).items():
             rows.row(task, metric=metric, value=value)
 
 

@@ -7,10 +7,11 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from clients.data import census
+from clients.data import census, tables
 from clients.data.census import COLUMNS, TEST, TRAIN
 from clients.data.criteo import LEAST, criteo
 from clients.data.datasets import is_table, load_dataset
@@ -128,3 +129,65 @@ def test_criteo_needs_a_line_to_test_and_a_known_choice(tmp_path: Path) -> None:
         load_dataset("criteo", data_dir=str(tmp_path))
     with pytest.raises(DataError, match="criteo:some; allowed: criteo:categorical or criteo:all"):
         load_dataset("criteo:some", data_dir=str(tmp_path))
+
+
+def test_a_limited_read_of_criteo_stops_at_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In blocks of a few lines it gives the lines that the whole file has there; what lies between is never parsed."""
+    lines = [criteo_line(str(at % 2), category=f"{at % 3:08x}") for at in range(200)]
+    path = write_criteo(tmp_path / "train.txt", lines)
+    whole = criteo(path)
+    monkeypatch.setattr(tables, "BLOCK", 1000)
+    in_blocks = criteo(path)
+    for ours, other in ((in_blocks.train, whole.train), (in_blocks.test, whole.test)):
+        assert torch.equal(
+            ours.images(np.arange(len(ours.labels)), 0, 1), other.images(np.arange(len(other.labels)), 0, 1)
+        )
+        assert ours.labels.tolist() == other.labels.tolist()
+    lines[100], lines[199] = "no line of the table", "nor this"
+    write_criteo(path, lines)
+    limited = load_dataset("criteo", data_dir=str(tmp_path), train_limit=40, test_limit=5)
+    assert torch.equal(limited.train.images[:], whole.train.images(np.arange(40), 0, 1))
+    assert torch.equal(limited.test.images[:], whole.test.images(np.arange(5), 0, 1))
+    assert limited.test.labels.tolist() == [0, 1, 0, 1, 0]
+    with pytest.raises(DataError, match="line 101 has 1 columns"):
+        criteo(path)
+    write_criteo(path, [*lines[:182], criteo_line("5"), *lines[183:]])
+    with pytest.raises(DataError, match="line 183 has the label '5'"):
+        criteo(path, limits=(40, 5))
+
+
+@pytest.mark.parametrize("number", ["abc", "1_000", "1.5"])
+@pytest.mark.parametrize("line", [3, 20])
+def test_a_number_is_checked_in_both_parts(tmp_path: Path, number: str, line: int) -> None:
+    lines = [criteo_line() for _ in range(20)]
+    lines[line - 1] = criteo_line(first=number)
+    path = write_criteo(tmp_path / "train.txt", lines)
+    with pytest.raises(DataError, match=f"line {line} has '{number}' in column 'I1'; expected a whole number"):
+        criteo(path, "all")
+    assert len(criteo(path).train.labels) == 18, "its columns are not read"
+
+
+def test_a_number_of_any_length_has_a_bucket(tmp_path: Path) -> None:
+    lines = [criteo_line(first="9" * 25)] * 20
+    assert criteo(write_criteo(tmp_path / "train.txt", lines), "all").cardinalities[0] == 2
+    assert bucket(10**25 - 1) == 3 + int((25 * math.log(10)) ** 2)
+
+
+def test_a_file_of_rare_categories_alone_teaches_nothing(tmp_path: Path) -> None:
+    lines = [criteo_line(category=f"{at:08x}").replace("0b153874", f"{at:08x}") for at in range(20)]
+    with pytest.raises(DataError, match="no category of any column is on 10 of 18 training lines"):
+        criteo(write_criteo(tmp_path / "train.txt", lines))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda raw: raw.replace(b"x,", b"\xe9,", 1), r"train\.csv is not UTF-8 text"),
+        (lambda raw: raw + b"\n", r"line 201 is empty"),
+    ],
+)  # fmt: skip
+def test_damage_is_told_as_what_it_is(tmp_path: Path, damage: Callable[[bytes], bytes], message: str) -> None:
+    path = write_census(tmp_path / "c") / TRAIN
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DataError, match=message):
+        load_dataset("census", data_dir=str(path.parent))

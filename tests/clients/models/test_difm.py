@@ -28,7 +28,8 @@ def slow_logit(server: DIFMServer, tokens: Array, heads: int) -> float:
     """One row (F, D), one number at a time."""
     fields, dim = tokens.shape
     q, k, v, r = (
-        tokens @ weight(server, f"vector_wise.{name}.weight").T for name in ("query", "key", "value", "residual")
+        tokens @ weight(server.branches, f"vector_wise.{name}.weight").T
+        for name in ("query", "key", "value", "residual")
     )
     size, mixed = dim // heads, np.zeros((fields, dim))
     for head in range(heads):
@@ -36,16 +37,18 @@ def slow_logit(server: DIFMServer, tokens: Array, heads: int) -> float:
         for i in range(fields):
             scores = np.exp([q[i, part] @ k[j, part] / np.sqrt(size) for j in range(fields)])
             mixed[i, part] = sum(scores[j] / scores.sum() * v[j, part] for j in range(fields))
-    vector = weight(server, "from_vector.weight") @ np.maximum(mixed + r, 0).flatten()
+    vector = weight(server, "branches.from_vector.weight") @ np.maximum(mixed + r, 0).flatten()
     hidden = tokens.flatten()
     for layer in (0, 2):
         hidden = np.maximum(
-            weight(server, f"bit_wise.{layer}.weight") @ hidden + weight(server, f"bit_wise.{layer}.bias"), 0
+            weight(server, f"branches.bit_wise.{layer}.weight") @ hidden
+            + weight(server, f"branches.bit_wise.{layer}.bias"),
+            0,
         )
-    factors = vector + weight(server, "from_bit.weight") @ hidden
-    logit = float(weight(server, "bias"))
+    factors = vector + weight(server, "branches.from_bit.weight") @ hidden
+    logit = float(weight(server, "prediction.bias"))
     for i in range(fields):
-        logit += factors[i] * (weight(server, "linear")[i] @ tokens[i])
+        logit += factors[i] * (weight(server, "prediction.linear")[i] @ tokens[i])
         for j in range(i):
             logit += (factors[i] * tokens[i]) @ (factors[j] * tokens[j])
     return logit
@@ -66,7 +69,9 @@ def test_logits_are_those_of_the_equations(dim: int, heads: int) -> None:
 def test_attention_does_not_notice_an_order_and_the_factors_do() -> None:
     torch.manual_seed(1)
     server, tokens, order = DIFMServer(4, 4, 4), torch.randn(3, 4, 4), torch.tensor([2, 0, 3, 1])
-    torch.testing.assert_close(server.vector_wise(tokens)[:, order], server.vector_wise(tokens[:, order]))
+    torch.testing.assert_close(
+        server.branches.vector_wise(tokens)[:, order], server.branches.vector_wise(tokens[:, order])
+    )
     assert (server(tokens) - server(tokens[:, order])).abs().max() > 1e-4
 
 
@@ -101,10 +106,37 @@ def test_it_is_cut_behind_the_embeddings_and_drawn_from_the_seed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "sizes", "allowed"), [("vit", SIZES, "rows of a table: difm"), ("difm", (), "images: vit")]
+    ("name", "sizes", "allowed"), [("vit", SIZES, "rows of a table: difm, difm-factors"), ("difm", (), "images: vit")]
 )
 def test_models_of_images_and_of_tables_are_not_mixed_up(name: str, sizes: tuple[int, ...], allowed: str) -> None:
     with pytest.raises(ModelError, match=f"model is '{name}'; allowed for {allowed}"):
         build_split_model(
             name, num_classes=2, input_shape=(1, 4, 1), shape=SplitShape(1, 4, 2, 4, 1), seed=0, cardinalities=sizes
         )
+
+
+def test_cut_before_the_prediction_layer_it_is_the_same_function() -> None:
+    """The halves put together, against the uncut model with the same weights; the vector-wise branch alone sees a shuffle."""
+    shape = SplitShape(4, 4, 4, 4, 1)
+    edge, server = build_split_model(
+        "difm-factors", num_classes=2, input_shape=(1, 4, 1), shape=shape, seed=5, cardinalities=SIZES
+    )
+    whole = DIFMServer(4, 4, 4)
+    whole.branches.load_state_dict(edge.branches.state_dict())  # type: ignore[union-attr]
+    whole.prediction.load_state_dict(server.state_dict())
+    rows = torch.tensor([[0, 0, 0, 0], [4, 6, 2, 8]])[:, None, :, None]
+    tokens, order = edge.embed(rows), torch.tensor([2, 0, 3, 1])
+    sent = edge(rows)
+    assert sent.shape == (2, 4, edge.token_length) == (2, 4, 6)
+    assert torch.equal(edge.embeddings_in(sent), tokens)
+    torch.testing.assert_close(server(sent), whole(tokens))
+    shuffled = edge.encode(tokens[:, order], tokens)
+    torch.testing.assert_close(shuffled[..., 0], whole.vector_factors(tokens[:, order]))
+    assert torch.equal(shuffled[..., 1:], sent[..., 1:])
+
+
+def test_a_width_that_no_table_needs_is_refused_at_once() -> None:
+    with pytest.raises(ModelError, match="width is 1000000000; allowed with a table: 1 to 4096"):
+        build_split_model(
+            "difm", num_classes=2, input_shape=(1, 4, 1), shape=SplitShape(1, 10**9, 1, 4, 0), seed=0, cardinalities=SIZES
+        )  # fmt: skip

@@ -238,7 +238,11 @@ def test_a_single_token_one_class_and_unknown_names_are_refused() -> None:
 
 
 def test_every_listed_model_can_be_built_at_its_default_width() -> None:
-    assert list(split_model_names()) == [*NAMES, "difm"]  # tables have tests of their own (test_difm.py)
+    assert list(split_model_names()) == [
+        *NAMES,
+        "difm",
+        "difm-factors",
+    ]  # tables have tests of their own (test_difm.py)
     for name in NAMES:
         assert build(name, replace(SMALL, width=default_width(name)))[0].dim == 64
 

@@ -27,7 +27,7 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"edge-blocks": 2}, ("edge-blocks is 2", "allowed: 0 to 1, below depth")),
     ({"depth": 0}, ("depth is 0", "allowed: at least 1")),
     ({"model": "vitt"}, ("unknown split model 'vitt'", "did you mean 'vit'?", "t2t-performer")),
-    ({"model": "lenet"}, ("unknown split model 'lenet'", "known: difm, t2t, t2t-performer, vit")),
+    ({"model": "lenet"}, ("unknown split model 'lenet'", "known: difm, difm-factors, t2t, t2t-performer, vit")),
     ({"batches-per-message": 0}, ("batches-per-message is 0", "allowed: at least 1")),
     ({"batches-per-message": 100_000}, ("batches-per-message is 100000", "1.5 GiB", "1 GiB is allowed")),
     ({"optimizer": "adam"}, ("optimizer is 'adam'", "'sgd' or 'adamw'")),
