@@ -93,7 +93,7 @@ class AttributeInference(QueryAttack[Attributes]):
         require(rate, self, "learning_rate", "a finite number above 0")
 
     @property
-    def learns_from_defenses(self) -> bool:
+    def knows_defenses(self) -> bool:
         """Only where it is retrained: the static adversary is one and the same for all pipelines."""
         return self.training == RETRAINED
 

@@ -16,7 +16,7 @@ from attacks.smashed.feature_inversion import without_noise
 from defenses.base import DefenseError
 from defenses.checks import is_number, is_whole, require
 
-PLUG_INS = ("ignored", "included")
+IGNORED, INCLUDED = PLUG_INS = ("ignored", "included")
 START_STD = 0.1
 """In units of normalised pixels. From a constant image, as He et al. start, group normalisation divides by almost nothing: the
 first gradient is hundreds of times too long, AMSGrad never forgets it, and the search stands still."""
@@ -56,7 +56,7 @@ class BackwardReconstruction(QueryAttack[Reconstruction]):
     )
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 12}
 
-    plug_in: str = "included"
+    plug_in: str = INCLUDED
     iterations: int = 5000
     learning_rate: float = 0.01
     total_variation: float = 10.0
@@ -70,6 +70,11 @@ class BackwardReconstruction(QueryAttack[Reconstruction]):
         for name in ("total_variation", "energy"):
             weight = getattr(self, name)
             require(is_number(weight) and 0 <= weight < float("inf"), self, name, "a number of at least 0")
+
+    @property
+    def knows_defenses(self) -> bool:
+        """Only where the plug-in is included: around it, only the client half is inverted."""
+        return self.plug_in == INCLUDED
 
     def card(self) -> dict[str, int | str]:
         """Steps of the search."""
@@ -110,7 +115,7 @@ class BackwardReconstruction(QueryAttack[Reconstruction]):
 
     def _features(self, observation: Query) -> Callable[[Tensor], Tensor]:
         """f: normalised images -> features as the server half is given them."""
-        if self.plug_in == "ignored":
+        if not self.knows_defenses:
             return observation.client_model
         pipeline = without_noise(observation.pipeline)
 

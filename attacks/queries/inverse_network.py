@@ -133,7 +133,7 @@ class InverseNetwork(QueryAttack[Reconstruction]):
         require(rate, self, "learning_rate", "a finite number above 0")
 
     @property
-    def learns_from_defenses(self) -> bool:
+    def knows_defenses(self) -> bool:
         """Only where it is retrained."""
         return self.training == RETRAINED
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from defenses.ats import ATS
+from simulations.report.analysis.adaptive import is_adaptive
 from simulations.report.analysis.control import validate
 from simulations.report.analysis.rows import read_rows
 from simulations.report.analysis.study import Cell, Study, split
-from simulations.report.analysis.summary import Line, is_adaptive, summarise
+from simulations.report.analysis.summary import Line, summarise
 from simulations.report.text import decibel
 from simulations.rows import NULL_PREFIX
 from simulations.search.folder import AUDIT, SHARED, SearchFolder

@@ -67,6 +67,11 @@ class Score:
     status: str = "ok"
     messages: tuple[str, ...] = ()
 
+    @property
+    def all_failed(self) -> bool:
+        """Whether no trial gave anything."""
+        return 0 < self.n <= self.failures
+
 
 def merge(rows: Sequence[Row]) -> Score:
     """The score of rows of one metric; rows of the same seed (clients) are averaged first."""

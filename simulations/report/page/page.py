@@ -14,11 +14,13 @@ import jinja2
 from markupsafe import Markup
 
 from simulations.report import text
+from simulations.report.analysis.adaptive import is_adaptive
 from simulations.report.analysis.control import FAR_MORE, LEAST_IMAGES, validate
 from simulations.report.analysis.failures import failures
 from simulations.report.analysis.rows import read_rows
+from simulations.report.analysis.sentences import picked, sentence
 from simulations.report.analysis.study import Study, mean_each, split
-from simulations.report.analysis.summary import Line, is_adaptive, picked, sentence, summarise
+from simulations.report.analysis.summary import Line, summarise
 from simulations.report.drawing import plots
 from simulations.report.drawing.charts import marker, svg
 from simulations.report.drawing.looks import Look, looks
@@ -93,8 +95,13 @@ def progress(state: Any) -> str:
 
 
 def _own(study: Study, pictures: Sequence[Picture], alone: bool) -> list[Picture]:
-    """Pictures of one study: all when there is only one, else those that name its experiment."""
-    return [one for one in pictures if alone or (one.target[0] and one.target[0] == study.name[0])]
+    """Pictures of one study: all when there is only one, else those that name its experiment, or are of its cut's phase."""
+    if alone:
+        return list(pictures)
+    if study.cut:
+        mine = [one for one in pictures if one.target[0] in ("", study.name[0])]
+        return [one for one in mine if one.round in study.final_rounds]
+    return [one for one in pictures if one.target[0] and one.target[0] == study.name[0]]
 
 
 @cache
