@@ -80,7 +80,7 @@ class Line:
         return self.labels.scores[LABELS.decides] if self.labels else None
 
 
-def strongest(cells: Sequence[Cell], metric: tuple[str, str] = IMAGES.decides) -> Cell | None:
+def strongest(cells: Sequence[Cell], metric: tuple[str, str] = IMAGES.decides, *, bounds: bool = False) -> Cell | None:
     """The attack of the headline: the highest mean PSNR against the original (or another score that decides).
 
     An attack whose interval lies above its null baselines, or that picks true images out of others far more often than chance,
@@ -88,9 +88,9 @@ def strongest(cells: Sequence[Cell], metric: tuple[str, str] = IMAGES.decides) -
     leak counts whether validated or not: the control guards against attacks
     that are too weak. Of the others, attacks that ran come before attacks that failed on everything, then validated
     ones come first. Labels are ranked by what lies over chance, which depends on the number of images. An upper
-    bound knows what no server knows, and never counts.
+    bound knows what no server knows, and counts only with ``bounds``.
     """
-    scored = [cell for cell in cells if cell.mean(*metric) is not None and not cell.is_upper_bound]
+    scored = [cell for cell in cells if cell.mean(*metric) is not None and (bounds or not cell.is_upper_bound)]
     return max(scored, key=lambda cell: _strength(cell, metric)) if scored else None
 
 
