@@ -13,7 +13,7 @@ from attacks.base import AttackError, Knowledge, Reconstruction
 from attacks.image_measures import psnr
 from attacks.refinement.base import Refinement
 from attacks.uploads.base import AsUploaded, UploadedImages
-from clients.audit import MAX_PSNR
+from clients.image_scores import MAX_PSNR
 from defenses.base import Batch
 from defenses.pipeline import Pipeline
 

@@ -13,26 +13,27 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from attacks.base import Attributes, Cells, Labels, Reconstruction, Representatives
-from attacks.image_measures import ms_ssim, mse, psnr, ssim
+from attacks.base import Attributes, Cells, Reconstruction, Representatives
 from attacks.membership.loss_threshold import Membership
 from attacks.normalisation import normalise
-from attacks.scoring.metrics import label_hits, optimal_assignment, score, score_pairs
+from attacks.scoring.metrics import score
 from attacks.scoring.oracle import Oracle
 from attacks.scoring.representatives import score_representatives
 from clients.blind_guesses import BlindGuesses
 from clients.guesses import Guess
+from clients.image_scores import (
+    both_references,
+    pairs_of,
+    paper_scale,
+    paper_scores,
+    recognition,
+    score_both,
+    scores_at_many_scales,
+    uniform_label_accuracy,
+)
 from clients.line_up import CANDIDATES, other_images, retrieval, retrieval_from_round
 from clients.local_data import CHUNK, Client, Probed, Truths, chunks
 from clients.table_audit import cell_baselines, cell_scores
-from clients.task import Task
-from defenses.base import Batch
-
-MAX_PSNR = 100.0
-"""dB; an exact recovery would be infinite, and an average must not drop it. float32 images end near 140 dB."""
-
-MS_SSIM_SUCCESS = 0.35
-"""What a reconstruction must exceed to count as a success in the delta protection paper (ADP, section 5.5)."""
 
 COUNTS, MOST_COUNTED = "counts", 1000
 """What stands before the names of totals among the scores; images of a client, evenly spaced, that are counted at most."""
@@ -125,13 +126,6 @@ def audit_attributes(client: Client, observation: str, guesses: Sequence[Attribu
     return Audited({"attribute-accuracy": [hit for hits in found for hit in hits]})
 
 
-def recognition(guess: Reconstruction, recognised: Tensor, truth: Batch, *, paired: bool = False) -> list[float]:
-    """1 for every guessed image in which the oracle sees the class of the true image that it is paired with, else 0."""
-    rows, columns = _pairs(guess.images, truth.images, paired=paired)
-    classes = truth.targets.argmax(1)[columns]
-    return (recognised[rows] == classes).float().tolist()
-
-
 def membership_scores(client: Client, test: Membership) -> dict[str, list[float]]:
     """A test's scores of this client's training examples and of its test examples, shown to the model as in use.
 
@@ -169,7 +163,7 @@ def audit_baselines(client: Client, observation: str, *, pictures: bool, totals:
     for target, truth in enumerate(known.views):
         others = _others(client, known, target)
         for name, guesses in blind.of(truth).items():
-            found = _both_references(guesses, truth, paired=known.paired)
+            found = both_references(guesses, truth, paired=known.paired)
             found |= _retrieval(guesses[0], truth, others, known)
             if known.at_many_scales:
                 found |= scores_at_many_scales(guesses[0].images, truth.original.images)
@@ -196,123 +190,13 @@ def defense_totals(client: Client) -> dict[str, float]:
     return {**totals, "counted-images": len(chosen)} if totals else {}
 
 
-def score_both(guess: Reconstruction | Labels, truth: Probed, *, paired: bool = False) -> dict[str, list[float]]:
-    """Every metric of a guess, image metrics against both references.
-
-    Args:
-        guess: The guess.
-        truth: What it is compared with.
-        paired: Guess i is of image i, as in smashed data, where an image keeps its row: image i is scored against image i and
-            label i against label i, one value each. Else images are paired by the optimal assignment and labels count as a
-            multiset, one value for a batch. Attacks on smashed data guess no labels beside their images.
-    """
-    classes = truth.original.targets.argmax(1)
-    if isinstance(guess, Labels):
-        return {"label-accuracy": label_hits(guess, classes) if paired else [score(guess, classes)["label-accuracy"]]}
-    if paired:
-        return _image_scores(guess, truth, paired=True)
-    return _image_scores(guess, truth) | score_both(Labels(guess.labels.sort().values), truth)
-
-
-@dataclass(frozen=True)
-class PaperScale:
-    """The scale of images in which the shuffling paper's code computes MSE, PSNR and SSIM, each with a peak of 1.
-
-    Attributes:
-        mean: Per channel.
-        std: Per channel.
-    """
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    def __str__(self) -> str:
-        if {*self.mean, *self.std} == {0.5}:
-            return "images in [-1, 1], peak 1"
-        mean, std = (", ".join(f"{value:.4f}" for value in values) for values in (self.mean, self.std))
-        return f"z-scores (mean {mean}; std {std}), peak 1"
-
-
-PAPER_STD = {"cifar10": (0.2023, 0.1994, 0.2010)}
-"""Data set -> what the paper's code divides by where that is not the data set's own deviation."""
-
-
-def paper_scale(task: Task) -> PaperScale:
-    """Images as they enter the network, which the paper's code compares: (x - mean) / std of the data set.
-
-    That is [-1, 1] for the faces (CelebA, LFW: 0.5 and 0.5), and z-scores for CIFAR-10 and for what the paper does not have.
-    """
-    card = task.plan.data_card()
-    return PaperScale(card.mean, PAPER_STD.get(task.plan.dataset.partition(":")[0], card.std))
-
-
-def paper_scores(guess: Tensor, truth: Tensor, scale: PaperScale) -> dict[str, list[float]]:
-    """Scores in the convention of the shuffling paper (Yao et al., ICDM 2022, reference code), to compare with its tables only.
-
-    With images in [-1, 1] "mse-paper" is 4 times the usual one and "psnr-paper" 6.02 dB below; "ssim-paper" is that of a data
-    range of 1 on images whose range is larger.
-    """
-    g, t = (normalise(images.cpu(), scale) for images in (guess, truth))
-    found = {metric.__name__: metric(g, t).tolist() for metric in (mse, psnr, ssim)}
-    return {f"{name}-paper": [min(value, MAX_PSNR) for value in values] for name, values in found.items()}
-
-
-def scores_at_many_scales(guess: Tensor, truth: Tensor) -> dict[str, list[float]]:
-    """MS-SSIM "ms-ssim-original" of images (B, C, H, W) in [0, 1], and "ms-ssim-success", 1 above ``MS_SSIM_SUCCESS``, by row.
-
-    The paper's images of 224 pixels have five scales; see ``ms_ssim`` for how many fewer a small image has.
-    """
-    found = ms_ssim(guess.cpu(), truth[: len(guess)].cpu().to(guess.dtype))
-    return {"ms-ssim-original": found.tolist(), "ms-ssim-success": (found > MS_SSIM_SUCCESS).float().tolist()}
-
-
-def uniform_label_accuracy(batch: Batch, *, paired: bool = False) -> list[float]:
-    """Expected accuracy of guessing classes evenly without looking.
-
-    As a multiset one value: round-robin, mean over all starting classes. Paired, one for each image: 1 / K.
-    """
-    count, num_classes = batch.targets.shape
-    if paired:
-        return [1 / num_classes] * count
-    classes = batch.targets.argmax(1)
-    hits = [
-        score(Labels((torch.arange(count) + at) % num_classes), classes)["label-accuracy"] for at in range(num_classes)
-    ]
-    return [float(sum(hits)) / num_classes]
-
-
-def _pairs(guess: Tensor, truth: Tensor, *, paired: bool) -> tuple[Tensor, Tensor]:
-    if not paired:
-        return optimal_assignment(guess, truth)
-    if len(guess) > len(truth):
-        raise ValueError(f"{len(guess)} guessed images for {len(truth)} attacked ones")
-    return torch.arange(len(guess)), torch.arange(len(guess))
-
-
-def _image_scores(guess: Reconstruction, truth: Probed, *, paired: bool = False) -> dict[str, list[float]]:
-    return _both_references((guess, guess), truth, paired=paired)
-
-
-def _both_references(
-    guesses: tuple[Reconstruction, Reconstruction], truth: Probed, *, paired: bool
-) -> dict[str, list[float]]:
-    """Scores of a guess of the original and of one of the transformed images."""
-    found = {}
-    references = (("original", truth.original), ("transformed", truth.seen))
-    for guess, (reference, batch) in zip(guesses, references, strict=True):
-        pairs = _pairs(guess.images, batch.images, paired=paired)
-        for metric, values in score_pairs(guess.images, batch.images, pairs).items():
-            found[f"{metric}-{reference}"] = [min(value, MAX_PSNR) if metric == "psnr" else value for value in values]
-    return found
-
-
 def _others(client: Client, known: Truths, target: int) -> Tensor:
     return other_images(client.data, known.views[target], target, CANDIDATES - 1 if known.whole_round else None)
 
 
 def _retrieval(guess: Reconstruction, truth: Probed, others: Tensor, known: Truths) -> dict[str, list[float]]:
     images = truth.original.images
-    pairs = _pairs(guess.images, images, paired=known.paired)
+    pairs = pairs_of(guess.images, images, paired=known.paired)
     if known.whole_round:
         return retrieval_from_round(guess, pairs, images, others)
     return retrieval(guess, pairs, images, others, paired=known.paired)

@@ -55,9 +55,9 @@ class Truths:
         views: One entry for each observation.
         paired: What crosses the wire says which row is of which image, so that guess i is compared with image i.
         whole_round: Each observation is of all that was trained on, so that a guess may be of any of many images.
-        in_paper_scale: Guesses are also scored in the convention of the shuffling paper (``clients.audit.paper_scores``).
+        in_paper_scale: Guesses are also scored in the convention of the shuffling paper (``clients.image_scores.paper_scores``).
         embed: Of rows of a table: rows (n, 1, F, 1) -> embeddings (n, F, D) as the client half makes them; None where it changes.
-        at_many_scales: Images are also scored by MS-SSIM (``clients.audit.scores_at_many_scales``).
+        at_many_scales: Images are also scored by MS-SSIM (``clients.image_scores.scores_at_many_scales``).
     """
 
     views: list[Probed]

@@ -11,6 +11,8 @@ from torch import Tensor
 from attacks.base import Cells
 from clients.local_data import LocalData, Probed, Truths
 
+CELLS = "cells-right"
+"""Of each row the share of its columns whose category is right."""
 COLUMN = "column "
 """What stands before a column's name in the metric that says how often its category was found."""
 FREQUENT = "baseline:frequent"
@@ -40,7 +42,7 @@ def cell_scores(data: LocalData, guess: Cells, truth: Probed, embed: Embed | Non
     if guess.categories.shape != categories.shape:
         raise ValueError(f"guessed cells are {tuple(guess.categories.shape)}, attacked ones {tuple(categories.shape)}")
     right = (guess.categories == categories).float()
-    found = {"cells-right": right.mean(1).tolist()}
+    found = {CELLS: right.mean(1).tolist()}
     found |= {f"{COLUMN}{name}": right[:, at].tolist() for at, name in enumerate(data.card.columns)}
     if embed is not None:
         found["mse-embedding"] = (guess.embeddings.cpu() - embed(rows)).square().mean((1, 2)).tolist()

@@ -10,7 +10,6 @@ from typing import Any
 
 from attacks.base import Attack
 from attacks.registry import ATTACKS
-from attacks.spec import stages_of
 from clients.auxiliary import OWN_AUXILIARY
 from clients.data.datasets import dataset_names, is_table
 from clients.data.partitions import parse_partition
@@ -22,9 +21,20 @@ from defenses.registry import RegistryError
 from defenses.spec import SpecError, parse_pipelines
 from simulations.errors import ConfigError, require_known
 from simulations.scenarios.base import DEFAULT, scenario, scenarios
-from simulations.settings import IMAGE_SIDE, SHARE, above, at_least, between, check_values, key_of, one_of, setting
-from simulations.table_rules import why_no_table
-from strategies.audit.adaptive import adaptive_attacks, reads
+from simulations.settings import (
+    IMAGE_SIDE,
+    SHARE,
+    above,
+    at_least,
+    attacked_rounds,
+    between,
+    check_values,
+    key_of,
+    one_of,
+    setting,
+)
+from simulations.table_rules import why_no_table, why_not_read
+from strategies.audit.adaptive import adaptive_attacks
 from strategies.audit.kinds import Kind
 
 Value = bool | int | float | str
@@ -178,9 +188,10 @@ class Experiment:
             except (SpecError, DefenseError, ValueError) as error:
                 raise ConfigError(f"{key}: {error}") from error
         self.attacked_rounds()
-        if self.on_tables and (why := why_no_table(self.to_mapping(), self.pipelines())):
+        chosen = {kind: self.chosen_attacks(kind) for kind in self.kinds}
+        no_table = why_no_table(self.to_mapping(), self.pipelines()) if self.on_tables else ""
+        if why := no_table or why_not_read(chosen, self.dataset):
             raise ConfigError(why)
-        self._check_attacks()
         scenario(self.scenario).check(self)
         for pipeline in self.pipelines():
             if missing := [name for name in pipeline.adaptive_attacks if name not in ATTACKS]:
@@ -199,20 +210,6 @@ class Experiment:
     def on_tables(self) -> bool:
         """Whether the data set's examples are rows of a table, not images."""
         return is_table(self.dataset)
-
-    def _check_attacks(self) -> None:
-        """Refuses attacks on images where examples are rows of a table, and the other way round."""
-        for kind in self.kinds:
-            for attack in self.chosen_attacks(kind):
-                if not reads(stages_of(attack)[0], self.on_tables):
-                    what = "a table" if self.on_tables else "images"
-                    known = [
-                        name for name, cls in ATTACKS.items() if kind.meant(cls()) and reads(cls(), self.on_tables)
-                    ]
-                    raise ConfigError(
-                        f"{kind.setting}: {attack} does not attack {what}, which dataset = {self.dataset!r} is; allowed: "
-                        f"{', '.join(sorted(known))}"
-                    )
 
     @property
     def who_holds_labels(self) -> str:
@@ -292,18 +289,7 @@ class Experiment:
 
     def attacked_rounds(self) -> list[int]:
         """Numbers of the attacked rounds, in order; ``rounds + 1`` is the model after the last one."""
-        words = [word.strip() for word in self.attack_rounds.split(",") if word.strip()]
-        final = self.rounds + 1
-        names = {"first": [1], "last": [self.rounds], "final": [final], "all": list(range(1, final + 1))}
-        chosen: set[int] = set()
-        for word in words:
-            numbers = names.get(word) or ([int(word)] if word.isdecimal() and 1 <= int(word) <= self.rounds else [])
-            if not numbers:
-                raise ConfigError(
-                    f"attack-rounds: {word!r}; allowed: first, last, final, all and numbers from 1 to rounds = {self.rounds}"
-                )
-            chosen.update(numbers)
-        return sorted(chosen)
+        return attacked_rounds(self.attack_rounds, self.rounds)
 
     def plan(self, pipeline: Pipeline) -> Plan:
         """What the run fixes for the clients of a pipeline."""

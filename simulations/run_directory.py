@@ -43,7 +43,7 @@ PARTIAL = ".tmp"
 
 @dataclass
 class RunDirectory:
-    """Rows, pictures, checkpoints and open jobs of one run (the ``Recorder`` of ``strategies.audit.auditor``).
+    """Rows, pictures, checkpoints and open jobs of one run (the ``Recorder`` of ``strategies.audit.recorder``).
 
     Attributes:
         path: The folder.

@@ -79,3 +79,22 @@ def milestone(word: str, rounds: int) -> int:
             "and shares such as 5/8"
         )
     return int(part)
+
+
+def attacked_rounds(text: str, rounds: int) -> list[int]:
+    """The rounds that ``attack-rounds`` names, in order; ``rounds + 1`` is the model after the last one.
+
+    Raises:
+        ConfigError: Naming the word that is none.
+    """
+    final = rounds + 1
+    names = {"first": [1], "last": [rounds], "final": [final], "all": list(range(1, final + 1))}
+    chosen: set[int] = set()
+    for word in filter(None, map(str.strip, text.split(","))):
+        numbers = names.get(word) or ([int(word)] if word.isdecimal() and 1 <= int(word) <= rounds else [])
+        if not numbers:
+            raise ConfigError(
+                f"attack-rounds: {word!r}; allowed: first, last, final, all and numbers from 1 to rounds = {rounds}"
+            )
+        chosen.update(numbers)
+    return sorted(chosen)

@@ -13,35 +13,12 @@ from torch.nn import functional as F
 
 from attacks.base import AttackError, Attributes, Knowledge
 from attacks.queries.base import Query, QueryAttack
-from attacks.queries.training import (
-    RETRAINED,
-    TRAININGS,
-    features_of,
-    in_batches,
-    query_sender_of,
-    split_rows,
-    train_network,
-)
-from defenses.checks import is_number, is_whole, require
+from attacks.queries.training import RETRAINED, Learned, Lesson, Subject, learned_by
+from defenses.checks import require
 
 ARCHITECTURES = ("split", "tuned", "full")
 """The server half's architecture with new weights; the same, starting from the server half's own weights except for its last layer;
 a whole network that takes the features as its image."""
-
-
-@dataclass(frozen=True)
-class LearnedAdversary:
-    """What ``AttributeInference.fit`` keeps.
-
-    Attributes:
-        network: Features (B, C', H', W') -> logits (B, K); in eval mode, on the CPU.
-        shape: (C', H', W').
-        diagnostics: See ``AttributeInference``.
-    """
-
-    network: nn.Module
-    shape: tuple[int, ...]
-    diagnostics: dict[str, float]
 
 
 @dataclass(frozen=True, repr=False)
@@ -81,16 +58,17 @@ class AttributeInference(QueryAttack[Attributes]):
     iterations: int = 1000
     batch_size: int = 32
     learning_rate: float = 1e-3
-    learned: LearnedAdversary | None = field(default=None, repr=False, compare=False)
+    learned: Learned | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         require(self.architecture in ARCHITECTURES, self, "architecture", " | ".join(ARCHITECTURES))
-        require(self.training in TRAININGS, self, "training", " | ".join(TRAININGS))
-        require(is_whole(self.iterations) and self.iterations >= 1, self, "iterations", "a whole number >= 1")
         # Batch normalisation cannot train on one example.
-        require(is_whole(self.batch_size) and self.batch_size >= 2, self, "batch_size", "a whole number >= 2")
-        rate = is_number(self.learning_rate) and 0 < self.learning_rate < math.inf
-        require(rate, self, "learning_rate", "a finite number above 0")
+        self.lesson.check(smallest_batch=2)
+
+    @property
+    def lesson(self) -> Lesson:
+        """How it is trained."""
+        return Lesson(self.training, self.iterations, self.batch_size, self.learning_rate)
 
     @property
     def knows_defenses(self) -> bool:
@@ -108,31 +86,16 @@ class AttributeInference(QueryAttack[Attributes]):
             AttackError: With fewer than 16 auxiliary examples, without their attribute or with one value of it only, where clients
                 send no features, or when the training diverges.
         """
-        sender, hidden = query_sender_of(knowledge), _sensitive(knowledge)
-        kept, held = split_rows(knowledge, generator)
-        images = knowledge.auxiliary.images
+        hidden = _sensitive(knowledge)
 
-        def features(rows: Tensor) -> Tensor:
-            return features_of(sender, self.training, images[rows], generator)
+        def build(_: Tensor) -> nn.Module:
+            seed = int(torch.randint(1 << 31, (), generator=generator))
+            if knowledge.adversary is None:
+                raise AttackError("there is nothing that builds an adversary for these features")
+            return knowledge.adversary(self.architecture, int(hidden.max()) + 1, seed)
 
-        sample = features(kept[:2])
-        seed = int(torch.randint(1 << 31, (), generator=generator))
-        network = _builder(knowledge)(self.architecture, int(hidden.max()) + 1, seed).to(sample.device)
-
-        def loss(rows: Tensor) -> Tensor:
-            return F.cross_entropy(network(features(rows)), hidden[rows].to(sample.device))
-
-        train_network(
-            network, loss, kept, generator,
-            iterations=self.iterations, batch_size=self.batch_size, learning_rate=self.learning_rate,
-        )  # fmt: skip
-        with torch.no_grad():
-            answers = in_batches(lambda rows: network(features(rows)).argmax(1).cpu(), held)
-        scores = {
-            "holdout_accuracy": float((answers == hidden[held]).float().mean()),
-            "holdout_majority": float((hidden[held] == hidden[kept].mode().values).float().mean()),
-        }
-        return replace(self, learned=LearnedAdversary(network.cpu(), tuple(sample.shape[1:]), scores))
+        subject = Subject(hidden, build, sample=2, loss=F.cross_entropy, judge=_judged)
+        return replace(self, learned=self.lesson.teach(subject, knowledge, generator))
 
     def attack_one(self, observation: Query, generator: torch.Generator) -> Attributes:
         """Classifies the images of a query; nothing is random.
@@ -140,15 +103,8 @@ class AttributeInference(QueryAttack[Attributes]):
         Raises:
             AttackError: Before ``fit``, or when the features have another shape than those of the auxiliary images.
         """
-        if self.learned is None:
-            raise AttackError(f"{self} must learn from auxiliary data: call fit first")
-        features = observation.features.detach().cpu()
-        if tuple(features.shape[1:]) != self.learned.shape:
-            raise AttackError(f"features have shape {tuple(features.shape[1:])}, it was fitted to {self.learned.shape}")
-        network = self.learned.network
-        with torch.no_grad():
-            logits = in_batches(lambda rows: network(features[rows]), torch.arange(len(features)))
-        return Attributes(logits, dict(self.learned.diagnostics))
+        learned = learned_by(self, self.learned)
+        return Attributes(learned(observation.features), dict(learned.diagnostics))
 
     def failed(self, observation: Query, reason: str) -> Attributes:
         """A guess that is never right."""
@@ -165,7 +121,9 @@ def _sensitive(knowledge: Knowledge) -> Tensor:
     return hidden.cpu()
 
 
-def _builder(knowledge: Knowledge) -> Any:
-    if knowledge.adversary is None:
-        raise AttackError("there is nothing that builds an adversary for these features")
-    return knowledge.adversary
+def _judged(logits: Tensor, truth: Tensor, learned_from: Tensor) -> dict[str, float]:
+    """Accuracy on what was held out, and that of answering with the most frequent value among the others."""
+    return {
+        "holdout_accuracy": float((logits.argmax(1) == truth).float().mean()),
+        "holdout_majority": float((truth == learned_from.mode().values).float().mean()),
+    }

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from attacks.base import OWN_OBJECTIVE, AttackError, Reconstruction
+from attacks.base import OWN_OBJECTIVE, Reconstruction
+from attacks.descent import StepRule
+from attacks.image_measures import squared_total_variation
 from attacks.normalisation import channel_statistics
 from attacks.queries.base import Query, QueryAttack
+from attacks.queries.inversion import Inversion, answers, faint_noise
 from attacks.smashed.feature_inversion import without_noise
-from defenses.base import DefenseError
 from defenses.checks import is_number, is_whole, require
 
 IGNORED, INCLUDED = PLUG_INS = ("ignored", "included")
-START_STD = 0.1
-"""In units of normalised pixels. From a constant image, as He et al. start, group normalisation divides by almost nothing: the
-first gradient is hundreds of times too long, AMSGrad never forgets it, and the search stands still."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -86,68 +85,22 @@ class BackwardReconstruction(QueryAttack[Reconstruction]):
         Raises:
             AttackError: When they do not fit the client half, or an image's objective was never finite.
         """
-        target = observation.features.detach()
-        features = self._features(observation)
+        target, noiseless = observation.features.detach(), without_noise(observation.pipeline)
 
-        def errors(inputs: Tensor) -> Tensor:
-            return (features(inputs) - target).square().flatten(1).mean(1)
+        def send(inputs: Tensor) -> Tensor:
+            features: Tensor = observation.client_model(inputs)
+            if not self.knows_defenses:
+                return features
+            return noiseless.decode_features(noiseless.encode_features(features, ("assumed",)))
 
-        def objectives(inputs: Tensor) -> Tensor:
-            return (
-                errors(inputs)
-                + self.total_variation * variation(inputs)
-                + self.energy * inputs.square().flatten(1).mean(1)
-            )
+        def prior(inputs: Tensor) -> Tensor:
+            rough = self.total_variation * squared_total_variation(inputs)
+            return rough + self.energy * inputs.square().flatten(1).mean(1)
 
-        # One start for all images: that of an image must not depend on how many others there are.
-        noise = torch.randn(observation.input_shape, generator=generator, dtype=target.dtype) * START_STD
-        start = noise.to(target.device).repeat(len(target), 1, 1, 1)
-        if features(start).shape != target.shape:
-            raise AttackError(f"features have shape {tuple(target.shape)}, expected {tuple(features(start).shape)}")
-        found = self._minimised(objectives, start)
-        with torch.no_grad():
-            loss = errors(found)
-            answers = observation.server_model(observation.features).argmax(1)
+        rule = StepRule(self.learning_rate, epsilon=1e-3)
         spread = target.flatten(1).var(1, correction=0).clamp_min(1e-12)
-        numbers = {"feature_loss": float(loss.mean()), "relative_loss": float((loss / spread).mean())}
+        found, numbers = Inversion(send, target, prior, torch.ones_like(spread)).search(
+            faint_noise(observation, target, generator), self.iterations, rule, spread
+        )
         mean, std = channel_statistics(observation, found)
-        return Reconstruction((found * std + mean).clamp(0, 1), answers.cpu(), numbers)
-
-    def _features(self, observation: Query) -> Callable[[Tensor], Tensor]:
-        """f: normalised images -> features as the server half is given them."""
-        if not self.knows_defenses:
-            return observation.client_model
-        pipeline = without_noise(observation.pipeline)
-
-        def protected(inputs: Tensor) -> Tensor:
-            try:
-                return pipeline.decode_features(
-                    pipeline.encode_features(observation.client_model(inputs), ("assumed",))
-                )
-            except DefenseError as misfit:
-                raise AttackError(f"the query cannot be attacked: {misfit}") from misfit
-
-        return protected
-
-    def _minimised(self, objectives: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
-        """Of each image, the iterate with its lowest objective."""
-        inputs = start.clone().requires_grad_()
-        optimizer = torch.optim.Adam([inputs], self.learning_rate, eps=1e-3, amsgrad=True)
-        best, lowest = start.clone(), start.new_full((len(start),), float("inf"))
-        for _ in range(self.iterations):
-            values = objectives(inputs)
-            better = values.detach() < lowest
-            best[better], lowest[better] = inputs.detach()[better], values.detach()[better]
-            # A sum, so that no image's step depends on how many others there are.
-            (inputs.grad,) = torch.autograd.grad(values.sum(), [inputs])
-            optimizer.step()
-        if not torch.isfinite(lowest).all():
-            raise AttackError("the objective was never finite")
-        return best
-
-
-def variation(images: Tensor) -> Tensor:
-    """Mean squared difference of neighbours down plus that across, of each image (B, C, H, W): (B,). A side of one pixel adds 0."""
-    down = (images[..., 1:, :] - images[..., :-1, :]).square().flatten(1)
-    across = (images[..., :, 1:] - images[..., :, :-1]).square().flatten(1)
-    return down.sum(1) / max(down.shape[1], 1) + across.sum(1) / max(across.shape[1], 1)
+        return Reconstruction((found * std + mean).clamp(0, 1), answers(observation), numbers)

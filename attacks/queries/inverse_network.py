@@ -11,19 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.base import AttackError, Knowledge, Reconstruction
+from attacks.base import Knowledge, Reconstruction
 from attacks.image_measures import psnr
 from attacks.queries.base import Query, QueryAttack
-from attacks.queries.training import (
-    RETRAINED,
-    TRAININGS,
-    features_of,
-    in_batches,
-    query_sender_of,
-    split_rows,
-    train_network,
-)
-from defenses.checks import is_number, is_whole, require
+from attacks.queries.training import RETRAINED, Learned, Lesson, Subject, learned_by
+from defenses.checks import is_whole, require
 
 
 class MapDecoder(nn.Module):
@@ -72,21 +64,6 @@ def _block(into: int, out: int) -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(into, out, 3, padding=1), nn.GroupNorm(1, out), nn.ReLU())
 
 
-@dataclass(frozen=True)
-class LearnedInverse:
-    """What ``InverseNetwork.fit`` keeps.
-
-    Attributes:
-        network: Features (B, Z, H', W') -> images (B, C, H, W) in [0, 1]; in eval mode, on the CPU.
-        shape: (Z, H', W').
-        diagnostics: See ``InverseNetwork``.
-    """
-
-    network: nn.Module
-    shape: tuple[int, ...]
-    diagnostics: dict[str, float]
-
-
 @dataclass(frozen=True, repr=False)
 class InverseNetwork(QueryAttack[Reconstruction]):
     """A convolutional decoder trained on (features, clean image) pairs of auxiliary images, by squared error.
@@ -122,15 +99,16 @@ class InverseNetwork(QueryAttack[Reconstruction]):
     width: int = 32
     batch_size: int = 16
     learning_rate: float = 2e-3
-    learned: LearnedInverse | None = field(default=None, repr=False, compare=False)
+    learned: Learned | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        require(self.training in TRAININGS, self, "training", " | ".join(TRAININGS))
-        for name in ("iterations", "width", "batch_size"):
-            value = getattr(self, name)
-            require(is_whole(value) and value >= 1, self, name, "a whole number >= 1")
-        rate = is_number(self.learning_rate) and 0 < self.learning_rate < math.inf
-        require(rate, self, "learning_rate", "a finite number above 0")
+        self.lesson.check(smallest_batch=1)
+        require(is_whole(self.width) and self.width >= 1, self, "width", "a whole number >= 1")
+
+    @property
+    def lesson(self) -> Lesson:
+        """How it is trained."""
+        return Lesson(self.training, self.iterations, self.batch_size, self.learning_rate)
 
     @property
     def knows_defenses(self) -> bool:
@@ -147,31 +125,13 @@ class InverseNetwork(QueryAttack[Reconstruction]):
         Raises:
             AttackError: With fewer than 16 auxiliary images, where clients send no features, or when the training diverges.
         """
-        sender = query_sender_of(knowledge)
-        kept, held = split_rows(knowledge, generator)
         images = knowledge.auxiliary.images
 
-        def features(rows: Tensor) -> Tensor:
-            return features_of(sender, self.training, images[rows], generator)
+        def build(sample: Tensor) -> nn.Module:
+            return MapDecoder(sample, tuple(images.shape[1:]), self.width, generator)
 
-        sample = features(kept[: self.batch_size])
-        network = MapDecoder(sample, tuple(images.shape[1:]), self.width, generator).to(sample.device)
-
-        def loss(rows: Tensor) -> Tensor:
-            return F.mse_loss(network(features(rows)), images[rows].to(sample.device))
-
-        train_network(
-            network, loss, kept, generator,
-            iterations=self.iterations, batch_size=self.batch_size, learning_rate=self.learning_rate,
-        )  # fmt: skip
-        with torch.no_grad():
-            guess = in_batches(lambda rows: network(features(rows)).cpu(), held)
-        clean = images[held].cpu()
-        scores = {
-            "holdout_psnr": float(psnr(guess, clean).mean()),
-            "holdout_psnr_mean_image": float(psnr(images[kept].mean(0).cpu().expand_as(clean), clean).mean()),
-        }
-        return replace(self, learned=LearnedInverse(network.cpu(), tuple(sample.shape[1:]), scores))
+        subject = Subject(images, build, sample=self.batch_size, loss=F.mse_loss, judge=_judged)
+        return replace(self, learned=self.lesson.teach(subject, knowledge, generator))
 
     def attack_one(self, observation: Query, generator: torch.Generator) -> Reconstruction:
         """Decodes the images of a query; nothing is random. Classes are those that the server half answers with.
@@ -179,12 +139,16 @@ class InverseNetwork(QueryAttack[Reconstruction]):
         Raises:
             AttackError: Before ``fit``, or when the features have another shape than those of the auxiliary images.
         """
-        if self.learned is None:
-            raise AttackError(f"{self} must learn from auxiliary data: call fit first")
-        features = observation.features.detach().cpu()
-        if tuple(features.shape[1:]) != self.learned.shape:
-            raise AttackError(f"features have shape {tuple(features.shape[1:])}, it was fitted to {self.learned.shape}")
+        learned = learned_by(self, self.learned)
+        images = learned(observation.features)
         with torch.no_grad():
-            images = self.learned.network(features)
             answers = observation.server_model(observation.features).argmax(1)
-        return Reconstruction(images, answers.cpu(), dict(self.learned.diagnostics))
+        return Reconstruction(images, answers.cpu(), dict(learned.diagnostics))
+
+
+def _judged(guess: Tensor, truth: Tensor, learned_from: Tensor) -> dict[str, float]:
+    """PSNR on what was held out, and that of guessing the mean of the others."""
+    return {
+        "holdout_psnr": float(psnr(guess, truth).mean()),
+        "holdout_psnr_mean_image": float(psnr(learned_from.mean(0).expand_as(truth), truth).mean()),
+    }

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
-from attacks.base import OWN_OBJECTIVE, AttackError, Reconstruction
+from attacks.base import OWN_OBJECTIVE, Reconstruction
+from attacks.descent import StepRule
 from attacks.image_measures import total_variation
+from attacks.normalisation import channel_statistics
 from attacks.queries.base import Query, QueryAttack
+from attacks.queries.inversion import Inversion, answers, smooth_noise
 from attacks.queries.sender import QuerySender
-from attacks.smashed.feature_inversion import minimise, without_noise
-from defenses.base import DefenseError
+from attacks.smashed.feature_inversion import without_noise
 from defenses.checks import is_number, is_whole, require
 
 
@@ -33,11 +34,12 @@ class QueryInversion(QueryAttack[Reconstruction]):
     Classes are those that the server half answers with, which its owner knows anyway.
 
     Attributes:
-        iterations: Steps of Adam (AMSGrad). The lowest objective is returned.
+        iterations: Steps of Adam (AMSGrad).
         learning_rate: Of images in [0, 1], falling to zero along a half cosine.
         total_variation: Weight of the image prior.
 
-    Images start grey and are kept in [0, 1] at every step; the client half is in eval mode. He et al. minimise the squared error
+    Images start as smooth noise around grey and are kept in [0, 1] at every step; of each, the iterate with the lowest objective is
+    the guess. The client half is in eval mode. He et al. start from a constant image, and minimise the squared error
     without its variance, so that their weight of the prior depends on the layer.
     """
 
@@ -62,32 +64,23 @@ class QueryInversion(QueryAttack[Reconstruction]):
         return {"iterations": self.iterations, "restarts": 1, "selection": OWN_OBJECTIVE}
 
     def attack_one(self, observation: Query, generator: torch.Generator) -> Reconstruction:
-        """Inverts what travelled; nothing is random.
+        """Inverts what travelled; random is where it starts.
 
         Raises:
-            AttackError: When it does not fit the client half, or no objective was finite.
+            AttackError: When it does not fit the client half, or an image's objective was never finite.
         """
         latent = observation.latent
         spread = latent.var(correction=0).clamp_min(1e-12)
         noiseless = without_noise(observation.pipeline)
         sender = QuerySender(observation.client_model, noiseless, observation.mean, observation.std)
-
-        def error(images: Tensor) -> Tensor:
-            try:
-                sent = sender.latent(images, ("assumed",))
-            except DefenseError as misfit:
-                raise AttackError(f"the query cannot be attacked: {misfit}") from misfit
-            if sent.shape != latent.shape:
-                raise AttackError(f"what travelled has shape {tuple(latent.shape)}, expected {tuple(sent.shape)}")
-            return (sent - latent).square().mean()
-
-        def objective(images: Tensor) -> Tensor:
-            return error(images) / spread + self.total_variation * total_variation(images).mean()
-
-        start = latent.new_full((len(latent), *observation.input_shape), 0.5)
-        images, _ = minimise(objective, start, self.iterations, self.learning_rate)
-        with torch.no_grad():
-            loss = float(error(images))
-            answers = observation.server_model(observation.features).argmax(1)
-        numbers = {"feature_loss": loss, "relative_loss": loss / float(spread)}
-        return Reconstruction(images, answers.cpu(), numbers)
+        inversion = Inversion(
+            send=lambda images: sender.latent(images, ("assumed",)),
+            target=latent,
+            prior=lambda images: self.total_variation * total_variation(images),
+            scale=spread,
+        )
+        _, std = channel_statistics(observation, latent)
+        start = (0.5 + std * smooth_noise(observation, latent, generator)).clamp(0, 1)
+        rule = StepRule.within_range(self.learning_rate)
+        images, numbers = inversion.search(start, self.iterations, rule, spread)
+        return Reconstruction(images, answers(observation), numbers)

@@ -1,8 +1,10 @@
-"""What attacks share that learn from features of auxiliary images: who is held out, which features they are, and the steps."""
+"""What attacks share that learn from features of auxiliary images: who is held out, which features they are, steps and scores."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +13,7 @@ from attacks.base import AttackError, Knowledge
 from attacks.queries.sender import QuerySender
 from attacks.refinement.restoration import HOLDOUT
 from defenses.base import DefenseError
+from defenses.checks import is_number, is_whole, require
 
 MIN_EXAMPLES = 2 * HOLDOUT
 STATIC, RETRAINED = "static", "retrained"
@@ -18,6 +21,117 @@ TRAININGS = (STATIC, RETRAINED)
 """On unprotected features, as if there were no defences; or on what the clients' own algorithm makes of them."""
 AT_ONCE = 64
 """Images whose features are computed together."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A network after its training.
+
+    Attributes:
+        network: Features (B, C', H', W') -> (B, ...), what it tells of each; in eval mode, on the CPU.
+        shape: (C', H', W').
+        diagnostics: How good it is on what was held out.
+    """
+
+    network: nn.Module
+    shape: tuple[int, ...]
+    diagnostics: dict[str, float]
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """What it tells of the features of a query: (B, ...), on the CPU.
+
+        Raises:
+            AttackError: When they have another shape than those of the auxiliary images.
+        """
+        if tuple(features.shape[1:]) != self.shape:
+            raise AttackError(f"features have shape {tuple(features.shape[1:])}, it was fitted to {self.shape}")
+        known = features.detach().cpu()
+        with torch.no_grad():
+            return in_batches(lambda rows: self.network(known[rows]), torch.arange(len(known)))
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a network is to learn of an image from its features.
+
+    Attributes:
+        truth: (N, ...), of each auxiliary example.
+        build: Some of the features (B, C', H', W') -> a new network for such, in train mode.
+        sample: How many features ``build`` is shown.
+        loss: What the network tells of a batch, and the truth of it -> the mean loss.
+        judge: What it tells of the examples that were held out, their truth, and that of those it learned from -> scores.
+    """
+
+    truth: Tensor
+    build: Callable[[Tensor], nn.Module]
+    sample: int
+    loss: Callable[[Tensor, Tensor], Tensor]
+    judge: Callable[[Tensor, Tensor, Tensor], dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """How an attack's network is trained.
+
+    Attributes:
+        training: One of ``TRAININGS``.
+        iterations: Steps of Adam.
+        batch_size: Auxiliary examples of a step.
+        learning_rate: The largest.
+    """
+
+    training: str
+    iterations: int
+    batch_size: int
+    learning_rate: float
+
+    def check(self, smallest_batch: int) -> None:
+        """Refuses what cannot be trained by, by name.
+
+        Raises:
+            ValueError: With the range.
+        """
+        require(self.training in TRAININGS, self, "training", " | ".join(TRAININGS))
+        for name, least in (("iterations", 1), ("batch_size", smallest_batch)):
+            value = getattr(self, name)
+            require(is_whole(value) and value >= least, self, name, f"a whole number >= {least}")
+        rate = is_number(self.learning_rate) and 0 < self.learning_rate < math.inf
+        require(rate, self, "learning_rate", "a finite number above 0")
+
+    def teach(self, subject: Subject, knowledge: Knowledge, generator: torch.Generator) -> Learned:
+        """Trains a new network on all auxiliary examples but one in eight, which are held out to judge it by.
+
+        Raises:
+            AttackError: With fewer than 16 auxiliary examples, where clients send no features, or when the training diverges.
+        """
+        sender = query_sender_of(knowledge)
+        kept, held = split_rows(knowledge, generator)
+        images, truth = knowledge.auxiliary.images, subject.truth
+
+        def features(rows: Tensor) -> Tensor:
+            return features_of(sender, self.training, images[rows], generator)
+
+        sample = features(kept[: subject.sample])
+        network = subject.build(sample).to(sample.device)
+        train_network(
+            network, lambda rows: subject.loss(network(features(rows)), truth[rows].to(sample.device)), kept, generator,
+            iterations=self.iterations, batch_size=self.batch_size, learning_rate=self.learning_rate,
+        )  # fmt: skip
+        with torch.no_grad():
+            told = in_batches(lambda rows: network(features(rows)).cpu(), held)
+        scores = subject.judge(told, truth[held].cpu(), truth[kept].cpu())
+        return Learned(network.cpu(), tuple(sample.shape[1:]), scores)
+
+
+def learned_by(attack: object, learned: Learned | None) -> Learned:
+    """What an attack has learned.
+
+    Raises:
+        AttackError: When that is nothing yet.
+    """
+    if learned is None:
+        raise AttackError(f"{attack} must learn from auxiliary data: call fit first")
+    return learned
 
 
 def query_sender_of(knowledge: Knowledge) -> QuerySender:

@@ -7,6 +7,7 @@ all scores changes nothing. Infinite scores are fine; NaN has no order and is re
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -114,11 +115,63 @@ def binomial_interval(successes: int, trials: int, confidence: float = 0.95) -> 
     Raises:
         ValueError: Unless 0 <= successes <= trials and trials >= 1, or on a confidence outside (0, 1).
     """
-    from scipy import stats
-
     _check_confidence(confidence)
     if not 0 <= successes <= trials or trials < 1:
         raise ValueError(f"{successes} successes in {trials} trials")
+    return _exact(successes, trials, confidence)
+
+
+def clustered_interval(shares: Sequence[float], trials: int, confidence: float = 0.95) -> Estimate:
+    """The mean of shares that clusters of trials have, and an interval for it that lets trials of one cluster depend on each other.
+
+    It is the exact interval, of Clopper and Pearson, of so many independent trials as would tell as much as the clusters do,
+
+        n = m (1 - m) / (s^2 / k) * (t(N - 1) / t(k - 1))^2,  at most N,
+
+    with m the mean and s^2 the variance of the k shares, N trials in all, and t(v) the quantile of Student's t that belongs to the
+    confidence. Where all shares are alike nothing tells the dependence, and n is N, as in surveys that nobody or everybody answers
+    alike: the interval is then that of independent trials.
+
+    Where a few clusters fail as a whole and none of these may have been drawn, it is too short, as every interval of a variance is,
+    but less so than Student's: of 24 rows with 97 % of the cells right on average it held 86 % instead of 95 %, Student's 76 %.
+
+    Args:
+        shares: One per cluster, two or more, in [0, 1]; clusters are of one size.
+        trials: N, at least as many as clusters.
+        confidence: Of the interval.
+
+    Returns:
+        (mean, low, high) within [0, 1], which an interval of Student's t leaves where nearly all trials succeed.
+
+    Raises:
+        ValueError: On fewer shares, or other ones, or fewer trials than clusters, or on a confidence outside (0, 1).
+
+    Source: Korn and Graubard, "Confidence intervals for proportions with small expected number of positive counts estimated from
+    survey data", Survey Methodology 24, 1998; n = N as in Parker et al., "National Center for Health Statistics data presentation
+    standards for proportions", 2017.
+    """
+    from scipy.special import stdtrit
+
+    _check_confidence(confidence)
+    clusters = len(shares)
+    if clusters < 2 or trials < clusters or not all(0 <= share <= 1 for share in shares):
+        raise ValueError(
+            f"{clusters} shares of {trials} trials; allowed: two shares or more, from 0 to 1, of a trial or more each"
+        )
+    mean = math.fsum(shares) / clusters
+    variance = math.fsum((share - mean) ** 2 for share in shares) / (clusters - 1)
+    effective = float(trials)
+    if variance > 0:
+        level = (1 + confidence) / 2
+        fewer = float(stdtrit(trials - 1, level) / stdtrit(clusters - 1, level)) ** 2
+        effective = min(mean * (1 - mean) * clusters / variance * fewer, effective)
+    return _exact(mean * effective, effective, confidence)._replace(value=mean)
+
+
+def _exact(successes: float, trials: float, confidence: float) -> Estimate:
+    """The interval of Clopper and Pearson, for numbers that need not be whole."""
+    from scipy import stats
+
     tail = (1 - confidence) / 2
     failures = trials - successes
     # binomtest(...).proportion_ci is the same, many times slower: it searches for the roots.

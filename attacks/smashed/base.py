@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from attacks.base import Attack, AttackError, Cells, Labels, Reconstruction
 from attacks.sender import EdgeHalf
 from defenses.base import Update
+from defenses.pipeline import Pipeline
 
 Guess = TypeVar("Guess", Reconstruction, Labels, Cells)
 
@@ -82,6 +83,10 @@ class SmashedAttack(Attack[SmashedData, Guess], Generic[Guess]):
         It gets no more than the run has made by then, and must work with any number from 1.
         """
         return 1
+
+    def transmissions_behind(self, pipeline: Pipeline) -> int:
+        """How many of ``transmissions`` it makes use of where clients run this pipeline; all, unless an attack overrides this."""
+        return self.transmissions
 
     def limited_to(self, transmissions: int) -> Self:
         """The attack to fit where there are only so many transmissions, at least 1; one that uses many overrides this."""

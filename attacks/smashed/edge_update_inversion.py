@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attacks.base import OWN_OBJECTIVE, AttackError, ClientUpdate, Knowledge, Reconstruction
+from attacks.descent import StepRule, minimise
 from attacks.smashed.base import EdgeStep, SmashedAttack, SmashedData
-from attacks.smashed.feature_inversion import AssumedSender, minimise, sender_of
+from attacks.smashed.feature_inversion import AssumedSender, sender_of
 from attacks.smashed.patch_embedding import images_of_patches, patches_of_tokens
 from defenses.base import Update
 from defenses.checks import is_number, is_whole, require
@@ -114,7 +115,7 @@ class EdgeUpdateInversion(SmashedAttack[Reconstruction]):
             return problem.distance(images, sent) + scale * (sent - features).square().mean()
 
         start = features.new_full((len(features), *problem.observation.input_shape), 0.5)
-        return minimise(objective, start, self.iterations, self.learning_rate)[0]
+        return minimise(objective, start, self.iterations, StepRule.within_range(self.learning_rate))[0]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Self
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from attacks.base import OWN_OBJECTIVE, AttackError, Knowledge, Reconstruction
+from attacks.descent import StepRule, minimise
 from attacks.image_measures import total_variation
 from attacks.normalisation import Normalisation, normalise
 from attacks.sender import EdgeHalf, Sender
@@ -189,7 +190,7 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
             return error + self.total_variation * total_variation(images).mean()
 
         start = features.new_full((len(features), *observation.input_shape), 0.5)
-        images, _ = minimise(objective, start, self.iterations, self.learning_rate)
+        images, _ = minimise(objective, start, self.iterations, StepRule.within_range(self.learning_rate))
         with torch.no_grad():
             sent = assumed.features(images, order if order is not None else self._draw(features, generator))
         loss = float((sent - features).square().mean())
@@ -230,33 +231,3 @@ def sender_of(knowledge: Knowledge) -> Sender:
     if knowledge.sender is None:
         raise AttackError("there is no client half to attack: this is for split learning")
     return knowledge.sender
-
-
-def minimise(
-    objective: Callable[[Tensor], Tensor], start: Tensor, iterations: int, learning_rate: float
-) -> tuple[Tensor, float]:
-    """Adam (AMSGrad) with a learning rate that falls to zero along a half cosine, on images that stay in [0, 1].
-
-    Returns:
-        The iterate with the lowest objective, and that objective.
-
-    Raises:
-        AttackError: When no objective was finite.
-    """
-    images = start.clone().requires_grad_()
-    optimizer = torch.optim.Adam([images], learning_rate, amsgrad=True)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, iterations)
-    best, lowest = start, float("inf")
-    for _ in range(iterations):
-        value = objective(images)
-        if (reached := float(value.detach())) < lowest:
-            best, lowest = images.detach().clone(), reached
-        # Not backward(): the client half's weights need no gradient.
-        (images.grad,) = torch.autograd.grad(value, [images])
-        optimizer.step()
-        schedule.step()
-        with torch.no_grad():
-            images.clamp_(0, 1)
-    if lowest == float("inf"):
-        raise AttackError("the objective was never finite")
-    return best, lowest

@@ -21,6 +21,7 @@ from attacks.tabular.base import (
     embeddings_of,
 )
 from defenses.checks import is_whole, require
+from defenses.pipeline import Pipeline
 
 SMALLEST_VARIANCE = 1e-8
 """Of the noise, over the mean square of an embedding: without noise the nearest category has all of the probability."""
@@ -114,6 +115,10 @@ class FieldReading(TableAttack):
         """The same attack on so many."""
         return replace(self, transmissions=min(self.transmissions, transmissions))
 
+    def transmissions_behind(self, pipeline: Pipeline) -> int:
+        """One behind a shuffle: slots of different transmissions cannot be told apart, and nothing is averaged."""
+        return 1 if pipeline.shuffles else self.transmissions
+
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Learns the dictionary and the noise.
 
@@ -122,15 +127,14 @@ class FieldReading(TableAttack):
         """
         sender, kept, held = auxiliary_rows(knowledge, generator)
         dictionary = Dictionary.of(categories_of(kept), embeddings_of(sender, kept))
-        errors, in_slots = [], True
+        errors = []
         for rows in torch.split(kept[: 16 * self.batch_size], self.batch_size):
             if len(rows) > 1:
                 sent, order = _sent(sender, rows, generator)
                 own = embeddings_of(sender, rows).flatten(0, 1)[order.to(sent.device)]
                 errors.append((sent - own).square().mean())
-                in_slots = in_slots and bool((order.flatten() == torch.arange(order.numel())).all())
         variance = float(torch.stack(errors).mean())
-        reader = FieldReader(dictionary, kept.shape[2], variance, in_slots, {})
+        reader = FieldReader(dictionary, kept.shape[2], variance, not sender.pipeline.shuffles, {})
         held = held[: max(self.batch_size, 2)]
         guess, _ = reader.read(_sent(sender, held, generator)[0], variance)
         right = float((guess == categories_of(held)).double().mean())

@@ -6,7 +6,6 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import ClassVar
 from weakref import WeakKeyDictionary
 
@@ -16,17 +15,15 @@ from torch import Tensor, nn
 from attacks.queries.sender import QuerySender
 from clients.auxiliary import Auxiliary
 from clients.data.card import DataCard
-from clients.data.datasets import has_sensitive_attribute
 from clients.inference.plan import InferencePlan, inference_plan
 from clients.local_data import chunks
-from clients.models.cuts import CUTS
 from clients.models.library import ModelError
-from clients.models.packaged_weights import PACKAGED
 from clients.task import FLOAT_BYTES, Plan
-from defenses.base import DefenseError, InputDefense, SmashedDefense
+from defenses.base import DefenseError
 from defenses.pipeline import Pipeline
 from simulations.checkpoints import Checkpoint
-from simulations.errors import ConfigError, require_known
+from simulations.errors import ConfigError
+from simulations.inference_rules import check_settings
 from simulations.inference_settings import InferenceExperiment
 from simulations.known_clients import KnownClients
 from simulations.scenarios.base import LARGEST_MESSAGE, Rounds, Scenario, leave_cores_to_attacks
@@ -80,83 +77,8 @@ class Inference(Scenario[InferenceExperiment]):
         self._adversaries: WeakKeyDictionary[Auditor, OfflineAdversaries] = WeakKeyDictionary()
 
     def check(self, experiment: InferenceExperiment) -> None:
-        """Refuses models that nobody has cut, defences of what is never sent, and training views that nobody makes."""
-        self._check_model(experiment)
-        if experiment.local_steps:
-            raise ConfigError(
-                f"local-steps is {experiment.local_steps}; allowed with scenario = {self.name!r}: 0, as the server trains on "
-                "whole passes"
-            )
-        if experiment.crop_padding or experiment.horizontal_flip:
-            raise ConfigError(
-                f"crop-padding is {experiment.crop_padding} and horizontal-flip {experiment.horizontal_flip}; allowed with "
-                f"scenario = {self.name!r}: 0 and False, as clients train nothing"
-            )
-        if not experiment.auxiliary_fraction and experiment.partition != "node":
-            raise ConfigError(
-                f"auxiliary-fraction is {experiment.auxiliary_fraction:g}; allowed with scenario = {self.name!r}: above 0, as the "
-                "server trains the model on these images"
-            )
-        attacked, on = experiment.attacked_rounds(), [kind for kind in KINDS if experiment.chosen_attacks(kind)]
-        if attacked and attacked[-1] <= experiment.rounds and on:
-            raise ConfigError(
-                f"attack-rounds is {experiment.attack_rounds!r}, and queries are attacked once all are answered: add final, or set "
-                f"{' and '.join(kind.setting for kind in on)} = ''"
-            )
-        if ATTRIBUTE in on:
-            what = f"attribute-attacks is {experiment.attribute_attacks!r}"
-            self._require_attribute(experiment, what, "attribute-attacks = ''")
-        for pipeline in experiment.pipelines():
-            self._check_pipeline(pipeline)
-            if pipeline.needs_adversary:
-                why = f"defenses: {pipeline} learns from an adversary of a sensitive attribute"
-                self._require_attribute(experiment, why, "delta='max', which needs none")
-
-    def _check_model(self, experiment: InferenceExperiment) -> None:
-        require_known("model", experiment.model, dict.fromkeys(CUTS), also="")
-        experiment.check_whole_model()
-        words = [word.strip() for word in experiment.cuts.split(",")] if experiment.cuts else []
-        allowed = CUTS[experiment.model]
-        if set(words) - set(allowed) or len(set(words)) < len(words):
-            raise ConfigError(
-                f"cuts is {experiment.cuts!r}; allowed with model = {experiment.model!r}: {', '.join(allowed)}, each once, "
-                "separated by commas, and empty for the first"
-            )
-        if packaged := PACKAGED.get(experiment.weights):
-            if experiment.model != packaged.model:
-                raise ConfigError(
-                    f"weights is {experiment.weights!r}; allowed with model = {packaged.model!r} only, not {experiment.model!r}"
-                )
-        elif experiment.weights and not Path(experiment.weights).is_absolute():
-            raise ConfigError(
-                f"weights is {experiment.weights!r}; expected {' or '.join(map(repr, PACKAGED))}, or an absolute path, because the "
-                "server's folder is not yours"
-            )
-
-    def _check_pipeline(self, pipeline: Pipeline) -> None:
-        for defense in pipeline.defenses:
-            if isinstance(defense, InputDefense):
-                if not defense.at_inference:
-                    raise ConfigError(
-                        f"defenses: {defense} protects images that are trained on, and with scenario = {self.name!r} clients send "
-                        "test images, which it leaves as they are"
-                    )
-            elif not isinstance(defense, SmashedDefense):
-                raise ConfigError(
-                    f"defenses: {defense} protects what a client trains, and with scenario = {self.name!r} clients train nothing; "
-                    "allowed: defences of test images, and of the feature maps that are sent"
-                )
-            elif not defense.takes_maps:
-                raise ConfigError(
-                    f"defenses: {defense} protects tokens, and with scenario = {self.name!r} clients send feature maps (B, C, H, W)"
-                )
-
-    def _require_attribute(self, experiment: InferenceExperiment, what: str, instead: str) -> None:
-        if not has_sensitive_attribute(experiment.dataset):
-            raise ConfigError(
-                f"{what}, and dataset = {experiment.dataset!r} has no sensitive attribute: take garment-digit, photo-face, or two "
-                f"attributes of CelebA such as celeba:Wearing_Lipstick,Wearing_Hat; or set {instead}"
-            )
+        """See ``simulations.inference_rules``."""
+        check_settings(experiment)
 
     def check_data(self, experiment: InferenceExperiment, pipeline: Pipeline, card: DataCard) -> None:
         """Builds both halves.

@@ -7,22 +7,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from attacks.base import Attack, Attributes, Cells, Labels
-from attacks.scoring.roc import auc, auc_interval, roc_curve, tpr_at_fpr
 from clients.audit import COUNTS
 from clients.guesses import GUESSES, guess_tensors
 from clients.records import tensors_of, to_record, values_of
 from clients.task import Task
 from strategies.audit.jobs import AttackJob, Outcome
-from strategies.audit.kinds import Kind, Observed, Seen
+from strategies.audit.kinds import Kind, Seen
 from strategies.audit.pool import AttackPool
-from strategies.audit.score_rows import score_rows
+from strategies.audit.recorder import Recorder
+from strategies.audit.score_rows import MEMBER, OTHER, membership_rows, score_rows
 from strategies.audit.threat_card import ThreatCard
 from strategies.exchange import Exchange
 from strategies.guard import Answers, GuardedExchange
@@ -34,28 +33,6 @@ AUXILIARY = {
     "private": "the clients' training images (worst case); attacked are test images",
 }
 """What a threat card says of auxiliary data."""
-
-
-class Recorder(Protocol):
-    """Where rows, pictures and unfinished jobs go."""
-
-    def row(self, task: Task, *, metric: str, value: float | None, **fields: Any) -> None:
-        """Adds one number; ``fields`` are further columns."""
-
-    def picture(self, task: Task, image: Tensor, *, image_number: int, **fields: Any) -> None:
-        """Adds one image (C, H, W) in [0, 1]."""
-
-    def open_job(self, job: AttackJob) -> None:
-        """Keeps a job that has no result yet."""
-
-    def close_job(self, job: AttackJob) -> None:
-        """Forgets a job whose rows are written."""
-
-    def keep_history(self, job: AttackJob) -> None:
-        """Keeps what was observed in a round for attacks on all rounds."""
-
-    def history(self, job: AttackJob) -> tuple[Observed, ...]:
-        """What ``keep_history`` kept of the job's pipeline and kind of observation, oldest first."""
 
 
 class Auditor:
@@ -195,30 +172,18 @@ class Auditor:
 
     def _membership(self, task: Task, outcome: Outcome, card: ThreatCard, scores: Scores, *, failures: int) -> None:
         """One ROC curve over the records of all clients whose test did not fail; a failed row where there is none."""
-        members, others = (torch.tensor(scores.get(name, [])) for name in ("member-score", "other-score"))
-        if not len(members) or not len(others):
-            tested = len(outcome.guesses)
+        common: dict[str, Any] = {"attack": repr(outcome.attack), "seconds": outcome.seconds}
+        found = list(membership_rows(scores, card))
+        for columns in found:
+            self.recorder.row(task, failures=failures, **columns, **common)
+        if not found:
+            members, others = (len(scores.get(name, [])) for name in (MEMBER, OTHER))
             told = sorted({guess.failure for guess in outcome.guesses if guess.failure})
-            message = "; ".join(told) or f"scores of {len(members)} members and {len(others)} others make no curve"
             self.recorder.row(
-                task, metric="membership-auc", value=None, attack=repr(outcome.attack), card=card, status="failed",
-                n=tested, failures=failures or tested, message=message, seconds=outcome.seconds,
+                task, metric="membership-auc", value=None, card=card, status="failed", n=len(outcome.guesses),
+                failures=failures or len(outcome.guesses),
+                message="; ".join(told) or f"scores of {members} members and {others} others make no curve", **common,
             )  # fmt: skip
-            return
-        fpr, tpr = roc_curve(members, others)
-        low, high = auc_interval(members, others)
-        common: dict[str, Any] = {
-            "attack": repr(outcome.attack), "card": card.but(members=len(members), others=len(others)),
-            "n": len(members) + len(others), "failures": failures, "seconds": outcome.seconds,
-        }  # fmt: skip
-        points = [[round(float(x), 4), round(float(y), 4)] for x, y in zip(fpr, tpr, strict=True)]
-        thinned = points[:: max(1, len(points) // 100)]
-        self.recorder.row(
-            task, metric="membership-auc", value=auc(members, others), ci_low=low, ci_high=high,
-            roc=[*thinned, points[-1]], **common,
-        )  # fmt: skip
-        rate, low, high = tpr_at_fpr(members, others)
-        self.recorder.row(task, metric="membership-tpr", value=rate, ci_low=low, ci_high=high, **common)
 
     def _diagnostics(self, task: Task, outcome: Outcome, card: ThreatCard) -> None:
         names = sorted({name for guess in outcome.guesses for name in guess.diagnostics})

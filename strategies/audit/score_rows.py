@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
-from attacks.scoring.roc import binomial_interval
-from clients.table_audit import COLUMN
+from attacks.scoring.roc import auc, auc_interval, binomial_interval, clustered_interval, roc_curve, tpr_at_fpr
+from clients.table_audit import CELLS, COLUMN
 from strategies.audit.threat_card import ThreatCard
 
 CHANCE = "retrieval-chance"
@@ -18,6 +19,8 @@ ATTRIBUTE_ACCURACY = "attribute-accuracy"
 """Share of images whose sensitive attribute was guessed."""
 MS_SSIM_SUCCESS = "ms-ssim-success"
 """Share of images whose reconstruction the delta protection paper counts as a success."""
+MEMBER, OTHER = "member-score", "other-score"
+"""Names under which clients send the scores of a test of membership."""
 
 
 def score_rows(scores: Mapping[str, Sequence[float]], card: ThreatCard) -> Iterator[dict[str, Any]]:
@@ -32,13 +35,36 @@ def score_rows(scores: Mapping[str, Sequence[float]], card: ThreatCard) -> Itera
             continue
         metric, _, reference = name.rpartition("-") if name.endswith(("-original", "-transformed")) else (name, "", "")
         told, numbers = card, mean_and_interval(values)
-        if metric.startswith(COLUMN):
+        if metric == CELLS:
+            numbers = cells_and_interval(values, sum(other.startswith(COLUMN) for other in scores))
+        elif metric.startswith(COLUMN):
             numbers = share_and_interval(values)
         if metric == "retrieval":
             told, numbers = card.but(chance=max(scores[CHANCE], default=1.0)), share_and_interval(values)
         elif metric in (ATTRIBUTE_ACCURACY, MS_SSIM_SUCCESS):
             numbers = share_and_interval(values)
         yield {"metric": metric, "reference": reference, "card": told, "worst": _worst(metric, values), **numbers}
+
+
+def membership_rows(scores: Mapping[str, Sequence[float]], card: ThreatCard) -> Iterator[dict[str, Any]]:
+    """Columns of the rows of a test of membership: "membership-auc", with the curve in "roc", and "membership-tpr" at 1 %.
+
+    Args:
+        scores: ``MEMBER`` and ``OTHER`` -> one score per record, of all clients together; no rows where either is empty.
+        card: The threat card, to which the numbers of records are added.
+    """
+    members, others = (torch.tensor(scores.get(name, [])) for name in (MEMBER, OTHER))
+    if not len(members) or not len(others):
+        return
+    common = {"card": card.but(members=len(members), others=len(others)), "n": len(members) + len(others)}
+    fpr, tpr = roc_curve(members, others)
+    points = [[round(float(x), 4), round(float(y), 4)] for x, y in zip(fpr, tpr, strict=True)]
+    thinned = points[:: max(1, len(points) // 100)]
+    low, high = auc_interval(members, others)
+    area = {"metric": "membership-auc", "value": auc(members, others), "ci_low": low, "ci_high": high}
+    yield {**area, "roc": [*thinned, points[-1]], **common}
+    rate, low, high = tpr_at_fpr(members, others)
+    yield {"metric": "membership-tpr", "value": rate, "ci_low": low, "ci_high": high, **common}
 
 
 def mean_and_interval(values: Sequence[float]) -> dict[str, Any]:
@@ -60,6 +86,21 @@ def share_and_interval(values: Sequence[float]) -> dict[str, Any]:
     if not values:
         return {"value": None, "n": 0}
     share, low, high = binomial_interval(round(sum(values)), len(values))
+    return {"value": share, "n": len(values), "ci_low": low, "ci_high": high}
+
+
+def cells_and_interval(values: Sequence[float], columns: int) -> dict[str, Any]:
+    """Mean share of the cells that are right, its 95 % interval (none for one row) and n, which counts rows.
+
+    Cells of a row are guessed together, and who reads one often reads all: rows are clusters (``clustered_interval``).
+
+    Args:
+        values: Of each row the share.
+        columns: Cells of a row; 0 where nobody said so, which makes the interval no shorter than with one.
+    """
+    if len(values) < 2 or not all(0 <= value <= 1 for value in values):  # no shares, whoever sent them
+        return mean_and_interval(values)
+    share, low, high = clustered_interval(values, len(values) * max(columns, 1))
     return {"value": share, "n": len(values), "ci_low": low, "ci_high": high}
 
 

@@ -6,12 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from clients.task import Task
+from defenses.base import Key
 from defenses.delta_autoencoder import DeltaAutoencoder
 from defenses.delta_masks import jet_blue
 from defenses.fitting import FitContext
 from defenses.grad_cam import grad_cam, last_map_layer
 from defenses.pipeline import Pipeline
-from strategies.audit.auditor import Recorder
+from strategies.audit.recorder import Recorder
 
 OBSERVATION = "delta masks"
 """What the pictures' index calls them; the report shows them apart from what was attacked."""
@@ -19,37 +20,45 @@ SHOWN = 3
 """Images, of the server's own."""
 
 
-def picture_masks(pipeline: Pipeline, context: FitContext, cut: str, task: Task, recorder: Recorder) -> None:
+def picture_masks(pipeline: Pipeline, context: FitContext, key: Key, cut: str, task: Task, recorder: Recorder) -> None:
     """Pictures of a few images of the context: "image", "server-cam", "adversary-cam", "mask" and "masked".
 
     The maps are those of the first iteration, on the image as it is; the mask is all that any iteration masked. Only a
-    ``DeltaAutoencoder`` has masks, and only in front of other defences of features: behind these it sees another client half.
+    ``DeltaAutoencoder`` has masks, wherever it stands: behind other defences of features it looks through these, and where they
+    draw noise, each look meets its own.
 
     Args:
-        pipeline: The clients' defences.
-        context: What they learn from.
+        pipeline: The clients' defences, fitted.
+        context: What they have learned from.
+        key: Of the fit's draws.
         cut: Where the model is cut, for the caption.
         task: Orders of the round.
         recorder: Where the pictures go.
     """
-    first = next(iter(pipeline.smashed_defenses), None)
-    if not isinstance(first, DeltaAutoencoder):
-        return
+    masking = [index for index, defense in enumerate(pipeline.defenses) if isinstance(defense, DeltaAutoencoder)]
+    for number, index in enumerate(masking):
+        which = f"cut at {cut}" if len(masking) == 1 else f"cut at {cut}, stage {index + 1}"
+        for kind, shown in _pictures(pipeline, index, pipeline.context_of(index, context, key), task).items():
+            for at, image in enumerate(shown.cpu()):
+                recorder.picture(
+                    task, image, image_number=at, attack="", kind=kind, client="server", target=number, observation=OBSERVATION,
+                    caption=f"{which}, image {at + 1}",
+                )  # fmt: skip
+
+
+def _pictures(pipeline: Pipeline, index: int, context: FitContext, task: Task) -> dict[str, Tensor]:
+    """Kind -> images (B, C, H, W) in [0, 1], of the stage of this number and what it has learned from."""
+    stage = pipeline.defenses[index]
+    assert isinstance(stage, DeltaAutoencoder)
     images = context.images[torch.linspace(0, len(context.images) - 1, min(SHOWN, len(context.images))).long()]
-    masked, mask = first.masks.apply(images, context)
+    masked, mask = stage.masks.apply(images, context)
     card = task.plan.data_card()
     mean, std = (images.new_tensor(of)[:, None, None] for of in (card.mean, card.std))
     clean, hidden = ((some * std + mean).clamp(0, 1) for some in (images, masked))
     found = {"image": clean, "server-cam": overlay(clean, _cams(context, context.server, images))}
     if context.adversary is not None:
         found["adversary-cam"] = overlay(clean, _cams(context, context.adversary, images))
-    found |= {"mask": mask[:, None].float(), "masked": hidden}
-    for kind, shown in found.items():
-        for at, image in enumerate(shown.cpu()):
-            recorder.picture(
-                task, image, image_number=at, attack="", kind=kind, client="server", target=0, observation=OBSERVATION,
-                caption=f"cut at {cut}, image {at + 1}",
-            )  # fmt: skip
+    return found | {"mask": mask[:, None].float(), "masked": hidden}
 
 
 def overlay(images: Tensor, cams: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ from strategies.inference.observations import ATTRIBUTE, DEFENSES, MODEL, QUERY,
 from strategies.inference.offline_adversary import OfflineAdversaries
 from strategies.inference.public_training import PublicTraining
 from strategies.inference.service import Served, Service
-from strategies.smashed_privacy import record_privacy
+from strategies.smashed_privacy import ALL_CUTS, record_privacy
 
 log = logging.getLogger("flwr")
 
@@ -105,7 +105,8 @@ class InferenceServer:
     def serve(self, server_round: int) -> None:
         """One phase: fits what defences learn, has every client ask all that it has, once, answers, and attacks.
 
-        Each cut is a deployment of its own: nothing that was sent at another one is looked at, nor counts as spent.
+        Each cut is a deployment of its own: nothing that was sent at another one is looked at. Of a budget there are two numbers:
+        "epsilon" of what was sent of an image at this cut, and "epsilon-all-cuts" at all so far, which a person has spent.
 
         Raises:
             TooFewReplies: When too few clients ask all that they have.
@@ -121,7 +122,7 @@ class InferenceServer:
         service = Service(exchange, task, model, pipeline, work, self.batches_per_message)
         served = service.run()
         service.record(rows)
-        record_privacy(task, rows, 1, 1)
+        record_privacy(task, rows, 1, {ALL_CUTS: server_round - self.plan.rounds})
         self._evaluate(exchange, task, model, service.answers())
         answered = time.perf_counter()
         if self.attacked:
@@ -155,8 +156,9 @@ class InferenceServer:
             black=normalise(torch.zeros(1, *card.input_shape), card)[0, :, 0, 0],
         )
         recorder, cut = self.auditor.recorder, self.plan.cut_of(task.round)
-        picture_masks(pipeline, context, cut, task, recorder)
-        return fit_with_path(pipeline, context, key, model, cut, self.training.own, task, recorder)
+        fitted = fit_with_path(pipeline, context, key, model, cut, self.training.own, task, recorder)
+        picture_masks(fitted, context, key, cut, task, recorder)
+        return fitted
 
     def _adversary(self, task: Task, model: CutModel) -> nn.Module:
         """The offline adversary at the task's cut, with a row of what it is worth."""

@@ -17,7 +17,7 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from attacks.smashed.base import SmashedAttack
-from clients.audit import paper_scale
+from clients.image_scores import paper_scale
 from clients.records import tensors_of, to_record
 from clients.split.passes import SplitPasses
 from clients.split.plan import split_plan
@@ -58,7 +58,8 @@ class SplitAudit:
             num_train: Training examples of the client.
         """
         most = most_transmissions(task, num_train)
-        return max((a.transmissions if a.beyond_run else min(a.transmissions, most) for a in self.attacks), default=0)
+        of = [(attack.transmissions_behind(task.plan.defenses()), attack.beyond_run) for attack in self.attacks]
+        return max((wished if beyond else min(wished, most) for wished, beyond in of), default=0)
 
     def extra_transmissions(self, task: Task, num_train: int) -> int:
         """How often all audits up to the task's round have sent one example of a client, at most.
@@ -107,7 +108,7 @@ class SplitAudit:
             of = [(one, count) for one, count in judged if one.orders is not None or not attack.reveals_order]
             if not of:
                 continue
-            most = attack.transmissions
+            most = attack.transmissions_behind(task.plan.defenses())
             if not attack.beyond_run:
                 most = max(1, min(most, transmissions, max(int(count.max()) for _, count in of)))
             told: dict[str, Any] = {"transmissions_used": most}

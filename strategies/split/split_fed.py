@@ -33,7 +33,7 @@ from strategies.audit.auditor import Auditor
 from strategies.audit.score_rows import mean_and_interval
 from strategies.exchange import Posted
 from strategies.guard import fault, require_enough
-from strategies.smashed_privacy import record_privacy
+from strategies.smashed_privacy import WITH_PROBES, record_privacy
 from strategies.split.audit import SplitAudit
 from strategies.split.evaluation import evaluate
 from strategies.split.exchange import Tally, numbered
@@ -305,4 +305,4 @@ class SplitFed(SplitServer):
             more = self._audit.extra_transmissions(task, holder.num_train)
             sent.append(trained)
             asked.append((evaluated if task.plan.auxiliary_data == "private" else trained) + more)
-        record_privacy(task, self.auditor.recorder, max(sent), max(sent + asked))
+        record_privacy(task, self.auditor.recorder, max(sent), {WITH_PROBES: max(sent + asked)})

@@ -9,9 +9,10 @@ import torch
 
 from attacks.base import Labels, Reconstruction
 from attacks.scoring.metrics import label_hits
-from clients.audit import audit_baselines, audit_guesses, paper_scale, paper_scores, score_both, uniform_label_accuracy
+from clients.audit import audit_baselines, audit_guesses
 from clients.data.card import DataCard
 from clients.data.datasets import load_dataset
+from clients.image_scores import paper_scale, paper_scores, score_both, uniform_label_accuracy
 from clients.local_data import LocalData, Probed
 from clients.split.training import SplitClient
 from clients.task import Task

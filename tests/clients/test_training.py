@@ -17,9 +17,10 @@ from attacks.gradient.noise_models import gradient_noise
 from attacks.local_model import shared_tensors
 from attacks.membership.loss_threshold import Membership
 from attacks.normalisation import normalise
-from clients.audit import audit_baselines, audit_guesses, defense_totals, recognition
+from clients.audit import audit_baselines, audit_guesses, defense_totals
 from clients.auxiliary import Auxiliary
 from clients.federated.plan import FederatedPlan
+from clients.image_scores import recognition
 from clients.local_data import LocalData
 from clients.task import Task, load_weights
 from clients.training import Ledger, LocalClient, TrainingError

@@ -26,7 +26,7 @@ SMALL: dict[str, Any] = {
     "dataset": "mnist-5k", "model": "lenet", "batch-size": 32, "learning-rate": 0.1, "momentum": 0.5,
     "train-limit": 200, "test-limit": 60, "rounds": 2, "local-epochs": 1, "defenses": "GaussianNoise(std=0.02)",
     "probe-attacks": "InvertingGradients(iterations=30); LabelInference()", "probe-targets": 1, "attack-rounds": "first",
-    "adaptive": False,
+    "adaptive": False, "attack-workers": 1,
 }  # fmt: skip
 
 

@@ -82,13 +82,9 @@ def test_the_same_app_runs_on_a_superlink_with_two_supernodes(
 ) -> None:
     cli, env = deployment
     settings = {
-        **SMALL,
-        "rounds": 1,
-        "defenses": "",
-        "num-clients": 2,
-        "output-dir": str(folder),
-        "share-images": False,
-    }
+        **SMALL, "rounds": 1, "defenses": "", "num-clients": 2, "output-dir": str(folder), "share-images": False,
+        "probe-attacks": "InvertingGradients(iterations=30)", "update-attacks": "",
+    }  # fmt: skip
     overrides = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
     command = ["flwr", "run", str(ROOT), "loopback", "--stream", "--run-config", overrides]
     subprocess.run(command, env=env, cwd=cli, capture_output=True, text=True, timeout=PATIENCE, check=False)
@@ -116,7 +112,7 @@ def test_edge_cloud_inference_runs_on_a_superlink_with_two_supernodes(
         "scenario": "inference", "dataset": "mnist-5k", "model": "vgg_small", "cuts": "conv2,conv4", "batch-size": 16,
         "train-limit": 100, "test-limit": 40, "auxiliary-fraction": 0.8, "rounds": 1, "local-epochs": 1, "num-clients": 2,
         "defenses": "", "query-attacks": "QueryInversion(iterations=5)", "probe-targets": 1, "probe-images": 2,
-        "adaptive": False, "min-usable": 0.5, "output-dir": str(folder), "share-images": False,
+        "adaptive": False, "attack-workers": 0, "min-usable": 0.5, "output-dir": str(folder), "share-images": False,
     }  # fmt: skip
     overrides = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
     command = ["flwr", "run", str(ROOT), "loopback", "--stream", "--run-config", overrides]

@@ -26,8 +26,9 @@ WORST_IS_HIGHEST = (
     "membership-tpr",
     "epsilon",
     "epsilon-with-probes",
+    "epsilon-all-cuts",
 )
-BOUNDS = ("epsilon", "epsilon-with-probes", "delta")
+BOUNDS = ("epsilon", "epsilon-with-probes", "epsilon-all-cuts", "delta")
 """Metrics of a guarantee: over clients and seeds the largest counts (a row's ``worst``), never the mean."""
 
 EXACT = ("retrieval", "attribute-accuracy", MS_SSIM_SUCCESS)
@@ -46,7 +47,8 @@ class Score:
         low: Lower end of the 95 % interval: Student's t over seeds when there are several; otherwise the row's own, or
             Wilson's over the images for a test accuracy that comes without one, and for recognition and identification: where
             all images or none are recognised, Student's t would have no width. Of retrieval, of a guessed attribute and of
-            successes always the exact one (Clopper-Pearson) of the images of all seeds together.
+            successes always the exact one (Clopper-Pearson) of the images of all seeds together; of cells over seeds see
+            ``clustered_interval``.
         high: Upper end of that interval.
         worst: The worst example of any seed.
         n: Examples over all seeds.
@@ -85,7 +87,7 @@ def merge(rows: Sequence[Row]) -> Score:
     worst = [row.worst for row in used if row.worst is not None]
     failed = any(row.status == "failed" for row in rows)
     mean = _combine(metric, list(means.values())) if means else None
-    low, high = interval(list(means.values())) if len(means) > 1 else _own_interval(used)
+    low, high = _over_seeds(metric, list(means.values()), used) if len(means) > 1 else _own_interval(used)
     if metric in EXACT and (found := exact(used)):
         mean, low, high = found
     return Score(
@@ -114,6 +116,16 @@ def exact(rows: Sequence[Row]) -> tuple[float, float, float] | None:
 def _value(row: Row) -> float:
     assert row.value is not None
     return row.worst if row.metric in BOUNDS and row.worst is not None else row.value
+
+
+def _over_seeds(metric: str, means: Sequence[float], rows: Sequence[Row]) -> tuple[float | None, float | None]:
+    """The interval of the mean over seeds; of shares of cells one that stays within [0, 1], with seeds as clusters."""
+    from attacks.scoring.roc import clustered_interval
+
+    trials = sum(row.n for row in rows)
+    if metric == CELLS and trials >= len(means) and all(0 <= mean <= 1 for mean in means):
+        return clustered_interval(means, trials)[1:]
+    return interval(means)
 
 
 def _own_interval(rows: Sequence[Row]) -> tuple[float | None, float | None]:

@@ -19,7 +19,7 @@ from simulations.report.analysis.control import (
 )
 from simulations.report.analysis.families import CLASS_METRICS, FAMILIES, class_attacks, decides
 from simulations.report.analysis.knowledge import knows_defenses
-from simulations.report.analysis.metrics import COST_METRICS
+from simulations.report.analysis.metrics import ALL_CUTS, COST_METRICS
 from simulations.report.analysis.score import PARTLY_FAILED, Score, merge
 from simulations.report.text import setting
 from simulations.rows import Row
@@ -177,7 +177,8 @@ class Study:
 
     Attributes:
         name: (experiment, scenario, dataset, model, cut).
-        rows: Validated rows; where a model is served at several cuts, those of its training are in the study of each.
+        rows: Validated rows; where a model is served at several cuts, those of its training, and of what was
+            spent at all of them, are in the study of each.
         pipelines: Pipeline texts in the order of the configuration, "" first.
     """
 
@@ -257,7 +258,7 @@ class Study:
     @cached_property
     def final_rounds(self) -> frozenset[int]:
         """The number that rows about the final model carry."""
-        return frozenset(row.round for row in self.rows if row.final)
+        return frozenset(row.round for row in self.rows if row.final and row.cut == self.cut)
 
     def complete_round(self, defense: str) -> int | None:
         """The last round that every seed of this defence has a test accuracy for."""
@@ -321,15 +322,17 @@ def mean_each(found: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 def split(rows: Iterable[Row], order: Sequence[str]) -> list[Study]:
     """Studies in order of appearance; ``order`` gives the pipelines of the configuration."""
-    groups: dict[tuple[str, str, str, str, str], list[Row]] = defaultdict(list)
-    for row in rows:
-        groups[row.study].append(row)
-    served = {name[:-1] for name in groups if name[-1]}
-    # The whole model is trained once for all of its cuts.
-    training = {name[:-1]: groups.pop(name) for name in list(groups) if not name[-1] and name[:-1] in served}
+    every = list(rows)
+    names = dict.fromkeys(row.study for row in every)
+    served = {name[:-1] for name in names if name[-1]}
+    # The whole model is trained once for all of its cuts, and what was spent at all of them is no cut's own.
+    common = [row for row in every if row.study[:-1] in served and (not row.cut or row.metric == ALL_CUTS)]
+    shared = {id(row): row.study[:-1] for row in common}
     studies = []
-    for name, own in groups.items():
-        of = [*training.get(name[:-1], ()), *own]
+    for name in names:
+        if not name[-1] and name[:-1] in served:
+            continue
+        of = [row for row in every if row.study == name or (name[-1] and shared.get(id(row)) == name[:-1])]
         present = dict.fromkeys(row.defense for row in of)
         known = [text for text in order if text in present]
         pipelines = sorted(dict.fromkeys([*known, *present]), key=lambda text: text != "")

@@ -30,9 +30,11 @@ class Line:
         strongest: Cell of the strongest attack; None when no attack has a score.
         labels: Cell that recovered most labels over chance, among attacks that did not know them.
         membership: Cell with the highest membership AUC.
-        epsilon: Budget spent by training (in split learning evaluation too) so far; None or infinite where there is no guarantee.
+        epsilon: Budget spent by training (in split learning evaluation too) so far, in edge-cloud inference by the queries at one
+            cut; None or infinite where there is no guarantee.
         epsilon_with_probes: Budget with the audit's probe messages.
-        delta: The delta of both.
+        epsilon_all_cuts: Budget of all that a run sent of an image where it serves the same images at several cuts.
+        delta: The delta of all three.
         seconds: Seconds that a client computes in a round, mean over rounds.
         seconds_ratio: The same over no defence.
         bytes: Bytes that a client sends in a round, mean over rounds.
@@ -56,6 +58,7 @@ class Line:
     membership: Cell | None
     epsilon: float | None
     epsilon_with_probes: float | None
+    epsilon_all_cuts: float | None
     delta: float | None
     seconds: float | None
     seconds_ratio: float | None
@@ -143,6 +146,7 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         membership=strongest(cells, MEMBERSHIP.decides),
         epsilon=_spent(study, defense, "epsilon"),
         epsilon_with_probes=_spent(study, defense, "epsilon-with-probes"),
+        epsilon_all_cuts=_spent(study, defense, "epsilon-all-cuts"),
         delta=_spent(study, defense, "delta"),
         seconds=seconds,
         seconds_ratio=seconds_ratio if defense else None,

@@ -156,7 +156,7 @@ def _view(
         "cards": cards(study.cells),
         "failures": failures(study.rows),
         "others": others(study),
-        "rounds": sorted({row.round for row in study.rows} - study.final_rounds),
+        "rounds": sorted({row.round for row in study.rows if not row.final}),
     }
 
 
@@ -169,6 +169,7 @@ def _columns(lines: Sequence[Line]) -> dict[str, bool]:
         "membership": any(line.membership for line in lines),
         "epsilon": any(line.epsilon is not None for line in lines),
         "probes": any(line.epsilon_with_probes is not None for line in lines),
+        "cuts": any(line.epsilon_all_cuts is not None for line in lines),
         "seconds": any(line.seconds is not None for line in lines),
         "bytes": any(line.bytes is not None for line in lines),
         "failed": any(line.failed_clients for line in lines),

@@ -35,7 +35,9 @@ fails.
       {%- if line.drop is not none %} ({{ -line.drop | points }} points){% endif %}</span>
     {% endif %}
     {% if line.epsilon is not none %}
-    <span>ε = {{ line.epsilon | two }}{% if line.delta is not none %} at δ = {{ line.delta | plain }}{% endif %}</span>
+    <span>ε = {{ line.epsilon | two }}{% if line.delta is not none %} at δ = {{ line.delta | plain }}{% endif %}
+      {%- if line.epsilon_all_cuts is not none %} at one cut,
+      {{ line.epsilon_all_cuts | two }} at all cuts together{% endif %}</span>
     {% endif %}
     </p>
     {% if line.windows %}<p class="meta">{{ line.windows.text }}</p>{% endif %}
@@ -116,6 +118,9 @@ SUMMARY_ROW = """
   {% if line.epsilon_with_probes is not none %}
   <small>probes: {{ line.epsilon_with_probes | two }}</small>
   {% endif %}
+  {% if line.epsilon_all_cuts is not none %}
+  <small>all cuts: {{ line.epsilon_all_cuts | two }}</small>
+  {% endif %}
 </td>
 {% endif %}
 {% if has.seconds %}{{ cost(line.seconds_ratio, line.seconds | seconds) }}{% endif %}
@@ -156,8 +161,11 @@ compares the guess with the person's image, <i>transf.</i> with what the model s
 SUMMARY_NOTES = """
 <p class="soft small after">
 {% if has.epsilon %}
-ε is the budget that the training messages have spent so far, at the given δ
-{%- if has.probes %}; with the probe messages that only the audit asks for, it is the number after “probes”{% endif %}.
+ε is the budget that {{ "the queries at one cut have" if has.cuts else "the messages of training, or queries, have" }} spent so far,
+at the given δ
+{%- if has.probes %}; with the probe messages that only the audit asks for, it is the number after “probes”{% endif %}
+{%- if has.cuts %}; each cut is a deployment of its own, but this run sent the same images at all of them, and what it spent of an
+image by that is the number after “all cuts”{% endif %}.
 ε is proven, the PSNR beside it is measured.
 {% endif %}
 {% if has.seconds %}Time is what a client computes in a round. {% endif %}

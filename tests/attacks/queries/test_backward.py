@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attacks.image_measures import psnr
-from attacks.queries.backward import BackwardReconstruction, variation
+from attacks.image_measures import psnr, squared_total_variation
+from attacks.queries.backward import BackwardReconstruction
 from attacks.queries.base import Query
 from tests.attacks.queries.query_wire import MEAN, STD, Negate, pictures, query, seeded
 
@@ -63,11 +63,11 @@ def test_behind_the_identity_it_is_the_solution_of_a_linear_system(prior: float,
 
 def test_variation_is_that_of_a_loop() -> None:
     images = torch.rand(3, 2, 4, 6, generator=seeded(2), dtype=torch.float64)
-    for image, found in zip(images, variation(images), strict=True):
+    for image, found in zip(images, squared_total_variation(images), strict=True):
         down = [(image[c, r + 1, k] - image[c, r, k]) ** 2 for c in range(2) for r in range(3) for k in range(6)]
         across = [(image[c, r, k + 1] - image[c, r, k]) ** 2 for c in range(2) for r in range(4) for k in range(5)]
         assert found == pytest.approx(torch.stack(down).mean() + torch.stack(across).mean())
-    assert variation(torch.rand(2, 1, 1, 1)).tolist() == [0, 0]
+    assert squared_total_variation(torch.rand(2, 1, 1, 1)).tolist() == [0, 0]
 
 
 def test_it_inverts_a_client_half_and_goes_around_or_through_a_plug_in() -> None:
@@ -121,7 +121,7 @@ def test_features_that_do_not_fit_make_a_failed_guess() -> None:
     images, _ = pictures(2, seed=8)
     seen = query(images)
     guess = BackwardReconstruction(iterations=2)(replace(seen, features=seen.features[:, :2]), seeded(0))
-    assert "features have shape (2, 2, 16, 16), expected (2, 4, 16, 16)" in guess.failure
+    assert "what was sent has shape (2, 2, 16, 16), expected (2, 4, 16, 16)" in guess.failure
     assert torch.equal(guess.images, torch.full_like(images, 0.5))
 
 

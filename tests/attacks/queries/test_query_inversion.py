@@ -98,7 +98,7 @@ def test_an_image_depends_on_its_own_query_and_nothing_is_changed() -> None:
     seen = query(pictures(2))
     before = [seen.latent.clone(), *(weight.clone() for weight in seen.client_model.parameters())]
     guesses = QueryInversion(iterations=20).attack_many([seen, query(pictures(2, seed=5))], [seeded(), seeded(1)])
-    assert torch.equal(guesses[0].images, QueryInversion(iterations=20)(seen, seeded(7)).images)
+    assert torch.equal(guesses[0].images, QueryInversion(iterations=20)(seen, seeded()).images)
     assert all(torch.equal(*pair) for pair in zip(before, [seen.latent, *seen.client_model.parameters()], strict=True))
 
 

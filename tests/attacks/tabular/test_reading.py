@@ -105,6 +105,7 @@ def test_transmissions_average_where_slots_tell_and_do_not_help_under_a_shuffle(
     for defenses in ((noise,), (PatchShuffle(), noise)):
         seen, truth = observe(*defenses, targets=200, transmissions=8)
         fitted = FieldReading().fit(knowledge(*defenses), seeded())
+        assert fitted.transmissions_behind(Pipeline(defenses)) == (1 if len(defenses) > 1 else 8)
         once = replace(fitted, transmissions=1)
         found[defenses] = share(once(seen, seeded()), truth), share(fitted(seen, seeded()), truth)
     assert found[noise,][1] > found[noise,][0] + 0.1

@@ -22,8 +22,9 @@ from torch.nn import functional as F
 
 from clients.data import packaged
 from clients.data.array_files import read_idx, read_pickle
-from clients.data.datasets import SYSTEM_FASHION_MNIST, DataError, ImageData, dataset_names, load_dataset, to_float
+from clients.data.datasets import DataError, ImageData, dataset_names, load_dataset, to_float
 from clients.data.decoding import decode
+from clients.data.file_sets import SYSTEM_FASHION_MNIST
 from clients.data.images import StoredImages, resize, stratified_prefix, with_channels
 from clients.data.picture_files import cut_by_hash
 from tests.clients.data_files import (

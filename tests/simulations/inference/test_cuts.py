@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,17 @@ from clients.data.datasets import to_float
 from clients.inference.plan import inference_plan
 from clients.records import tensors_of, values_of
 from clients.scenarios import read_task
+from defenses import FeatureDP
 from defenses.spec import parse
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
 from simulations.known_clients import KnownClients
 from simulations.scenarios.base import scenario
 from simulations.server_app import run_experiment
+from strategies.inference import fit_path
 from tests.local_grid import LocalGrid
 from tests.simulations.inference.test_run import inference_experiment, inference_rows, no_report, rows_in
+from tests.simulations.report.report_run import Page
 from tests.simulations.split.test_run import Wire, untimed
 from tests.simulations.test_resume import Killed, killed_at
 
@@ -32,6 +36,7 @@ __all__ = ["no_report"]  # a fixture
 
 CUTS = ("conv4", "conv6")
 DELTA = "DeltaAutoencoder(delta='min', fill='black', epochs=1)"
+BOUNDED = "FeatureDP(clip=5.0, noise_multiplier=2.0)"
 STATIC, RETRAINED = (
     f"AttributeInference(training='{training}', iterations=8, batch_size=8)" for training in ("static", "retrained")
 )
@@ -39,13 +44,21 @@ STATIC, RETRAINED = (repr(one) for one in scenario("inference").kinds[1].parse(f
 
 
 def cuts_experiment(out: Path, **changes: Any) -> Experiment:
-    """Two clients with 20 test images each; the server trains on 64 examples; every number comes from very little training."""
+    """Two clients with 20 test images each; the server trains on 56 examples, and very little, and keeps 8 to measure on."""
     small = inference_experiment(
         out, dataset="photo-face", image_size=32, train_limit=80, test_limit=0, rounds=1, cuts=",".join(CUTS), batch_size=16,
-        defenses=f"{DELTA}; FeatureNoise(std=1.0)", probe_targets=1, probe_images=2, query_attacks="",
-        attribute_attacks=f"{STATIC}; {RETRAINED}", offline_iterations=8,
+        defenses=f"{DELTA}; {BOUNDED}", probe_targets=1, probe_images=2, query_attacks="",
+        attribute_attacks=f"{STATIC}; {RETRAINED}", offline_iterations=8, path_images=8,
     )  # fmt: skip
     return replace(small, **changes)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_training() -> Iterator[None]:
+    """Of the adversary that curves are measured with."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fit_path, "ADVERSARY", replace(fit_path.ADVERSARY, iterations=8))
+        yield
 
 
 Run = tuple[Path, list[dict[str, Any]], Wire]
@@ -71,13 +84,15 @@ def task_of(request: Any) -> Any:
 def test_each_cut_is_a_phase_with_rows_that_name_it(run: Run) -> None:
     _, rows, _ = run
     assert not [row for row in rows if row["status"] in ("failed", "refused")]
-    for defense in ("", DELTA, "FeatureNoise(std=1.0)"):
+    for defense in ("", DELTA, BOUNDED):
         phases = [row for row in rows if row["defense"] == str(parse(defense)) and row["round"] > 1]
         told = {(row["round"], row["final"], row["cut"]) for row in phases}
         assert told == {(2, True, "conv4"), (3, True, "conv6")}
         for at in (2, 3):
             metrics = Counter(
-                (row["metric"], row["reference"]) for row in phases if row["round"] == at and not row["attack"]
+                (row["metric"], row["reference"])
+                for row in phases
+                if row["round"] == at and not row["attack"] and not row["metric"].startswith("path-")
             )
             assert set(metrics.values()) == {1}
             assert {("test-accuracy", "original"), ("test-accuracy", "transformed"), ("query-bytes", "")} <= set(
@@ -165,13 +180,13 @@ def test_a_defence_that_needs_an_adversary_gets_one_at_each_cut_and_a_row_says_w
     _, rows, _ = run
     found = [row for row in rows if row["metric"] == "offline-adversary-accuracy"]
     assert [(row["defense"], row["cut"], row["architecture"], row["n"]) for row in found] == [
-        (str(parse(DELTA)), cut, "split", 8) for cut in CUTS
+        (str(parse(DELTA)), cut, "split", 7) for cut in CUTS
     ]
     for row in found:
-        hits = round(row["value"] * 8)
-        exact = binomtest(hits, 8).proportion_ci(0.95, "exact")
+        hits = round(row["value"] * 7)
+        exact = binomtest(hits, 7).proportion_ci(0.95, "exact")
         assert (row["value"], row["ci_low"], row["ci_high"]) == (
-            hits / 8,
+            hits / 7,
             pytest.approx(exact.low),
             pytest.approx(exact.high),
         )
@@ -185,7 +200,7 @@ def test_the_report_shows_each_cut_with_its_own_accuracy(run: Run) -> None:
 
     out, rows, _ = run
     assert {row["cut"] for row in rows if row["round"] == 1} == {""}
-    studies = split([Row.from_json(row) for row in rows], ["", str(parse(DELTA)), "FeatureNoise(std=1.0)"])
+    studies = split([Row.from_json(row) for row in rows], ["", str(parse(DELTA)), str(parse(BOUNDED))])
     assert [study.cut for study in studies] == list(CUTS)
     for at, study in enumerate(studies):
         for line in summarise(study, {}):
@@ -200,9 +215,37 @@ def test_the_report_shows_each_cut_with_its_own_accuracy(run: Run) -> None:
         assert f"cut at {study.cut}" in (out / "report.html").read_text(encoding="utf-8")
 
 
+def test_curves_of_what_learns_are_rows_of_each_cut(run: Run) -> None:
+    """Unprotected, before the only epoch and behind it: of the server half and of an adversary, on the images that are kept."""
+    _, rows, _ = run
+    found = [row for row in rows if row["metric"].startswith("path-")]
+    for metric in ("path-server-accuracy", "path-adversary-accuracy"):
+        mine = [row for row in found if row["metric"] == metric]
+        assert [(row["cut"], row.get("position")) for row in mine] == [(c, at) for c in CUTS for at in (None, 0, 1)]
+    assert {(row["defense"], row["n"]) for row in found} == {(str(parse(DELTA)), 8)}
+
+
+def test_a_budget_is_of_one_cut_and_of_all_that_was_sent_of_an_image(run: Run) -> None:
+    """Two releases under independent noise are one under noise that is smaller by the square root of 2."""
+    out, rows, _ = run
+    once, twice = (FeatureDP(clip=5.0, noise_multiplier=2.0 / times**0.5).epsilon() for times in (1, 2))
+    spent = [row for row in rows if row["metric"].startswith("epsilon")]
+    assert {row["defense"] for row in spent} == {str(parse(BOUNDED))}
+    assert {(row["metric"], row["cut"]): (row["value"], row["releases"]) for row in spent} == {
+        ("epsilon", "conv4"): (pytest.approx(once), 1),
+        ("epsilon", "conv6"): (pytest.approx(once), 1),
+        ("epsilon-all-cuts", "conv6"): (pytest.approx(twice), 2),
+    }
+    page = Page((out / "report.html").read_text(encoding="utf-8"))
+    for at in (1, 2):  # a study each, and the budget of all is told in both
+        (shown,) = [row["ε (δ)"] for row in page.table(f"summary{at}") if row["Defence"][0].startswith("FeatureDP")]
+        assert (shown[0], shown[-1]) == (f"{once:.2f}", f"all cuts: {twice:.2f}")
+        assert f"{twice:.2f} at all cuts together" in " ".join(page.sections[f"headline{at}"].split())
+
+
 @pytest.mark.usefixtures("no_report")
 def test_a_killed_phase_is_done_again_and_those_before_are_not(tmp_path: Path, run: Run) -> None:
-    """Killed at the second cut behind the delta masks: nobody is asked again about the first one."""
+    """Killed at the second cut behind the delta masks, curves and all: nobody is asked again about the first one."""
     _, unbroken, _ = run
     settings = cuts_experiment(tmp_path / "run")
     # Two clients, two cuts, one message of queries each: 4 without a defence, then 2 at the first cut behind the delta masks.

@@ -23,6 +23,7 @@ OUTSOURCED: dict[str, Any] = {
     "train-limit": 100, "test-limit": 60, "rounds": 1, "local-epochs": 1, "defenses": "InstaHide()",
     "upload-attacks": "AsUploaded()", "adaptive": False, "probe-images": 2,
     "probe-targets": 1, "attack-rounds": "first", "model-attacks": "", "num-clients": 2, "share-images": False,
+    "attack-workers": 0,
 }  # fmt: skip
 
 

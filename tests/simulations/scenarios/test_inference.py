@@ -51,6 +51,9 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"auxiliary-fraction": 0.0}, ("auxiliary-fraction is 0; allowed with scenario = 'inference': above 0",)),
     ({"auxiliary-fraction": 0.001}, ("auxiliary-fraction is 0.001", "leaves the server no image to train on")),
     ({"auxiliary-data": "photos"}, ("auxiliary-data is 'photos'; allowed with scenario = 'inference': 'held-out'",)),
+    ({"path-images": -1}, ("path-images is -1", "allowed: at least 0")),
+    ({"path-images": 2.5}, ("path-images is 2.5",)),
+    ({"path-images": 41}, ("path-images is 41; allowed: up to 40, half of the server's 80 images; it learns from the others",)),
     # Sizes.
     ({"probe-targets": 4}, ("probe-targets is 4, and a client with 20 test examples asks 3 batches of 8",)),
     ({"probe-images": 9}, ("probe-images is 9; allowed: up to batch-size = 8",)),
@@ -98,7 +101,7 @@ def test_what_cannot_work_is_refused_by_name(tmp_path: Path, changes: dict[str, 
         {}, {"cuts": "conv6,conv2"}, {"model": "resnet20", "cuts": "block8"}, {"probe_targets": 3}, {"query_attacks": ""},
         {"defenses": "DeltaAutoencoder(delta='max'); FeaturePCA(components=4) | FeatureNoise(std=0.1)"},
         {"defenses": "FeatureDP(clip=1.0, noise_multiplier=1.0); VisualMixer() | FeatureNoise(std=1.0); ImageNoise()"},
-        {"query_attacks": "", "attack_rounds": "first"},
+        {"query_attacks": "", "attack_rounds": "first"}, {"path_images": 40},
     ],
     ids=str,
 )  # fmt: skip

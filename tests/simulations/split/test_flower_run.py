@@ -59,7 +59,7 @@ def test_the_same_split_run_works_on_a_superlink_with_two_supernodes(
     settings = {
         **SPLIT, "num-clients": 2, "output-dir": str(folder), "share-images": False,
         "batches-per-message": 8, "train-limit": 100, "train-edge": True, "labels": "client",
-        "smashed-attacks": "TokenDecoder(iterations=5)",
+        "smashed-attacks": "TokenDecoder(iterations=5)", "attack-workers": 0,
     }  # fmt: skip
     overrides = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
     command = ["flwr", "run", str(ROOT), "loopback", "--stream", "--run-config", overrides]

@@ -67,6 +67,10 @@ def test_attacks_are_scored_by_cells_with_a_null_baseline(run: tuple[Path, list[
         read = one(rows, defense=defense, attack="FieldReading()", metric="cells-right")
         assert (read["n"], read["status"]) == (16, "ok")
         assert read["value"] > 0.95
+        # A frozen half sends an image once a round, the same way but for the shuffle, behind which nothing can be averaged.
+        assert read["setting"]["transmissions_used"] == {"": 3, "PatchShuffle()": 1}[defense]
+        assert 0 <= read["ci_low"] <= read["value"] <= read["ci_high"] <= 1
+        assert read["ci_high"] - read["ci_low"] > 0
         null = one(rows, defense=defense, attack="baseline:frequent", metric="cells-right")
         # 37 of 40 columns are constant; of the others the most frequent category is right sometimes.
         assert 37 / 40 < null["value"] < 38.6 / 40

@@ -185,14 +185,15 @@ def test_few_points_keep_both_ends_and_never_repeat(count: int) -> None:
 
 def shown(text: str, own: OwnImages, *, adversary: bool) -> list[dict[str, Any]]:
     recorder: Any = Kept()
-    picture_masks(parse(text), a_context(own, adversary=adversary), "conv4", PLAN.at(1), recorder)
+    context = a_context(own, adversary=adversary)
+    picture_masks(parse(text).fit(context, KEY), context, KEY, "conv4", PLAN.at(1), recorder)
     pictures: list[dict[str, Any]] = recorder.pictures
     return pictures
 
 
 def test_pictures_show_image_maps_mask_and_what_is_left(own: OwnImages) -> None:
     """Outside the mask the masked image is the image, inside it is black: by what was drawn alone."""
-    found = shown("DeltaAutoencoder(delta='min', fill='black')", own, adversary=True)
+    found = shown("DeltaAutoencoder(delta='min', fill='black', epochs=0)", own, adversary=True)
     assert [one["kind"] for one in found[::3]] == ["image", "server-cam", "adversary-cam", "mask", "masked"]
     assert {one["observation"] for one in found} == {OBSERVATION}
     assert [one["caption"] for one in found[:3]] == [f"cut at conv4, image {at}" for at in (1, 2, 3)]
@@ -208,14 +209,44 @@ def test_pictures_show_image_maps_mask_and_what_is_left(own: OwnImages) -> None:
 @pytest.mark.parametrize(
     ("text", "kinds"),
     [
-        ("DeltaAutoencoder(delta='max')", {"image", "server-cam", "mask", "masked"}),
-        ("FeaturePCA()", set()),
-        ("FeatureNoise(std=1.0) | DeltaAutoencoder(delta='max')", set()),
+        ("DeltaAutoencoder(delta='max', epochs=0) | FeatureNoise(std=0.1)", {"image", "server-cam", "mask", "masked"}),
+        ("FeaturePCA(components=2)", set()),
         ("", set()),
     ],
 )
-def test_only_masks_in_front_are_drawn(text: str, kinds: set[str], own: OwnImages) -> None:
+def test_only_masks_are_drawn(text: str, kinds: set[str], own: OwnImages) -> None:
     assert {one["kind"] for one in shown(text, own, adversary=False)} == kinds
+
+
+def test_masks_behind_another_defence_are_those_that_its_stage_learns_from(
+    own: OwnImages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a first stage that hides all from the second: a client half whose features are constant has no hot place."""
+    plain = shown("DeltaAutoencoder(delta='max', fill='black', epochs=0)", own, adversary=False)
+    quiet = shown("FeatureNoise(std=0.0) | DeltaAutoencoder(delta='max', fill='black', epochs=0)", own, adversary=False)
+    assert [one["kind"] for one in quiet] == [one["kind"] for one in plain]
+    assert all(torch.equal(mine["image"], other["image"]) for mine, other in zip(quiet, plain, strict=True))
+    blind = shown(
+        "FeatureDP(clip=1e-30, noise_multiplier=0.0) | DeltaAutoencoder(delta='max', fill='black', epochs=0)",
+        own,
+        adversary=False,
+    )
+    assert float(torch.stack([one["image"] for one in blind if one["kind"] == "mask"]).min()) == 1.0
+    assert float(torch.stack([one["image"] for one in plain if one["kind"] == "mask"]).min()) == 0.0
+
+
+def test_each_of_two_stages_shows_its_own_masks(own: OwnImages) -> None:
+    found = shown(
+        "DeltaAutoencoder(delta='max', epochs=0) | DeltaAutoencoder(delta='max', fill='black', epochs=0)",
+        own,
+        adversary=False,
+    )
+    images = [one for one in found if one["kind"] == "image"]
+    assert [one["caption"] for one in images[::3]] == [
+        "cut at conv4, stage 1, image 1",
+        "cut at conv4, stage 2, image 1",
+    ]
+    assert [one["target"] for one in images] == [0, 0, 0, 1, 1, 1]
 
 
 def test_an_overlay_runs_from_blue_over_green_to_red() -> None:

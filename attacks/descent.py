@@ -1,0 +1,72 @@
+"""The search of white-box inversions: images go down an objective by AMSGrad, and of each the best that it met is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attacks.base import AttackError
+
+
+@dataclass(frozen=True)
+class StepRule:
+    """Steps of Adam with AMSGrad (Reddi, Kale, Kumar, "On the Convergence of Adam and Beyond", ICLR 2018).
+
+    Attributes:
+        learning_rate: In the unit of the images.
+        epsilon: Of Adam.
+        falling: The learning rate falls to zero along a half cosine.
+        in_range: Behind every step images are put back into [0, 1].
+    """
+
+    learning_rate: float
+    epsilon: float = 1e-8
+    falling: bool = False
+    in_range: bool = False
+
+    @classmethod
+    def within_range(cls, learning_rate: float) -> StepRule:
+        """Of images in [0, 1], which stay there, at a rate that falls to zero."""
+        return cls(learning_rate, falling=True, in_range=True)
+
+
+def minimise(
+    objective: Callable[[Tensor], Tensor], start: Tensor, iterations: int, rule: StepRule
+) -> tuple[Tensor, Tensor]:
+    """Descends from one start.
+
+    Args:
+        objective: Images (B, ...) -> (B,), one number for each, or a number of all together.
+        start: (B, ...).
+        iterations: Steps, at least 1.
+        rule: What a step is.
+
+    Returns:
+        The iterate with the lowest objective, and that objective: of each image for itself where each has its own.
+
+    Raises:
+        AttackError: When an objective was never finite.
+    """
+    images = start.clone().requires_grad_()
+    optimizer = torch.optim.Adam([images], rule.learning_rate, eps=rule.epsilon, amsgrad=True)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, iterations) if rule.falling else None
+    best, lowest = start.clone(), start.new_tensor(float("inf"))
+    for _ in range(iterations):
+        values = objective(images)
+        better = values.detach() < lowest
+        best = torch.where(better.view(-1, *[1] * (images.dim() - 1)), images.detach(), best)
+        lowest = torch.where(better, values.detach(), lowest)
+        # A sum, so that no image's step depends on how many others there are. Not backward(): weights need no gradient.
+        (images.grad,) = torch.autograd.grad(values.sum(), [images])
+        optimizer.step()
+        if schedule is not None:
+            schedule.step()
+        if rule.in_range:
+            with torch.no_grad():
+                images.clamp_(0, 1)
+    if not torch.isfinite(lowest).all():
+        raise AttackError("the objective was never finite")
+    return best, lowest

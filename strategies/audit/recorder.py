@@ -1,0 +1,33 @@
+"""What the audit needs of whoever keeps its results."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from clients.task import Task
+from strategies.audit.jobs import AttackJob
+from strategies.audit.kinds import Observed
+
+
+class Recorder(Protocol):
+    """Where rows, pictures and unfinished jobs go."""
+
+    def row(self, task: Task, *, metric: str, value: float | None, **fields: Any) -> None:
+        """Adds one number; ``fields`` are further columns."""
+
+    def picture(self, task: Task, image: Tensor, *, image_number: int, **fields: Any) -> None:
+        """Adds one image (C, H, W) in [0, 1]."""
+
+    def open_job(self, job: AttackJob) -> None:
+        """Keeps a job that has no result yet."""
+
+    def close_job(self, job: AttackJob) -> None:
+        """Forgets a job whose rows are written."""
+
+    def keep_history(self, job: AttackJob) -> None:
+        """Keeps what was observed in a round for attacks on all rounds."""
+
+    def history(self, job: AttackJob) -> tuple[Observed, ...]:
+        """What ``keep_history`` kept of the job's pipeline and kind of observation, oldest first."""

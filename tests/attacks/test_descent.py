@@ -1,0 +1,76 @@
+"""The descent of white-box inversions, where the answer is known."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from attacks.base import AttackError
+from attacks.descent import StepRule, minimise
+
+
+def test_each_image_keeps_its_own_best_iterate() -> None:
+    """One image starts at its minimum and can only leave it, the other has a way to go."""
+    target = torch.tensor([[0.5, 0.5], [3.0, -2.0]])
+    seen: list[Tensor] = []
+
+    def objective(images: Tensor) -> Tensor:
+        seen.append(images.detach().clone())
+        return (images - target).square().sum(1)
+
+    best, lowest = minimise(objective, torch.full((2, 2), 0.5), 40, StepRule(0.3))
+    values = torch.stack([(one - target).square().sum(1) for one in seen])
+    assert torch.equal(lowest, values.min(0).values)
+    assert torch.equal(best, torch.stack([seen[int(at)][row] for row, at in enumerate(values.argmin(0))]))
+    assert lowest[0] == 0
+    assert lowest[1] < 0.1
+
+
+def test_one_number_for_all_images_keeps_them_together() -> None:
+    # A step far beyond the minimum: the start is the best.
+    best, lowest = minimise(lambda x: (x - 0.51).square().sum(), torch.full((2, 1), 0.5), 2, StepRule.within_range(0.9))
+    assert best.flatten().tolist() == [0.5, 0.5]
+    assert float(lowest) == pytest.approx(2e-4, rel=1e-3)
+
+
+def test_a_step_is_that_of_adam_and_no_longer_than_its_rule() -> None:
+    """The first step of Adam is the learning rate, against the sign of the gradient, where epsilon is small beside it."""
+    iterates: list[Tensor] = []
+
+    def objective(images: Tensor) -> Tensor:
+        iterates.append(images.detach().clone())
+        return (images * torch.tensor([4.0, -4.0])).sum(1)
+
+    minimise(objective, torch.full((1, 2), 0.5), 4, StepRule(0.3))
+    torch.testing.assert_close(iterates[1], torch.tensor([[0.2, 0.8]]), atol=1e-5, rtol=0)
+    torch.testing.assert_close(iterates[3], torch.tensor([[-0.4, 1.4]]), atol=1e-4, rtol=0)
+    iterates.clear()
+    minimise(objective, torch.full((1, 2), 0.5), 4, StepRule.within_range(0.3))
+    # Rates 0.3 (1 + cos(pi k / 4)) / 2, and never outside of [0, 1].
+    torch.testing.assert_close(iterates[1], torch.tensor([[0.2, 0.8]]), atol=1e-5, rtol=0)
+    torch.testing.assert_close(iterates[3], torch.tensor([[0.0, 1.0]]), atol=1e-4, rtol=0)
+    iterates.clear()
+    # Where epsilon is as large as the gradient, the step is half as long.
+    minimise(objective, torch.full((1, 2), 0.5), 2, StepRule(0.3, epsilon=4.0))
+    torch.testing.assert_close(iterates[1], torch.tensor([[0.35, 0.65]]), atol=1e-5, rtol=0)
+
+
+def test_an_image_does_not_depend_on_its_company() -> None:
+    start, target = torch.zeros(3, 4), torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    together, _ = minimise(lambda x: (x - target).pow(4).sum(1), start, 30, StepRule(0.1))
+    alone, _ = minimise(lambda x: (x - target[1:2]).pow(4).sum(1), start[:1], 30, StepRule(0.1))
+    torch.testing.assert_close(together[1:2], alone)
+
+
+def test_an_objective_that_was_never_finite_is_an_error_and_a_late_one_is_not() -> None:
+    with pytest.raises(AttackError, match="never finite"):
+        minimise(lambda x: x.sum(1) * torch.tensor([1.0, float("nan")]), torch.ones(2, 3), 2, StepRule(0.1))
+    calls = []
+
+    def breaking(images: Tensor) -> Tensor:
+        calls.append(1)
+        return images.sum(1) * (1.0 if len(calls) < 3 else float("nan"))
+
+    best, _ = minimise(breaking, torch.ones(1, 3), 5, StepRule(0.1))
+    torch.testing.assert_close(best, torch.full((1, 3), 0.9), atol=1e-4, rtol=0)
