@@ -166,6 +166,7 @@ def _columns(lines: Sequence[Line]) -> dict[str, bool]:
         "protected": any(line.protected for line in lines),
         "picked": any(line.strongest and line.strongest.picked for line in lines),
         "labels": any(line.labels for line in lines),
+        "attributes": any(line.attributes for line in lines),
         "membership": any(line.membership for line in lines),
         "epsilon": any(line.epsilon is not None for line in lines),
         "probes": any(line.epsilon_with_probes is not None for line in lines),

@@ -261,6 +261,19 @@ def test_each_cut_has_a_headline_and_a_plane_of_its_own(tmp_path: Path) -> None:
     assert "88.0 %" not in shown["headline2"]
 
 
+def test_the_headline_and_the_summary_tell_what_was_read_of_the_attribute(tmp_path: Path) -> None:
+    """Also where nobody attacked images: ADP's Tables 4 to 6."""
+    rows = [one for one in every_row() if one["attack"] != INVERSION]
+    shown = page(tmp_path, rows)
+    told = " ".join(shown.sections["headline1"].split())
+    assert "nothing is known" not in told
+    assert "read 86.0 % of the values of the sensitive attribute (n = 400 images), above its most" in told.replace(
+        "\xa0", " "
+    )
+    (adp,) = [one["attribute read, %"] for one in shown.table("summary1") if one["Defence"][0] == ADP]
+    assert (adp[0], adp[-1]) == ("86.0", "most frequent 50.0")
+
+
 def test_a_row_of_an_earlier_version_has_the_cut_of_its_card() -> None:
     old = row(metric="psnr", attack=INVERSION, setting={"cut": "conv4"})
     assert Row.from_json(old).cut == "conv4"
