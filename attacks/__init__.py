@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from attacks.attributes.inference import AttributeInference
+from attacks.attributes.property_inference import PropertyInference
 from attacks.base import (
     Attack,
     AttackError,
@@ -96,6 +97,7 @@ __all__ = [
     "NoiseModelInversion",
     "Pix2Pix",
     "PolicyInversion",
+    "PropertyInference",
     "QueryInversion",
     "Reconstruction",
     "Refinement",

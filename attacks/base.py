@@ -5,7 +5,7 @@ Scoring is a separate step (``attacks.scoring``), done by whoever holds the trut
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -122,10 +122,13 @@ class Knowledge:
         train: Trains a new model on a batch of auxiliary examples as a client would, defences included, and returns it in eval
             mode; the number is the seed of its weights and of its training.
         sender: In split learning, what makes smashed data of auxiliary images as a client would; else None.
-        query_sender: In edge-cloud inference, the same of features that are sent to be answered; else None.
+        query_sender: The same of features of test images that are sent to be answered; else None.
         sensitive: (N,) int64, a second attribute of each auxiliary example, from 0; None where the data have none.
-        adversary: Builds a network that classifies features (B, C', H', W') of queries: (architecture, number of values, seed) ->
-            network in train mode. Architectures are those of ``attacks.attributes.inference``; None where clients send no features.
+        adversary: Builds a network that classifies features of queries, (B, C', H', W') or (B, N, D): (architecture, number of
+            values, seed) -> network in train mode. Architectures are those of ``attacks.attributes.inference``; None where clients
+            send no features.
+        probes: In federated learning, makes one-step updates of examples as a client would at the attacked global model, defences
+            included: (examples, number of updates, seed) -> of each update the positions of its images, and the update; else None.
     """
 
     auxiliary: Batch
@@ -137,6 +140,7 @@ class Knowledge:
     query_sender: QuerySender | None = None
     sensitive: Tensor | None = None
     adversary: Callable[[str, int, int], nn.Module] | None = None
+    probes: Callable[[Batch, int, int], Iterator[tuple[Tensor, Update]]] | None = None
 
 
 @dataclass(frozen=True)
@@ -254,6 +258,8 @@ class Attack(Generic[Observation, Guess]):
         reads_steps: It reads how an update moves the model, not only the model that it leads to.
         on_images: It attacks what is sent of images.
         on_tables: It attacks what is sent of rows of a table.
+        needs_classes: It guesses, or works with, the one class of each example, and there must be one.
+        infers_attributes: It guesses a sensitive attribute, which the task does not ask for, and nothing else.
         quick: Settings, field -> value, under which it ends within about a second on a small model, however little it then finds:
             for tests that run every attack.
     """
@@ -267,6 +273,8 @@ class Attack(Generic[Observation, Guess]):
     reads_steps: ClassVar[bool] = False
     on_images: ClassVar[bool] = True
     on_tables: ClassVar[bool] = False
+    needs_classes: ClassVar[bool] = False
+    infers_attributes: ClassVar[bool] = False
     quick: ClassVar[Mapping[str, Any]] = {}
 
     @property
@@ -298,6 +306,10 @@ class Attack(Generic[Observation, Guess]):
     def learns_from_defenses(self) -> bool:
         """Whether what ``fit`` learns depends on the pipeline; what does not is learned once for all pipelines of a run."""
         return self.knows_defenses
+
+    def aware(self) -> Self:
+        """What it becomes where it learns of the clients' defences; itself where it does already, or never can."""
+        return self
 
     @property
     def reveals_windows(self) -> bool:

@@ -168,7 +168,10 @@ def audit_baselines(client: Client, observation: str, *, pictures: bool, totals:
             if known.at_many_scales:
                 found |= scores_at_many_scales(guesses[0].images, truth.original.images)
             _add(scores, f"{name}:", found)
-        scores["baseline:uniform:label-accuracy"].extend(uniform_label_accuracy(truth.original, paired=known.paired))
+        if client.task.plan.objective.one_class:
+            scores["baseline:uniform:label-accuracy"].extend(
+                uniform_label_accuracy(truth.original, paired=known.paired)
+            )
         if pictures and not known.whole_round:
             shared |= {f"original-{target}": truth.original.images, f"protected-{target}": truth.seen.images}
     if totals:

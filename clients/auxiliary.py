@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F
 
-from clients.data.datasets import load_dataset, to_float
+from clients.data.datasets import load_dataset
 from clients.data.images import DataError, ImageData, Labels, stratified_prefix, with_channels
+from clients.local_data import local_batch
 from clients.task import FLOAT_BYTES, Plan
 from defenses.base import Batch
 
@@ -30,7 +30,7 @@ class Auxiliary:
         self.plan = plan
 
     def examples(self) -> Batch:
-        """The server's own examples (``auxiliary_data``), as floats in [0, 1] with one-hot targets.
+        """The server's own examples (``auxiliary_data``), as floats in [0, 1] with one-hot targets, or label vectors.
 
         Another data set is read in the size and colours of the clients' images. Its classes are not theirs.
 
@@ -39,8 +39,7 @@ class Auxiliary:
         """
         self.check()
         part, num_classes, indices = self._part()
-        targets = F.one_hot(part.labels[indices], num_classes).float()
-        return Batch(to_float(part.images[indices]), targets)
+        return local_batch(part, indices, num_classes)
 
     def sensitive(self) -> Tensor | None:
         """The sensitive attribute of each of ``examples``, (N,) int64; None where their data set has none."""

@@ -83,7 +83,8 @@ class BlindGuesses:
 
     Null baselines ("baseline:grey", "baseline:mean") are what anyone can guess; their mean is of this client's own images, which no
     attacker has. Scales are no bars: "scale:blurred" is a blurred copy of the truth, and "scale:class-mean" what who knows only the
-    class could guess: the mean of the client's images of the true class without the attacked one. Against the transformed images
+    class could guess: the mean of the client's images of the true class without the attacked one (not where examples have several
+    labels). Against the transformed images
     means are of transformed images. Where the attacked images are cropped and mirrored, means are of such views.
 
     Args:
@@ -95,7 +96,10 @@ class BlindGuesses:
     def __init__(self, data: LocalData, known: list[Probed], few: slice) -> None:
         self.few = few
         self._views = data.task.plan if all(shows_views(data, truth) for truth in known) else None
-        classes = {int(c) for truth in known for c in truth.original.targets[few].argmax(1)}
+        self._one_class = data.task.plan.objective.one_class
+        classes = (
+            {int(c) for truth in known for c in truth.original.targets[few].argmax(1)} if self._one_class else set()
+        )
         attacked = {int(p) for truth in known for p in truth.positions[few]}
         self._means = (
             means_of(data, lambda positions, _: data.plain(positions).images, CHUNK, classes, attacked),
@@ -109,15 +113,14 @@ class BlindGuesses:
         nulls = [null_baselines(of, mean) for of, mean in zip(images, means, strict=True)]
         found = {f"baseline:{name}": (nulls[0][name], nulls[1][name]) for name in nulls[0]}
         scale = [_unlabelled(blurred(of)) for of in images]
+        found["scale:blurred"] = (scale[0], scale[1])
+        if not self._one_class:
+            return found
         classes = truth.original.targets[self.few].argmax(1).tolist()
         which = list(zip(classes, truth.positions[self.few].tolist(), strict=True))
         by_class = [torch.stack([of.class_mean(*one) for one in which]).to(images[0]) for of in self._means]
         by_class[0] = torch.stack([self._shown(image) for image in by_class[0]])
-        return {
-            **found,
-            "scale:blurred": (scale[0], scale[1]),
-            "scale:class-mean": (_unlabelled(by_class[0]), _unlabelled(by_class[1])),
-        }
+        return found | {"scale:class-mean": (_unlabelled(by_class[0]), _unlabelled(by_class[1]))}
 
     def _shown(self, mean: Tensor) -> Tensor:
         """A mean of raw images as the mean of their views, where views are attacked."""

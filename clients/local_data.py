@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from torch.utils.data import Dataset
 
+from attacks.scoring.objective import objective_of
 from clients.data.augmentation import random_crop_and_flip
 from clients.data.datasets import ImageData, to_float
 from clients.draws import Draws, digest_of
@@ -96,7 +96,7 @@ class LocalData:
         return len(self._train)
 
     def train_labels(self) -> Tensor:
-        """Classes (num_train,) of its training examples."""
+        """Classes (num_train,) of its training examples; of label vectors the first label."""
         return self.dataset.train.labels[torch.tensor(self._train, dtype=torch.long)]
 
     @property
@@ -210,8 +210,16 @@ class LocalData:
         return Probed(self.augmented(self.plain(positions), key), self.enter(self.kept(positions), key), positions)
 
     def test_labels(self) -> Tensor:
-        """Classes (num_test,) of its test examples."""
-        return self.dataset.test.labels[torch.tensor(self._test, dtype=torch.long)]
+        """What is true of its test examples: classes (num_test,), or label vectors (num_test, K)."""
+        return self.dataset.test.truth(torch.tensor(self._test, dtype=torch.long))
+
+    def train_sensitive(self, positions: Tensor) -> Tensor:
+        """Values (n,) of the sensitive attribute of its training examples at ``positions``.
+
+        Raises:
+            ValueError: When its data set has none.
+        """
+        return self._sensitive(self.dataset.train)[torch.tensor(self._train, dtype=torch.long)[positions]]
 
     def test_sensitive(self) -> Tensor:
         """Values (num_test,) of the sensitive attribute of its test examples.
@@ -219,9 +227,12 @@ class LocalData:
         Raises:
             ValueError: When its data set has none.
         """
-        if self.dataset.test.sensitive is None:
+        return self._sensitive(self.dataset.test)[torch.tensor(self._test, dtype=torch.long)]
+
+    def _sensitive(self, part: ImageData) -> Tensor:
+        if part.sensitive is None:
             raise ValueError(f"dataset {self.dataset.name!r} has no sensitive attribute")
-        return self.dataset.test.sensitive[torch.tensor(self._test, dtype=torch.long)]
+        return part.sensitive
 
     def test_plain(self, positions: Tensor) -> Batch:
         """Test examples of this client at ``positions`` (n,), unprotected."""
@@ -288,8 +299,8 @@ class KeptExamples(Dataset[tuple[Tensor, Tensor]]):
 
 
 def local_batch(part: ImageData, indices: Tensor, num_classes: int) -> Batch:
-    """The examples at ``indices`` as floats in [0, 1] with one-hot targets."""
-    targets = F.one_hot(part.labels[indices], num_classes).float()
+    """The examples at ``indices`` as floats in [0, 1] with their targets (one-hot, or label vectors)."""
+    targets = objective_of(part.vectors is not None).targets(part.truth(indices), num_classes)
     return Batch(to_float(part.images[indices]), targets)
 
 

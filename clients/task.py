@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.local_model import shared_tensors
+from attacks.scoring.objective import Objective, objective_of
 from clients.data.card import DataCard
 from clients.data.datasets import ImageDataset, load_dataset
 from clients.data.images import IMAGE_MEMORY
@@ -131,6 +132,11 @@ class Plan:
     def data_card(self) -> DataCard:
         """The shared card, or that of the data set at hand."""
         return self.card or DataCard.of(self.load_data())
+
+    @property
+    def objective(self) -> Objective:
+        """What is trained for, and what counts as right."""
+        return objective_of(self.data_card().multi_label)
 
     def build_model(self) -> nn.Module:
         """The whole model as client and server both build it: same initial weights for the same seed.

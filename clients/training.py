@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from attacks.attributes.property_inference import majority
 from attacks.local_model import shared_tensors
 from clients.evaluation import device, evaluate
 from clients.federated.plan import federated_plan
@@ -88,6 +89,13 @@ class LocalClient(Client):
         if observation == "update":
             return Truths([self.trained_views()], whole_round=True)
         return super().truths(observation)
+
+    def sensitive(self, observation: str) -> list[Tensor]:
+        """Of "probe-attribute" one value for each probe target (see ``attacks.attributes.property_inference.majority``)."""
+        if observation != "probe-attribute":
+            return super().sensitive(observation)
+        probed = map(self.probed_positions, range(self.task.plan.probe_targets))
+        return [torch.tensor([majority(self.data.train_sensitive(positions))]) for positions in probed]
 
     def trained_on(self) -> Tensor:
         """Positions (n,), int64 and ascending, of the training examples that this round's training update depends on."""
@@ -174,11 +182,18 @@ class LocalClient(Client):
         No two probes show the same person as long as there are enough, because scores of an image that is attacked twice are not
         two observations. Crops and mirror images are drawn anew in every round.
         """
+        # Defences that mix examples need company: the probe is the first examples of a batch of the usual size.
+        count, chosen = self.task.plan.probe_images, self._probed_batch(target)
+        return rows(self.data.view(chosen, self.data.key("probe", self.task.round, "batch", target)), slice(count))
+
+    def probed_positions(self, target: int) -> Tensor:
+        """Which training examples a probe is of: positions (b,)."""
+        return self._probed_batch(target)[: self.task.plan.probe_images]
+
+    def _probed_batch(self, target: int) -> Tensor:
         count = self.task.plan.probe_images
         order = torch.randperm(self.data.num_train, generator=generator_for(*self.data.key("probed")))
-        # Defences that mix examples need company: the probe is the first `count` examples of a batch of the usual size.
-        chosen = order.roll(-target * count)[: max(count, self.task.plan.batch_size)]
-        return rows(self.data.view(chosen, self.data.key("probe", self.task.round, "batch", target)), slice(count))
+        return order.roll(-target * count)[: max(count, self.task.plan.batch_size)]
 
     def probed_windows(self, target: int) -> Tensor | None:
         """Sides of the windows that each pixel of a probe was shuffled in, (B, H, W) int64; for upper bounds only.

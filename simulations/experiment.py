@@ -11,7 +11,7 @@ from typing import Any
 from attacks.base import Attack
 from attacks.registry import ATTACKS
 from clients.auxiliary import OWN_AUXILIARY
-from clients.data.datasets import dataset_names, is_table
+from clients.data.datasets import dataset_names, is_multi_label, is_table
 from clients.data.partitions import parse_partition
 from clients.scenarios import client_side, client_sides
 from clients.task import Plan
@@ -20,6 +20,7 @@ from defenses.pipeline import Pipeline
 from defenses.registry import RegistryError
 from defenses.spec import SpecError, parse_pipelines
 from simulations.errors import ConfigError, require_known
+from simulations.label_rules import why_no_vectors
 from simulations.scenarios.base import DEFAULT, scenario, scenarios
 from simulations.settings import (
     IMAGE_SIDE,
@@ -35,7 +36,7 @@ from simulations.settings import (
 )
 from simulations.table_rules import why_no_table, why_not_read
 from strategies.audit.adaptive import adaptive_attacks
-from strategies.audit.kinds import Kind
+from strategies.audit.kinds import AUTO, Kind
 
 Value = bool | int | float | str
 
@@ -190,7 +191,8 @@ class Experiment:
         self.attacked_rounds()
         chosen = {kind: self.chosen_attacks(kind) for kind in self.kinds}
         no_table = why_no_table(self.to_mapping(), self.pipelines()) if self.on_tables else ""
-        if why := no_table or why_not_read(chosen, self.dataset):
+        no_vectors = why_no_vectors(self.to_mapping(), chosen) if is_multi_label(self.dataset) else ""
+        if why := no_table or no_vectors or why_not_read(chosen, self.dataset):
             raise ConfigError(why)
         scenario(self.scenario).check(self)
         for pipeline in self.pipelines():
@@ -274,13 +276,16 @@ class Experiment:
         return list({repr(attack): attack for attack in [*chosen, *added]}.values())
 
     def chosen_attacks(self, kind: Kind) -> list[Attack[Any, Any]]:
-        """Those that the setting names (``Kind.setting``).
+        """Those that the setting names (``Kind.setting``); on attributes "auto" means those that are usual there.
 
         Raises:
             SpecError: Naming what is unknown or not allowed.
             AttackError: When one of them attacks something else.
         """
-        return kind.parse(str(getattr(self, f"{kind.name}_attacks")), self.kinds)
+        text = str(getattr(self, kind.setting.replace("-", "_")))
+        if kind.of_attributes and text == AUTO:
+            return kind.usual(self.dataset)
+        return kind.parse(text, self.kinds)
 
     @property
     def kinds(self) -> tuple[Kind, ...]:

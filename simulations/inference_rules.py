@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clients.data.datasets import has_sensitive_attribute
 from clients.models.cuts import CUTS
 from clients.models.packaged_weights import PACKAGED
 from defenses.base import InputDefense, SmashedDefense
 from defenses.pipeline import Pipeline
+from simulations.attribute_settings import check_attribute_attacks, require_attribute
 from simulations.errors import ConfigError, require_known
 from simulations.inference_settings import InferenceExperiment
 from strategies.inference.observations import ATTRIBUTE, KINDS
@@ -43,14 +43,12 @@ def check_settings(experiment: InferenceExperiment) -> None:
             f"attack-rounds is {experiment.attack_rounds!r}, and queries are attacked once all are answered: add final, or set "
             f"{' and '.join(kind.setting for kind in on)} = ''"
         )
-    if ATTRIBUTE in on:
-        what = f"attribute-attacks is {experiment.attribute_attacks!r}"
-        _require_attribute(experiment, what, "attribute-attacks = ''")
+    check_attribute_attacks(experiment, ATTRIBUTE)
     for pipeline in experiment.pipelines():
         _check_pipeline(pipeline, name)
         if pipeline.needs_adversary:
             why = f"defenses: {pipeline} learns from an adversary of a sensitive attribute"
-            _require_attribute(experiment, why, "delta='max', which needs none")
+            require_attribute(experiment, why, "delta='max', which needs none")
 
 
 def _check_model(experiment: InferenceExperiment) -> None:
@@ -92,11 +90,3 @@ def _check_pipeline(pipeline: Pipeline, name: str) -> None:
             raise ConfigError(
                 f"defenses: {defense} protects tokens, and with scenario = {name!r} clients send feature maps (B, C, H, W)"
             )
-
-
-def _require_attribute(experiment: InferenceExperiment, what: str, instead: str) -> None:
-    if not has_sensitive_attribute(experiment.dataset):
-        raise ConfigError(
-            f"{what}, and dataset = {experiment.dataset!r} has no sensitive attribute: take garment-digit, photo-face, or two "
-            f"attributes of CelebA such as celeba:Wearing_Lipstick,Wearing_Hat; or set {instead}"
-        )

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
-from attacks.attributes.inference import ARCHITECTURES, AttributeInference
-from attacks.base import Attack
+from attacks.attributes.inference import ARCHITECTURES
 from clients.data.card import DataCard
-from clients.data.datasets import has_sensitive_attribute
 from clients.models.packaged_weights import NORMALISATIONS, normalisation
+from simulations.attribute_settings import attacks_setting, queries_setting
 from simulations.settings import at_least, one_of, setting
 from simulations.whole_models import WholeModelExperiment
-from strategies.audit.kinds import Kind
-from strategies.inference.observations import ATTRIBUTE
-
-AUTO = "auto"
-USUAL = (AttributeInference(training="static"), AttributeInference(training="retrained"))
-"""Attacks on the sensitive attribute where the experiment names none: the paper's, and the one that a defence is judged by."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +41,8 @@ class InferenceExperiment(WholeModelExperiment):
         **at_least(0),
     )
     query_attacks: str = setting("QueryInversion()", "attacks on queries, separated by ;")
-    attribute_attacks: str = setting(
-        AUTO,
-        "attacks on the sensitive attribute behind queries, separated by ;; auto: a static and a retrained adversary where the "
-        "data set has such an attribute, else none",
-    )
-    attribute_queries: int = setting(
-        0,
-        "of each client, the first ones, whose sensitive attribute is guessed; 0: all of its test images",
-        **at_least(0),
-    )
+    attribute_attacks: str = attacks_setting()
+    attribute_queries: int = queries_setting()
     offline_adversary: str = setting(
         "split",
         "architecture of the adversary by which a defence learns what to hide: the server half with new weights (split), with its "
@@ -79,9 +63,3 @@ class InferenceExperiment(WholeModelExperiment):
             return card
         mean, std = normalisation(name, card.input_shape[0])
         return replace(card, mean=mean, std=std)
-
-    def chosen_attacks(self, kind: Kind) -> list[Attack[Any, Any]]:
-        """Those that the setting names; see ``attribute_attacks`` about "auto"."""
-        if kind is not ATTRIBUTE or self.attribute_attacks != AUTO:
-            return super().chosen_attacks(kind)
-        return list(USUAL) if has_sensitive_attribute(self.dataset) else []

@@ -16,7 +16,7 @@ class KnownClients:
     Attributes:
         card: Shape and normalisation of their images.
         sizes: Partition -> (training examples, test examples).
-        labels: Partition -> classes of its training examples, in its order; empty where the server does not have them.
+        labels: Partition -> What is true of its training examples, in its order; empty where the server does not have it.
         randomness: Where the nodes' random draws start, as each of them says of itself.
     """
 

@@ -99,8 +99,8 @@ def set_up(exchange: Exchange, experiment: Experiment) -> KnownClients:
                 raise RuntimeError(f"client {partition} has {name} = {mine}, client {first} has {others}")
     labels = {}
     if shares and scenario(experiment.scenario).server_has_labels(experiment):
-        classes = plan.load_data().train.labels
-        labels = {p: classes[to_tensors(shares[p]["indices"])["train"]] for p in exchange.nodes}
+        part = plan.load_data().train
+        labels = {p: part.truth(to_tensors(shares[p]["indices"])["train"]) for p in exchange.nodes}
     return KnownClients(cards[first], sizes, labels, _randomness(from_seed, len(exchange.nodes)))
 
 

@@ -22,8 +22,11 @@ from strategies.audit.kinds import Kind
 from strategies.audit.score_rows import mean_and_interval
 from strategies.evaluation import fault_in_report, record_reports
 from strategies.federated.audit import UpdateAudit
-from strategies.federated.observations import PROBE, UPDATE
+from strategies.federated.observations import PROBE, PROBE_ATTRIBUTE, UPDATE
 from strategies.guard import GuardedExchange, fault
+
+PROBED = (PROBE, PROBE_ATTRIBUTE)
+"""Kinds of observations that one-step probes are."""
 
 
 class CuriousFedAvg(FedAvg):
@@ -40,6 +43,7 @@ class CuriousFedAvg(FedAvg):
         auditor: Queues attacks and has them scored.
         probe_attacks: Attacks on one-step probes.
         update_attacks: Attacks on real training updates.
+        attribute_attacks: Attacks on the sensitive attribute behind one-step probes.
         attack_rounds: Server rounds that are attacked; ``plan.rounds`` + 1 is the model after the last one. None: the first
             round and that model.
         known_labels: Clients publish the classes of probed images.
@@ -59,6 +63,7 @@ class CuriousFedAvg(FedAvg):
         auditor: Auditor,
         probe_attacks: Iterable[Attack[Any, Any]] = (),
         update_attacks: Iterable[Attack[Any, Any]] = (),
+        attribute_attacks: Iterable[Attack[Any, Any]] = (),
         attack_rounds: Iterable[int] | None = None,
         known_labels: bool = False,
         fraction_train: float = 1.0,
@@ -70,7 +75,9 @@ class CuriousFedAvg(FedAvg):
         self.auditor = auditor
         self.exchange = auditor.exchange
         self.recorder = auditor.recorder
-        attacks: dict[Kind, tuple[Attack[Any, Any], ...]] = {PROBE: tuple(probe_attacks), UPDATE: tuple(update_attacks)}
+        attacks: dict[Kind, tuple[Attack[Any, Any], ...]] = {
+            PROBE: tuple(probe_attacks), UPDATE: tuple(update_attacks), PROBE_ATTRIBUTE: tuple(attribute_attacks),
+        }  # fmt: skip
         attacked = (1, plan.rounds + 1) if attack_rounds is None else attack_rounds
         self.audit = UpdateAudit(auditor, attacks, attacked, plan.rounds, label)
         self.known_labels = known_labels
@@ -139,7 +146,7 @@ class CuriousFedAvg(FedAvg):
         """Probes the clients on a round's global model, if it is to be attacked; nothing is trained."""
         self._weights = to_tensors(arrays)
         self.auditor.collect()
-        if self.audit.wants(PROBE, server_round):
+        if any(self.audit.wants(kind, server_round) for kind in PROBED):
             self._probe(server_round, arrays)
 
     def aggregate_train(
@@ -218,7 +225,9 @@ class CuriousFedAvg(FedAvg):
         for partition, reply in good.items():
             self._keep_ledger(partition, reply)
         self._record_probe(task, good)
-        self.audit.observe(task, PROBE, self._weights, self.accuracy, good, records)
+        for kind in PROBED:
+            if self.audit.wants(kind, server_round):
+                self.audit.observe(task, kind, self._weights, self.accuracy, good, records)
 
     def _record_probe(self, task: Task, good: Mapping[int, Message]) -> None:
         spent = [values_of(reply, "metrics").get("epsilon-with-probes") for reply in good.values()]

@@ -1,4 +1,4 @@
-"""Inference of a second attribute from the features of a query: the forward attack of delta protection."""
+"""Inference of a second attribute from features that are sent to be answered: the forward attack of delta protection."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class AttributeInference(QueryAttack[Attributes]):
         "the forward attack of ADP (autoencoder delta protection); its adversary is static, retraining is ours"
     )
     threat: ClassVar[str] = (
-        "features of queries; the client half; the defences' algorithm and what they have learned; auxiliary images like the "
-        "clients', with the sensitive attribute"
+        "features of queries, or of test images in split learning; the client half; the defences' algorithm and what they have "
+        "learned; auxiliary images like the clients', with the sensitive attribute"
     )
     needs_auxiliary: ClassVar[bool] = True
     infers_attributes: ClassVar[bool] = True
@@ -74,6 +74,10 @@ class AttributeInference(QueryAttack[Attributes]):
     def knows_defenses(self) -> bool:
         """Only where it is retrained: the static adversary is one and the same for all pipelines."""
         return self.training == RETRAINED
+
+    def aware(self) -> Self:
+        """Retrained, with the same effort."""
+        return replace(self, training=RETRAINED, learned=None)
 
     def card(self) -> dict[str, int | str]:
         """Steps of training."""

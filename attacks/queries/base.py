@@ -1,4 +1,4 @@
-"""What the server of edge-cloud inference sees of a query, and what every attack on it shares."""
+"""What a server sees of features that it is sent to answer, and what every attack on them shares."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ class Query:
     """What one client sent to be answered, and what an honest-but-curious server knows besides. An image keeps its row.
 
     Attributes:
-        features: (B, C', H', W'), as the server half is given them: after all defences, decoded.
+        features: (B, C', H', W') maps, or (B, N, D) tokens of a split transformer, as the server half is given them: after all
+            defences, decoded.
         latent: (B, ...), what travelled; the features themselves where no defence encodes them.
-        client_model: The client half, in eval mode; its weights are the server's own, which trained the whole model.
+        client_model: The client half, in eval mode; the server has its weights.
         server_model: The server half, features -> logits (B, K), in eval mode.
         input_shape: (C, H, W) of one image.
         mean: Per channel, for the normalisation of images in [0, 1].
@@ -51,11 +52,9 @@ class QueryAttack(Attack[Query, Guess], Generic[Guess]):
 
     Attributes:
         observes: ``Query``.
-        infers_attributes: It guesses a sensitive attribute, of all queries of a client, and no images.
     """
 
     observes: ClassVar[type] = Query
-    infers_attributes: ClassVar[bool] = False
 
     def attack_one(self, observation: Query, generator: torch.Generator) -> Guess:
         """Attacks one observation.

@@ -115,6 +115,10 @@ class InverseNetwork(QueryAttack[Reconstruction]):
         """Only where it is retrained."""
         return self.training == RETRAINED
 
+    def aware(self) -> Self:
+        """Retrained, with the same effort."""
+        return replace(self, training=RETRAINED, learned=None)
+
     def card(self) -> dict[str, int | str]:
         """Steps of training."""
         return {"training_iterations": self.iterations}

@@ -1,4 +1,4 @@
-"""What a client of edge-cloud inference does to its images before it sends them: its own code, and what a server can run itself."""
+"""What a client does to test images before it sends them to be answered: its own code, and what a server can run itself."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.normalisation import normalise
+from attacks.sender import smash
 from defenses.base import Batch, Key
 from defenses.pipeline import Pipeline
 
@@ -52,3 +53,19 @@ class QuerySender:
         batch = Batch(images, images.new_zeros(len(images), 1))
         latent = self.latent(self.pipeline.protect_test(batch, key).images, key)
         return self.decoded(latent), latent
+
+
+@dataclass(frozen=True)
+class TokenSender(QuerySender):
+    """The same of a client of split learning, whose tokens pass stages before its transformer blocks, too.
+
+    Attributes:
+        client_model: The client half, in eval mode (see ``attacks.sender.EdgeHalf``): normalised images -> tokens (B, N, D).
+        pipeline: The clients' defences; none of them learns.
+        mean: Per channel, for the normalisation of images in [0, 1].
+        std: Per channel.
+    """
+
+    def latent(self, images: Tensor, key: Key) -> Tensor:
+        """Tokens (B, N, D) of images (B, C, H, W) in [0, 1], past the input defences, as they travel."""
+        return smash(self.client_model, self.pipeline, images, self, key)  # type: ignore[arg-type]

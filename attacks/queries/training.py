@@ -141,7 +141,7 @@ def query_sender_of(knowledge: Knowledge) -> QuerySender:
         AttackError: Where clients send no features to be answered.
     """
     if knowledge.query_sender is None:
-        raise AttackError("there is no client half to attack: this is for edge-cloud inference")
+        raise AttackError("there is no client half to attack: this is for edge-cloud inference and split learning")
     return knowledge.query_sender
 
 
@@ -159,7 +159,7 @@ def split_rows(knowledge: Knowledge, generator: torch.Generator) -> tuple[Tensor
 
 
 def features_of(sender: QuerySender, training: str, images: Tensor, generator: torch.Generator) -> Tensor:
-    """Features (B, C', H', W') of clean images (B, C, H, W) in [0, 1], on the client half's device; without gradient.
+    """Features (B, ...) of clean images (B, C, H, W) in [0, 1], on the client half's device; without gradient.
 
     Args:
         sender: The clients' sending side.

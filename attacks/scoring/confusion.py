@@ -73,6 +73,23 @@ def accuracy(tp: Sequence[float], total: float) -> float:
     return hits / examples
 
 
+def share_of_labels(fp: Sequence[float], fn: Sequence[float], total: float) -> float:
+    """Mean over labels of the share of examples that are answered rightly, in [0, 1], where each has or has not each label.
+
+    Args:
+        fp: False positives of each label, K numbers.
+        fn: False negatives of each label.
+        total: Examples, each of which counts once for every label.
+
+    Raises:
+        ValueError: When there are no examples or labels, or more wrong answers than answers.
+    """
+    wrong, answers = sum(_whole("fp or fn", count) for count in (*fp, *fn)), len(fp) * _whole("total", total)
+    if not 0 <= wrong <= answers or not answers or len(fp) != len(fn):
+        raise ValueError(f"{wrong} wrong answers of {answers}")
+    return 1 - wrong / answers
+
+
 def _tables(
     tp: Sequence[float], fp: Sequence[float], fn: Sequence[float], total: float
 ) -> list[tuple[int, int, int, int]]:

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from attacks.base import AttackError
 from attacks.networks.generator import random_shift
+from attacks.scoring.objective import ONE_CLASS, Objective
 from defenses.base import Batch
 
 MIN_EXAMPLES = 16
@@ -42,9 +43,17 @@ class Oracle:
         Raises:
             ValueError: When the images are of another shape than those it was trained on.
         """
+        return self.logits(images).argmax(1)
+
+    def logits(self, images: Tensor) -> Tensor:
+        """Its answers to images (B, C, H, W) in [0, 1]: (B, K) on the CPU.
+
+        Raises:
+            ValueError: When the images are of another shape than those it was trained on.
+        """
         with torch.no_grad():
             logits: Tensor = self.network[-1](self.features(images))
-        return logits.argmax(1)
+        return logits
 
     def features(self, images: Tensor) -> Tensor:
         """What it sees in each image (B, C, H, W) in [0, 1] before it names a class: (B, F) on the CPU.
@@ -90,15 +99,16 @@ class Oracle:
         return cls(network.eval().requires_grad_(False), image_shape, math.nan)
 
 
-def train_oracle(auxiliary: Batch, seed: int, epochs: int = 12) -> Oracle:
+def train_oracle(auxiliary: Batch, seed: int, epochs: int = 12, objective: Objective = ONE_CLASS) -> Oracle:
     """Trains a small convolutional network on clean auxiliary images; a random eighth of them is held out for ``accuracy``.
 
     Adam with a one-cycle learning rate and shifts of up to two pixels. The result depends on the arguments alone.
 
     Args:
-        auxiliary: Images (N, C, H, W) in [0, 1] and class probabilities (N, K); at least 16 images.
+        auxiliary: Images (N, C, H, W) in [0, 1] and class probabilities or label vectors (N, K); at least 16 images.
         seed: Of the weights, the split and the order.
         epochs: Passes over seven eighths of the images.
+        objective: What it is trained for, and what its accuracy is of.
 
     Raises:
         AttackError: When there are too few images.
@@ -110,10 +120,10 @@ def train_oracle(auxiliary: Batch, seed: int, epochs: int = 12) -> Oracle:
     order = torch.randperm(len(images), generator=generator)
     held, kept = order[: len(order) // 8], order[len(order) // 8 :]
     network = _network(images[kept], targets.shape[1], seed)
-    _train(network, images[kept], targets[kept], epochs, generator)
+    _train(network, images[kept], targets[kept], epochs, generator, objective)
     shape = (images.shape[1], images.shape[2], images.shape[3])
-    answers = Oracle(network.eval().requires_grad_(False), shape, 0.0).classify(images[held])
-    return Oracle(network, shape, (answers == targets[held].argmax(1)).float().mean().item())
+    logits = Oracle(network.eval().requires_grad_(False), shape, 0.0).logits(images[held])
+    return Oracle(network, shape, objective.hits(logits, targets[held]).mean().item())
 
 
 class _Standardise(nn.Module):
@@ -150,7 +160,9 @@ def _network(images: Tensor, num_classes: int, seed: int) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-def _train(network: nn.Module, images: Tensor, targets: Tensor, epochs: int, generator: torch.Generator) -> None:
+def _train(
+    network: nn.Module, images: Tensor, targets: Tensor, epochs: int, generator: torch.Generator, objective: Objective
+) -> None:
     network.train()
     batches = max(len(images) // BATCH_SIZE, 1)  # The rest of an epoch is left out: BatchNorm dislikes tiny batches.
     optimizer = torch.optim.Adam(network.parameters())
@@ -158,7 +170,7 @@ def _train(network: nn.Module, images: Tensor, targets: Tensor, epochs: int, gen
     for _ in range(epochs):
         order = torch.randperm(len(images), generator=generator)
         for batch in order[: batches * BATCH_SIZE].chunk(batches):
-            loss = F.cross_entropy(network(random_shift(images[batch], 2, generator)), targets[batch])
+            loss = objective.loss(network(random_shift(images[batch], 2, generator)), targets[batch])
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()

@@ -21,6 +21,7 @@ class DataCard:
         std: Per channel.
         columns: Names of a table's columns; empty where examples are images.
         cardinalities: Categories of each column.
+        multi_label: An example may have several of the ``num_classes`` labels, or none; else it has one class.
     """
 
     num_classes: int
@@ -29,6 +30,7 @@ class DataCard:
     std: tuple[float, ...]
     columns: tuple[str, ...] = ()
     cardinalities: tuple[int, ...] = ()
+    multi_label: bool = False
 
     @property
     def is_table(self) -> bool:
@@ -45,6 +47,7 @@ class DataCard:
             tuple(data.std),
             tuple(data.columns),
             tuple(data.cardinalities),
+            data.multi_label,
         )
 
     @classmethod

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from clients.data import census, composed, file_sets, packaged
+from clients.data import census, composed, file_sets, packaged, picture_files
 from clients.data.file_sets import Place
 from clients.data.images import (
     IMAGE_MEMORY,
@@ -29,6 +29,7 @@ __all__ = [
     "ImageDataset",
     "dataset_names",
     "has_sensitive_attribute",
+    "is_multi_label",
     "load_dataset",
     "to_float",
 ]
@@ -53,7 +54,8 @@ def load_dataset(
 
     Args:
         name: See ``dataset_names``. An option follows a colon: ``celeba:Male``, ``lfw:50``. With two attributes,
-            ``celeba:Male,Smiling``, examples carry sensitive labels and are balanced over the combinations.
+            ``celeba:Male,Smiling``, examples carry sensitive labels and are balanced over the combinations; with more of them, or
+            ``celeba:all``, each example has a vector of labels.
         data_dir: Directory of the files; "" means ``~/.cache/fedveil`` (and, for fashion-mnist, the system's copy).
         download: Fetch missing files into it with torchvision or scikit-learn, which check their digests.
         image_size: Side in pixels; pictures are cut to their central square and scaled. 0 keeps their size.
@@ -98,7 +100,8 @@ def dataset_names() -> dict[str, str]:
         "fashion-mnist": "Fashion-MNIST, 60,000 + 10,000 garments 28x28 (Xiao et al. 2017); IDX files",
         "cifar10": "CIFAR-10, 50,000 + 10,000 colour images 32x32 (Krizhevsky 2009); cifar-10-batches-py",
         "cifar100": "CIFAR-100, likewise with 100 classes; cifar-100-python",
-        "celeba": "CelebA faces by one attribute, celeba:Smiling by default, or by two (Liu et al. 2015); wants an image-size",
+        "celeba": "CelebA faces by one attribute, celeba:Smiling by default, by two, or (split only) by three or more at once, "
+        "celeba:all for all 40 (Liu et al. 2015); wants an image-size",
         "lfw": "Labeled Faces in the Wild by person, of lfw:30 pictures or more by default (Huang et al. 2007)",
         "folder": "your own pictures in data-dir: a folder per class, or train and test with a folder per class each",
         "census": "a table: 199,523 + 99,762 people, 40 columns, income over 50,000 or not (UCI, KDD); fedveil[tabular]",
@@ -109,7 +112,13 @@ def dataset_names() -> dict[str, str]:
 def has_sensitive_attribute(name: str) -> bool:
     """Whether examples of a data set carry a second attribute; told by its name and option, without reading it."""
     kind, _, option = name.partition(":")
-    return kind in _COMPOSED or (kind in _TWO_BY_OPTION and "," in option)
+    return kind in _COMPOSED or (kind in _BY_ATTRIBUTES and option.count(",") == 1)
+
+
+def is_multi_label(name: str) -> bool:
+    """Whether examples of a data set may have several labels at once; told by its name and option, without reading it."""
+    kind, _, option = name.partition(":")
+    return kind in _BY_ATTRIBUTES and (option == picture_files.ALL or option.count(",") > 1)
 
 
 def is_table(name: str) -> bool:
@@ -125,7 +134,9 @@ def _read(name: str, what: str, part: Part, limit: int, image_size: int, num_cla
         raise DataError(f"{name}: labels run from {labels.min()} to {labels.max()}, expected 0 to {num_classes - 1}")
     if part.sensitive is None:
         indices = stratified_prefix(labels, limit)
-        return ImageData(part.images(indices, image_size, memory), torch.from_numpy(labels[indices]))
+        vectors = None if part.vectors is None else torch.from_numpy(part.vectors[indices])
+        chosen = torch.from_numpy(labels[indices])
+        return ImageData(part.images(indices, image_size, memory), chosen, vectors=vectors)
     if limit > len(labels):
         raise DataError(
             f"{name}: {what}-limit is {limit}, but there are {len(labels)} balanced examples; 0 takes them all"
@@ -181,5 +192,5 @@ _OPTIONS = {
     "photo-face": "125-346",
     "criteo": "categorical",
 }
-_COMPOSED, _TWO_BY_OPTION = ("garment-digit", "photo-face"), ("celeba",)
-"""Data sets with a sensitive attribute: always, and where their option names two attributes."""
+_COMPOSED, _BY_ATTRIBUTES = ("garment-digit", "photo-face"), ("celeba",)
+"""Data sets with a sensitive attribute: always, and where their option names two attributes; with more, these are all labels."""

@@ -98,6 +98,8 @@ class ImageData:
             table are int32 (N, 1, F, 1): see ``clients.data.tables``.
         labels: (N,), int64.
         sensitive: (N,), int64: a second attribute of each image, which nobody should learn; None where the data set has none.
+        vectors: (N, K), int64, 0 or 1: all labels of each image, where it may have several; ``labels`` then holds the first of
+            them, by which selections are stratified, and is no class. Else None.
 
     Raises:
         DataError: When shapes or types do not fit together, or there are no images.
@@ -106,6 +108,7 @@ class ImageData:
     images: Images
     labels: Tensor
     sensitive: Tensor | None = None
+    vectors: Tensor | None = None
 
     def __post_init__(self) -> None:
         shape = tuple(self.images.shape)
@@ -117,11 +120,20 @@ class ImageData:
         hidden = self.sensitive
         if hidden is not None and (hidden.dtype != torch.int64 or tuple(hidden.shape) != shape[:1]):
             raise DataError(f"sensitive labels are {hidden.dtype} {tuple(hidden.shape)}; expected int64 {shape[:1]}")
+        many = self.vectors
+        if many is not None and (many.dtype != torch.int64 or many.ndim != 2 or len(many) != len(self.labels)):
+            raise DataError(
+                f"label vectors are {many.dtype} {tuple(many.shape)}; expected int64 ({len(self.labels)}, K)"
+            )
         if 0 in shape:
             raise DataError("there are no images")
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def truth(self, rows: Tensor) -> Tensor:
+        """What is true of the images at ``rows`` (n,): classes (n,), or label vectors (n, K)."""
+        return (self.labels if self.vectors is None else self.vectors)[rows]
 
 
 def with_channels(part: ImageData, channels: int) -> ImageData:
@@ -170,6 +182,11 @@ class ImageDataset:
     sensitive_names: tuple[str, ...] = ()
 
     @property
+    def multi_label(self) -> bool:
+        """Whether an image may have several of the ``num_classes`` labels, or none."""
+        return self.train.vectors is not None
+
+    @property
     def input_shape(self) -> tuple[int, int, int]:
         """(C, H, W) of one image."""
         _, channels, height, width = self.train.images.shape
@@ -185,12 +202,14 @@ class Part:
         read: (indices, image size or 0) -> uint8 images (n, C, H, W).
         shape: (indices, image size or 0) -> (C, H, W) of those images, read from as few of them as will tell.
         sensitive: (N,), a second attribute from 0, over whose combinations with the labels the part is balanced; or None.
+        vectors: (N, K), all labels of each image, where it may have several; see ``ImageData``.
     """
 
     labels: Labels
     read: Callable[[NDArray[np.intp], int], Tensor]
     shape: Callable[[NDArray[np.intp], int], tuple[int, int, int]]
     sensitive: Labels | None = None
+    vectors: Labels | None = None
 
     def images(self, indices: NDArray[np.intp], size: int, memory: float) -> Images:
         """The images at ``indices``: in memory where their bytes are at most ``memory`` GiB, else read when they are asked for."""

@@ -17,6 +17,8 @@ from clients.data.decoding import decode
 from clients.data.images import DataError, Labels, Part, Source, resize
 
 TEST_SHARE = 0.2
+ALL = "all"
+"""Option of CelebA that names all attributes."""
 HALF = (0.5,)
 """Mean and standard deviation where the data set has no constants of its own: images then enter the model in [-1, 1].
 Statistics of the pictures would differ from client to client, and tell the others something about them."""
@@ -72,7 +74,7 @@ def lfw(root: Path, min_pictures: int) -> Source:
 
 
 def celeba(root: Path, attribute: str) -> Source:
-    """Aligned faces of celebrities; class 1 has the attribute and class 0 has not.
+    """Aligned faces of celebrities; class 1 has the attribute and class 0 has not. With many attributes each is a label of its own.
 
     Reads ``list_attr_celeba.txt``, ``list_eval_partition.txt`` and ``img_align_celeba/``, with the official training
     (0) and test (2) parts.
@@ -80,57 +82,72 @@ def celeba(root: Path, attribute: str) -> Source:
     Args:
         root: The folder of these.
         attribute: One of the 40, or two with a comma between: the second is the sensitive one then, and each part holds equally
-            many pictures of the four combinations, as many as of the rarest, the first in the order of the list.
+            many pictures of the four combinations, as many as of the rarest, the first in the order of the list. Three or more,
+            or ``ALL``: a vector of labels for every picture, in the order in which the attributes are named.
 
     Raises:
-        DataError: When a list is damaged, an attribute is unknown (with those that exist), two are equal, there are more, or a
-            combination does not occur.
+        DataError: When a list is damaged, an attribute is unknown (with those that exist), two are equal, or a combination does not
+            occur.
 
     Source: Liu et al. 2015, Deep Learning Face Attributes in the Wild.
     """
     lists = [root / "list_attr_celeba.txt", root / "list_eval_partition.txt"]
     _, header, *lines = [*_lines(lists[0]), "", ""]
-    values = [_attribute(lists[0], header.split(), lines, wanted) for wanted in _one_or_two(attribute)]
-    sides = _columns(lists[1], _lines(lists[1]), 1, {"0": 0, "1": 1, "2": 2})
-    if values[0].keys() != sides.keys():
-        raise DataError(f"{lists[0]} and {lists[1]} list different pictures ({len(values[0])} and {len(sides)})")
+    wanted = _wanted(attribute, header.split())
+    values = _attributes(lists[0], header.split(), lines, wanted)
+    sides = {
+        name: side for name, (side,) in _columns(lists[1], _lines(lists[1]), [1], {"0": 0, "1": 1, "2": 2}).items()
+    }
+    if values.keys() != sides.keys():
+        raise DataError(f"{lists[0]} and {lists[1]} list different pictures ({len(values)} and {len(sides)})")
     parts = []
     for side, what in ((0, "training"), (2, "test")):
         names = [name for name in sides if sides[name] == side]
-        labels = [np.array([value[name] for name in names], dtype=np.int64) for value in values]
+        labels = np.array([values[name] for name in names], dtype=np.int64).reshape(len(names), len(wanted))
         rows = np.arange(len(names))
-        if len(labels) == 2:
-            rows = balanced(f"celeba:{attribute}, {what} part", labels[0], labels[1])
-        part = picture_part([root / "img_align_celeba" / names[row] for row in rows], labels[0][rows])
-        parts.append(part if len(labels) == 1 else replace(part, sensitive=labels[1][rows]))
-    titles = [(f"not {wanted}", wanted) for wanted in _one_or_two(attribute)]
+        if len(wanted) == 2:
+            rows = balanced(f"celeba:{attribute}, {what} part", labels[:, 0], labels[:, 1])
+        part = picture_part([root / "img_align_celeba" / names[row] for row in rows], labels[rows, 0])
+        more = {1: {}, 2: {"sensitive": labels[rows, -1]}}.get(len(wanted), {"vectors": labels[rows]})
+        parts.append(replace(part, **more))
+    titles = [(f"not {name}", name) for name in wanted]
+    if len(wanted) > 2:
+        return Source(parts[0], parts[1], tuple(wanted), HALF, HALF)
     return Source(parts[0], parts[1], titles[0], HALF, HALF, sensitive_names=titles[1] if titles[1:] else ())
 
 
-def _one_or_two(attribute: str) -> list[str]:
-    names = attribute.split(",")
-    if len(names) > 2 or len(set(names)) != len(names):
-        raise DataError(f"celeba:{attribute}: expected an attribute, or two different ones with a comma between")
+def _wanted(option: str, attributes: Sequence[str]) -> list[str]:
+    """The attributes that an option names."""
+    names = list(attributes) if option == ALL else option.split(",")
+    if len(set(names)) != len(names) or (option == ALL and len(names) < 3):
+        raise DataError(
+            f"celeba:{option}: expected an attribute, two or more different ones with commas between, or {ALL} for those of the "
+            f"list, which has {len(attributes)}"
+        )
     return names
 
 
-def _attribute(path: Path, attributes: Sequence[str], lines: Sequence[str], wanted: str) -> dict[str, int]:
-    if wanted not in attributes:
-        raise DataError(f"CelebA has no attribute {wanted!r}; {path} has: {', '.join(attributes) or 'none'}")
-    return _columns(path, lines, 1 + attributes.index(wanted), {"-1": 0, "1": 1})
+def _attributes(
+    path: Path, attributes: Sequence[str], lines: Sequence[str], wanted: Sequence[str]
+) -> dict[str, list[int]]:
+    """Picture -> 1 or 0 for each wanted attribute."""
+    if missing := [name for name in wanted if name not in attributes]:
+        raise DataError(f"CelebA has no attribute {missing[0]!r}; {path} has: {', '.join(attributes) or 'none'}")
+    return _columns(path, lines, [1 + attributes.index(name) for name in wanted], {"-1": 0, "1": 1})
 
 
 def _lines(path: Path) -> list[str]:
     return path.read_text(errors="replace").splitlines()
 
 
-def _columns(path: Path, lines: Sequence[str], column: int, meaning: dict[str, int]) -> dict[str, int]:
-    found = {}
+def _columns(path: Path, lines: Sequence[str], columns: Sequence[int], meaning: dict[str, int]) -> dict[str, list[int]]:
+    """First word of a line -> the meanings of those in these columns."""
+    found, last = {}, max(columns)
     for line in filter(str.strip, lines):
         words = line.split()
-        if len(words) <= column or words[column] not in meaning:
+        if len(words) <= last or not all(words[column] in meaning for column in columns):
             raise DataError(f"{path}: cannot read {line[:60]!r}")
-        found[words[0]] = meaning[words[column]]
+        found[words[0]] = [meaning[words[column]] for column in columns]
     return found
 
 

@@ -1,19 +1,24 @@
-"""Training on the server's own examples as a client trains on its: for attacks that learn from models of their own."""
+"""Training on the server's own examples as a client trains on its: for attacks that learn from models or updates of their own."""
 
 from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
+from attacks.base import AttackError
 from attacks.local_model import shared_tensors
 from clients.local_data import BLOCK, LocalData, join
 from clients.task import Plan, Task, load_weights
 from clients.training import Ledger, LocalClient
-from defenses.base import Batch, generator_for
+from defenses.base import Batch, Update, generator_for
+
+AT_ONCE = 16
+"""Updates that are held at once."""
 
 
 class _GivenData(LocalData):
@@ -59,3 +64,38 @@ def train_alone(plan: Plan, batch: Batch, seed: int) -> nn.Module:
         ledger = result.ledger
         weights = {name: weight + result.updates[0][name] for name, weight in weights.items()}
     return load_weights(alone.build_model(), weights).eval()
+
+
+def probes_alone(
+    task: Task, weights: Mapping[str, Tensor], batch: Batch, count: int, seed: int
+) -> Iterator[tuple[Tensor, Update]]:
+    """One-step updates that a client with these examples would send in a round, of images and under draws of its own each.
+
+    A protection that an image gets once and keeps is drawn anew for every ``AT_ONCE`` updates, which show it seldom twice.
+
+    Noise that follows from a privacy budget (DP-SGD) is that of a client with so many examples.
+
+    Args:
+        task: Orders of the round; its pipeline protects these updates too, under draws of their own.
+        weights: The global model of the round.
+        batch: The examples.
+        count: How many updates.
+        seed: Of all draws; the clients' own seeds are not touched.
+
+    Yields:
+        Positions (b,) of the images behind an update, and the update.
+
+    Raises:
+        AttackError: When there are fewer examples than images in an update.
+    """
+    if len(batch) < task.plan.probe_images:
+        raise AttackError(
+            f"an update is of {task.plan.probe_images} images, and {len(batch)} of the server's are left for it; raise "
+            "auxiliary-fraction"
+        )
+    for at in range(0, count, AT_ONCE):
+        own_seed = int(torch.randint(2**31, (), generator=generator_for("probes alone", task.plan.seed, seed, at)))
+        mine = task.but(seed=own_seed, probe_targets=min(AT_ONCE, count - at))
+        client = LocalClient(_GivenData(mine, batch, -1))
+        for target, update in enumerate(client.probe(weights, {}).updates):
+            yield client.probed_positions(target), update

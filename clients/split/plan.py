@@ -25,6 +25,7 @@ class SplitPlan(Plan):
         train_edge: The client half is trained and averaged (SplitFed); else it stays as it was initialised.
         pretrained: Path of a file of weights to start from (see ``clients.models.pretrained``) everywhere; "": random weights.
         optimizer: "sgd" or "adamw", of both halves.
+        attribute_queries: Test images of a client whose sensitive attribute is guessed, the first ones; 0: all.
     """
 
     patch_size: int = 4
@@ -34,6 +35,24 @@ class SplitPlan(Plan):
     train_edge: bool = False
     pretrained: str = ""
     optimizer: str = "sgd"
+    attribute_queries: int = 0
+
+    def shape(self) -> SplitShape:
+        """Sizes of the split model under this pipeline."""
+        pipeline = self.defenses()
+        return SplitShape(
+            patch_size=self.patch_size,
+            width=self.width or default_width(self.model),
+            depth=self.depth,
+            heads=self.heads,
+            edge_blocks=self.edge_blocks if pipeline.edge_blocks is None else pipeline.edge_blocks,
+            widening=pipeline.widening,
+            raw_patches=pipeline.raw_patches,
+        )
+
+    def observed_queries(self, num_test: int) -> int:
+        """Of how many of a client's test images the attribute is guessed."""
+        return min(self.attribute_queries or num_test, num_test)
 
     def build_halves(self) -> tuple[EdgeHalf, ServerHalf]:
         """Both halves of the split model, with the same initial weights for the same seed and file wherever they are built.
@@ -43,20 +62,11 @@ class SplitPlan(Plan):
             DefenseError: When the pipeline cannot protect such tokens.
         """
         card, pipeline = self.data_card(), self.defenses()
-        shape = SplitShape(
-            patch_size=self.patch_size,
-            width=self.width or default_width(self.model),
-            depth=self.depth,
-            heads=self.heads,
-            edge_blocks=self.edge_blocks if pipeline.edge_blocks is None else pipeline.edge_blocks,
-            widening=pipeline.widening,
-            raw_patches=pipeline.raw_patches,
-        )
         edge, server = build_split_model(
             self.model,
             num_classes=card.num_classes,
             input_shape=card.input_shape,
-            shape=shape,
+            shape=self.shape(),
             seed=self.seed,
             pretrained=self.pretrained,
             cardinalities=card.cardinalities,

@@ -72,6 +72,13 @@ class SplitClient(Client):
             embed=self._embed if self.data.card.is_table and not split_plan(self.task.plan).trains_edge else None,
         )
 
+    def sensitive(self, observation: str) -> list[Tensor]:
+        """Of "smashed-attribute" the values of the first test examples, as many as the server observes."""
+        if observation == "smashed-attribute":
+            count = split_plan(self.task.plan).observed_queries(self.data.num_test)
+            return [self.data.test_sensitive()[:count]]
+        return super().sensitive(observation)
+
     @torch.no_grad()
     def _embed(self, rows: Tensor) -> Tensor:
         """What the frozen client half makes of rows of a table, before any defence: (n, F, D) on the CPU."""
@@ -194,9 +201,9 @@ class SplitClient(Client):
         """Counts behind accuracy and correlation, from the server's logits (n, K) of all test examples.
 
         Returns:
-            "true-positives", "false-positives" and "false-negatives", K numbers each, one class against the others; "examples" and
-            the summed "loss", one number each. Of a table also "pairs": of all pairs of an example of class 1 and one of class 0,
-            how many have the first logit above the second (ties count one half), and how many there are.
+            "true-positives", "false-positives" and "false-negatives", K numbers each, one class (or label) against the others;
+            "examples" and the summed "loss", one number each. Of a table also "pairs": of all pairs of an example of class 1 and
+            one of class 0, how many have the first logit above the second (ties count one half), and how many there are.
 
         Raises:
             ValueError: When there are not as many logits as test examples.
@@ -204,14 +211,15 @@ class SplitClient(Client):
         truth = self.data.test_labels()
         if len(logits) != len(truth):
             raise ValueError(f"{len(logits)} logits for {len(truth)} test examples")
-        guess, classes = logits.argmax(1), self.data.card.num_classes
-        hits = torch.bincount(truth[guess == truth], minlength=classes)
+        objective = self.task.plan.objective
+        targets = objective.targets(truth, self.data.card.num_classes)
+        said, true = objective.answers(logits), targets > 0
         return (_pairs(logits, truth) if self.data.card.is_table else {}) | {
-            "true-positives": hits.tolist(),
-            "false-positives": (torch.bincount(guess, minlength=classes) - hits).tolist(),
-            "false-negatives": (torch.bincount(truth, minlength=classes) - hits).tolist(),
+            "true-positives": (said & true).sum(0).tolist(),
+            "false-positives": (said & ~true).sum(0).tolist(),
+            "false-negatives": (~said & true).sum(0).tolist(),
             "examples": [len(truth)],
-            "loss": [float(nn.functional.cross_entropy(logits, truth, reduction="sum"))],
+            "loss": [len(truth) * float(objective.loss(logits, targets))],
         }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from clients.data.datasets import ImageDataset, dataset_names, is_table, load_dataset, to_float
+from clients.data.datasets import ImageDataset, dataset_names, is_multi_label, is_table, load_dataset, to_float
 from clients.data.images import MissingDataError
 from simulations.errors import ConfigError
 from simulations.protect.pictures import find, write
@@ -92,6 +92,11 @@ def pictures_of(source: str, out: Path, data_dir: str) -> Pictures:
         raise ConfigError(f"IN: {source!r} {what} and no data set; known data sets: {', '.join(dataset_names())}")
     if is_table(source):
         raise ConfigError(f"IN: {source!r} is a table; protect takes folders of pictures and data sets of images")
+    if is_multi_label(source):
+        raise ConfigError(
+            f"IN: {source!r} has several labels for each image, and copies lie in folders of one class; name one attribute, such "
+            "as celeba:Smiling"
+        )
     try:
         data = load_dataset(source, data_dir=data_dir)
     except MissingDataError as error:

@@ -189,6 +189,10 @@ def _knowledge(request: Request, parsed: Parsed) -> Knowledge:
                 data = load_dataset(request.auxiliary, data_dir=request.data_dir, image_size=size)
             except MissingDataError as error:
                 raise MissingDataError(error.found, "--data-dir") from error
+        if data.multi_label:
+            raise ConfigError(
+                f"--auxiliary {request.auxiliary} has several labels for each image; the model tells classes apart"
+            )
         if data.input_shape != shape or data.num_classes != classes:
             raise ConfigError(
                 f"--auxiliary {request.auxiliary} has {data.num_classes} classes of images {data.input_shape}; the model has "

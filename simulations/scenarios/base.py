@@ -57,6 +57,7 @@ class Scenario(ABC, Generic[E]):
         kinds: What the server may observe.
         labels: Values of the setting ``labels``, the usual one first.
         reads_tables: Examples may be rows of a table; else they are images.
+        takes_many_labels: Examples may have several labels each; else they have one class.
     """
 
     name: ClassVar[str]
@@ -65,6 +66,7 @@ class Scenario(ABC, Generic[E]):
     kinds: ClassVar[tuple[Kind, ...]]
     labels: ClassVar[tuple[str, ...]]
     reads_tables: ClassVar[bool] = False
+    takes_many_labels: ClassVar[bool] = False
 
     @abstractmethod
     def check(self, experiment: E) -> None:

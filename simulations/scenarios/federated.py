@@ -15,6 +15,7 @@ from clients.records import to_record, to_tensors
 from clients.task import Plan
 from defenses.base import EdgeTrainingDefense, SmashedDefense
 from defenses.pipeline import Pipeline
+from simulations.attribute_settings import attacks_setting, check_attribute_attacks
 from simulations.checkpoints import Checkpoint
 from simulations.errors import ConfigError
 from simulations.known_clients import KnownClients
@@ -24,7 +25,7 @@ from simulations.whole_models import WholeModelExperiment
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
 from strategies.curious import CuriousFedAvg
-from strategies.federated.observations import KINDS, PROBE, UPDATE
+from strategies.federated.observations import KINDS, PROBE, PROBE_ATTRIBUTE, UPDATE
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class FederatedExperiment(WholeModelExperiment):
     update_attacks: str = setting(
         "LabelInference(); LossThreshold()", "attacks on real training updates, separated by ;"
     )
+    attribute_attacks: str = attacks_setting()
     probe_mode: str = setting(
         "train",
         "mode of the model in probes; in eval mode BatchNorm uses its running statistics and dropout is off, as most "
@@ -92,6 +94,7 @@ class Federated(Scenario[FederatedExperiment]):
     def check(self, experiment: FederatedExperiment) -> None:
         """Refuses defences of what is never sent, and auxiliary data of other kinds."""
         experiment.check_whole_model()
+        check_attribute_attacks(experiment, PROBE_ATTRIBUTE)
         for pipeline in experiment.pipelines():
             for defense in pipeline.defenses:
                 if isinstance(defense, SmashedDefense | EdgeTrainingDefense):
@@ -113,6 +116,7 @@ class Federated(Scenario[FederatedExperiment]):
             auditor=auditor,
             probe_attacks=experiment.attacks_on(pipeline, PROBE),
             update_attacks=experiment.attacks_on(pipeline, UPDATE),
+            attribute_attacks=experiment.attacks_on(pipeline, PROBE_ATTRIBUTE),
             attack_rounds=experiment.attacked_rounds(),
             known_labels=experiment.labels == "known",
             fraction_train=experiment.fraction_train,

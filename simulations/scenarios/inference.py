@@ -21,6 +21,7 @@ from clients.models.library import ModelError
 from clients.task import FLOAT_BYTES, Plan
 from defenses.base import DefenseError
 from defenses.pipeline import Pipeline
+from simulations.attribute_settings import check_memory
 from simulations.checkpoints import Checkpoint
 from simulations.errors import ConfigError
 from simulations.inference_rules import check_settings
@@ -144,12 +145,7 @@ class Inference(Scenario[InferenceExperiment]):
         """All features whose attribute is guessed are held at once, as they travelled and as the server half is given them."""
         queries = sum(plan.observed_queries(test) for _, test in clients.sizes.values())
         shapes = [_feature_shape(replace(plan, card=clients.card), cut) for cut in plan.cut_names]
-        size = 2 * FLOAT_BYTES * queries * max(map(math.prod, shapes))
-        if size > experiment.image_memory * 2**30:
-            raise ConfigError(
-                f"attribute-queries is {experiment.attribute_queries}, and features of {queries} queries are {size / 2**30:.2g} "
-                f"GiB at once; image-memory is {experiment.image_memory:g}: lower one or raise the other"
-            )
+        check_memory(experiment, queries, max(map(math.prod, shapes)), copies=2)
 
     def check_share(self, experiment: InferenceExperiment, train: int, test: int) -> None:
         """Refuses to attack more batches of queries than there are, or more images than a batch holds."""

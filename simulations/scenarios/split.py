@@ -20,6 +20,7 @@ from clients.task import Plan
 from defenses.base import DefenseError, InputDefense, SmashedDefense, TrainingDefense, UpdateDefense
 from defenses.fitting import FittedDefense
 from defenses.pipeline import Pipeline
+from simulations.attribute_settings import attacks_setting, check_attribute_attacks, check_memory, queries_setting
 from simulations.checkpoints import Checkpoint
 from simulations.errors import ConfigError, require_known
 from simulations.experiment import Experiment
@@ -29,7 +30,7 @@ from simulations.settings import SHARE, at_least, one_of, setting
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
 from strategies.split.costs import record_costs
-from strategies.split.observations import KINDS, SMASHED, smashed_attacks
+from strategies.split.observations import KINDS, SMASHED, TOKEN_ATTRIBUTE, smashed_attacks
 from strategies.split.server import Holder
 from strategies.split.split_fed import Schedule, SplitFed
 
@@ -67,6 +68,8 @@ class SplitExperiment(Experiment):
         4, "batches in a message (K); with 1 a trained client half is never behind", **at_least(1)
     )
     smashed_attacks: str = setting("TokenDecoder(); FeatureInversion()", "attacks on smashed data, separated by ;")
+    attribute_attacks: str = attacks_setting()
+    attribute_queries: int = queries_setting()
 
     def plan(self, pipeline: Pipeline) -> SplitPlan:
         """What the run fixes for the clients of a pipeline."""
@@ -109,6 +112,7 @@ class Split(Scenario[SplitExperiment]):
     kinds: ClassVar[tuple[Kind, ...]] = KINDS
     labels: ClassVar[tuple[str, ...]] = ("server", "client")
     reads_tables: ClassVar[bool] = True
+    takes_many_labels: ClassVar[bool] = True
 
     def check(self, experiment: SplitExperiment) -> None:
         """Refuses what belongs to whole models, and defences of what is never sent."""
@@ -119,6 +123,7 @@ class Split(Scenario[SplitExperiment]):
             raise ConfigError(
                 "labels is 'server', but with partition = 'node' the server has none; set labels = 'client'"
             )
+        check_attribute_attacks(experiment, TOKEN_ATTRIBUTE)
         if experiment.nesterov and experiment.optimizer != "sgd":
             raise ConfigError(f"nesterov is True; allowed with optimizer = {experiment.optimizer!r}: False")
         for pipeline in experiment.pipelines():
@@ -176,6 +181,22 @@ class Split(Scenario[SplitExperiment]):
                 raise ConfigError(
                     f"client {partition} holds {train} training and {test} test examples; a split run needs {MIN_EXAMPLES} of each"
                 )
+        self._check_memory(experiment, clients)
+
+    def _check_memory(self, experiment: SplitExperiment, clients: KnownClients) -> None:
+        """All tokens whose attribute is guessed are held at once."""
+        if not experiment.chosen_attacks(TOKEN_ATTRIBUTE):
+            return
+        plans = [replace(experiment.plan(pipeline), card=clients.card) for pipeline in experiment.pipelines()]
+        queries = sum(plans[0].observed_queries(test) for _, test in clients.sizes.values())
+        edges = [(plan.build_halves()[0], plan.shape().widening) for plan in plans]
+        check_memory(experiment, queries, max(edge.num_tokens * edge.dim * widening for edge, widening in edges))
+
+    def observed_rounds(self, experiment: SplitExperiment, kind: Kind) -> int:
+        """An evaluation is behind every round, and none behind the final model's own attacks."""
+        if not kind.of_attributes:
+            return super().observed_rounds(experiment, kind)
+        return len({min(at, experiment.rounds) for at in experiment.attacked_rounds()})
 
     def server_has_labels(self, experiment: SplitExperiment) -> bool:
         """Unless clients send them with their tokens."""
@@ -193,6 +214,7 @@ class Split(Scenario[SplitExperiment]):
             schedule=schedule_of(experiment),
             batches_per_message=experiment.batches_per_message,
             attacks=smashed_attacks(experiment.attacks_on(plan.defenses(), SMASHED)),
+            attribute_attacks=experiment.attacks_on(plan.defenses(), TOKEN_ATTRIBUTE),
             attack_rounds=experiment.attacked_rounds(),
             min_usable=experiment.min_usable,
             label=label,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from clients.data.datasets import dataset_names, is_table
+from clients.data.datasets import dataset_names, is_multi_label, is_table
 from clients.data.images import IMAGE_MEMORY
 from clients.models.classifiers import model_names
 from clients.outsourced.plan import OutsourcedPlan
@@ -100,6 +100,11 @@ class Search:
                 if is_table(name):
                     raise ConfigError(
                         f"{key} is {name!r}, whose examples are rows of a table; allowed: data sets of images"
+                    )
+                if is_multi_label(name):
+                    raise ConfigError(
+                        f"{key} is {name!r}, whose examples have several labels each; allowed: data sets with one class for an "
+                        "image"
                     )
         if self.transfer_dir and not self.transfer_to:
             raise ConfigError(

@@ -21,8 +21,9 @@ def adaptive_attacks(
 ) -> list[Attack[Any, Any]]:
     """A pipeline's adaptive attacks on one kind of observation, with their default settings.
 
-    An attack that the run uses anyway, with settings of its own, is not added again, unless these keep it from knowing
-    the defences (a static adversary says nothing of an adaptive one). A refinement is put behind the first attack
+    An attack that the run uses anyway, with settings of its own, is not added again, unless these keep it from knowing the
+    defences: a static adversary says nothing of an adaptive one. Where any pipeline has a defence, whoever knows none is joined
+    by what it becomes when it does (``Attack.aware``), with the same settings. A refinement is put behind the first attack
     that the run uses anyway and that gives it images, so that it costs little. The pipeline without a defence gets the other
     pipelines' attacks that stand alone, as their positive control.
 
@@ -39,9 +40,15 @@ def adaptive_attacks(
         names = tuple(dict.fromkeys(name for one in pipelines for name in one.adaptive_attacks))
     starts = [attack for attack in chosen if attack.begins_chains][:1]
     found: list[Attack[Any, Any]] = []
+    if any(one.defenses for one in pipelines):
+        found += [attack.aware() for attack in chosen if attack.aware() not in chosen]
     for name in names:
         attack = ATTACKS[name]()
-        if not kind.meant(attack) or not reads(attack, tables) or any(_stands_for(one, attack) for one in chosen):
+        if (
+            not kind.meant(attack)
+            or not reads(attack, tables)
+            or any(_stands_for(one, attack) for one in [*chosen, *found])
+        ):
             continue
         if not isinstance(attack, Refinement):
             found.append(attack)

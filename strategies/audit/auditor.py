@@ -113,23 +113,34 @@ class Auditor:
                 self._pictures(task, images, card, attack="", client=partition, target=int(target), kind=shown)
         return [partition for partition in partitions if partition not in replies.refused]
 
-    def blind_guess(self, task: Task, kind: Kind, name: str, guesses: Mapping[int, Any], card: ThreatCard) -> list[int]:
-        """Rows of a null baseline that is the server's to make, such as the most frequent value of an attribute.
+    def blind_guess(
+        self, task: Task, kind: Kind, name: str, candidates: Sequence[Mapping[int, Sequence[Any]]], card: ThreatCard
+    ) -> list[int]:
+        """Rows of a null baseline that is the server's to make: of guesses without an observation the one that is right most often.
 
         Args:
             task: Orders of the round.
             kind: What it is a baseline of.
             name: Of the baseline.
-            guesses: Partition -> guess about the client's only observation.
+            candidates: Each partition -> a guess about each of the client's observations, in order of target.
             card: The threat card.
 
         Returns:
             The partitions that do not refuse to score guesses.
         """
-        records = {p: RecordDict({"guesses": to_record(guess_tensors(one, 0, None))}) for p, one in guesses.items()}
-        replies = self._ask(task, kind, _guessed(next(iter(guesses.values()))), records, 1)
-        self._rows(task, f"baseline:{name}", card, _gather(replies.values()))
-        return [partition for partition in guesses if partition not in replies.refused]
+        found, refused = list[Scores](), set[int]()
+        for guesses in candidates:
+            records: dict[int, RecordDict] = {}
+            for partition, theirs in guesses.items():
+                parts = (guess_tensors(one, target, None) for target, one in enumerate(theirs))
+                merged = {key: tensor for part in parts for key, tensor in part.items()}
+                records[partition] = RecordDict({"guesses": to_record(merged)})
+            first = next(iter(guesses.values()))
+            replies = self._ask(task, kind, _guessed(first[0]), records, len(first))
+            found.append(_gather(replies.values()))
+            refused |= replies.refused
+        self._rows(task, f"baseline:{name}", card, max(found, key=lambda scores: sum(map(sum, scores.values()))))
+        return [partition for partition in candidates[0] if partition not in refused]
 
     def _count(self, task: Task, counts: Mapping[str, list[float]]) -> None:
         """One row for each thing that the clients' defences count, all clients together, once a pipeline."""

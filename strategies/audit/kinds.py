@@ -26,6 +26,11 @@ from clients.task import Plan, Task, load_weights
 from defenses.base import Batch
 from defenses.registry import RegistryError, collected, modules_in
 
+ATTRIBUTE_SETTING = "attribute-attacks"
+"""The setting that names attacks on a sensitive attribute, whatever they see of it."""
+AUTO = "auto"
+"""Its value where the experiment leaves the choice to the kind of observation."""
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -106,7 +111,7 @@ class Kind(ABC):
     """What the audit must know of one kind of observation.
 
     Attributes:
-        name: In messages and file names; the setting that names the attacks on it is NAME-attacks.
+        name: In messages and file names; the setting that names the attacks on it is NAME-attacks, or ATTRIBUTE_SETTING.
         title: What threat cards and reports call one.
         plural: What sentences call several.
         observation: What attacks on it are given; those that declare it as ``observes`` are meant for it.
@@ -115,6 +120,7 @@ class Kind(ABC):
         chosen: The audit chooses its images (``probe-targets``, ``probe-images``), so that pictures of them can be shown.
         asked: The server asks for it with messages of its own, which training would not send.
         paired: It says which row is of which image, so that guess i is of image i.
+        of_attributes: Attacks on it guess a sensitive attribute; on other kinds they never do.
     """
 
     name: ClassVar[str]
@@ -126,19 +132,25 @@ class Kind(ABC):
     chosen: ClassVar[bool] = True
     asked: ClassVar[bool] = False
     paired: ClassVar[bool] = False
+    of_attributes: ClassVar[bool] = False
 
     @property
     def setting(self) -> str:
         """The setting that names the attacks on it, as users write it."""
-        return f"{self.name}-attacks"
+        return ATTRIBUTE_SETTING if self.of_attributes else f"{self.name}-attacks"
 
     def suits(self, attack: Attack[Any, Any]) -> bool:
-        """Whether the attack can be run on it."""
-        return stages_of(attack)[0].observes is self.observation
+        """Whether the attack can be run on it, and guesses what is guessed of it."""
+        first = stages_of(attack)[0]
+        return first.observes is self.observation and first.infers_attributes == self.of_attributes
 
     def meant(self, attack: Attack[Any, Any]) -> bool:
         """Whether the attack, alone or behind another, is made for it: as an attack that knows a defence it then runs unasked."""
-        return attack.observes is self.observation
+        return attack.observes is self.observation and attack.infers_attributes == self.of_attributes
+
+    def usual(self, dataset: str) -> list[Attack[Any, Any]]:
+        """Attacks on a sensitive attribute of a data set where the experiment says "auto"; by default none."""
+        return []
 
     @abstractmethod
     def observations(self, observed: Observed) -> list[Any]:
@@ -184,7 +196,7 @@ class Kind(ABC):
         found = parse_attacks(text, self.start)
         if wrong := [attack for attack in found if not self.suits(attack)]:
             fitting = sorted(name for name, cls in ATTACKS.items() if self.meant(cls()))
-            other = next((kind for kind in kinds().values() if kind.meant(stages_of(wrong[0])[0])), None)
+            other = next((kind for kind in (*beside, *kinds().values()) if kind.meant(stages_of(wrong[0])[0])), None)
             see = f" (see {other.setting})" if other and other in beside else ""
             where = f" but {other.plural}{see}" if other and other is not self else ""
             raise AttackError(f"{wrong[0]} does not attack {self.plural}{where}; these do: {', '.join(fitting)}")

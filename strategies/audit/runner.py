@@ -62,7 +62,8 @@ class _Runner:
         except AttackError as error:
             # The guesses are worth as much without a judge: only the judge's own scores are missing.
             return Outcome(attack, guesses, 0.0, oracle_error=str(error))
-        seen = [oracle.classify(guess.images) for guess in guesses]
+        # Whoever has many labels is recognised by none of them; features are compared all the same.
+        seen = [oracle.classify(guess.images) for guess in guesses] if plan.objective.one_class else []
         shipped = oracle.to_tensors() if self.job.kind.paired else {}
         return Outcome(attack, guesses, 0.0, "", seen, oracle.accuracy, shipped)
 
@@ -133,4 +134,4 @@ def _fitted(stage: Attack[Any, Any], job: AttackJob) -> Attack[Any, Any]:
 
 @functools.lru_cache(maxsize=1)
 def _oracle(plan: Plan) -> Oracle:
-    return train_oracle(Auxiliary(plan).examples(), plan.seed)
+    return train_oracle(Auxiliary(plan).examples(), plan.seed, objective=plan.objective)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from flwr.app import Message
@@ -16,8 +16,9 @@ from clients.task import Task
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Kind, Observed
+from strategies.audit.majority import majority_judges
 from strategies.audit.threat_card import KnownLabels, ThreatCard, strength
-from strategies.federated.observations import PROBE, UPDATE, SeenUpdate
+from strategies.federated.observations import PROBE, PROBE_ATTRIBUTE, UPDATE, SeenUpdate
 
 
 class UpdateAudit:
@@ -45,6 +46,7 @@ class UpdateAudit:
         # Who attacks the final model attacks the last update that led to it: no other follows.
         self.rounds: dict[Kind, frozenset[int]] = {
             PROBE: probed,
+            PROBE_ATTRIBUTE: probed,
             UPDATE: frozenset(min(at, last_round) for at in probed),
         }
         self.label = label
@@ -71,7 +73,7 @@ class UpdateAudit:
 
         Args:
             task: Orders of the round.
-            kind: ``PROBE`` or ``UPDATE``.
+            kind: ``PROBE``, ``PROBE_ATTRIBUTE`` or ``UPDATE``.
             weights: The global model that the updates are of.
             accuracy: Of that model, on clean test images.
             good: Partition -> reply that passed the guard.
@@ -86,7 +88,7 @@ class UpdateAudit:
                 local_steps=int(values_of(reply, "metrics")["local-steps"]),
                 labels=_published(reply, "labels", at),
                 windows=_published(reply, "windows", at),
-                train_mode=kind != PROBE or federated_plan(task.plan).probe_mode == "train",
+                train_mode=kind is UPDATE or federated_plan(task.plan).probe_mode == "train",
             )
             for partition, reply in good.items()
             for at, record in enumerate(records)
@@ -94,7 +96,7 @@ class UpdateAudit:
         if not seen:  # every node refused
             return
         card = self._card(task, kind, seen, weights, accuracy)
-        judges = self.auditor.baselines(task, kind, list(good), card)
+        judges = self._judges(task, kind, seen, card)
         seen = [one for one in seen if one.partition in judges]
         if not seen:
             return
@@ -116,6 +118,12 @@ class UpdateAudit:
             job = AttackJob(f"{name}-history-{at:02d}", (attack,), kind, observed, over, earlier)
             self.auditor.submit(job)
 
+    def _judges(self, task: Task, kind: Kind, seen: Sequence[SeenUpdate], card: ThreatCard) -> list[int]:
+        """Who scores guesses, asked by having the blind ones scored."""
+        if not kind.of_attributes:
+            return self.auditor.baselines(task, kind, sorted({one.partition for one in seen}), card)
+        return majority_judges(self.auditor, task, kind, seen, card, each=1)
+
     def _card(
         self, task: Task, kind: Kind, seen: list[SeenUpdate], weights: Mapping[str, Tensor], accuracy: float | None
     ) -> ThreatCard:
@@ -128,14 +136,14 @@ class UpdateAudit:
             seen,
             accuracy,
             # A probe is one step on all of its images.
-            batch=images if kind == PROBE else min(task.plan.batch_size, images),
+            batch=min(task.plan.batch_size, images) if kind is UPDATE else images,
             local_steps=max(s.local_steps for s in seen),
             learning_rate="known",
             mode="train" if seen[0].train_mode else "eval",
             batch_norm_statistics=_statistics(task, seen[0].train_mode) if statistics else "none",
             **_label_knowledge(seen),
             **_recipe(task),
-            **strength(task, one_step=kind == PROBE),
+            **strength(task, one_step=kind is not UPDATE),
         )
 
 

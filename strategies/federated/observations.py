@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from attacks.base import Attack, ClientUpdate, Probe, TrainingUpdate
+from attacks.base import Attack, ClientUpdate, Knowledge, Probe, TrainingUpdate
 from attacks.spec import stages_of
-from clients.federated.lone_training import train_alone
+from clients.auxiliary import Auxiliary
+from clients.federated.lone_training import probes_alone, train_alone
 from clients.task import Plan
 from defenses.base import Batch, Update
-from strategies.audit.kinds import Kind, Observed, Seen
+from strategies.audit.kinds import Kind, Observed, Seen, digest
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,9 @@ class _Updates(Kind):
     seen: ClassVar[type[Seen]] = SeenUpdate
 
     def suits(self, attack: Attack[Any, Any]) -> bool:
-        """Whether it attacks updates."""
-        return issubclass(stages_of(attack)[0].observes, ClientUpdate)
+        """Whether it attacks updates, and guesses what is guessed of them."""
+        first = stages_of(attack)[0]
+        return issubclass(first.observes, ClientUpdate) and first.infers_attributes == self.of_attributes
 
     def train(self, plan: Plan) -> Callable[[Batch, int], nn.Module]:
         """On the server's own examples, as a client trains on its."""
@@ -95,5 +97,35 @@ class TrainingUpdates(_Updates):
     chosen: ClassVar[bool] = False
 
 
-PROBE, UPDATE = Probes(), TrainingUpdates()
-KINDS = (PROBE, UPDATE)
+class AttributesOfProbes(_Updates):
+    """One-step updates, from each of which one value of a sensitive attribute is guessed."""
+
+    name: ClassVar[str] = "probe-attribute"
+    title: ClassVar[str] = "attributes of one-step probes"
+    asked: ClassVar[bool] = True
+    plural: ClassVar[str] = "attributes of one-step probes"
+    observation: ClassVar[type] = Probe
+    start: ClassVar[str] = "PropertyInference()"
+    chosen: ClassVar[bool] = False
+    of_attributes: ClassVar[bool] = True
+
+    def depends_on(self, observed: Observed) -> str:
+        """The round and its global model, at which updates are made."""
+        return f"{observed.task.round} {digest(observed.weights)}"
+
+    def undefended(self, observed: Observed) -> Observed:
+        """With the layers that the attacked model has."""
+        plain, defended = super().undefended(observed), observed.task.plan.defenses()
+        return replace(plain, task=plain.task.but(norm="group")) if defended.needs_group_norm else plain
+
+    def knowledge(self, observed: Observed) -> Knowledge:
+        """With what makes one-step updates of the server's own images, and their attribute."""
+        return replace(
+            super().knowledge(observed),
+            sensitive=Auxiliary(observed.task.plan).sensitive(),
+            probes=functools.partial(probes_alone, observed.task, observed.weights),
+        )
+
+
+PROBE, UPDATE, PROBE_ATTRIBUTE = Probes(), TrainingUpdates(), AttributesOfProbes()
+KINDS = (PROBE, UPDATE, PROBE_ATTRIBUTE)

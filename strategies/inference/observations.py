@@ -7,11 +7,13 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from attacks.attributes.inference import AttributeInference
 from attacks.base import Attack, Knowledge
-from attacks.queries.base import Query, QueryAttack
+from attacks.queries.base import Query
 from attacks.queries.sender import QuerySender
-from attacks.spec import stages_of
+from attacks.queries.training import RETRAINED, STATIC
 from clients.auxiliary import Auxiliary
+from clients.data.datasets import has_sensitive_attribute
 from clients.evaluation import device
 from clients.inference.plan import CutModel, InferencePlan, inference_plan
 from clients.models.adversaries import AdversaryBuilder
@@ -42,16 +44,6 @@ class Queried(Kind):
     seen: ClassVar[type[Seen]] = SeenQuery
     start: ClassVar[str] = "QueryInversion()"
     paired: ClassVar[bool] = True
-    of_attributes: ClassVar[bool] = False
-    """Whether attacks on it guess a sensitive attribute, and not images."""
-
-    def suits(self, attack: Attack[Any, Any]) -> bool:
-        """Whether it observes queries and guesses what is guessed here."""
-        return super().suits(attack) and _infers_attributes(stages_of(attack)[0]) == self.of_attributes
-
-    def meant(self, attack: Attack[Any, Any]) -> bool:
-        """As ``suits``, alone or behind another."""
-        return super().meant(attack) and _infers_attributes(attack) == self.of_attributes
 
     def observations(self, observed: Observed) -> list[Any]:
         """The attacked images' features, as they travelled and as the server half was given them."""
@@ -96,6 +88,11 @@ class AttributesOfQueries(Queried):
     chosen: ClassVar[bool] = False
     of_attributes: ClassVar[bool] = True
 
+    def usual(self, dataset: str) -> list[Attack[Any, Any]]:
+        """The paper's adversary, and the one that a defence is judged by, where the data set has such an attribute."""
+        both = [AttributeInference(training=STATIC), AttributeInference(training=RETRAINED)]
+        return list(both) if has_sensitive_attribute(dataset) else []
+
 
 def adversary_builder(plan: InferencePlan, cut: str, weights: dict[str, Tensor]) -> AdversaryBuilder:
     """What builds adversaries for the features at a cut.
@@ -106,10 +103,6 @@ def adversary_builder(plan: InferencePlan, cut: str, weights: dict[str, Tensor])
         weights: Of the whole model, from which "tuned" ones start.
     """
     return AdversaryBuilder(plan.model, cut, plan.data_card().input_shape, plan.width, plan.norm, weights)
-
-
-def _infers_attributes(attack: Attack[Any, Any]) -> bool:
-    return isinstance(attack, QueryAttack) and attack.infers_attributes
 
 
 def _cut(observed: Observed) -> str:

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from flwr.app import RecordDict
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from attacks.base import Attack, Attributes
+from attacks.base import Attack
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
 from clients.evaluation import device
@@ -26,6 +25,7 @@ from defenses.pipeline import Pipeline
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Kind, Observed, part_of
+from strategies.audit.majority import majority_judges
 from strategies.audit.score_rows import share_and_interval
 from strategies.audit.threat_card import KnownLabels, ThreatCard
 from strategies.evaluation import fault_in_report, record_reports
@@ -248,8 +248,4 @@ class InferenceServer:
         """Who scores guesses, asked by having the blind ones scored."""
         if kind is not ATTRIBUTE:
             return self.auditor.baselines(task, kind, sorted({one.partition for one in seen}), card)
-        sensitive = self.training.sensitive()
-        assert sensitive is not None  # or there would be no attacks on it
-        often = F.one_hot(sensitive.mode().values, int(sensitive.max()) + 1).float()
-        guesses = {one.partition: Attributes(often.repeat(one.num_examples, 1)) for one in seen}
-        return self.auditor.blind_guess(task, kind, "majority", guesses, card)
+        return majority_judges(self.auditor, task, kind, seen, card)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
-from attacks.scoring.confusion import accuracy, macro_mcc, micro_mcc
+from attacks.scoring.confusion import macro_mcc, micro_mcc
+from attacks.scoring.objective import objective_of
 from clients.data.card import DataCard
 from clients.evaluation import device
 from clients.records import tensors_of, to_record, values_of
@@ -20,27 +22,35 @@ from strategies.guard import fault
 from strategies.split.exchange import like
 from strategies.split.server import SplitServer
 
+Listener = Callable[[int, Tensor], None]
+"""Is told each client's tokens (n, N, D) on the CPU, in the order of its test images."""
+
 COUNTS = ("true-positives", "false-positives", "false-negatives")
 
 
-def evaluate(task: Task, server: SplitServer) -> float:
+def evaluate(task: Task, server: SplitServer, listener: Listener | None = None) -> float:
     """Writes rows of the test accuracy, the loss and Matthews' correlation, and returns the accuracy.
 
     The counts of all clients are pooled before anything is divided. Test images are protected as in use; without a defence the
     same numbers stand for clean images.
+
+    Args:
+        task: Orders of the round.
+        server: Its halves answer.
+        listener: Who hears what the clients send.
 
     Raises:
         TooFewReplies: When too few clients take part.
     """
     contents: dict[int, RecordDict] = {}
     config = server.exchange.config(task)
-    for partition, parts in _logits(task, server).items():
+    for partition, parts in _logits(task, server, listener).items():
         contents[partition] = RecordDict({"config": config, "logits": to_record({"0": torch.cat(parts)})})
     good = server.exchange.ask(
         task, "evaluate", contents,
         lambda partition, reply: _fault_in(reply, task.plan.data_card(), server.holders[partition].num_test),
     )  # fmt: skip
-    tabular = task.plan.data_card().is_table
+    tabular, objective = task.plan.data_card().is_table, task.plan.objective
     pooled = {
         name: sum((np.asarray(values_of(reply, "metrics")[name]) for reply in good.values()), np.zeros(1))
         for name in (*COUNTS, "examples", "loss", *(["pairs"] if tabular else []))
@@ -48,7 +58,7 @@ def evaluate(task: Task, server: SplitServer) -> float:
     total = int(pooled["examples"][0])
     tp, fp, fn = ([int(count) for count in pooled[name]] for name in COUNTS)
     found = {
-        "test-accuracy": accuracy(tp, total),
+        "test-accuracy": objective.accuracy(tp, fp, fn, total),
         "test-loss": float(pooled["loss"][0]) / total,
         "mcc-micro": micro_mcc(tp, fp, fn, total),
         "mcc-macro": macro_mcc(tp, fp, fn, total),
@@ -63,7 +73,7 @@ def evaluate(task: Task, server: SplitServer) -> float:
     return found["test-accuracy"]
 
 
-def _logits(task: Task, server: SplitServer) -> dict[int, list[Tensor]]:
+def _logits(task: Task, server: SplitServer, listener: Listener | None) -> dict[int, list[Tensor]]:
     """Partition -> the server half's logits of its test images, in parts; only of clients that sent all of them."""
     half = server.server.eval()
     found: dict[int, list[Tensor]] = defaultdict(list)
@@ -89,9 +99,11 @@ def _logits(task: Task, server: SplitServer) -> dict[int, list[Tensor]]:
                 found.pop(partition, None)
                 remaining[partition] = 0
                 continue
+            tokens = tensors_of(good[partition], "features")["0"]
+            if listener is not None:
+                listener(partition, tokens)
             with torch.no_grad():
-                tokens = tensors_of(good[partition], "features")["0"].to(device())
-                found[partition].append(half(tokens).cpu())
+                found[partition].append(half(tokens.to(device())).cpu())
             remaining[partition] -= counts[partition]
         first += task.plan.batch_size * server.batches_per_message
     return found
@@ -113,8 +125,8 @@ def _fault_in(reply: Message, card: DataCard, examples: int) -> str:
             return f"metrics: {name} is {values!r}, expected {length} numbers from 0"
     if found["examples"] != [examples]:
         return f"metrics: examples is {found['examples']!r}, expected [{examples}]"
-    tp, fp, fn = (np.asarray(found[name]) for name in COUNTS)
-    if not (tp + fp).sum() == (tp + fn).sum() == examples or (tp + fp + fn).max() > examples:
+    tp, fp, fn = (found[name] for name in COUNTS)
+    if not objective_of(card.multi_label).fits(tp, fp, fn, examples):
         return f"metrics: {', '.join(COUNTS)} are not those of {examples} examples"
     if card.is_table and not found["pairs"][0] <= found["pairs"][1] <= examples**2 / 4:
         return f"metrics: pairs is {found['pairs']!r}, not those of {examples} examples"

@@ -1,20 +1,27 @@
-"""What the server of split learning observes: smashed data, and a step of the client half where that is trained."""
+"""What the server of split learning observes: smashed data, and a step of the client half where that is trained.
+
+A sensitive attribute is looked for in the tokens of test images, as the evaluation behind a round sends them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from torch import Tensor
 
-from attacks.base import Attack
+from attacks.base import Attack, Knowledge
 from attacks.local_model import shared_tensors
+from attacks.queries.base import Query
+from attacks.queries.sender import TokenSender
 from attacks.sender import Sender
 from attacks.smashed.base import EdgeStep, SmashedAttack, SmashedData
+from clients.auxiliary import Auxiliary
 from clients.evaluation import device
 from clients.models.halves import EdgeHalf
 from clients.models.server_half import ServerHalf
+from clients.models.split_adversaries import SplitAdversaryBuilder
 from clients.split.plan import split_plan
 from clients.task import load_weights
 from defenses.base import Update
@@ -39,6 +46,17 @@ class SeenTokens(Seen):
     update: Update = field(default_factory=dict)
     gradient: Tensor | None = None
     orders: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class SeenTestTokens(Seen):
+    """The first test images of one client, as one evaluation sent them.
+
+    Attributes:
+        features: (B, N, D), after all defences.
+    """
+
+    features: Tensor
 
 
 class Smashed(Kind):
@@ -97,6 +115,47 @@ class Smashed(Kind):
         return Sender(edge, observed.task.plan.defenses(), card.mean, card.std)
 
 
+class AttributesOfTokens(Kind):
+    """A client's test images, whose sensitive attribute is guessed from the tokens that travelled to be answered."""
+
+    name: ClassVar[str] = "smashed-attribute"
+    title: ClassVar[str] = "attributes of smashed data"
+    plural: ClassVar[str] = "attributes of smashed data"
+    observation: ClassVar[type] = Query
+    seen: ClassVar[type[Seen]] = SeenTestTokens
+    start: ClassVar[str] = "AttributeInference()"
+    chosen: ClassVar[bool] = False
+    paired: ClassVar[bool] = True
+    of_attributes: ClassVar[bool] = True
+
+    def observations(self, observed: Observed) -> list[Any]:
+        """The tokens as the server half was given them."""
+        card, (edge, server) = observed.task.plan.data_card(), _halves(observed)
+        sent = [seen.features.to(device()) for seen in observed.seen if isinstance(seen, SeenTestTokens)]
+        return [
+            Query(
+                features=tokens, latent=tokens, client_model=edge, server_model=server, input_shape=card.input_shape,
+                mean=card.mean, std=card.std, pipeline=observed.task.plan.defenses(),
+            )
+            for tokens in sent
+        ]  # fmt: skip
+
+    def depends_on(self, observed: Observed) -> str:
+        """Both halves: adversaries may start from the server's."""
+        return digest(observed.weights)
+
+    def knowledge(self, observed: Observed) -> Knowledge:
+        """With what sends test images as a client does, and what learns a sensitive attribute from their tokens."""
+        plan, card = split_plan(observed.task.plan), observed.task.plan.data_card()
+        server = part_of(observed.weights, SERVER)
+        return replace(
+            super().knowledge(observed),
+            query_sender=TokenSender(_halves(observed)[0], plan.defenses(), card.mean, card.std),
+            sensitive=Auxiliary(plan).sensitive(),
+            adversary=SplitAdversaryBuilder(plan.model, card.input_shape, plan.shape(), server),
+        )
+
+
 def _halves(observed: Observed) -> tuple[EdgeHalf, ServerHalf]:
     edge, server = split_plan(observed.task.plan).build_halves()
     load_weights(edge, {name: observed.weights.get(EDGE + name, t) for name, t in shared_tensors(edge).items()})
@@ -106,8 +165,8 @@ def _halves(observed: Observed) -> tuple[EdgeHalf, ServerHalf]:
     return edge, server
 
 
-SMASHED = Smashed()
-KINDS = (SMASHED,)
+SMASHED, TOKEN_ATTRIBUTE = Smashed(), AttributesOfTokens()
+KINDS = (SMASHED, TOKEN_ATTRIBUTE)
 
 
 def smashed_attacks(attacks: Iterable[Attack[Any, Any]]) -> list[SmashedAttack[Any]]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from attacks.local_model import shared_tensors
 from clients.evaluation import device
@@ -24,7 +23,8 @@ class Holder:
     Attributes:
         num_train: Training examples.
         num_test: Test examples.
-        labels: (num_train,) int64 where the labels sit at the server; None where they travel with the tokens.
+        labels: Classes (num_train,) or label vectors (num_train, K), int64, where they sit at the server; None where they travel
+            with the tokens.
     """
 
     num_train: int
@@ -71,5 +71,5 @@ class SplitServer:
     def gradient(self, features: Tensor, targets: Tensor) -> Tensor:
         """What the server would return for one batch: the gradient (B, N, D) of its mean loss."""
         received = features.to(device()).requires_grad_()
-        loss = F.cross_entropy(self.server(received), targets.to(device()))
+        loss = self.plan.objective.loss(self.server(received), targets.to(device()))
         return torch.autograd.grad(loss, received)[0].cpu()

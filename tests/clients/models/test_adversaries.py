@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from torch import nn
 from clients.models.adversaries import AdversaryBuilder
 from clients.models.classifiers import ModelError, build_model
 from clients.models.cuts import CUTS, halves
+from clients.models.halves import SplitShape, build_split_model
+from clients.models.split_adversaries import SplitAdversaryBuilder
 
 SHAPE = (3, 32, 32)
 SMALL = [(name, cut) for name in ("vgg_small", "resnet20", "efficientnet_lite0") for cut in CUTS[name]]
@@ -81,3 +84,35 @@ def test_adversaries_that_cannot_be_built_are_refused(changes: dict[str, Any], a
     builder = AdversaryBuilder(**({"name": "vgg_small", "cut": "conv2", "input_shape": (1, 16, 16)} | changes))
     with pytest.raises(ModelError, match=message):
         builder(architecture, 2, 0)
+
+
+# --- of split transformers
+
+SIZES = SplitShape(patch_size=8, width=16, depth=3, heads=2, edge_blocks=1)
+
+
+@pytest.mark.parametrize(("architecture", "blocks"), [("split", 2), ("tuned", 2), ("full", 3)])
+@pytest.mark.parametrize("widening", [1, 2])
+def test_adversaries_of_tokens_classify_them(architecture: str, blocks: int, widening: int) -> None:
+    sizes = replace(SIZES, widening=widening)
+    edge, server = build_split_model("vit", num_classes=2, input_shape=SHAPE, shape=sizes, seed=1)
+    builder = SplitAdversaryBuilder("vit", SHAPE, sizes, server.state_dict())
+    adversary = builder(architecture, 5, 7)
+    assert adversary.training
+    assert len(adversary.blocks) == blocks
+    assert adversary(torch.rand(2, edge.num_tokens, widening * edge.dim)).shape == (2, 5)
+    known, mine = server.state_dict(), builder(architecture, 2, 7).state_dict()
+    weights = [name for name in known if known[name].ndim == 2 and name.startswith("blocks.0.")]
+    assert weights
+    assert all(torch.equal(mine[name], known[name]) == (architecture == "tuned") for name in weights)
+    assert not torch.equal(mine["head.weight"], known["head.weight"])
+    again = builder(architecture, 2, 7).state_dict()
+    assert all(torch.equal(mine[name], again[name]) for name in mine)
+
+
+def test_adversaries_of_tokens_that_cannot_be_built_are_refused() -> None:
+    builder = SplitAdversaryBuilder("vit", SHAPE, SIZES)
+    with pytest.raises(ModelError, match="no weights of the attacked model"):
+        builder("tuned", 2, 0)
+    with pytest.raises(ModelError, match="architecture is 'half'"):
+        builder("half", 2, 0)

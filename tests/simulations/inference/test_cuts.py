@@ -139,20 +139,21 @@ def test_guessed_attributes_are_scored_by_their_owners(run: Run) -> None:
         truth = task.plan.load_data().test.sensitive[own_rows(wire, partition)]
         assert logits.shape == (20, 2)
         place = (partition, task.round, task.plan.pipeline)
-        # The server asks about the blind guess first, then about the attacks in their order.
-        name = ("baseline:majority", STATIC, RETRAINED)[order[place]]
+        # The server asks about each value for all images first, then about the attacks in their order.
+        name = ("0", "1", STATIC, RETRAINED)[order[place]]
         order[place] += 1
         right[task.round, task.plan.pipeline, name] += int((logits.argmax(1) == truth).sum())
     audited = [row for row in rows if row["metric"] == "attribute-accuracy"]
     assert len(audited) == 2 * 3 * 3
     for row in audited:
-        hits = right[row["round"], row["defense"], row["attack"]]
+        blind = max(right[row["round"], row["defense"], value] for value in "01")
+        hits = blind if row["attack"] == "baseline:majority" else right[row["round"], row["defense"], row["attack"]]
         exact = binomtest(hits, 40).proportion_ci(0.95, "exact")
         assert (row["value"], row["n"]) == (pytest.approx(hits / 40), 40)
         assert (row["ci_low"], row["ci_high"]) == (pytest.approx(exact.low), pytest.approx(exact.high))
         assert row["setting"]["observation"] == "attributes of queries"
         assert row["cut"] == CUTS[row["round"] - 2]
-    # Balanced data: the most frequent value among the server's own images is right half of the time, whoever is asked.
+    # Balanced data: either value is right half of the time, whoever is asked.
     assert {row["value"] for row in audited if row["attack"] == "baseline:majority"} == {0.5}
     # Eight steps teach nobody anything, and what does not beat the majority where nobody is protected is no evidence.
     weak = [

@@ -187,6 +187,7 @@ def test_folders_that_would_mix_or_lose_pictures_are_refused(source: Path, tmp_p
     refused(protect(tmp_path / "none", tmp_path / "out", *known), "is no folder and no data set")
     refused(protect(source / "odd" / "0.png", tmp_path / "out", *known), "is a file and no data set")
     refused(protect("census", tmp_path / "out", *known), "IN: 'census' is a table")
+    refused(protect("celeba:all", tmp_path / "out", *known), "IN: 'celeba:all' has several labels for each image")
     (tmp_path / "bare").mkdir()
     refused(protect(tmp_path / "bare", tmp_path / "out", *known), "holds no pictures")
     told = protect("cifar10", tmp_path / "out", *known, "--data-dir", tmp_path)

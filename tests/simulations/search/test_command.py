@@ -50,6 +50,10 @@ def search(*words: str) -> tuple[int, str]:
         ("accuracy-threshold=nan", "accuracy-threshold is 'nan'; allowed"),
         ("dataset=photo", "did you mean 'photos'"),
         ("dataset=census", "dataset is 'census', whose examples are rows of a table; allowed: data sets of images"),
+        (
+            "dataset=celeba:all",
+            "dataset is 'celeba:all', whose examples have several labels each; allowed: data sets with one class for an image",
+        ),
         ("transfer-to=criteo:all", "transfer-to is 'criteo:all', whose examples are rows of a table"),
         ("dataset=cifar10", "set data-dir to the directory that holds it\n"),
         ("transfer-to=cifar10", "set transfer-dir to the directory that holds it\n"),

@@ -12,9 +12,10 @@ from attacks.spec import parse_attacks
 from defenses.registry import DEFENSES
 from defenses.spec import parse_pipelines
 from strategies.audit.adaptive import adaptive_attacks, adaptive_names
-from strategies.federated.observations import PROBE, UPDATE
-from strategies.inference.observations import ATTRIBUTE
-from strategies.split.observations import SMASHED
+from strategies.audit.kinds import Kind
+from strategies.federated.observations import PROBE, PROBE_ATTRIBUTE, UPDATE
+from strategies.inference.observations import ATTRIBUTE, QUERY
+from strategies.split.observations import SMASHED, TOKEN_ATTRIBUTE
 
 CHOSEN = parse_attacks("DLG(); InvertingGradients(); LabelInference()")
 
@@ -61,6 +62,29 @@ def test_what_is_kept_from_knowing_the_defences_says_so_and_what_it_learns_is_on
     ):  # fmt: skip
         (attack,) = parse_attacks(text)
         assert (attack.knows_defenses, attack.learns_from_defenses) == (knows, knows), text
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "defense"),
+    [
+        (ATTRIBUTE, "AttributeInference(training='static', iterations=7)", "FeaturePCA(components=2)"),
+        (TOKEN_ATTRIBUTE, "AttributeInference(training='static', iterations=7)", "PatchShuffle()"),
+        (PROBE_ATTRIBUTE, "PropertyInference(training='static', updates=70)", "Pruning(fraction=0.5)"),
+        (QUERY, "InverseNetwork(training='static', width=8)", "FeatureNoise(std=0.1)"),
+    ],
+)
+def test_who_learns_of_no_defence_is_joined_by_itself_retrained(kind: Kind, text: str, defense: str) -> None:
+    """With the same settings, whatever the defence names; its positive control runs without a defence."""
+    plain, defended = parse_pipelines(defense)
+    static = parse_attacks(text)
+    twin = repr(static[0]).replace("training='static', ", "")
+    for pipeline in (plain, defended):
+        found = texts(pipeline, [plain, defended], static, kind)
+        assert found[0] == twin
+        assert len([one for one in found if one.startswith(type(static[0]).__name__)]) == 1
+    assert texts(plain, [plain], static, kind) == []
+    both = [*static, *parse_attacks(twin)]
+    assert twin not in texts(defended, [plain, defended], both, kind)
 
 
 def test_only_attacks_that_can_run_are_expected() -> None:

@@ -1,0 +1,221 @@
+"""Inference of a sensitive attribute from an update: passive property inference."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attacks.attributes.update_sketch import UpdateSketch
+from attacks.base import Attack, AttackError, Attributes, ClientUpdate, Knowledge, Probe
+from attacks.queries.training import RETRAINED, TRAININGS, split_rows, train_network
+from attacks.refinement.restoration import HOLDOUT
+from defenses.base import Batch, DefenseError, Update
+from defenses.checks import is_number, is_whole, require
+
+FEWEST = 2 * HOLDOUT
+"""Simulated updates."""
+
+
+def majority(values: Tensor) -> int:
+    """The property of an update: the value that most of its images have; of equally frequent ones the smallest.
+
+    Args:
+        values: (B,) int64 from 0, those of its images; at least one.
+    """
+    return int(values.bincount().argmax())
+
+
+@dataclass(frozen=True)
+class LearnedReader:
+    """What ``PropertyInference.fit`` keeps.
+
+    Attributes:
+        network: Sketches (B, S) -> logits (B, K); in eval mode, on the CPU.
+        sketch: Makes them of updates.
+        diagnostics: See ``PropertyInference``.
+    """
+
+    network: nn.Module
+    sketch: UpdateSketch
+    diagnostics: dict[str, float]
+
+
+@dataclass(frozen=True, repr=False)
+class PropertyInference(Attack[ClientUpdate, Attributes]):
+    """A classifier of updates, trained on those that the server makes of its own images, whose attribute it knows.
+
+    What is inferred of a one-step update is one value (``majority``): that of its image; of several images the value that most
+    of them have. The server makes updates at the attacked global model, of as many images, by the clients' own code: a "static"
+    adversary without their defences, a "retrained" one with them, drawn afresh for every update, and that is what a defence has to
+    be judged by. The classifier has one hidden layer and sees ``UpdateSketch``: fixed random projections of every tensor.
+
+    One auxiliary image in eight is held out, and one simulated update in eight is made of these alone. Diagnostics:
+    ``holdout_accuracy`` on such updates, and ``holdout_majority``, that of answering with the most frequent value. Where the first
+    is not above the second, the classifier learned nothing and is no evidence about the defence.
+
+    Attributes:
+        training: "static" or "retrained".
+        updates: Simulated updates, those of held-out images among them.
+        size: Length of the projection of a tensor; smaller tensors are kept as they are.
+        hidden: Width of the hidden layer.
+        iterations: Steps of Adam on 64 sketches; the learning rate falls to zero along a half cosine.
+        learning_rate: The largest.
+        weight_decay: Factor of the squared weights in the loss.
+        learned: Set by ``fit``.
+    """
+
+    observes: ClassVar[type] = Probe
+    source: ClassVar[str] = (
+        "Melis, Song, De Cristofaro, Shmatikov, Exploiting Unintended Feature Leakage in Collaborative Learning, S&P 2019, section "
+        "4.2 (passive); there random forests read raw gradients"
+    )
+    threat: ClassVar[str] = (
+        "global model, one update, the client's training procedure and its defences' algorithm; auxiliary images like the "
+        "clients', with the sensitive attribute"
+    )
+    needs_auxiliary: ClassVar[bool] = True
+    infers_attributes: ClassVar[bool] = True
+    quick: ClassVar[Mapping[str, Any]] = {"updates": 32, "size": 32, "iterations": 20}
+
+    training: str = RETRAINED
+    updates: int = 800
+    size: int = 1024
+    hidden: int = 64
+    iterations: int = 400
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-3
+    learned: LearnedReader | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        require(self.training in TRAININGS, self, "training", " | ".join(TRAININGS))
+        enough = is_whole(self.updates) and self.updates >= FEWEST
+        require(enough, self, "updates", f"a whole number >= {FEWEST}")
+        for name in ("size", "hidden", "iterations"):
+            value = getattr(self, name)
+            require(is_whole(value) and value >= 1, self, name, "a whole number >= 1")
+        rate = is_number(self.learning_rate) and 0 < self.learning_rate < math.inf
+        require(rate, self, "learning_rate", "a finite number above 0")
+        decay = is_number(self.weight_decay) and 0 <= self.weight_decay < math.inf
+        require(decay, self, "weight_decay", "a finite number from 0")
+
+    @property
+    def knows_defenses(self) -> bool:
+        """Only where it is retrained."""
+        return self.training == RETRAINED
+
+    def aware(self) -> Self:
+        """Retrained, with the same effort."""
+        return replace(self, training=RETRAINED, learned=None)
+
+    def card(self) -> dict[str, int | str]:
+        """Steps of training."""
+        return {"training_iterations": self.iterations}
+
+    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
+        """Makes updates and trains the classifier.
+
+        Raises:
+            AttackError: With fewer than 16 auxiliary examples, without their attribute or with one value of it only, where clients
+                send no one-step updates, or when the training diverges.
+        """
+        hidden = knowledge.sensitive
+        if hidden is None:
+            raise AttackError("the auxiliary data have no sensitive attribute")
+        kept, held = split_rows(knowledge, generator)
+        count = self.updates // HOLDOUT
+        updates = _made(knowledge, kept, self.updates - count, generator)
+        first = next(updates)
+        sketch = UpdateSketch(first[1], self.size, generator)
+        sketches, values = _sketched(sketch, itertools.chain([first], updates), hidden[kept])
+        if bool((values == values[0]).all()):
+            raise AttackError("all simulated updates have the same sensitive attribute")
+        tests, right = _sketched(sketch, _made(knowledge, held, count, generator), hidden[held])
+        network = self._trained(sketches, values, int(hidden.max()) + 1, generator)
+        with torch.no_grad():
+            answers = network(tests).argmax(1)
+        scores = {
+            "holdout_accuracy": float((answers == right).float().mean()),
+            "holdout_majority": float((right == values.mode().values).float().mean()),
+        }
+        return replace(self, learned=LearnedReader(network, sketch, scores))
+
+    def _trained(self, sketches: Tensor, values: Tensor, num_values: int, generator: torch.Generator) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(int(torch.randint(1 << 62, (), generator=generator)))
+            layers = nn.Linear(sketches.shape[1], self.hidden), nn.Linear(self.hidden, num_values)
+        network = nn.Sequential(_Standardise(sketches), layers[0], nn.ReLU(), layers[1])
+
+        def loss(rows: Tensor) -> Tensor:
+            penalty = sum((layer.weight.square().sum() for layer in layers), torch.zeros(()))
+            return F.cross_entropy(network(sketches[rows]), values[rows]) + self.weight_decay * penalty
+
+        train_network(
+            network, loss, torch.arange(len(sketches)), generator,
+            iterations=self.iterations, batch_size=64, learning_rate=self.learning_rate,
+        )  # fmt: skip
+        return network
+
+    def attack_many(
+        self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
+    ) -> list[Attributes]:
+        """One value for each update; nothing is random after ``fit``. An update that cannot be read is never right.
+
+        Raises:
+            AttackError: Before ``fit``.
+        """
+        if self.learned is None:
+            raise AttackError(f"{self} must learn from auxiliary data: call fit first")
+        return [
+            self._attack(self.learned, observation) for observation, _ in zip(observations, generators, strict=True)
+        ]
+
+    def _attack(self, learned: LearnedReader, observation: ClientUpdate) -> Attributes:
+        try:
+            sketch = learned.sketch(observation.update)
+        except AttackError as error:
+            return Attributes(torch.full((1, 1), math.nan), failure=str(error))
+        with torch.no_grad():
+            return Attributes(learned.network(sketch[None]), dict(learned.diagnostics))
+
+
+class _Standardise(nn.Module):
+    """To mean 0 and standard deviation 1 on what it was made of; what never changes there is left out."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, values: Tensor) -> None:
+        super().__init__()
+        std = values.std(0)
+        self.register_buffer("mean", values.mean(0))
+        self.register_buffer("scale", torch.where(std > 1e-6, 1 / std.clamp(min=1e-6), torch.zeros(())))
+
+    def forward(self, values: Tensor) -> Tensor:
+        standard: Tensor = (values - self.mean) * self.scale
+        return standard
+
+
+def _made(
+    knowledge: Knowledge, rows: Tensor, count: int, generator: torch.Generator
+) -> Iterator[tuple[Tensor, Update]]:
+    """Updates of these auxiliary examples: positions among them of each update's images, and the update."""
+    if knowledge.probes is None:
+        raise AttackError("there are no one-step updates to learn from: this is for federated learning")
+    own = Batch(knowledge.auxiliary.images[rows], knowledge.auxiliary.targets[rows])
+    try:
+        yield from knowledge.probes(own, count, int(torch.randint(1 << 31, (), generator=generator)))
+    except DefenseError as error:
+        raise AttackError(f"the defences refuse auxiliary images: {error}") from error
+
+
+def _sketched(sketch: UpdateSketch, updates: Iterable[tuple[Tensor, Update]], hidden: Tensor) -> tuple[Tensor, Tensor]:
+    """Sketches (M, S) of updates, and their properties (M,)."""
+    found = [(sketch(update), majority(hidden[rows].cpu())) for rows, update in updates]
+    return torch.stack([one for one, _ in found]), torch.tensor([value for _, value in found])

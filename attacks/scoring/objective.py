@@ -1,0 +1,130 @@
+"""What a classifier is trained for: the loss between its logits and what is true, and what counts as right.
+
+One object for each kind of task; a run has one (``clients.task.Plan.objective``).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attacks.scoring.confusion import accuracy, share_of_labels
+
+
+class Objective(ABC):
+    """A kind of task. Truth is what ``clients.data.images.ImageData.truth`` gives, targets what enters the loss, (B, K)."""
+
+    @property
+    @abstractmethod
+    def one_class(self) -> bool:
+        """Whether every example has exactly one class, which attacks on labels guess and recognition looks for."""
+
+    @abstractmethod
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The mean over examples.
+
+        Args:
+            logits: (B, K).
+            targets: (B, K) in [0, 1], possibly soft.
+        """
+
+    @abstractmethod
+    def targets(self, truth: Tensor, num_classes: int) -> Tensor:
+        """Targets (B, K), float32, of examples whose truth is given."""
+
+    @abstractmethod
+    def answers(self, logits: Tensor) -> Tensor:
+        """What logits (B, K) say is true: (B, K) bool."""
+
+    @abstractmethod
+    def accuracy(self, tp: Sequence[int], fp: Sequence[int], fn: Sequence[int], total: int) -> float:
+        """Share of right answers, from counts of one class (or label) against the others, K numbers each, on ``total`` examples."""
+
+    @abstractmethod
+    def fits(self, tp: Sequence[float], fp: Sequence[float], fn: Sequence[float], total: int) -> bool:
+        """Whether such counts can be those of ``total`` examples."""
+
+    def hits(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Of every example the share of its classes or labels that are answered rightly: (B,) in [0, 1]."""
+        right = self.answers(logits) == self.answers(targets - 0.5)
+        return right.all(1).float() if self.one_class else right.float().mean(1)
+
+
+class OneClass(Objective):
+    """One of K classes: softmax and cross-entropy; truth is (B,) int64."""
+
+    @property
+    def one_class(self) -> bool:
+        """Yes."""
+        return True
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy with class probabilities."""
+        return F.cross_entropy(logits, targets)
+
+    def targets(self, truth: Tensor, num_classes: int) -> Tensor:
+        """One-hot."""
+        return F.one_hot(truth, num_classes).float()
+
+    def answers(self, logits: Tensor) -> Tensor:
+        """The most likely class alone."""
+        return F.one_hot(logits.argmax(1), logits.shape[1]).bool()
+
+    def accuracy(self, tp: Sequence[int], fp: Sequence[int], fn: Sequence[int], total: int) -> float:
+        """True positives over examples."""
+        return accuracy(tp, total)
+
+    def fits(self, tp: Sequence[float], fp: Sequence[float], fn: Sequence[float], total: int) -> bool:
+        """Every example has one class and gets one answer."""
+        hits, alarms, misses = (torch.tensor(counts, dtype=torch.float64) for counts in (tp, fp, fn))
+        one = bool((hits + alarms).sum() == (hits + misses).sum() == total)
+        return one and float((hits + alarms + misses).max()) <= total
+
+
+class ManyLabels(Objective):
+    """K labels, each of which an example has or has not: a sigmoid each and binary cross-entropy; truth is (B, K), 0 or 1.
+
+    The loss is the mean over labels, as that of PyTorch and of the shuffling paper's code. A label is answered by yes where its
+    logit is above 0 (the paper's code compares the logit with 0.5, which is a probability of 0.62). Accuracy is the mean over
+    labels. Where most faces lack most attributes, always saying no is right most of the time, and Matthews' correlation says more.
+
+    Source: Yao et al., ICDM 2022, CelebA's 40 attributes.
+    """
+
+    @property
+    def one_class(self) -> bool:
+        """No."""
+        return False
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Binary cross-entropy, the mean over examples and labels."""
+        return F.binary_cross_entropy_with_logits(logits, targets)
+
+    def targets(self, truth: Tensor, num_classes: int) -> Tensor:
+        """The labels as floats."""
+        return truth.float()
+
+    def answers(self, logits: Tensor) -> Tensor:
+        """Yes where a logit is above 0."""
+        return logits > 0
+
+    def accuracy(self, tp: Sequence[int], fp: Sequence[int], fn: Sequence[int], total: int) -> float:
+        """Mean over labels of the share of examples that are answered rightly."""
+        return share_of_labels(fp, fn, total)
+
+    def fits(self, tp: Sequence[float], fp: Sequence[float], fn: Sequence[float], total: int) -> bool:
+        """No label has more answers than there are examples."""
+        counts = torch.tensor([tp, fp, fn], dtype=torch.float64)
+        return float(counts.sum(0).max()) <= total
+
+
+ONE_CLASS, MANY_LABELS = OneClass(), ManyLabels()
+
+
+def objective_of(multi_label: bool) -> Objective:
+    """That of data whose examples have several labels, or one class."""
+    return MANY_LABELS if multi_label else ONE_CLASS

@@ -1,0 +1,80 @@
+"""Attacks on a sensitive attribute: the tokens of test images, kept as the evaluation behind a round sends them.
+
+No message is added. Every evaluation sends each test image once, under draws of its own, and one evaluation is what an attack sees.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attacks.base import Attack
+from clients.split.plan import split_plan
+from clients.task import Task
+from strategies.audit.auditor import Auditor
+from strategies.audit.jobs import AttackJob
+from strategies.audit.kinds import Observed
+from strategies.audit.majority import majority_judges
+from strategies.audit.threat_card import KnownLabels
+from strategies.split.evaluation import Listener
+from strategies.split.observations import TOKEN_ATTRIBUTE, SeenTestTokens
+from strategies.split.server import SplitServer
+
+
+class AttributeAudit:
+    """Queues the attacks on what evaluations sent.
+
+    Args:
+        auditor: Has attacks run and scored.
+        attacks: On the sensitive attribute.
+        rounds: Attacked rounds; what is attacked is the evaluation behind a round, of the model that it leaves. Who attacks the
+            model after the last round attacks the last evaluation: no other follows.
+        last_round: The last round that trains.
+        label: Short name of the pipeline for file names.
+    """
+
+    def __init__(
+        self, auditor: Auditor, attacks: Iterable[Attack[Any, Any]], rounds: Iterable[int], last_round: int, label: str
+    ) -> None:
+        self.auditor, self.attacks, self.label = auditor, tuple(attacks), label
+        self.rounds = frozenset(min(at, last_round) for at in rounds)
+        self._sent: dict[int, list[Tensor]] = defaultdict(list)
+
+    def listener(self, task: Task) -> Listener | None:
+        """Who hears the evaluation of the task's round; None where nobody attacks it."""
+        self._sent.clear()
+        if not self.attacks or task.round not in self.rounds:
+            return None
+        return lambda partition, tokens: self._sent[partition].append(tokens)
+
+    def observe(self, task: Task, server: SplitServer) -> None:
+        """Queues the attacks on what was heard of this round; of a client that did not send all that is attacked, on nothing."""
+        plan, seen = split_plan(task.plan), []
+        for partition, parts in sorted(self._sent.items()):
+            count, tokens = plan.observed_queries(server.holders[partition].num_test), torch.cat(parts)
+            if len(tokens) >= count:
+                seen.append(SeenTestTokens(partition, 0, count, tokens[:count].clone()))
+        self._sent.clear()
+        if not seen:
+            return
+        card = self.auditor.card(
+            task,
+            TOKEN_ATTRIBUTE,
+            seen,
+            server.accuracy,
+            attacked="test images",
+            tokens=f"{server.token_shape[0]} of length {server.token_shape[1]}",
+            client_half="trained" if plan.trains_edge else "frozen",
+            labels=KnownLabels.UNKNOWN,
+            transmissions=1,
+        )
+        judges = majority_judges(self.auditor, task, TOKEN_ATTRIBUTE, seen, card)
+        if seen := [one for one in seen if one.partition in judges]:
+            observed = Observed(task, server.weights(), seen)
+            # One piece of work: what the attacks see is large, and kept in a file until they are done.
+            name = f"{self.label}-r{task.round:04d}-{TOKEN_ATTRIBUTE.name}-00"
+            self.auditor.submit(AttackJob(name, self.attacks, TOKEN_ATTRIBUTE, observed, card))
