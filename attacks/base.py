@@ -295,9 +295,17 @@ class Attack(Generic[Observation, Guess]):
         return {}
 
     @property
+    def knows_defenses(self) -> bool:
+        """Whether it goes by the clients' defences; one that does not is no evidence of what an adaptive attacker finds.
+
+        A property of the settings: a static adversary, or an inversion around a plug-in, knows of no defence. Threat cards say so.
+        """
+        return True
+
+    @property
     def learns_from_defenses(self) -> bool:
         """Whether what ``fit`` learns depends on the pipeline; what does not is learned once for all pipelines of a run."""
-        return True
+        return self.knows_defenses
 
     def aware(self) -> Self:
         """What it becomes where it learns of the clients' defences; itself where it does already, or never can."""

@@ -12,14 +12,12 @@ that were nearest to their guess among the candidates. Marked are * not validate
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from simulations.report.analysis.control import validate
-from simulations.report.analysis.rows import read_rows
-from simulations.report.analysis.study import Cell, Study, split
-from simulations.report.analysis.summary import Line, summarise
+from simulations.report.analysis.run import ReadRun, read_run
+from simulations.report.analysis.study import Cell, Study
+from simulations.report.analysis.summary import Line
 
 SPENT = ("epsilon", "epsilon_with_probes")
 MARKS = {"not-validated": "*", "under-powered": "+", "failed": " (failed)"}
@@ -31,14 +29,30 @@ def table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
 
 
+def read_whole(run: Path) -> ReadRun:
+    """A finished run.
+
+    Raises:
+        SystemExit: When anything of it cannot be read.
+    """
+    found = read_run(run)
+    if found.notes:
+        raise SystemExit(f"{run}: {'; '.join(found.notes)}")
+    return found
+
+
 def study_of(run: Path) -> tuple[Study, list[Line]]:
-    """The one study of a run directory, and its summary."""
-    rows, notes = read_rows(run / "rows.jsonl")
-    if notes:
-        raise SystemExit(f"{run}: {notes}")
-    config = json.loads((run / "config.json").read_text())
-    (study,) = split(validate(rows), config["pipelines"])
-    return study, summarise(study, config.get("defenses", {}))
+    """The one study of a run directory, and its summary.
+
+    Raises:
+        SystemExit: When anything of it cannot be read, or there are several: a model served at several cuts has one for each.
+    """
+    found = read_whole(run)
+    if len(found.studies) != 1:
+        raise SystemExit(
+            f"{run} holds {len(found.studies)} studies, not one; see over_seeds.py and inference_tables.py"
+        )
+    return found.studies[0], found.lines(found.studies[0])
 
 
 def when(cell: Cell) -> str:

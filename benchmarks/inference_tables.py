@@ -4,9 +4,9 @@
     python benchmarks/inference_tables.py runs/table4
 
 A line for each defence at each cut: right answers of the server (before its defence on the first line), right guesses of an
-adversary that has seen unprotected features alone and of one that was trained on protected ones, both with exact 95 % intervals
-where one seed ran; MS-SSIM of what each attack reconstructs, which is the paper's measure of it, with the share above 0.35; and the
-bytes of a query. Whether Equation 1 is satisfied is told by both adversaries, as the report tells it: - where nobody inferred.
+adversary that has seen unprotected features alone and of one that was trained on protected ones, both with exact 95 % intervals;
+MS-SSIM of what each attack reconstructs, which is the paper's measure of it, with the share above 0.35; and the bytes of a query.
+Whether Equation 1 is satisfied is told by both adversaries, as the report tells it: - where nobody inferred.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from over_seeds import percent, read
 
 from simulations.report.analysis.score import Score
 from simulations.report.analysis.study import Cell, Study
-from simulations.report.sections.inference.cuts import Adversary, Cut, CutLine, cuts_of
+from simulations.report.sections.inference.cuts import Adversary, CutLine, read_cut
 
 NUMBERS = ("query-bytes",)
 MEASURE = ("ms-ssim", "original")
@@ -31,27 +31,27 @@ def main() -> None:
     """Reads the arguments and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a finished run")
-    study, _ = read(parser.parse_args().runs)
-    print(f"Seeds: {', '.join(map(str, study.seeds))}\n")
-    print(table(*lines(study)))
+    studies = [study for study, _ in read(parser.parse_args().runs)]
+    print(f"Seeds: {', '.join(map(str, studies[0].seeds))}\n")
+    print(table(*lines(studies)))
 
 
-def lines(study: Study) -> tuple[list[str], list[list[str]]]:
-    """Header and lines."""
-    attacks = tuple(dict.fromkeys(cell.attack for cell in study.cells if MEASURE in cell.scores))
+def lines(studies: Sequence[Study]) -> tuple[list[str], list[list[str]]]:
+    """Header and lines; a study is a cut."""
+    attacks = tuple(dict.fromkeys(cell.attack for study in studies for cell in study.cells if MEASURE in cell.scores))
     header = ["cut", "defence", "server", "static adversary", "retrained adversary", "Equation 1", "bytes"]
     found = [
-        _line(cut, line, [_measured(study.cells, cut.name, line.defense, attack) for attack in attacks])
-        for cut in cuts_of(study, NUMBERS)
-        for line in cut.lines
+        _line(study.cut, line, [_measured(study.cells_of(line.defense), attack) for attack in attacks])
+        for study in studies
+        for line in read_cut(study, NUMBERS).lines
     ]
     return [*header, *(f"MS-SSIM, `{attack}`" for attack in attacks)], found
 
 
-def _line(cut: Cut, line: CutLine, measured: Sequence[str]) -> list[str]:
+def _line(cut: str, line: CutLine, measured: Sequence[str]) -> list[str]:
     told = [adversary.equation or "-" for adversary in (line.static, line.retrained) if adversary]
     return [
-        cut.name,
+        cut,
         f"`{line.defense}`" if line.defense else "none",
         percent(line.server.after if line.defense else line.server.before),
         _guessed(line.static),
@@ -66,10 +66,8 @@ def _guessed(adversary: Adversary | None) -> str:
     return percent(adversary.change.after) if adversary else "-"
 
 
-def _measured(cells: Sequence[Cell], cut: str, defense: str, attack: str) -> str:
-    found = [
-        c for c in cells if c.defense == defense and c.attack == attack and c.fact("cut") == cut and MEASURE in c.scores
-    ]
+def _measured(cells: Sequence[Cell], attack: str) -> str:
+    found = [cell for cell in cells if cell.attack == attack and MEASURE in cell.scores]
     if not found:
         return "-"
     score, success = found[0].scores[MEASURE], found[0].scores.get(SUCCESS)

@@ -9,58 +9,54 @@ accuracy still changed in the last quarter of the rounds; the strongest attack a
 of all seeds; and how many images the attack picks out that picks out most. Where all attacks were told what no server has, the
 strongest of these stands there. The second has a line an attack and attacked model, against the original and against the
 transformed image, each beside what the mean image scores to it: policies make hard and easy targets. Blind guesses follow.
-Marked are * not validated and ^ upper bounds.
+Marked are * not validated and ^ upper bounds. A model that is served at several cuts has these tables for each of them.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import functools
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from audit_tables import attack, number, picked, table, when
+from audit_tables import attack, number, picked, read_whole, table, when
 
 from defenses.base import TrainingDefense
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
-from simulations.report.analysis.control import validate
-from simulations.report.analysis.rows import read_rows
+from simulations.report.analysis.run import ReadRun
 from simulations.report.analysis.score import Score, interval
-from simulations.report.analysis.study import Cell, Study, split
-from simulations.report.analysis.summary import Line, strongest, summarise
-from simulations.rows import NULL_PREFIX, Row, null_name
-from strategies.audit.threat_card import ThreatCard
+from simulations.report.analysis.study import Cell, Study
+from simulations.report.analysis.summary import Line, strongest
+from simulations.rows import NULL_PREFIX, null_name
 
 FREE = {"seed", "output-dir", "resume", "experiment"}
 """Settings that may differ between the runs."""
 
 
-def read(runs: Sequence[Path]) -> tuple[Study, list[Line]]:
-    """One study of all runs.
+def read(runs: Sequence[Path]) -> list[tuple[Study, list[Line]]]:
+    """All runs as one, and its studies: several where a model is served at several cuts.
 
     Raises:
         SystemExit: When they differ in more than their seeds, or a file has lines that are no rows.
     """
-    rows: list[Row] = []
-    first: dict[str, object] = {}
-    config: dict[str, object] = {}
-    for run in runs:
-        found, notes = read_rows(run / "rows.jsonl")
-        if notes:
-            raise SystemExit(f"{run}: {notes}")
-        config = json.loads((run / "config.json").read_text())
-        settings = {key: value for key, value in config["config"].items() if key not in FREE}  # type: ignore[attr-defined]
-        settings["defenses"] = config["pipelines"]  # versions wrote the text of the same pipelines in other ways
-        first = first or settings
+    found = [read_whole(run) for run in runs]
+    first = _settings(found[0])
+    for path, run in zip(runs[1:], found[1:], strict=True):
+        settings = _settings(run)
         if different := sorted(key for key in first.keys() | settings.keys() if first.get(key) != settings.get(key)):
             raise SystemExit(
-                f"{run} and {runs[0]} differ in {', '.join(different)}; they may differ in their seeds only"
+                f"{path} and {runs[0]} differ in {', '.join(different)}; they may differ in their seeds only"
             )
-        rows += found
-    (study,) = split(validate(rows), config["pipelines"])  # type: ignore[arg-type]
-    return study, summarise(study, config.get("defenses", {}))  # type: ignore[arg-type]
+    merged = functools.reduce(ReadRun.beside, found)
+    return [(study, merged.lines(study)) for study in merged.studies]
+
+
+def _settings(run: ReadRun) -> dict[str, object]:
+    settings = {key: value for key, value in run.config["config"].items() if key not in FREE}
+    return settings | {
+        "defenses": run.config["pipelines"]
+    }  # versions wrote the text of the same pipelines in other ways
 
 
 def percent(score: Score | None) -> str:
@@ -110,12 +106,7 @@ def change(study: Study, line: Line) -> str:
 
 def leader(study: Study, line: Line) -> Cell | None:
     """The strongest attack; the strongest upper bound where there is nothing else, which its mark says."""
-    if line.strongest is not None:
-        return line.strongest
-    cells = list(study.cells_of(line.defense))
-    honest = [replace(cell, card=replace(cell.card, upper_bound=ThreatCard().upper_bound)) for cell in cells]
-    best = strongest(honest)
-    return None if best is None else cells[honest.index(best)]
+    return line.strongest or strongest(study.cells_of(line.defense), bounds=True)
 
 
 def most_picked(study: Study, line: Line) -> str:
@@ -189,10 +180,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="+", help="folders of finished runs, alike but for the seed")
     arguments = parser.parse_args()
-    study, lines = read(arguments.runs)
-    print(about(study, study.cells), end="\n\n")
-    print(defences(study, lines), end="\n\n")
-    print(attacks(study))
+    studies = read(arguments.runs)
+    for study, lines in studies:
+        if len(studies) > 1:
+            print(f"### {' · '.join(study.words)}", end="\n\n")
+        print(about(study, study.cells), end="\n\n")
+        print(defences(study, lines), end="\n\n")
+        print(attacks(study), end="\n\n" if len(studies) > 1 else "\n")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from simulations.report.analysis.rows import read_rows
+from audit_tables import table
+
+from simulations.report.analysis.run import read_run
 from simulations.rows import Row, null_name
 
 SCORES = (
@@ -32,11 +34,6 @@ COSTS = (
     "bytes-per-sample",
     "log10-target-share",
 )
-
-
-def table(header: list[str], lines: list[list[str]]) -> str:
-    """A Markdown table."""
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, ["---"] * len(header), *lines))
 
 
 def shown(rows: list[Row], digits: int) -> str:
@@ -88,7 +85,8 @@ def main() -> None:
     parser.add_argument("--every-round", action="store_true")
     arguments = parser.parse_args()
     for run in arguments.runs:
-        rows, notes = read_rows(run / "rows.jsonl")
+        found = read_run(run)
+        rows, notes = list(found.rows), found.row_notes
         print(f"\n### {run.name}\n" + "".join(f"\n{note}" for note in notes))
         print(table(["defence", "accuracy", "MCC micro", "MCC macro", *COSTS], defence_lines(rows)))
         where = ["round"] if arguments.every_round else []

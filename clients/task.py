@@ -102,6 +102,10 @@ class Plan:
         """Orders for a round."""
         return Task(self, server_round, learning_rate)
 
+    def cut_at(self, server_round: int) -> str:
+        """Where the model is cut in a round, by which rows are told apart; "" where that is no question."""
+        return ""
+
     def passes(self, num_examples: int, rounds: int = 1) -> int:
         """Passes over a client's examples in the training steps of ``rounds`` rounds, a begun pass counted whole."""
         if not self.local_steps:
@@ -187,7 +191,8 @@ class Task:
 
     Attributes:
         plan: The same in all rounds of a pipeline.
-        round: The server round, from 1; ``plan.rounds`` + 1 when the final model is attacked, and no training follows.
+        round: The server round, from 1. Behind ``plan.rounds`` no training follows: the final model is attacked in the next one, or
+            served in several phases, one for each cut.
         learning_rate: Of what the client trains in this round.
     """
 
@@ -205,6 +210,11 @@ class Task:
         plan = {name: value for name, value in changes.items() if name not in own}
         mine = {name: value for name, value in changes.items() if name in own}
         return replace(self, **{"plan": replace(self.plan, **plan)} | mine)
+
+    @property
+    def cut(self) -> str:
+        """Where the model is cut in this round; "" where that is no question."""
+        return self.plan.cut_at(self.round)
 
     @property
     def is_final(self) -> bool:

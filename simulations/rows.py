@@ -26,12 +26,14 @@ class Row:
         scenario: How clients and server worked together.
         dataset: Name of the data set.
         model: Name of the model.
+        cut: Where the model was cut when the number was measured; "" where that is no question.
         seed: Seed of the run.
         defense: Pipeline text; "" is no defence.
         attack: Attack text, ``baseline:NAME`` for a null baseline, ``scale:NAME`` for a scale, "" for a number about training.
         card: The threat card; "setting" in files.
         round: Round that the number belongs to.
-        final: Whether it is about the model after the last round, which is only attacked; ``round`` is then one higher.
+        final: Whether it is about the model after the last round, which is only attacked or served; ``round`` is then higher, by
+            one, or where the model is served in several phases by the number of the phase.
         metric: What was measured.
         reference: What images were compared with: "original", "transformed" or "".
         value: The number, a mean over ``n``; None when there is none; infinite for the PSNR of an exact copy.
@@ -54,6 +56,7 @@ class Row:
     scenario: str = ""
     dataset: str = ""
     model: str = ""
+    cut: str = ""
     seed: int = 0
     defense: str = ""
     attack: str = ""
@@ -89,9 +92,9 @@ class Row:
         return self.attack != "" and not self.is_null and not self.is_scale
 
     @property
-    def study(self) -> tuple[str, str, str, str]:
-        """What must agree before numbers may be averaged over seeds."""
-        return (self.experiment, self.scenario, self.dataset, self.model)
+    def study(self) -> tuple[str, str, str, str, str]:
+        """What must agree before numbers may be averaged over seeds: each cut of a model is a deployment of its own."""
+        return (self.experiment, self.scenario, self.dataset, self.model, self.cut)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Row:
@@ -109,6 +112,8 @@ class Row:
                 known[spec.name] = _READ[str(spec.type)](data[spec.name])
         extra = {key: value for key, value in data.items() if key not in NAMES}
         row = cls(**known, extra=extra)
+        if "cut" not in data and (told := row.card.more.get("cut")):
+            row = replace(row, cut=str(told))  # versions before the column told it of attacks on their cards alone
         if isinstance(data.get("value"), float | str) and row.value is None and row.status == "ok":
             return replace(row, status="failed", message=row.message or f"value is {data['value']!r}, not a number")
         return row

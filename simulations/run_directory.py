@@ -144,6 +144,7 @@ class RunDirectory:
                 scenario=experiment.scenario,
                 dataset=experiment.dataset,
                 model=experiment.model,
+                cut=task.cut,
                 seed=experiment.seed,
                 defense=task.plan.pipeline,
                 round=task.round,

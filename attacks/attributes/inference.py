@@ -71,7 +71,7 @@ class AttributeInference(QueryAttack[Attributes]):
         return Lesson(self.training, self.iterations, self.batch_size, self.learning_rate)
 
     @property
-    def learns_from_defenses(self) -> bool:
+    def knows_defenses(self) -> bool:
         """Only where it is retrained: the static adversary is one and the same for all pipelines."""
         return self.training == RETRAINED
 

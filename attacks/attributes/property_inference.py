@@ -106,7 +106,7 @@ class PropertyInference(Attack[ClientUpdate, Attributes]):
         require(decay, self, "weight_decay", "a finite number from 0")
 
     @property
-    def learns_from_defenses(self) -> bool:
+    def knows_defenses(self) -> bool:
         """Only where it is retrained."""
         return self.training == RETRAINED
 

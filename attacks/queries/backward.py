@@ -18,7 +18,7 @@ from attacks.queries.inversion import Inversion, answers, faint_noise
 from attacks.smashed.feature_inversion import without_noise
 from defenses.checks import is_number, is_whole, require
 
-PLUG_INS = ("ignored", "included")
+IGNORED, INCLUDED = PLUG_INS = ("ignored", "included")
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,7 +55,7 @@ class BackwardReconstruction(QueryAttack[Reconstruction]):
     )
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 12}
 
-    plug_in: str = "included"
+    plug_in: str = INCLUDED
     iterations: int = 5000
     learning_rate: float = 0.01
     total_variation: float = 10.0
@@ -69,6 +69,11 @@ class BackwardReconstruction(QueryAttack[Reconstruction]):
         for name in ("total_variation", "energy"):
             weight = getattr(self, name)
             require(is_number(weight) and 0 <= weight < float("inf"), self, name, "a number of at least 0")
+
+    @property
+    def knows_defenses(self) -> bool:
+        """Only where the plug-in is included: around it, only the client half is inverted."""
+        return self.plug_in == INCLUDED
 
     def card(self) -> dict[str, int | str]:
         """Steps of the search."""
@@ -84,7 +89,7 @@ class BackwardReconstruction(QueryAttack[Reconstruction]):
 
         def send(inputs: Tensor) -> Tensor:
             features: Tensor = observation.client_model(inputs)
-            if self.plug_in == "ignored":
+            if not self.knows_defenses:
                 return features
             return noiseless.decode_features(noiseless.encode_features(features, ("assumed",)))
 

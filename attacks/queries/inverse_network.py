@@ -111,7 +111,7 @@ class InverseNetwork(QueryAttack[Reconstruction]):
         return Lesson(self.training, self.iterations, self.batch_size, self.learning_rate)
 
     @property
-    def learns_from_defenses(self) -> bool:
+    def knows_defenses(self) -> bool:
         """Only where it is retrained."""
         return self.training == RETRAINED
 

@@ -112,6 +112,11 @@ class Chain(Attack[ClientUpdate, Reconstruction]):
         return any(stage.needs_auxiliary for stage in self.stages)
 
     @property
+    def knows_defenses(self) -> bool:
+        """Whether any stage does."""
+        return any(stage.knows_defenses for stage in self.stages)
+
+    @property
     def upper_bound(self) -> str:
         """That of any stage."""
         return ", ".join(dict.fromkeys(stage.upper_bound for stage in self.stages if stage.upper_bound))

@@ -77,6 +77,10 @@ class InferencePlan(WholeModelPlan):
             )
         return names[server_round - self.rounds - 1]
 
+    def cut_at(self, server_round: int) -> str:
+        """The cut that is served in a phase; "" in rounds of training."""
+        return self.cut_of(server_round) if server_round > self.rounds else ""
+
     def observed_queries(self, num_test: int) -> int:
         """Of how many queries of a client with so many test examples the attribute is guessed."""
         return min(self.attribute_queries or num_test, num_test)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from defenses.ats import ATS
-from simulations.report.analysis.control import validate
-from simulations.report.analysis.rows import read_rows
-from simulations.report.analysis.study import Cell, Study, split
-from simulations.report.analysis.summary import Line, is_adaptive, summarise
+from simulations.report.analysis.adaptive import is_adaptive
+from simulations.report.analysis.run import read_run
+from simulations.report.analysis.study import Cell, Study
+from simulations.report.analysis.summary import Line
 from simulations.report.text import decibel
 from simulations.rows import NULL_PREFIX
 from simulations.search.folder import AUDIT, SHARED, SearchFolder
@@ -145,24 +144,24 @@ def read_attacked(folder: SearchFolder, result: Mapping[str, Any]) -> Attacked |
     path = folder.path / AUDIT
     if not path.is_dir():
         return None
-    try:
-        config = json.loads((path / "config.json").read_text())
-        rows, _ = read_rows(path / "rows.jsonl")
-        (study,) = split(validate(rows), config["pipelines"])
-        settings = config["config"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"The run in {AUDIT} cannot be read: {error}."
+    run = read_run(path)
+    settings = run.config.get("config")
+    if run.config_notes or not isinstance(settings, Mapping):
+        return f"The run in {AUDIT} cannot be read: {'; '.join(run.config_notes) or 'its config.json has no settings'}."
+    if len(run.studies) != 1:
+        return f"The run in {AUDIT} cannot be read: it holds {len(run.studies)} studies, not one."
+    (study,) = run.studies
     mine = folder.search.to_mapping()
     if other := [f"{key} {settings.get(key)!r}, not {mine[key]!r}" for key in SHARED if settings.get(key) != mine[key]]:
         return f"The run in {AUDIT} is about something else: {', '.join(other)}."
     texts = {
         repr(ATS(policies=text, channels=result["channels"])): text for text in [result["policies"], *result["random"]]
     }
-    known = config.get("defenses", {})
+    known = run.defenses
     about = next((known[defense] for defense in texts if defense in known), None)  # alike for all policies
     outcomes = {
         texts.get(line.defense, ""): _outcome(study, texts.get(line.defense, ""), line, about)
-        for line in summarise(study, known)
+        for line in run.lines(study)
         if not line.defense or line.defense in texts
     }
     if "" not in outcomes or result["policies"] not in outcomes:

@@ -21,8 +21,8 @@ def adaptive_attacks(
 ) -> list[Attack[Any, Any]]:
     """A pipeline's adaptive attacks on one kind of observation, with their default settings.
 
-    An attack that the run uses anyway, with settings of its own, is not added again, unless these keep it from learning of the
-    defences: a static adversary says nothing of an adaptive one. Where any pipeline has a defence, whoever learns of none is joined
+    An attack that the run uses anyway, with settings of its own, is not added again, unless these keep it from knowing the
+    defences: a static adversary says nothing of an adaptive one. Where any pipeline has a defence, whoever knows none is joined
     by what it becomes when it does (``Attack.aware``), with the same settings. A refinement is put behind the first attack
     that the run uses anyway and that gives it images, so that it costs little. The pipeline without a defence gets the other
     pipelines' attacks that stand alone, as their positive control.
@@ -58,7 +58,7 @@ def adaptive_attacks(
 
 
 def _stands_for(one: Attack[Any, Any], attack: Attack[Any, Any]) -> bool:
-    return type(one) is type(attack) and one.learns_from_defenses == attack.learns_from_defenses
+    return type(one) is type(attack) and one.knows_defenses == attack.knows_defenses
 
 
 def adaptive_names(pipeline: Pipeline, kinds: Sequence[Kind], tables: bool = False) -> list[str]:

@@ -287,6 +287,8 @@ def _card(job: AttackJob, attack: Attack[Any, Any]) -> ThreatCard:
     """The threat card with what the attack itself adds to it."""
     told = " and ".join(bound for bound in (job.card.upper_bound, attack.upper_bound) if bound)
     card = job.card.but(**attack.card() | {"upper_bound": told})
+    if not attack.knows_defenses:
+        card = card.but(knows_defenses=False)
     if not attack.needs_auxiliary:
         return card
     data = job.task.plan.auxiliary_data

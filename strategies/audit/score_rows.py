@@ -17,6 +17,8 @@ CHANCE = "retrieval-chance"
 """Name under which clients send the chance of a blind guess beside "retrieval-original"."""
 ATTRIBUTE_ACCURACY = "attribute-accuracy"
 """Share of images whose sensitive attribute was guessed."""
+MS_SSIM_SUCCESS = "ms-ssim-success"
+"""Share of images whose reconstruction the delta protection paper counts as a success."""
 MEMBER, OTHER = "member-score", "other-score"
 """Names under which clients send the scores of a test of membership."""
 
@@ -39,7 +41,7 @@ def score_rows(scores: Mapping[str, Sequence[float]], card: ThreatCard) -> Itera
             numbers = share_and_interval(values)
         if metric == "retrieval":
             told, numbers = card.but(chance=max(scores[CHANCE], default=1.0)), share_and_interval(values)
-        elif metric == ATTRIBUTE_ACCURACY:
+        elif metric in (ATTRIBUTE_ACCURACY, MS_SSIM_SUCCESS):
             numbers = share_and_interval(values)
         yield {"metric": metric, "reference": reference, "card": told, "worst": _worst(metric, values), **numbers}
 

@@ -42,7 +42,7 @@ def fit_with_path(
     """``pipeline.fit(context, key)``, with rows of what it is on the way, measured on images that nothing here has learned from.
 
     Rows "path-server-accuracy" and, where the images have a sensitive attribute, "path-adversary-accuracy", with n, the exact
-    interval, and as further columns "cut", "axis" ("epochs", "components") and "position"; those without a position are of
+    interval, and as further columns "axis" ("epochs", "components") and "position"; those without a position are of
     unprotected features. None where nothing is kept to measure on, or what learns has no path.
 
     Args:
@@ -80,7 +80,7 @@ class _Measure:
     """Accuracies of what reads the features of the images that are kept."""
 
     def __init__(self, model: CutModel, cut: str, own: OwnImages, task: Task, rows: Rows) -> None:
-        self.model, self.cut, self.kept, self.task, self.rows = model, cut, own.kept, task, rows
+        self.model, self.kept, self.task, self.rows = model, own.kept, task, rows
 
         def answer(features: Tensor) -> Tensor:
             logits: Tensor = model.server(features)
@@ -104,7 +104,7 @@ class _Measure:
                 for name, (read, truth) in self.readers.items():
                     hits[name] += (read(features) == truth[piece]).float().tolist()
         for name, found in hits.items():
-            self.rows.row(self.task, metric=name, cut=self.cut, **share_and_interval(found), **place)
+            self.rows.row(self.task, metric=name, **share_and_interval(found), **place)
 
 
 def static_adversary(model: CutModel, cut: str, own: OwnImages, task: Task) -> Answer | None:

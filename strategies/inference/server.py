@@ -30,7 +30,6 @@ from strategies.audit.score_rows import share_and_interval
 from strategies.audit.threat_card import KnownLabels, ThreatCard
 from strategies.evaluation import fault_in_report, record_reports
 from strategies.guard import GuardedExchange
-from strategies.inference.cut_rows import CutRows
 from strategies.inference.fit_path import fit_with_path
 from strategies.inference.loaded_model import LoadedModel
 from strategies.inference.mask_pictures import picture_masks
@@ -115,7 +114,7 @@ class InferenceServer:
         self.auditor.collect()
         start = time.perf_counter()
         task, cut = self.plan.at(server_round), self.plan.cut_of(server_round)
-        model, rows = self.plan.build_cut(cut, self.training.weights()), CutRows(self.auditor.recorder, cut)
+        model, rows = self.plan.build_cut(cut, self.training.weights()), self.auditor.recorder
         pipeline = self.fitted(task, model)
         fitted = time.perf_counter()
         work = {partition: chunks(size, self.plan.batch_size) for partition, size in self.sizes.items()}
@@ -165,7 +164,7 @@ class InferenceServer:
         """The offline adversary at the task's cut, with a row of what it is worth."""
         cut, examples = self.plan.cut_of(task.round), self.training.examples()
         found = self.adversaries.at(cut, self.plan, model, examples, self.training.sensitive())
-        CutRows(self.auditor.recorder, cut).row(
+        self.auditor.recorder.row(
             task, metric="offline-adversary-accuracy", majority=found.majority, architecture=self.adversaries.architecture,
             **share_and_interval([1.0] * round(found.accuracy * found.held) + [0.0] * round((1 - found.accuracy) * found.held)),
         )  # fmt: skip
@@ -229,7 +228,6 @@ class InferenceServer:
             seen,
             self.accuracy,
             labels=KnownLabels.UNKNOWN,
-            cut=self.plan.cut_of(task.round),
             transmissions=1,
             client_half="known: the server has the whole model",
             answers="known: the server gave them",

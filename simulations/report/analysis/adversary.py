@@ -17,4 +17,4 @@ def kind(attack: str) -> str:
         return ""
     if not found.infers_attributes:
         return ""
-    return RETRAINED_KIND if found.learns_from_defenses else STATIC_KIND
+    return RETRAINED_KIND if found.knows_defenses else STATIC_KIND

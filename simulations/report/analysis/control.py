@@ -7,15 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from simulations.report.analysis.metrics import CELLS, MS_SSIM, MS_SSIM_SUCCESS, SMASHED_METRICS
+from simulations.report.analysis.families import LABELS, REPRESENTATIVES, Family, class_attacks, decides, family
 from simulations.report.analysis.score import exact
 from simulations.rows import Row, null_name
 
-IMAGE_METRICS = frozenset({"psnr", "ssim", "mse", "retrieval"})
-MEMBERSHIP_METRICS = frozenset({"membership-auc", "membership-tpr"})
-"""Area under the ROC curve, and true positive rate at 1 % false positive rate."""
-CLASS_METRICS = frozenset({"class-mean-psnr", "class-mean-ssim"})
-"""Of class representatives (GAN attacks), against the mean image of a class; never a score of one person's image."""
 LEAST_IMAGES = 16
 """Attacked images below which there is no verdict. With 16, Student's factor is 2.1 (with 4 it is 3.2, with 2 it is 12.7, and an
 interval may run from -33 to 96 dB), and the exact interval of 16 of 16 reaches down to 79 % (of 2 of 2 to 16 %)."""
@@ -31,13 +26,8 @@ LEAST_OTHERS = 100
 CHAIN = " | "
 """Stands between the stages of an attack: an inversion and what refines its guess."""
 
-DECIDING = frozenset(
-    {("psnr", "original"), ("label-accuracy", ""), ("membership-auc", ""), ("attribute-accuracy", ""), (CELLS, "")}
-)
-"""(metric, reference) by which a kind of score is judged."""
-
 Audit = tuple[Any, ...]
-"""(experiment, scenario, dataset, model, seed, round, observation): what a score and its null baselines share."""
+"""(experiment, scenario, dataset, model, cut, seed, round, observation): what a score and its null baselines share."""
 
 T = TypeVar("T")
 
@@ -63,39 +53,6 @@ class Control:
     too_few: bool = False
 
 
-def family(row: Row, drawn: Collection[str] = ()) -> str:
-    """The kind of score that a row belongs to; one control decides for all of a kind. "" needs no control.
-
-    Args:
-        row: The row.
-        drawn: Attacks that draw class representatives (``class_attacks``); their recognition is a kind of its own.
-    """
-    metric = row.metric
-    if metric in CLASS_METRICS or (metric == "recognition" and row.attack in drawn):
-        return "representatives"
-    if metric in {*IMAGE_METRICS, *SMASHED_METRICS, MS_SSIM, MS_SSIM_SUCCESS, "recognition"}:
-        return "images"
-    if metric == "label-accuracy":
-        return "labels"
-    if metric == "attribute-accuracy":
-        return "attributes"
-    if metric == CELLS:
-        return "cells"
-    return "membership" if metric in MEMBERSHIP_METRICS else ""
-
-
-def decides(row: Row, drawn: Collection[str] = ()) -> bool:
-    """Whether the row is the one by which its kind of score is judged; ``drawn`` as in ``family``."""
-    if row.metric == "recognition":
-        return row.attack in drawn
-    return (row.metric, row.reference) in DECIDING
-
-
-def class_attacks(rows: Iterable[Row]) -> frozenset[str]:
-    """Texts of attacks that draw what classes look like, not what one person's image looks like."""
-    return frozenset(row.attack for row in rows if row.metric in CLASS_METRICS)
-
-
 def images_behind(row: Row) -> int:
     """How many images a score is of: of labels, whose n counts batches, all images of those batches."""
     images = row.card.images
@@ -103,9 +60,9 @@ def images_behind(row: Row) -> int:
 
 
 def too_few(row: Row, drawn: Collection[str] = ()) -> bool:
-    """Whether a score of images, labels or class representatives is of too few for a verdict; ``drawn`` as in ``family``."""
-    judged = family(row, drawn) in {"images", "labels", "representatives", "attributes", "cells"}
-    return judged and row.value is not None and images_behind(row) < LEAST_IMAGES
+    """Whether a score of a kind that counts images is of too few for a verdict; ``drawn`` as in ``family``."""
+    kind = family(row, drawn)
+    return kind is not None and kind.counts_images and row.value is not None and images_behind(row) < LEAST_IMAGES
 
 
 def picked_out(row: Row) -> bool:
@@ -294,7 +251,7 @@ def validate(rows: Sequence[Row]) -> list[Row]:
         The same rows in the same order, with new statuses. Failed rows stay failed.
     """
     drawn = class_attacks(rows)
-    verdicts: dict[tuple[Audit, str, str], list[Control]] = defaultdict(list)
+    verdicts: dict[tuple[Audit, str, Family | None], list[Control]] = defaultdict(list)
     for control in controls(rows):
         verdicts[audit_of(control.row), control.row.attack, family(control.row, drawn)].append(control)
     has_chance = {audit_of(row) for row in rows if row.is_null and row.metric == "label-accuracy"}
@@ -302,11 +259,11 @@ def validate(rows: Sequence[Row]) -> list[Row]:
 
     def judged(row: Row) -> Row:
         kind = family(row, drawn)
-        if not kind or not row.is_attack or row.status != "ok":
+        if kind is None or not row.is_attack or row.status != "ok":
             return row
-        if kind == "labels" and audit_of(row) not in has_chance:
+        if kind == LABELS and audit_of(row) not in has_chance:
             return row
-        if kind == "representatives" and row.card.chance_of_recognition is None:
+        if kind == REPRESENTATIVES and row.card.chance_of_recognition is None:
             return row
         at, first = audit_of(row), row.attack.split(CHAIN)[0]
         if row.card.undefended and row.attack != first:

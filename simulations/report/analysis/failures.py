@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simulations.report.analysis.control import MEMBERSHIP_METRICS
+from simulations.report.analysis.families import MEMBERSHIP_METRICS
 from simulations.report.analysis.rows import read_rows
 from simulations.report.text import round_mark
 from simulations.rows import Row

@@ -31,10 +31,13 @@ VFE_BEFORE, VFE_AFTER = "vfe-sum-before", "vfe-sum-after"
 KEYS = "log10-keys"
 """Decimal logarithm of the orders that an image can have been shuffled into, added up over images."""
 
+ALL_CUTS = "epsilon-all-cuts"
+"""Budget of all that a run sent of an image, at whatever cut."""
+
 UTILITY_METRICS = (
     *(COUNTED_IMAGES, VFE_BEFORE, VFE_AFTER, KEYS),
     *("test-accuracy", "test-loss", "test-auc", "train-loss"),
-    *("epsilon", "epsilon-with-probes", "epsilon-all-cuts", "delta"),
+    *("epsilon", "epsilon-with-probes", ALL_CUTS, "delta"),
     *("train-seconds", "update-bytes", "clients-failed", "client"),
     *SPLIT_METRICS,
 )

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from simulations.report.analysis.metrics import CELLS, SHARE_METRICS
+from simulations.report.analysis.metrics import CELLS, MS_SSIM_SUCCESS, SHARE_METRICS
 from simulations.rows import Row
 
 WORST_IS_HIGHEST = (
@@ -31,7 +31,7 @@ WORST_IS_HIGHEST = (
 BOUNDS = ("epsilon", "epsilon-with-probes", "epsilon-all-cuts", "delta")
 """Metrics of a guarantee: over clients and seeds the largest counts (a row's ``worst``), never the mean."""
 
-EXACT = ("retrieval", "attribute-accuracy")
+EXACT = ("retrieval", "attribute-accuracy", MS_SSIM_SUCCESS)
 """Shares with the exact interval of the images of all seeds together."""
 
 PARTLY_FAILED = "partly failed"
@@ -46,8 +46,9 @@ class Score:
         mean: Mean over seeds; None when no seed has a number.
         low: Lower end of the 95 % interval: Student's t over seeds when there are several; otherwise the row's own, or
             Wilson's over the images for a test accuracy that comes without one, and for recognition and identification: where
-            all images or none are recognised, Student's t would have no width. Of retrieval and of a guessed attribute always the
-            exact one (Clopper-Pearson) of the images of all seeds together; of cells over seeds see ``clustered_interval``.
+            all images or none are recognised, Student's t would have no width. Of retrieval, of a guessed attribute and of
+            successes always the exact one (Clopper-Pearson) of the images of all seeds together; of cells over seeds see
+            ``clustered_interval``.
         high: Upper end of that interval.
         worst: The worst example of any seed.
         n: Examples over all seeds.
@@ -67,6 +68,11 @@ class Score:
     by_seed: Mapping[int, float] = field(default_factory=dict)
     status: str = "ok"
     messages: tuple[str, ...] = ()
+
+    @property
+    def all_failed(self) -> bool:
+        """Whether no trial gave anything."""
+        return 0 < self.n <= self.failures
 
 
 def merge(rows: Sequence[Row]) -> Score:

@@ -9,31 +9,23 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from simulations.report.analysis.control import (
-    CLASS_METRICS,
     Control,
     Nulls,
     chance_of_retrieval,
-    class_attacks,
     controls,
-    decides,
     leaks,
     picked_out,
     too_few,
 )
-from simulations.report.analysis.metrics import CELLS, COST_METRICS
+from simulations.report.analysis.families import CLASS_METRICS, FAMILIES, class_attacks, decides
+from simulations.report.analysis.knowledge import knows_defenses
+from simulations.report.analysis.metrics import ALL_CUTS, COST_METRICS
 from simulations.report.analysis.score import PARTLY_FAILED, Score, merge
 from simulations.report.text import setting
 from simulations.rows import Row
 from strategies.audit.threat_card import ThreatCard
 
-RESULTS = (
-    ("psnr", "original"),
-    ("label-accuracy", ""),
-    (CELLS, ""),
-    ("membership-auc", ""),
-    ("recognition", ""),
-    ("attribute-accuracy", ""),
-)
+RESULTS = tuple(one.decides for one in FAMILIES)
 """Scores in the order in which they say how an attack did."""
 LEADING = (*RESULTS, ("attack", ""))
 PICKED = ("retrieval", "original")
@@ -118,6 +110,12 @@ class Cell:
         """Whether it was given what no server has: it shows what finding that out could give, and is no attack."""
         return bool(self.card.upper_bound)
 
+    @property
+    def knows_defenses(self) -> bool:
+        """Whether the attack goes by its cell's defence, as the threat card says; of earlier versions, as its text does."""
+        told = self.card.more.get("knows_defenses")
+        return told if isinstance(told, bool) else knows_defenses(self.attack)
+
     def fact(self, key: str) -> str:
         """One setting of the threat card; "" where the card does not name it."""
         return setting(self.card.to_json().get(key) or "")
@@ -175,17 +173,28 @@ class Cell:
 
 @dataclass(frozen=True)
 class Study:
-    """All rows that share experiment, scenario, data set and model; they differ by seed, defence, attack and round.
+    """All rows that share experiment, scenario, data set, model and cut; they differ by seed, defence, attack and round.
 
     Attributes:
-        name: (experiment, scenario, dataset, model).
-        rows: Validated rows.
+        name: (experiment, scenario, dataset, model, cut).
+        rows: Validated rows; where a model is served at several cuts, those of its training, and of what was
+            spent at all of them, are in the study of each.
         pipelines: Pipeline texts in the order of the configuration, "" first.
     """
 
-    name: tuple[str, str, str, str]
+    name: tuple[str, str, str, str, str]
     rows: tuple[Row, ...]
     pipelines: tuple[str, ...]
+
+    @property
+    def cut(self) -> str:
+        """Where the model is cut; "" where that is no question."""
+        return self.name[-1]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What it is called: the names that there are, the experiment's first."""
+        return tuple(filter(None, (*self.name[:-1], self.cut and f"cut at {self.cut}")))
 
     @cached_property
     def seeds(self) -> tuple[int, ...]:
@@ -237,7 +246,7 @@ class Study:
     def series(self, defense: str, metric: str, reference: str = "") -> dict[int, Score]:
         """Round -> score of a number about training."""
         rounds: dict[int, list[Row]] = defaultdict(list)
-        for row in self._utility.get((defense, metric, reference), ()):
+        for row in self.utility.get((defense, metric, reference), ()):
             rounds[row.round].append(row)
         return {at: merge(rounds[at]) for at in sorted(rounds)}
 
@@ -249,24 +258,20 @@ class Study:
     @cached_property
     def final_rounds(self) -> frozenset[int]:
         """The number that rows about the final model carry."""
-        return frozenset(row.round for row in self.rows if row.final)
+        return frozenset(row.round for row in self.rows if row.final and row.cut == self.cut)
 
     def complete_round(self, defense: str) -> int | None:
         """The last round that every seed of this defence has a test accuracy for."""
         last: dict[int, int] = {}
         for reference in ("original", "transformed"):
-            for row in self._utility.get((defense, "test-accuracy", reference), ()):
+            for row in self.utility.get((defense, "test-accuracy", reference), ()):
                 if row.value is not None:
                     last[row.seed] = max(row.round, last.get(row.seed, row.round))
         return min(last.values()) if last else None
 
-    def cuts(self, defense: str) -> dict[int, str]:
-        """Phase behind the last round -> where the model was cut in it; empty where no phase is about a cut."""
-        rows = self._utility.get((defense, "test-accuracy", "transformed"), ())
-        return {row.round: str(row.extra["cut"]) for row in rows if row.final and "cut" in row.extra}
-
     @cached_property
-    def _utility(self) -> dict[tuple[str, str, str], list[Row]]:
+    def utility(self) -> dict[tuple[str, str, str], list[Row]]:
+        """(defence, metric, reference) -> rows that are about no attack."""
         found: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
         for row in self.rows:
             if not row.attack:
@@ -317,11 +322,17 @@ def mean_each(found: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 def split(rows: Iterable[Row], order: Sequence[str]) -> list[Study]:
     """Studies in order of appearance; ``order`` gives the pipelines of the configuration."""
-    groups: dict[tuple[str, str, str, str], list[Row]] = defaultdict(list)
-    for row in rows:
-        groups[row.study].append(row)
+    every = list(rows)
+    names = dict.fromkeys(row.study for row in every)
+    served = {name[:-1] for name in names if name[-1]}
+    # The whole model is trained once for all of its cuts, and what was spent at all of them is no cut's own.
+    common = [row for row in every if row.study[:-1] in served and (not row.cut or row.metric == ALL_CUTS)]
+    shared = {id(row): row.study[:-1] for row in common}
     studies = []
-    for name, of in groups.items():
+    for name in names:
+        if not name[-1] and name[:-1] in served:
+            continue
+        of = [row for row in every if row.study == name or (name[-1] and shared.get(id(row)) == name[:-1])]
         present = dict.fromkeys(row.defense for row in of)
         known = [text for text in order if text in present]
         pipelines = sorted(dict.fromkeys([*known, *present]), key=lambda text: text != "")

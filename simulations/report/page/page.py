@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -14,11 +13,13 @@ import jinja2
 from markupsafe import Markup
 
 from simulations.report import text
-from simulations.report.analysis.control import FAR_MORE, LEAST_IMAGES, validate
+from simulations.report.analysis.adaptive import is_adaptive
+from simulations.report.analysis.control import FAR_MORE, LEAST_IMAGES
 from simulations.report.analysis.failures import failures
-from simulations.report.analysis.rows import read_rows
-from simulations.report.analysis.study import Study, mean_each, split
-from simulations.report.analysis.summary import Line, is_adaptive, picked, sentence, summarise
+from simulations.report.analysis.run import ReadRun, read_run
+from simulations.report.analysis.sentences import picked, sentence
+from simulations.report.analysis.study import Study, mean_each
+from simulations.report.analysis.summary import Line
 from simulations.report.drawing import plots
 from simulations.report.drawing.charts import marker, svg
 from simulations.report.drawing.looks import Look, looks
@@ -34,32 +35,18 @@ CONFIG_KEYS = ("config", "pipelines", "defenses", "versions", "progress", "comma
 """What ``config.json`` may hold; anything else is shown as it is."""
 
 
-def read_config(path: Path) -> tuple[dict[str, Any], list[str]]:
-    """The configuration, and a note when it is missing or cannot be read."""
-    if not path.is_file():
-        return {}, [f"{path.name} is missing"]
-    try:
-        data = json.loads(path.read_text(encoding="utf-8", errors="replace"))
-    except (ValueError, RecursionError):
-        return {}, [f"{path.name} is not JSON"]
-    return (data, []) if isinstance(data, dict) else ({}, [f"{path.name} is not an object"])
-
-
 def build(directory: Path) -> tuple[str, list[Row]]:
     """The page and the validated rows of a run directory, as far as its parts exist."""
-    rows, row_notes = read_rows(directory / "rows.jsonl")
-    config, config_notes = read_config(directory / "config.json")
+    run = read_run(directory)
+    rows, config, order = run.rows, run.config, run.order
     pictures, picture_notes = read_index(directory)
-    rows = validate(rows)
-    order = config.get("pipelines")
-    order = [str(one) for one in order] if isinstance(order, list) else []
     # One look per pipeline for the whole page, including pipelines that have not started.
     every = dict.fromkeys([*order, *(row.defense for row in rows), *(picture.defense for picture in pictures)])
     faces = looks(sorted(every, key=lambda one: one != ""))
     embed = Embedder(directory / "pictures")
-    studies = split(rows, order)
+    studies = run.studies
     alone = len(studies) == 1
-    views = [_view(study, config, _own(study, pictures, alone), faces, embed) for study in studies]
+    views = [_view(study, run, _own(study, pictures, alone), faces, embed) for study in studies]
     claimed = {id(picture) for study in studies for picture in _own(study, pictures, alone)}
     loose = [picture for picture in pictures if id(picture) not in claimed]
     upper_bounds = {attack: why for study in studies for attack, why in study.upper_bounds.items()}
@@ -76,9 +63,9 @@ def build(directory: Path) -> tuple[str, list[Row]]:
         "unknown": {key: value for key, value in config.items() if key not in CONFIG_KEYS},
         "command": f"fedveil report {shlex.quote(directory.resolve().name)}",
         # Last: embedding pictures adds notes.
-        "notes": [*row_notes, *config_notes, *picture_notes, *embed.notes()],
+        "notes": [*run.notes, *picture_notes, *embed.notes()],
     }
-    return _template().render(context).lstrip(), rows
+    return _template().render(context).lstrip(), list(rows)
 
 
 def progress(state: Any) -> str:
@@ -93,8 +80,13 @@ def progress(state: Any) -> str:
 
 
 def _own(study: Study, pictures: Sequence[Picture], alone: bool) -> list[Picture]:
-    """Pictures of one study: all when there is only one, else those that name its experiment."""
-    return [one for one in pictures if alone or (one.target[0] and one.target[0] == study.name[0])]
+    """Pictures of one study: all when there is only one, else those that name its experiment, or are of its cut's phase."""
+    if alone:
+        return list(pictures)
+    if study.cut:
+        mine = [one for one in pictures if one.target[0] in ("", study.name[0])]
+        return [one for one in mine if one.round in study.final_rounds]
+    return [one for one in pictures if one.target[0] and one.target[0] == study.name[0]]
 
 
 @cache
@@ -115,12 +107,10 @@ def _swatch(look: Look) -> Markup:
 
 
 def _view(
-    study: Study, config: Mapping[str, Any], pictures: Sequence[Picture], faces: Mapping[str, Look], embed: Embedder
+    study: Study, run: ReadRun, pictures: Sequence[Picture], faces: Mapping[str, Look], embed: Embedder
 ) -> dict[str, Any]:
     """Everything that the sections of one study show."""
-    defenses = config.get("defenses")
-    defenses = defenses if isinstance(defenses, Mapping) else {}
-    lines = summarise(study, defenses)
+    defenses, lines = run.defenses, run.lines(study)
     columns, control = control_table(study)
     controlled = [row for row in control if row.metric == "psnr"]
     # Where every attack is told something, as the labels, the run is still worth nothing if none of them works.
@@ -166,7 +156,7 @@ def _view(
         "cards": cards(study.cells),
         "failures": failures(study.rows),
         "others": others(study),
-        "rounds": sorted({row.round for row in study.rows} - study.final_rounds),
+        "rounds": sorted({row.round for row in study.rows if not row.final}),
     }
 
 
@@ -176,6 +166,7 @@ def _columns(lines: Sequence[Line]) -> dict[str, bool]:
         "protected": any(line.protected for line in lines),
         "picked": any(line.strongest and line.strongest.picked for line in lines),
         "labels": any(line.labels for line in lines),
+        "attributes": any(line.attributes for line in lines),
         "membership": any(line.membership for line in lines),
         "epsilon": any(line.epsilon is not None for line in lines),
         "probes": any(line.epsilon_with_probes is not None for line in lines),

@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from simulations.report.analysis.control import IMAGE_METRICS, Control, chance_of_retrieval, images_behind
+from simulations.report.analysis.control import Control, chance_of_retrieval, images_behind
+from simulations.report.analysis.families import IMAGE_METRICS
 from simulations.report.analysis.metrics import ATTACK_METRICS, COLUMN, MCC_METRICS, UTILITY_METRICS, WINDOWS
 from simulations.report.analysis.score import Score, exact, merge
 from simulations.report.analysis.study import Cell, Study
@@ -41,6 +42,7 @@ CARD_ORDER = (
     "restarts",
     "selection",
     "training_iterations",
+    "knows_defenses",
     "randomness",
     "upper_bound",
 )

@@ -130,7 +130,7 @@ FRONT = """
 {% for view in studies %}{% set study = view.study %}
 <p class="facts">
   {% if study.name[0] %}<b>{{ study.name[0] }}</b> ·{% endif %}
-  {{ study.name[1:] | select | join(' · ') }} ·
+  {{ study.words[1 if study.name[0] else 0:] | join(' · ') }} ·
   {{ 'seed' if study.seeds | length == 1 else 'seeds' }} {{ study.seeds | join(', ') }} ·
   {{ count(study.pipelines | length, 'pipeline') }} · {{ count(study.attacks | length, 'attack') }} ·
   {% if view.rounds %}
@@ -144,13 +144,13 @@ FRONT = """
 {% if progress %}<p class="banner">{{ progress }}</p>{% endif %}
 {% for view in studies if view.too_few %}
 <p class="banner"><b>Too few images for a verdict.</b> At most {{ count(view.too_few, 'image') }} of the undefended run
-{%- if not alone %} of {{ view.study.name | select | join(' · ') }}{% endif %} {{ 'was' if view.too_few == 1 else 'were' }} attacked
+{%- if not alone %} of {{ view.study.words | join(' · ') }}{% endif %} {{ 'was' if view.too_few == 1 else 'were' }} attacked
 in a round, and a verdict needs {{ least_images }} or more: nothing here says that an attack works, or that a defence does.
 Raise <code>probe-targets</code>, <code>probe-images</code> or the number of clients.</p>
 {% endfor %}
 {% for view in studies if view.unbroken %}
 <p class="banner alarm"><b>Positive control failed.</b> No attack recovered the images of the undefended run
-{%- if not alone %} of {{ view.study.name | select | join(' · ') }}{% endif %}:
+{%- if not alone %} of {{ view.study.words | join(' · ') }}{% endif %}:
 nothing here is evidence for any defence.</p>
 {% endfor %}
 {% if notes %}
@@ -169,7 +169,7 @@ nothing here is evidence for any defence.</p>
   <a href="#failures">Failures</a><a href="#cards">Threat cards</a>
 {% else %}
   {% for view in studies %}
-  <a href="#headline{{ loop.index }}">{{ view.study.name | select | join(' · ') or 'unnamed study' }}</a>
+  <a href="#headline{{ loop.index }}">{{ view.study.words | join(' · ') or 'unnamed study' }}</a>
   {% endfor %}
 {% endif %}
 <a href="#configuration">Configuration</a>
@@ -190,7 +190,7 @@ PAGE = f"""{MACROS}<!doctype html>
 {FRONT}
 {{% for view in studies %}}
 {{% set study = view.study %}}{{% set s = '' if alone else loop.index %}}
-{{% if not alone %}}<h2 class="study">{{{{ study.name | select | join(' · ') or 'unnamed study' }}}}</h2>{{% endif %}}
+{{% if not alone %}}<h2 class="study">{{{{ study.words | join(' · ') or 'unnamed study' }}}}</h2>{{% endif %}}
 {RESULTS}{DETAILS}
 {{% endfor %}}
 {{% if loose %}}

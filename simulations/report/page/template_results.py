@@ -59,7 +59,7 @@ fails.
 
 SUMMARY_HEAD = """
 <thead>
-{% set more = has.labels + 2 * has.membership + has.epsilon + has.seconds + has.bytes %}
+{% set more = has.labels + has.attributes + 2 * has.membership + has.epsilon + has.seconds + has.bytes %}
 <tr class="group"><th></th>
 <th class="edge" colspan="{{ 2 + has.protected }}">Test accuracy, %</th>
 <th class="edge" colspan="{{ 6 + has.picked }}">Strongest attack, PSNR in dB</th>
@@ -76,6 +76,7 @@ SUMMARY_HEAD = """
 <th scope="col" class="num">SSIM</th>
 {% if has.picked %}<th scope="col" class="num">picked out</th>{% endif %}
 {% if has.labels %}<th scope="col" class="num edge">labels found</th>{% endif %}
+{% if has.attributes %}<th scope="col" class="num edge">attribute read, %</th>{% endif %}
 {% if has.membership %}
 <th scope="col" class="num">member AUC</th>
 <th scope="col" class="num">TPR at 1&nbsp;% FPR</th>
@@ -108,6 +109,7 @@ SUMMARY_ROW = """
 <td class="edge wide soft">no score yet</td>{% for _ in range(5 + has.picked) %}{{ number(nothing) }}{% endfor %}
 {% endif %}
 {% if has.labels %}{{ labels_found(line) }}{% endif %}
+{% if has.attributes %}{{ attribute_read(line.attributes) }}{% endif %}
 {% if has.membership %}
 {{ marked(line.membership.scores.get(('membership-auc', '')) if line.membership else none, two, two) }}
 {{ marked(line.membership.scores.get(('membership-tpr', '')) if line.membership else none, percent, percentage) }}
@@ -143,6 +145,15 @@ SUMMARY_MACROS = """
   <small>{{ round_name(line.labels.round, line.labels.final) }}</small></td>
 {% else %}{{ number(nothing, '', true) }}{% endif %}
 {% endmacro %}
+{% macro attribute_read(cell) %}
+{% if cell %}{% set found = cell.scores['attribute-accuracy', ''] %}
+<td class="num edge" title="{{ cell.attack }}">{{ percentage(found.mean) ~ (found.status | dagger) }}
+  <small>{{ within(found.low, found.high, percentage) }}</small>
+  {% for value in cell.null_scores.get(('attribute-accuracy', ''), {}).values() %}
+  <small>most frequent {{ value | percentage }}</small>
+  {% endfor %}</td>
+{% else %}{{ number(nothing, '', true) }}{% endif %}
+{% endmacro %}
 {% set has = view.has %}
 """
 
@@ -174,6 +185,10 @@ image by that is the number after “all cuts”{% endif %}.
 {% if has.picked %}
 Picked out are true images that are nearest to their guess among others of their client's images; a blind guess hits the share
 that is printed as chance.
+{% endif %}
+{% if has.attributes %}
+Attribute read is the share of images whose sensitive attribute the strongest attack guesses, beside that of its most frequent
+value.
 {% endif %}
 {% if has.labels %}
 Labels found is the attack furthest above chance, of those that were not told the labels.

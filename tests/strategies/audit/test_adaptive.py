@@ -53,6 +53,17 @@ def test_a_static_adversary_does_not_stand_for_the_adaptive_one() -> None:
     assert texts(learned, [learned], retrained, ATTRIBUTE) == []
 
 
+def test_what_is_kept_from_knowing_the_defences_says_so_and_what_it_learns_is_one_for_all() -> None:
+    for text, knows in (
+        ("AttributeInference(training='static')", False), ("AttributeInference()", True),
+        ("InverseNetwork(training='static')", False), ("InverseNetwork()", True),
+        ("BackwardReconstruction(plug_in='ignored')", False), ("BackwardReconstruction()", True),
+        ("InvertingGradients() | LearnedRestorer()", True),
+    ):  # fmt: skip
+        (attack,) = parse_attacks(text)
+        assert (attack.knows_defenses, attack.learns_from_defenses) == (knows, knows), text
+
+
 @pytest.mark.parametrize(
     ("kind", "text", "defense"),
     [

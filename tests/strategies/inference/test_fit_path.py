@@ -126,9 +126,7 @@ def test_rows_of_components_are_those_of_separate_fits_counted_one_by_one(own: O
         for metric, hits in right.items():
             share, low, high = binomial_interval(hits, KEPT)
             place = {"axis": "components", "position": components} if components else {}
-            expected.append(
-                {"metric": metric, "value": share, "n": KEPT, "ci_low": low, "ci_high": high, "cut": "conv4"} | place
-            )
+            expected.append({"metric": metric, "value": share, "n": KEPT, "ci_low": low, "ci_high": high} | place)
     assert rows == expected
 
 

@@ -60,7 +60,7 @@ def inferred_attributes(study: Study, _: Sequence[Line]) -> SensitiveAttribute |
             max(cell.null_scores.get(ACCURACY, {}).values(), default=None),
         )
         for cell in study.cells
-        if ACCURACY in cell.scores and not cell.fact("cut")
+        if ACCURACY in cell.scores and not study.cut
     )
     if not found:
         return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from simulations.report.analysis.study import Cell, Study
 from simulations.report.analysis.summary import Line
-from simulations.report.sections.inference.cuts import Cut, CutLine, cuts_of
+from simulations.report.sections.inference.cuts import Cut, CutLine, read_cut
 from simulations.report.sections.inference.equation import NOT_SATISFIED, RULE, SATISFIED
 from simulations.report.sections.inference.fit_curves import METRICS as PATH_METRICS
 from simulations.report.sections.inference.fit_curves import FitCurve, fit_curves
@@ -26,16 +26,13 @@ SERVED = (
 )
 METRICS = (*SERVED, "agreement", "offline-adversary-accuracy", *PATH_METRICS)
 
-Case = tuple[str, str]
-"""A defence at a cut."""
-
 
 @dataclass(frozen=True)
 class Conclusion:
     """Which conclusions of the static adversary survive the retrained one.
 
     Attributes:
-        cases: How many there are: defences at cuts at which somebody inferred the attribute.
+        cases: How many there are: defences under which somebody inferred the attribute.
         satisfied: Cases in which Equation 1 is satisfied with the static adversary.
         survive: Those of them in which it still is with the retrained one.
         fall: Those in which it is not.
@@ -46,26 +43,26 @@ class Conclusion:
 
     cases: int
     satisfied: int
-    survive: tuple[Case, ...]
-    fall: tuple[Case, ...]
-    open: tuple[Case, ...]
+    survive: tuple[str, ...]
+    fall: tuple[str, ...]
+    open: tuple[str, ...]
     retrained: int
     reads: int
 
 
 @dataclass(frozen=True)
 class EdgeCloudInference:
-    """The section.
+    """The section, of one cut.
 
     Attributes:
-        cuts: What is answered, inferred and reconstructed at each cut.
+        cut: What is answered, inferred and reconstructed there.
         conclusion: None where nobody inferred an attribute.
         rule: When Equation 1 is satisfied.
-        cells: One for each attack that reconstructs the queries under a defence at a cut.
+        cells: One for each attack that reconstructs the queries under a defence.
         curves: Of fits.
     """
 
-    cuts: tuple[Cut, ...]
+    cut: Cut
     conclusion: Conclusion | None
     rule: str
     cells: tuple[Cell, ...]
@@ -73,25 +70,25 @@ class EdgeCloudInference:
 
 
 def edge_cloud_inference(study: Study, _: Sequence[Line]) -> EdgeCloudInference | None:
-    """The section, or None for a study in which nobody asked anything; the summary's lines say nothing about cuts."""
+    """The section, or None for a study in which nobody asked anything."""
     if not any(row.metric == "query-bytes" for row in study.rows):
         return None
-    cuts = cuts_of(study, SERVED)
+    cut = read_cut(study, SERVED)
     cells = (cell for cell in study.cells if cell.observation == OBSERVATION and cell.psnr is not None)
-    return EdgeCloudInference(cuts, conclusion(cuts), RULE, tuple(cells), fit_curves(study))
+    return EdgeCloudInference(cut, conclusion(cut), RULE, tuple(cells), fit_curves(study))
 
 
-def conclusion(cuts: Sequence[Cut]) -> Conclusion | None:
-    """What holds over all cuts; None where nobody inferred an attribute under a defence."""
-    found = [(line, cut.name) for cut in cuts for line in cut.lines if line.defense and (line.static or line.retrained)]
+def conclusion(cut: Cut) -> Conclusion | None:
+    """What holds for all defences; None where nobody inferred an attribute under one."""
+    found = [line for line in cut.lines if line.defense and (line.static or line.retrained)]
     if not found:
         return None
-    satisfied = [(line, cut) for line, cut in found if line.static and line.static.equation == SATISFIED]
-    groups: dict[str, list[Case]] = {SATISFIED: [], NOT_SATISFIED: []}
-    rest: list[Case] = []
-    for line, cut in satisfied:
-        groups.get(_with_retrained(line), rest).append((line.defense, cut))
-    retrained = [line.retrained for line, _ in found if line.retrained]
+    satisfied = [line for line in found if line.static and line.static.equation == SATISFIED]
+    groups: dict[str, list[str]] = {SATISFIED: [], NOT_SATISFIED: []}
+    rest: list[str] = []
+    for line in satisfied:
+        groups.get(_with_retrained(line), rest).append(line.defense)
+    retrained = [line.retrained for line in found if line.retrained]
     return Conclusion(
         cases=len(found),
         satisfied=len(satisfied),

@@ -1,18 +1,16 @@
-"""What the report shows of each cut: accuracies before and after protection, reconstructions, and Equation 1."""
+"""What the report shows of a cut: accuracies before and after protection, reconstructions, and Equation 1."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simulations.report.analysis.adversary import RETRAINED_KIND, STATIC_KIND, kind
+from simulations.report.analysis.families import ATTRIBUTES
 from simulations.report.analysis.score import Score, merge
 from simulations.report.analysis.study import Cell, Study
 from simulations.report.sections.inference.equation import OPEN, difference, equation
-from simulations.rows import Row
 
-ACCURACY = ("attribute-accuracy", "")
+ACCURACY = ATTRIBUTES.decides
 
 
 @dataclass(frozen=True)
@@ -93,43 +91,28 @@ class Cut:
         return any(line.static or line.retrained for line in self.lines)
 
 
-def cut_of(row: Row, only: str = "") -> str:
-    """The cut at which a row was measured: a column of its own, or a fact of its threat card; ``only`` where it names none."""
-    return str(row.extra.get("cut") or row.card.more.get("cut") or only)
-
-
-def cut_names(study: Study) -> tuple[str, ...]:
-    """Cuts in order of appearance; one without a name where no row names any."""
-    return tuple(dict.fromkeys(filter(None, map(cut_of, study.rows)))) or ("",)
-
-
-def cuts_of(study: Study, metrics: Sequence[str]) -> tuple[Cut, ...]:
-    """Every cut of a study.
+def read_cut(study: Study, metrics: Sequence[str]) -> Cut:
+    """What a study says of its cut.
 
     Args:
         study: The study.
         metrics: Numbers of the service that are shown.
     """
-    names = cut_names(study)
-    return tuple(_Reader(study, name, names[0], metrics).cut() for name in names)
+    return _Reader(study, metrics).cut()
 
 
 class _Reader:
-    """Reads one cut's rows and cells."""
+    """Reads the rows and cells of a study."""
 
-    def __init__(self, study: Study, name: str, first: str, metrics: Sequence[str]) -> None:
-        self.study, self.name, self.metrics = study, name, metrics
-        rows: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
-        for row in study.rows:
-            if not row.attack and cut_of(row, first) == name:
-                rows[row.defense, row.metric, row.reference].append(row)
-        self.scores = {key: merge(of) for key, of in rows.items()}
-        self.cells = [cell for cell in study.cells if (cell.fact("cut") or first) == name and not cell.is_upper_bound]
+    def __init__(self, study: Study, metrics: Sequence[str]) -> None:
+        self.study, self.metrics = study, metrics
+        self.scores = {key: merge(rows) for key, rows in study.utility.items()}
+        self.cells = [cell for cell in study.cells if not cell.is_upper_bound]
 
     def cut(self) -> Cut:
         offline = [score for (_, metric, _), score in self.scores.items() if metric == "offline-adversary-accuracy"]
         # One adversary serves all pipelines: its rows under each of them are the same number.
-        return Cut(self.name, tuple(map(self._line, self.study.pipelines)), offline[0] if offline else None)
+        return Cut(self.study.cut, tuple(map(self._line, self.study.pipelines)), offline[0] if offline else None)
 
     def _line(self, defense: str) -> CutLine:
         before = self.scores.get((defense, "test-accuracy", "original"))
@@ -139,15 +122,16 @@ class _Reader:
             defense,
             server,
             self.scores.get((defense, "agreement", "")),
-            self._adversary(defense, STATIC_KIND, server),
-            self._adversary(defense, RETRAINED_KIND, server),
+            self._adversary(defense, False, server),
+            self._adversary(defense, True, server),
             self._reconstruction(""),
             self._reconstruction(defense),
             {name: value for name, value in found.items() if value is not None},
         )
 
-    def _adversary(self, defense: str, wanted: str, server: Change) -> Adversary | None:
-        found = [c for c in self.cells if c.defense == defense and ACCURACY in c.scores and kind(c.attack) == wanted]
+    def _adversary(self, defense: str, retrained: bool, server: Change) -> Adversary | None:
+        tried = [c for c in self.cells if c.defense == defense and ACCURACY in c.scores]
+        found = [c for c in tried if c.knows_defenses == retrained]
         scored = [cell for cell in found if cell.mean(*ACCURACY) is not None]
         if not found:
             return None

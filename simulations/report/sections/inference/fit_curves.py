@@ -15,7 +15,6 @@ from simulations.report.analysis.study import Study
 from simulations.report.drawing.charts import bounds
 from simulations.report.drawing.figures import Across, Point, curves
 from simulations.report.drawing.looks import Look
-from simulations.report.sections.inference.cuts import cut_of
 from simulations.rows import Row
 
 SERVER, ADVERSARY = "path-server-accuracy", "path-adversary-accuracy"
@@ -32,42 +31,39 @@ class FitCurve:
 
     Attributes:
         defense: Pipeline text.
-        cut: Name of the cut.
         unprotected: "server" and "adversary" -> accuracy on unprotected features of the same images, in words.
         drawing: The chart.
     """
 
     defense: str
-    cut: str
     unprotected: dict[str, str]
     drawing: Markup
 
 
 def fit_curves(study: Study) -> tuple[FitCurve, ...]:
-    """A chart for each defence at each cut that left rows of its path; all share one axis of accuracy."""
-    groups: dict[tuple[str, str], dict[str, dict[int | None, list[Row]]]] = defaultdict(
+    """A chart for each defence that left rows of its path; all share one axis of accuracy."""
+    groups: dict[str, dict[str, dict[int | None, list[Row]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
     )
-    axes: dict[tuple[str, str], str] = {}
+    axes: dict[str, str] = {}
     for row in study.rows:
         if row.metric in METRICS and not row.attack:
-            place = row.defense, cut_of(row)
             position = row.extra.get("position")
-            groups[place][row.metric][position if isinstance(position, int) else None].append(row)
-            axes[place] = axes.get(place) or str(row.extra.get("axis") or "")
+            groups[row.defense][row.metric][position if isinstance(position, int) else None].append(row)
+            axes[row.defense] = axes.get(row.defense) or str(row.extra.get("axis") or "")
     merged = {
-        place: {metric: {at: merge(rows) for at, rows in of.items()} for metric, of in metrics.items()}
-        for place, metrics in groups.items()
+        defense: {metric: {at: merge(rows) for at, rows in of.items()} for metric, of in metrics.items()}
+        for defense, metrics in groups.items()
     }
     every = [s for metrics in merged.values() for of in metrics.values() for s in of.values() if s.mean is not None]
     low, high = bounds([end for score in every for end in (score.mean, score.low, score.high)], least=0.1)
     domain = (max(low, 0.0), min(high, 1.0))
-    order = sorted(merged, key=lambda place: study.pipelines.index(place[0]))
-    return tuple(_curve(place, merged[place], axes[place], domain) for place in order)
+    order = sorted(merged, key=study.pipelines.index)
+    return tuple(_curve(defense, merged[defense], axes[defense], domain) for defense in order)
 
 
 def _curve(
-    place: tuple[str, str],
+    defense: str,
     metrics: dict[str, dict[int | None, Score]],
     axis: str,
     domain: tuple[float, float],
@@ -85,7 +81,7 @@ def _curve(
     plain = {LOOKS[metric].name: text.percent(of[None].mean) for metric, of in metrics.items() if None in of}
     across = Across(axis.capitalize(), _doubled if doubling else text.plain, f"over {axis} of the fit")
     drawing = curves(series, LOOKS, WIDTH, "Accuracy", text.whole_percent, (), domain, across=across)
-    return FitCurve(*place, plain, drawing)
+    return FitCurve(defense, plain, drawing)
 
 
 def _point(x: float, score: Score, tip: str) -> Point:

@@ -19,7 +19,7 @@ MACROS = """
 {% endmacro %}
 
 {% macro cases(found) -%}
-  {% for defense, cut in found %}{{ label(defense) }} at {{ cut }}{{ '; ' if not loop.last }}{% endfor %}
+  {% for defense in found %}{{ label(defense) }}{{ '; ' if not loop.last }}{% endfor %}
 {%- endmacro %}
 """
 
@@ -48,7 +48,7 @@ against that.
 {% if told.survive %} Survives: {{ cases(told.survive) }}.{% endif %}
 {% if told.fall %} Falls: {{ cases(told.fall) }}.{% endif %}
 {% if told.open and told.retrained %} Cannot be told: {{ cases(told.open) }}.{% endif %}
- <span class="soft">A case is a defence at a cut.</span></p>
+ <span class="soft">A case is a defence.</span></p>
 <p class="soft small after">{{ view.sections.inference.rule }}</p>
 {% endwith %}
 """
@@ -130,7 +130,7 @@ RECONSTRUCTIONS = """
 """
 
 CUTS = f"""
-{{% for cut in view.sections.inference.cuts %}}
+{{% with cut = view.sections.inference.cut %}}
 <h3>{{{{ 'Cut at ' ~ cut.name if cut.name else 'Answers' }}}}</h3>
 {ANSWERS}
 {{% if cut.offline %}}
@@ -140,7 +140,7 @@ held-out images of the server's own.</p>
 {{% if cut.lines | selectattr('after') | list %}}
 {RECONSTRUCTIONS}
 {{% endif %}}
-{{% endfor %}}
+{{% endwith %}}
 <p class="soft small after">“a → b” is before and after protection, small print the 95&nbsp;% interval of b. Each client asks
 about all of its test images, once. An answer is unchanged where its most likely class is the one that the whole model sees in the
 clean image. The static adversary learned from unprotected features, as in the paper; the retrained one from features that the
@@ -156,7 +156,7 @@ defence nor the adversary learned, nor the model unless it came from a file. The
 are 95&nbsp;% intervals.</p>
 <div class="panels">
 {% for one in view.sections.inference.curves %}
-<figure class="panel"><figcaption>{{ who(one.defense) }} at {{ one.cut }}<small class="soft"> unprotected:
+<figure class="panel"><figcaption>{{ who(one.defense) }}<small class="soft"> unprotected:
 {% for name, value in one.unprotected.items() %}{{ name }} {{ value }}{{ ', ' if not loop.last }}{% endfor %}</small></figcaption>
 {{ one.drawing }}</figure>
 {% endfor %}
@@ -176,23 +176,21 @@ COSTS = """
 <h3>What the service costs</h3>
 <div class="scroll"><table>
 <thead><tr><th scope="col">Defence</th>
-<th scope="col">Cut</th>
 <th scope="col" class="num edge">queries</th>
 <th scope="col" class="num">bytes of an answer</th>
 <th scope="col" class="num edge">bytes of the client half</th>
 <th scope="col" class="num">seconds of a client</th>
 <th scope="col" class="num">seconds of the server</th></tr></thead>
 <tbody>
-{% for cut in view.sections.inference.cuts %}{% for one in cut.lines %}
+{% for one in view.sections.inference.cut.lines %}
 <tr><th scope="row">{{ who(one.defense) }}</th>
-<td>{{ cut.name or nothing }}</td>
 {{ number(one.numbers.get('queries') | plain, '', true) }}
 {{ number(one.numbers.get('answer-bytes') | size) }}
 {{ number(one.numbers.get('client-half-bytes') | size, '', true) }}
 {{ number(one.numbers.get('query-seconds') | plain) }}
 {{ number(one.numbers.get('answer-seconds') | plain) }}
 </tr>
-{% endfor %}{% endfor %}
+{% endfor %}
 </tbody></table></div>
 <p class="soft small after">The client half counts with what its defences have learned; a device is given both once. Seconds are
 those of all queries of a client, mean over clients, and of all queries at the server.</p>
@@ -213,7 +211,7 @@ ATTACKS = """
 {% for cell in view.sections.inference.cells %}{% set null = cell.best_null %}
 <tr{% if cell.status | dagger %} class="doubt"{% endif %}>
 <td class="tight">{{ who(cell.defense) }}</td>
-<td class="attack">{{ named(cell, view.adaptive) }}<small>cut at {{ cell.fact('cut') or nothing }}</small></td>
+<td class="attack">{{ named(cell, view.adaptive) }}</td>
 {{ status(cell.status) }}
 {{ score(cell.psnr, decibel, true) }}
 {{ number(cell.gap | signed, (null[0] | null_name) ~ ' ' ~ (null[1] | decibel) if null else '') }}

@@ -12,9 +12,11 @@ from scipy import stats
 
 from simulations.experiment import Experiment
 from simulations.report import Row, validate
+from simulations.report.analysis.adaptive import UNTESTED, is_adaptive
 from simulations.report.analysis.score import interval, merge, wilson
+from simulations.report.analysis.sentences import sentence
 from simulations.report.analysis.study import Study, split
-from simulations.report.analysis.summary import UNTESTED, Line, sentence, summarise
+from simulations.report.analysis.summary import Line, summarise
 from strategies.audit.threat_card import KnownLabels, ThreatCard, strength
 
 PROBE = ThreatCard(observation="probe")
@@ -261,6 +263,49 @@ def test_adaptive_attacks_in_chains_and_on_membership_ran() -> None:
     assert "did not run" in line(timed, known={"adaptive_attacks": ["LossThreshold"]}).caveats[0]
     named = replace(chain, attack="A(prior='R')")
     assert any("R did not run" in one for one in line(named, known={"adaptive_attacks": ["R"]}).caveats)
+
+
+def test_an_attack_that_was_kept_from_knowing_the_defence_is_not_adaptive() -> None:
+    """The card says so; of rows of earlier versions, whose cards do not, the text of the attack does."""
+    blind = psnr(15.0, 14.0, defense="D()", attack="R()", card=PROBE.but(knows_defenses=False))
+    missing = (f"{UNTESTED}: R that knows the defence did not run",)
+    assert line(blind, known={"adaptive_attacks": ["R"]}).caveats[-1:] == missing
+    assert UNTESTED not in " ".join(line(replace(blind, card=PROBE), known={"adaptive_attacks": ["R"]}).caveats)
+    names = ["InverseNetwork", "BackwardReconstruction"]
+    for kept, text in (
+        (True, "InverseNetwork(training='static')"), (True, "BackwardReconstruction(plug_in='ignored')"),
+        (False, "InverseNetwork()"), (False, "BackwardReconstruction()"),
+    ):  # fmt: skip
+        old = study(replace(blind, card=PROBE, attack=text)).cells_of("D()")
+        assert [is_adaptive(cell, {"adaptive_attacks": names}) for cell in old] == [not kept]
+
+
+def guessed(share: float, low: float, high: float, **given: Any) -> Row:
+    base = Row(metric="attribute-accuracy", attack="AttributeInference()", card=PROBE, round=1, n=200)
+    return replace(base, value=share, ci_low=low, ci_high=high, **given)
+
+
+def test_where_the_attribute_alone_is_attacked_the_headline_is_about_it() -> None:
+    null = [guessed(0.5, 0.43, 0.57, attack="baseline:majority", defense=of) for of in ("", "D()")]
+    plain = guessed(0.9, 0.85, 0.94)
+    known = {"adaptive_attacks": ["AttributeInference"]}
+    rows = validate([plain, *null, guessed(0.8, 0.74, 0.85, defense="D()")])
+    none, under = summarise(split(rows, ["", "D()"])[0], {"D()": known})
+    of = "of the values of the sensitive attribute (n = 200 images), above its most frequent value: 50.0 %."
+    assert sentence(none) == f"the strongest attack read 90.0 % {of}"
+    assert sentence(under) == f"the strongest attack read 80.0 % {of}"
+    assert under.caveats == (
+        "adaptive attacks ran on the sensitive attribute only; on the images it is untested against them",
+    )
+    hidden = validate([plain, *null, guessed(0.52, 0.45, 0.59, defense="D()")])
+    (_, lost) = summarise(split(hidden, ["", "D()"])[0], {"D()": known})
+    assert "has right 52.0 %" in sentence(lost)
+    assert "not clearly above its most frequent value: 50.0 %" in sentence(lost)
+    # Beside images, both are told.
+    both = line(plain, *null, guessed(0.8, 0.74, 0.85, defense="D()"), psnr(15.0, 14.0, defense="D()"), known=known)
+    assert sentence(both).startswith("the strongest attack recovered the images at 15.0 dB")
+    above = "(n = 200 images), above its most frequent value: 50.0 %."
+    assert sentence(both).endswith(f" Of the sensitive attribute the strongest attack read 80.0 % {above}")
 
 
 def test_class_representatives_never_make_the_headline() -> None:

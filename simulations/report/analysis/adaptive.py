@@ -1,0 +1,61 @@
+"""Whether an attack was made against the defence that it faces, and what it says where none was."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from simulations.report.analysis.control import CHAIN
+from simulations.report.analysis.families import FAMILIES, IMAGES, READING
+from simulations.report.analysis.study import Cell
+
+UNTESTED = "untested against an adaptive attacker"
+
+
+def is_adaptive(cell: Cell, known: Any) -> bool:
+    """Whether the attack was made against its cell's defence, as ``known``, the configuration of that defence, says."""
+    return any(_runs(name, cell) for name in _adaptive_names(known))
+
+
+def _adaptive_names(known: Any) -> list[str]:
+    names = known.get("adaptive_attacks") if isinstance(known, Mapping) else None
+    return [str(name) for name in names] if isinstance(names, list | tuple) else []
+
+
+def adaptive_caveats(cells: Sequence[Cell], known: Any) -> list[str]:
+    """What a reader must know of the adaptive attacks on one defence: which did not run, and what none of them was on.
+
+    Args:
+        cells: All attacks on the defence.
+        known: Its configuration, as in ``is_adaptive``.
+    """
+    names = _adaptive_names(known)
+    if not names:
+        return [UNTESTED]
+    able = [cell for cell in cells if cell.has_result and not cell.is_upper_bound]
+    by_name = {name: [cell for cell in able if _runs(name, cell)] for name in names}
+    missing = [_asked(name, able) for name, found in by_name.items() if not found]
+    if len(missing) == len(by_name):
+        return [f"{UNTESTED}: {', '.join(missing)} did not run"]
+    caveats = [f"adaptive attacks that did not run: {', '.join(missing)}"] if missing else []
+    ran = [one for one in FAMILIES if any(one.scored(cell.scores) for found in by_name.values() for cell in found)]
+    if IMAGES not in ran and READING not in ran:
+        on = " and ".join(one.attacked for one in ran)
+        caveats.append(f"adaptive attacks ran on {on} only; on the images it is untested against them")
+    return caveats
+
+
+def _asked(name: str, cells: Sequence[Cell]) -> str:
+    """An attack that is missing; where it ran with settings that keep it from knowing the defence, which one is missing."""
+    return f"{name} that knows the defence" if any(_named(name, cell) for cell in cells) else name
+
+
+def _runs(name: str, cell: Cell) -> bool:
+    """Whether the attack is the named one, with settings under which it knows the defence."""
+    return cell.knows_defenses and _named(name, cell)
+
+
+def _named(name: str, cell: Cell) -> bool:
+    """Whether the attack, or any stage of a chain, is the named one; a word inside of its arguments is not."""
+    return any(re.match(r"\s*(\w*)", stage)[1] == name for stage in cell.attack.split(CHAIN))  # type: ignore[index]

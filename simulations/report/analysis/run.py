@@ -1,0 +1,86 @@
+"""A run directory as reports and tables read it: rows, configuration and studies, as far as its parts exist."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from simulations.report.analysis.control import validate
+from simulations.report.analysis.rows import read_rows
+from simulations.report.analysis.study import Study, split
+from simulations.report.analysis.summary import Line, summarise
+from simulations.rows import Row
+
+
+@dataclass(frozen=True)
+class ReadRun:
+    """What a run directory holds.
+
+    Attributes:
+        rows: Validated rows.
+        config: ``config.json``; empty where it is missing or cannot be read.
+        row_notes: What was left out of the rows.
+        config_notes: Why there is no configuration.
+    """
+
+    rows: tuple[Row, ...]
+    config: Mapping[str, Any]
+    row_notes: tuple[str, ...] = ()
+    config_notes: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """All notes."""
+        return self.row_notes + self.config_notes
+
+    @property
+    def order(self) -> list[str]:
+        """Pipeline texts of the configuration, in its order."""
+        order = self.config.get("pipelines")
+        return [str(one) for one in order] if isinstance(order, list) else []
+
+    @property
+    def defenses(self) -> Mapping[str, Any]:
+        """Pipeline text -> what the configuration says of it, as ``summarise`` wants it."""
+        found = self.config.get("defenses")
+        return found if isinstance(found, Mapping) else {}
+
+    @cached_property
+    def studies(self) -> tuple[Study, ...]:
+        """In order of appearance; a model that is served at several cuts is one study for each."""
+        return tuple(split(self.rows, self.order))
+
+    def lines(self, study: Study) -> list[Line]:
+        """The summary of one of its studies."""
+        return summarise(study, self.defenses)
+
+    def beside(self, other: ReadRun) -> ReadRun:
+        """Both together, with this one's configuration: runs that differ in their seeds."""
+        return ReadRun(
+            self.rows + other.rows,
+            self.config,
+            self.row_notes + other.row_notes,
+            self.config_notes + other.config_notes,
+        )
+
+
+def read_run(directory: Path) -> ReadRun:
+    """Reads ``rows.jsonl`` and ``config.json``, without ever failing on what they hold."""
+    rows, row_notes = read_rows(directory / "rows.jsonl")
+    config, config_notes = _read_config(directory / "config.json")
+    return ReadRun(tuple(validate(rows)), config, tuple(row_notes), tuple(config_notes))
+
+
+def _read_config(path: Path) -> tuple[dict[str, Any], list[str]]:
+    """The configuration, and a note when it is missing or cannot be read."""
+    if not path.is_file():
+        return {}, [f"{path.name} is missing"]
+    try:
+        data = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+    except (ValueError, RecursionError):
+        return {}, [f"{path.name} is not JSON"]
+    return (data, []) if isinstance(data, dict) else ({}, [f"{path.name} is not an object"])

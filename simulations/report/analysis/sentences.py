@@ -1,0 +1,122 @@
+"""One careful sentence about a defence: what the strongest attack recovered, and against what."""
+
+from __future__ import annotations
+
+from simulations.report.analysis.control import LEAST_IMAGES
+from simulations.report.analysis.families import ATTRIBUTES, READING, Family
+from simulations.report.analysis.score import Score
+from simulations.report.analysis.study import Cell
+from simulations.report.analysis.summary import Line
+from simulations.report.text import count, decibel
+from simulations.rows import null_name
+
+
+def sentence(line: Line, seeds: int = 1) -> str:
+    """The headline of one defence, without its name: what the strongest attack recovered, and against what.
+
+    Never says that something is private: an attack that fails shows only that this attack fails.
+    """
+    best = line.strongest
+    if line.reading is not None:
+        return f"the strongest attack {_read(line.reading)}."
+    if best is None and line.attributes is not None:
+        return f"the strongest attack {_guessed(line.attributes)}."
+    if best is None or best.psnr is None or best.psnr.mean is None:
+        if not line.attacks:
+            if line.bounds:
+                return f"only attacked by what no server can do ({'; '.join(line.bounds)}), which says nothing of one that can."
+            return "not attacked yet."
+        return "no attack on the images has a score, so nothing is known about them."
+    told = _recovered(best, best.psnr, seeds)
+    if line.attributes is None:
+        return told
+    return f"{told} Of {ATTRIBUTES.attacked} the strongest attack {_guessed(line.attributes, '')}."
+
+
+def _recovered(best: Cell, score: Score, seeds: int) -> str:
+    """What the strongest attack on the images did."""
+    if score.all_failed:
+        return f"the attack failed on all {score.n} images, so nothing is known about them."
+    details = [f"n = {score.n}" + (f" over {seeds} seeds" if seeds > 1 else "")]
+    details += [f"worst {decibel(score.worst)}"] if score.worst is not None else []
+    details += [f"{count(score.failures, 'failure')} scored as a grey image"] if score.failures else []
+    shown = f"{decibel(score.mean)} dB ({', '.join(details)})"
+    return f"the strongest attack {_verdict(best, score, shown)}."
+
+
+def _read(cell: Cell) -> str:
+    """What a score says of the rows of a table."""
+    return _shared(cell, READING, " of the cells", "row", "each column's most frequent category")
+
+
+def _guessed(cell: Cell, what: str = f" of the values of {ATTRIBUTES.attacked}") -> str:
+    """What a score says of a sensitive attribute."""
+    return _shared(cell, ATTRIBUTES, what, "image", "its most frequent value")
+
+
+def _shared(cell: Cell, of: Family, what: str, one: str, blind: str) -> str:
+    """What a share of right guesses says, by its number, its interval and the null baseline.
+
+    Args:
+        cell: The attack.
+        of: Kind of the score.
+        what: Of what the share is, behind a space; "" where that was said.
+        one: What n counts.
+        blind: What the null baseline answers.
+    """
+    score = cell.scores[of.decides]
+    null = max(cell.null_scores.get(of.decides, {}).values(), default=None)
+    shown = f"{100 * (score.mean or 0):.1f} %{what} (n = {score.n} {one}s"
+    # Of one attribute an image has all or nothing.
+    tells = of is READING and score.worst is not None
+    shown += f", worst {one} {100 * (score.worst or 0):.1f} %)" if tells else ")"
+    if score.n < LEAST_IMAGES:
+        return f"has right {shown}: too few {one}s for a verdict, which needs {LEAST_IMAGES} or more"
+    if null is None:
+        return f"has right {shown}; there is no null baseline to compare with"
+    told = f"{blind}: {100 * null:.1f} %"
+    return (
+        f"read {shown}, above {told}" if of.decides in cell.leaking else f"has right {shown}, not clearly above {told}"
+    )
+
+
+def _verdict(cell: Cell, score: Score, shown: str) -> str:
+    """What a score says of the images, by their number, the null baselines and the true images that were picked out."""
+    hits = ""
+    if cell.picked and cell.chance_of_retrieval:
+        hits = f"{picked(cell)} true images picked out of {1 / cell.chance_of_retrieval:.3g} candidates"
+    if cell.too_few:
+        told = f"scored {shown}, {hits}" if hits else f"scored {shown}"
+        return f"{told}: too few images for a verdict, which needs {LEAST_IMAGES} or more"
+    if cell.best_null is None:
+        return f"scored {shown}; there is no null baseline to compare with"
+    if cell.leaks and cell.picks:
+        return f"recovered the images at {shown}, {hits}"
+    if cell.leaks:
+        above = f"above the {null_name(cell.best_null[0])} image ({decibel(cell.best_null[1])} dB)"
+        but = f"but with no more than {hits}" if hits else "but nobody looked for the true images among others"
+        return f"scored {shown}, {above}, {but}"
+    failed = f"scored {shown}, {_failed(cell, score)}"
+    return f"{failed}, {'yet' if cell.picks else 'and'} {hits}" if hits else failed
+
+
+def picked(cell: Cell) -> str:
+    """How many true images an attack picked out, such as "15 of 16"; "" where nobody looked."""
+    return f"{cell.picked[0]} of {cell.picked[1]}" if cell.picked else ""
+
+
+def _failed(cell: Cell, score: Score) -> str:
+    """How an attack that does not clear its null baselines compares with them."""
+    null = cell.best_null
+    assert null is not None
+    assert score.mean is not None
+    grey = cell.nulls.get("baseline:grey")
+    if grey is not None and score.mean <= grey:
+        text = "no better than a grey image"
+    elif score.mean <= null[1]:
+        text = f"no better than the {null_name(null[0])} image ({decibel(null[1])} dB)"
+    else:
+        text = f"not clearly better than the {null_name(null[0])} image ({decibel(null[1])} dB)"
+    if score.worst is not None and score.worst > null[1] and score.n > 1:
+        text += "; its worst image is above that baseline's mean"
+    return text
