@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attacks.normalisation import normalise
 from attacks.scoring.roc import binomial_interval
@@ -17,7 +17,7 @@ from clients.task import Task
 from defenses import FeaturePCA, FitContext, Pipeline, parse
 from strategies.inference import fit_path
 from strategies.inference.fit_path import MOST_POINTS, few, fit_with_path, static_adversary
-from strategies.inference.mask_pictures import OBSERVATION, overlay, picture_masks
+from strategies.inference.mask_pictures import OBSERVATION, _pictures, overlay, picture_masks
 from strategies.inference.own_images import OwnImages
 from strategies.inference.public_training import PublicTraining
 
@@ -258,3 +258,13 @@ def test_an_overlay_runs_from_blue_over_green_to_red() -> None:
     expected = [[0, 0, 0.5], [0, 0.5, 1], [0.5, 1, 0.5], [1, 0.5, 0], [0.5, 0, 0]]
     torch.testing.assert_close(drawn, torch.tensor(expected))
     assert float(overlay(torch.ones(1, 3, 1, 5), cams).max()) <= 1
+
+
+def test_masks_are_drawn_where_the_model_computes() -> None:
+    """Halves on an accelerator, images in main memory; the device "meta", whose tensors have no values, stands for the former."""
+    with torch.device("meta"):
+        client = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU())
+        server = nn.Sequential(nn.Conv2d(4, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 26**2, 3))
+    context = FitContext(client, server, server, torch.rand(4, 1, 28, 28), torch.zeros(4), torch.zeros(1))
+    shown = _pictures(parse("DeltaAutoencoder()"), 0, context, PLAN.at(1))
+    assert {image.device.type for image in shown.values()} == {"meta"}
