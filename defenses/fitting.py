@@ -276,7 +276,10 @@ def version_of(tensors: Mapping[str, Tensor]) -> str:
 
 
 def features_in_batches(client: nn.Module, images: Tensor, size: int = 32) -> Iterator[Tensor]:
-    """Features (B, C, H, W) of normalised images (N, C, H, W), batch after batch, in eval mode and without a graph, on the device of ``client``."""
+    """Features (B, C, H, W) of normalised images (N, C, H, W), batch after batch, on the device of ``client``.
+
+    In eval mode and without a graph.
+    """
     with in_eval_mode(client), torch.no_grad():
         for batch in torch.split(images, size):
             yield client(placed(batch, client))

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attacks.attributes.inference import AttributeInference
 from attacks.base import Knowledge
+from attacks.normalisation import normalise
 from attacks.queries.sender import QuerySender
 from attacks.queries.training import AT_ONCE, MIN_EXAMPLES, STATIC
 from clients.evaluation import device
 from clients.inference.plan import CutModel, inference_plan
 from clients.task import Task
 from defenses.base import Key, generator_for
+from defenses.delta_autoencoder import DeltaAutoencoder
 from defenses.fitting import FitContext
 from defenses.pipeline import Pipeline
-from strategies.audit.score_rows import share_and_interval
+from strategies.audit.score_rows import mean_and_interval, share_and_interval
 from strategies.guard import Rows
 from strategies.inference.observations import adversary_builder
 from strategies.inference.own_images import Examples, OwnImages
@@ -45,6 +48,10 @@ def fit_with_path(
     interval, and as further columns "cut", "axis" ("epochs", "components") and "position"; those without a position are of
     unprotected features. None where nothing is kept to measure on, or what learns has no path.
 
+    Of a delta autoencoder also what it learns to imitate: "masked-share", the mean share of an image that is masked, and
+    "masked-server-accuracy" and "masked-adversary-accuracy", with which the same images are read once they are masked. Those two
+    are the limit of any autoencoder that is fitted to these masks; longer training does not hide what they leave.
+
     Args:
         pipeline: The clients' defences, not yet fitted.
         context: What they learn from.
@@ -66,6 +73,9 @@ def fit_with_path(
     for position, fitted in pipeline.path(context, key):
         if position in shown:
             measure.record(fitted, {"axis": pipeline.path_axis, "position": position})
+    masking = [index for index, stage in enumerate(fitted.defenses) if isinstance(stage, DeltaAutoencoder)]
+    if len(masking) == 1:
+        measure.record_masked(fitted, masking[0], context, key)
     return fitted
 
 
@@ -105,6 +115,29 @@ class _Measure:
                     hits[name] += (read(features) == truth[piece]).float().tolist()
         for name, found in hits.items():
             self.rows.row(self.task, metric=name, cut=self.cut, **share_and_interval(found), **place)
+
+    def record_masked(self, fitted: Pipeline, index: int, context: FitContext, key: Key) -> None:
+        """Rows of the images that the stage of this number learns to imitate, as the readers find them at the cut."""
+        card, stage = self.task.plan.data_card(), fitted.defenses[index]
+        assert isinstance(stage, DeltaAutoencoder)
+        behind = fitted.context_of(index, context, key)
+        # What is read is at the cut: behind the decoders of earlier stages, before the server half.
+        cut = fitted.context_of(index, replace(context, server=nn.Identity(), adversary=None), key)
+        shown = fitted.protect_test(self.kept.batch, ("path", self.task.plan.seed)).images
+        shares: list[float] = []
+        hits: dict[str, list[float]] = {name: [] for name in self.readers}
+        for piece in torch.split(torch.arange(len(self.kept)), AT_ONCE):
+            masked, mask = stage.masks.apply(normalise(shown[piece].to(device()), card), behind)
+            shares += mask.flatten(1).float().mean(1).tolist()
+            with torch.no_grad():
+                features = cut.server(cut.client(masked))
+                for name, (read, truth) in self.readers.items():
+                    hits[name] += (read(features) == truth[piece]).float().tolist()
+        self.rows.row(self.task, metric="masked-share", cut=self.cut, **mean_and_interval(shares))
+        for name, found in hits.items():
+            self.rows.row(
+                self.task, metric=name.replace("path", "masked", 1), cut=self.cut, **share_and_interval(found)
+            )
 
 
 def static_adversary(model: CutModel, cut: str, own: OwnImages, task: Task) -> Answer | None:

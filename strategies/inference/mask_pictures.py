@@ -70,4 +70,4 @@ def overlay(images: Tensor, cams: Tensor) -> Tensor:
 
 def _cams(context: FitContext, half: nn.Module, images: Tensor) -> Tensor:
     model = nn.Sequential(context.client, half)
-    return grad_cam(model, images, last_map_layer(model, images))
+    return grad_cam(model, images, last_map_layer(model, images, context.client))

@@ -46,6 +46,8 @@ OFFLINE = "offline-adversary/"
 """Prefix of what a checkpoint keeps of the offline adversaries."""
 AGREEMENT = "agreement"
 """Share of test images whose answer is the one that the unprotected features get, as clients report it."""
+SHARES = (AGREEMENT, "answers-lost", "answers-gained")
+"""With that, the shares for which the whole model is right and the answer wrong, and the other way round."""
 
 
 class InferenceServer:
@@ -199,9 +201,9 @@ class InferenceServer:
             for partition, logits in answers.items()
         }
         posted = exchange.post("evaluate", contents)
-        fault = functools.partial(fault_in_report, shares=(AGREEMENT,))
+        fault = functools.partial(fault_in_report, shares=SHARES)
         good = exchange.receive(task, posted, fault, at_least=0.0)
-        means = record_reports(task, good, exchange.rows, (AGREEMENT,))
+        means = record_reports(task, good, exchange.rows, SHARES)
         self.accuracy = means.get("test-accuracy-original", self.accuracy)
 
     # What is kept -------------------------------------------------------------------------------------------------------
@@ -233,6 +235,7 @@ class InferenceServer:
             transmissions=1,
             client_half="known: the server has the whole model",
             answers="known: the server gave them",
+            **self._values(kind),
         )
         judges = self._judges(task, kind, seen, card)
         seen = [one for one in seen if one.partition in judges]
@@ -245,6 +248,11 @@ class InferenceServer:
         for at, group in enumerate(groups):
             name = f"{self.label}-r{task.round:04d}-{kind.name}-{at:02d}"
             self.auditor.submit(AttackJob(name, group, kind, observed, card))
+
+    def _values(self, kind: Kind) -> dict[str, Any]:
+        """How many values the attribute has: below one half, a guess of two is worth as much as its opposite."""
+        sensitive = self.training.sensitive()
+        return {"attribute_values": int(sensitive.max()) + 1} if kind is ATTRIBUTE and sensitive is not None else {}
 
     def _judges(self, task: Task, kind: Kind, seen: Sequence[SeenQuery], card: ThreatCard) -> list[int]:
         """Who scores guesses, asked by having the blind ones scored."""

@@ -14,7 +14,7 @@ from attacks.scoring.roc import binomial_interval
 from clients.auxiliary import Auxiliary
 from clients.inference.plan import InferencePlan
 from clients.task import Task
-from defenses import FeaturePCA, FitContext, Pipeline, parse
+from defenses import DeltaAutoencoder, FeaturePCA, FitContext, Pipeline, parse
 from strategies.inference import fit_path
 from strategies.inference.fit_path import MOST_POINTS, few, fit_with_path, static_adversary
 from strategies.inference.mask_pictures import OBSERVATION, _pictures, overlay, picture_masks
@@ -141,6 +141,33 @@ def test_rows_of_epochs_end_in_the_fit_that_is_deployed(own: OwnImages) -> None:
     # The last point is of the deployed chain, noise and all; the draws of the noise are the same at every point.
     again, _ = path_rows(text, own)
     assert rows == again
+
+
+def test_masked_images_have_rows_beside_the_curve_which_are_counted_one_by_one(own: OwnImages) -> None:
+    text = "DeltaAutoencoder(delta='max', epochs=1)"
+    rows, _ = path_rows(text, own)
+    model, card, kept, context = PLAN.build_cut("conv4"), PLAN.data_card(), own.kept, a_context(own)
+    read = static_adversary(model, "conv4", own, PLAN.at(1))
+    assert read is not None
+    assert kept.sensitive is not None
+    pipeline = parse(text).fit(context, KEY)
+    (stage,) = pipeline.defenses
+    assert isinstance(stage, DeltaAutoencoder)
+    shares, right = [], {"server": 0, "adversary": 0}
+    for at in range(KEPT):
+        image = normalise(kept.batch.images[at : at + 1], card)
+        masked, mask = stage.masks.apply(image, context)
+        features = model.client(masked)
+        shares.append(float(mask.float().mean()))
+        right["server"] += int(model.server(features).argmax()) == int(kept.batch.targets[at].argmax())
+        right["adversary"] += int(read(features)) == int(kept.sensitive[at])
+    found = {row["metric"]: row for row in rows if row["metric"].startswith("masked-")}
+    assert found["masked-share"]["value"] == pytest.approx(sum(shares) / KEPT)
+    assert 0 < found["masked-share"]["value"] < 1
+    for who, hits in right.items():
+        share, low, high = binomial_interval(hits, KEPT)
+        row = found[f"masked-{who}-accuracy"]
+        assert (row["value"], row["ci_low"], row["ci_high"], row["n"]) == (share, low, high, KEPT)
 
 
 def test_noise_and_no_defence_have_no_path(own: OwnImages) -> None:

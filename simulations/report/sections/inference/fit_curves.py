@@ -20,6 +20,8 @@ from simulations.rows import Row
 
 SERVER, ADVERSARY = "path-server-accuracy", "path-adversary-accuracy"
 METRICS = (SERVER, ADVERSARY)
+MASKED = ("masked-share", "masked-server-accuracy", "masked-adversary-accuracy")
+"""Of what a delta autoencoder learns to imitate, on the same images."""
 LOOKS = {SERVER: Look("server", "var(--d0)", "circle"), ADVERSARY: Look("adversary", "var(--d1)", "square")}
 WIDTH = 350.0
 DOUBLING = "components"
@@ -34,12 +36,15 @@ class FitCurve:
         defense: Pipeline text.
         cut: Name of the cut.
         unprotected: "server" and "adversary" -> accuracy on unprotected features of the same images, in words.
+        masked: "share", "server" and "adversary" -> share of an image that is masked and accuracies on the masked images of the
+            same, in words; empty where nothing is masked.
         drawing: The chart.
     """
 
     defense: str
     cut: str
     unprotected: dict[str, str]
+    masked: dict[str, str]
     drawing: Markup
 
 
@@ -63,7 +68,7 @@ def fit_curves(study: Study) -> tuple[FitCurve, ...]:
     low, high = bounds([end for score in every for end in (score.mean, score.low, score.high)], least=0.1)
     domain = (max(low, 0.0), min(high, 1.0))
     order = sorted(merged, key=lambda place: study.pipelines.index(place[0]))
-    return tuple(_curve(place, merged[place], axes[place], domain) for place in order)
+    return tuple(_curve(place, merged[place], axes[place], domain, _masked(study, place)) for place in order)
 
 
 def _curve(
@@ -71,6 +76,7 @@ def _curve(
     metrics: dict[str, dict[int | None, Score]],
     axis: str,
     domain: tuple[float, float],
+    masked: dict[str, str],
 ) -> FitCurve:
     doubling = axis == DOUBLING
     series: dict[str, Sequence[Point]] = {}
@@ -85,7 +91,15 @@ def _curve(
     plain = {LOOKS[metric].name: text.percent(of[None].mean) for metric, of in metrics.items() if None in of}
     across = Across(axis.capitalize(), _doubled if doubling else text.plain, f"over {axis} of the fit")
     drawing = curves(series, LOOKS, WIDTH, "Accuracy", text.whole_percent, (), domain, across=across)
-    return FitCurve(*place, plain, drawing)
+    return FitCurve(*place, plain, masked, drawing)
+
+
+def _masked(study: Study, place: tuple[str, str]) -> dict[str, str]:
+    found = {}
+    for metric in MASKED:
+        if rows := [row for row in study.rows if row.metric == metric and (row.defense, cut_of(row)) == place]:
+            found[metric.split("-")[1]] = text.percent(merge(rows).mean)
+    return found
 
 
 def _point(x: float, score: Score, tip: str) -> Point:

@@ -137,6 +137,13 @@ CUTS = f"""
 <p class="soft small after">The adversary that masks are made against (offline) reads {{{{ percent(cut.offline.mean) }}}} of
 held-out images of the server's own.</p>
 {{% endif %}}
+{{% if cut.bar %}}{{% set images, null, least = cut.bar %}}
+<p class="soft small after">Of {{{{ images }}}} images {{{{ percent(null) }}}} have the most frequent value.
+{{% if least is none %}}With so few, Equation 1 cannot be satisfied, whatever an adversary reads.
+{{% else %}}With so many, Equation 1 can be satisfied only where the adversary reads at least {{{{ percent(least) }}}} before
+protection:
+a smaller drop, to the most frequent value, is not 10 points with its whole interval.{{% endif %}}</p>
+{{% endif %}}
 {{% if cut.lines | selectattr('after') | list %}}
 {RECONSTRUCTIONS}
 {{% endif %}}
@@ -157,7 +164,11 @@ are 95&nbsp;% intervals.</p>
 <div class="panels">
 {% for one in view.sections.inference.curves %}
 <figure class="panel"><figcaption>{{ who(one.defense) }} at {{ one.cut }}<small class="soft"> unprotected:
-{% for name, value in one.unprotected.items() %}{{ name }} {{ value }}{{ ', ' if not loop.last }}{% endfor %}</small></figcaption>
+{% for name, value in one.unprotected.items() %}{{ name }} {{ value }}{{ ', ' if not loop.last }}{% endfor %}
+{%- if one.masked %}; masks cover {{ one.masked.share }} of an image, and on the masked images themselves the server half reads
+{{ one.masked.server }}{% if one.masked.adversary %}, the adversary {{ one.masked.adversary }}{% endif %}: the limit of any
+autoencoder
+that is fitted to them{% endif %}</small></figcaption>
 {{ one.drawing }}</figure>
 {% endfor %}
 </div>
