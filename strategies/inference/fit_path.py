@@ -30,7 +30,7 @@ from strategies.inference.own_images import Examples, OwnImages
 MOST_POINTS = 13
 """Of a curve: more would cost more than the fit and show no more."""
 ADVERSARY = AttributeInference(training=STATIC, iterations=600)
-"""Trained on unprotected features, as in the paper's figures; the report's tables have one that is retrained."""
+"""Trained on unprotected features, as in the paper's figures, where the run has no static adversary of its own."""
 
 Answer = Callable[[Tensor], Tensor]
 """Features (B, C', H', W') -> the class or the attribute (B,) that is read from them, on the CPU."""
@@ -40,7 +40,15 @@ _ADVERSARIES: WeakKeyDictionary[OwnImages, dict[str, AttributeInference]] = Weak
 
 
 def fit_with_path(
-    pipeline: Pipeline, context: FitContext, key: Key, model: CutModel, cut: str, own: OwnImages, task: Task, rows: Rows
+    pipeline: Pipeline,
+    context: FitContext,
+    key: Key,
+    model: CutModel,
+    cut: str,
+    own: OwnImages,
+    task: Task,
+    rows: Rows,
+    recipe: AttributeInference | None = None,
 ) -> Pipeline:
     """``pipeline.fit(context, key)``, with rows of what it is on the way, measured on images that nothing here has learned from.
 
@@ -61,13 +69,14 @@ def fit_with_path(
         own: The server's images, the same object for all pipelines of the run.
         task: Orders of the round.
         rows: Where the rows go.
+        recipe: The run's static adversary, one for all pipelines of the run; None takes ``ADVERSARY``.
 
     Raises:
         DefenseError: When a defence cannot learn from these features, with the reason.
     """
     if not len(own.kept) or not pipeline.path_axis:
         return pipeline.fit(context, key)
-    measure = _Measure(model, cut, own, task, rows)
+    measure = _Measure(model, cut, own, task, rows, recipe)
     measure.record(Pipeline(), {})
     shown = few(pipeline.path_positions)
     for position, fitted in pipeline.path(context, key):
@@ -89,7 +98,9 @@ def few(positions: Sequence[int]) -> tuple[int, ...]:
 class _Measure:
     """Accuracies of what reads the features of the images that are kept."""
 
-    def __init__(self, model: CutModel, cut: str, own: OwnImages, task: Task, rows: Rows) -> None:
+    def __init__(
+        self, model: CutModel, cut: str, own: OwnImages, task: Task, rows: Rows, recipe: AttributeInference | None
+    ) -> None:
         self.model, self.cut, self.kept, self.task, self.rows = model, cut, own.kept, task, rows
 
         def answer(features: Tensor) -> Tensor:
@@ -98,7 +109,7 @@ class _Measure:
 
         classes = own.kept.batch.targets.argmax(1)
         self.readers: dict[str, tuple[Answer, Tensor]] = {"path-server-accuracy": (answer, classes)}
-        adversary, hidden = static_adversary(model, cut, own, task), own.kept.sensitive
+        adversary, hidden = static_adversary(model, cut, own, task, recipe), own.kept.sensitive
         if adversary is not None and hidden is not None:
             self.readers["path-adversary-accuracy"] = (adversary, hidden)
 
@@ -140,7 +151,9 @@ class _Measure:
             )
 
 
-def static_adversary(model: CutModel, cut: str, own: OwnImages, task: Task) -> Answer | None:
+def static_adversary(
+    model: CutModel, cut: str, own: OwnImages, task: Task, recipe: AttributeInference | None = None
+) -> Answer | None:
     """Reads the sensitive attribute, trained on unprotected features of what the server learns from; one for each cut of a run.
 
     None where the images have no such attribute, only one value of it, or are too few.
@@ -151,7 +164,7 @@ def static_adversary(model: CutModel, cut: str, own: OwnImages, task: Task) -> A
         return None
     known = _ADVERSARIES.setdefault(own, {})
     if cut not in known:
-        known[cut] = ADVERSARY.fit(
+        known[cut] = (recipe or ADVERSARY).fit(
             _knowledge(model, cut, learned, task), generator_for("path adversary", task.plan.seed, cut)
         )
     fitted = known[cut].learned

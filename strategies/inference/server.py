@@ -13,9 +13,11 @@ from flwr.app import RecordDict
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attacks.attributes.inference import AttributeInference
 from attacks.base import Attack, Attributes
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
+from attacks.queries.training import STATIC
 from clients.evaluation import device
 from clients.inference.plan import CutModel, InferencePlan
 from clients.local_data import chunks
@@ -159,7 +161,14 @@ class InferenceServer:
             black=normalise(torch.zeros(1, *card.input_shape), card)[0, :, 0, 0],
         )
         recorder, cut = self.auditor.recorder, self.plan.cut_of(task.round)
-        fitted = fit_with_path(pipeline, context, key, model, cut, self.training.own, task, recorder)
+        static = (
+            one
+            for one in self.attacks.get(ATTRIBUTE, ())
+            if isinstance(one, AttributeInference) and one.training == STATIC
+        )
+        fitted = fit_with_path(
+            pipeline, context, key, model, cut, self.training.own, task, recorder, next(static, None)
+        )
         picture_masks(fitted, context, key, cut, task, recorder)
         return fitted
 

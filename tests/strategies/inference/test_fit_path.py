@@ -202,6 +202,21 @@ def test_one_static_adversary_serves_all_pipelines_of_a_run(own: OwnImages, monk
     assert torch.equal(images, own.learned.batch.images)
 
 
+def test_the_runs_own_static_adversary_is_the_one_of_the_curve(own: OwnImages, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[int] = []
+    fit = type(fit_path.ADVERSARY).fit
+
+    def watched(self: Any, knowledge: Any, generator: torch.Generator) -> Any:
+        steps.append(self.iterations)
+        return fit(self, knowledge, generator)
+
+    monkeypatch.setattr(type(fit_path.ADVERSARY), "fit", watched)
+    recipe, model = replace(fit_path.ADVERSARY, iterations=7), PLAN.build_cut("conv4")
+    pipeline, fresh = parse("FeaturePCA(components=1)"), OwnImages(PLAN, KEPT)
+    fit_with_path(pipeline, a_context(own), KEY, model, "conv4", fresh, PLAN.at(1), Kept(), recipe)
+    assert steps == [7]
+
+
 @pytest.mark.parametrize("count", [1, 2, MOST_POINTS, MOST_POINTS + 1, 61, 121])
 def test_few_points_keep_both_ends_and_never_repeat(count: int) -> None:
     found = few(range(count))

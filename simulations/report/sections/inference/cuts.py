@@ -46,6 +46,7 @@ class Adversary:
         change: Its accuracy; before is that of the strongest of the kind where nothing is protected. Of an attribute of two values
             that of the opposite guesses where these are right more often.
         null: Accuracy of always answering the most frequent value.
+        learned: Whether on held-out images of the server's own it was above their most frequent value; True where no row says.
         status: Of its score under the defence.
         equation: Equation 1 with it; "" where nothing is protected.
     """
@@ -55,6 +56,7 @@ class Adversary:
     null: float | None
     status: str
     equation: str
+    learned: bool = True
 
     @property
     def beats_null(self) -> bool:
@@ -86,6 +88,17 @@ class CutLine:
     before: Cell | None
     after: Cell | None
     numbers: dict[str, float]
+
+    @property
+    def doubt(self) -> str:
+        """Why the retrained adversary was not trained enough to judge the defence by; "" where nothing says so."""
+        if not (self.defense and self.retrained):
+            return ""
+        if not self.retrained.learned:
+            return "learned nothing"
+        pair = [one.change.after.mean if one and one.change.after else None for one in (self.retrained, self.static)]
+        retrained, static = pair
+        return "no better than static" if retrained is not None and static is not None and retrained <= static else ""
 
     @property
     def smaller(self) -> float | None:
@@ -185,7 +198,9 @@ class _Reader:
         judged = server, difference(change.before, change.after)
         told = "" if defense == "" else equation(*judged) if best.status == "ok" else OPEN
         null = max(best.null_scores.get(ACCURACY, {}).values(), default=None)
-        return Adversary(best.attack, change, null, best.status, told)
+        held, often = best.mean("holdout_accuracy"), best.mean("holdout_majority")
+        learned = held is None or often is None or held > often
+        return Adversary(best.attack, change, null, best.status, told, learned)
 
     def _reconstruction(self, defense: str) -> Cell | None:
         found = [c for c in self.cells if c.defense == defense and c.psnr is not None and c.psnr.mean is not None]

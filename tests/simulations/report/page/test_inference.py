@@ -93,6 +93,7 @@ def inversion(defense: str, cut: str, psnr: float) -> list[dict[str, Any]]:
     ]
     for (metric, reference), value in {("psnr", "original"): 12.0, ("ms-ssim", "original"): 0.3}.items():
         found.append(row(metric=metric, reference=reference, value=value, attack="baseline:mean", **mine))
+    found.append(row(metric="psnr", reference="original", value=13.5, attack="scale:class-mean", **mine))
     return found
 
 
@@ -301,6 +302,18 @@ def test_of_two_values_wrong_guesses_tell_as_much_as_right_ones(values: int, rea
     assert (line.retrained.change.after.mean, line.retrained.equation) == (pytest.approx(read), told)
 
 
+def test_a_retrained_adversary_that_learned_too_little_is_marked(tmp_path: Path) -> None:
+    """Behind noise it reads as much as the static one; behind components it is no better than the most frequent value."""
+    told = [("holdout_accuracy", 0.5), ("holdout_majority", 0.5)]
+    rows = [*every_row(), *(inference(PCA, "conv2", RETRAINED, value) | {"metric": name} for name, value in told)]
+    found = {line.defense: line.doubt for line in section(rows).cuts[0].lines}
+    assert found == {"": "", ADP: "", PCA: "learned nothing", NOISE: "no better than static"}
+    shown = {one["Defence"][0]: one["retrained adversary"][1] for one in page(tmp_path, rows).table("inference", 0)}
+    assert [("learned nothing" in cell, "no better than static" in cell) for cell in shown.values()] == [
+        (False, False), (False, False), (True, False), (False, True),
+    ]  # fmt: skip
+
+
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return all(one[name] == other[name] for name in ("defense", "attack", "metric", "round"))
 
@@ -341,7 +354,7 @@ def test_the_page_shows_the_numbers_of_the_rows(tmp_path: Path) -> None:
     assert (adp["bytes of a query"], adp["plain features over it"]) == (["500 B"], ["4"])
     assert [one["bytes of a query"][0] for one in deeper] == ["1 kB", "250 B", "250 B", "1 kB"]
     assert pictures[1]["PSNR, dB"] == ["25.0 → 14.0", "13.0 to 15.0"]
-    assert pictures[1]["best null"] == ["12.0", "mean"]
+    assert pictures[1]["best null"] == ["12.0", "mean; of its class 13.5"]
     assert pictures[1]["MS-SSIM"] == ["0.50 → 0.28", "null 0.30"]
     assert pictures[1]["above 0.35, %"][0] == "100.0 → 0.0"
     text = " ".join(shown.sections["inference"].split())
