@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from defenses.base import DefenseError
 from defenses.checks import is_number, is_whole, require
 from defenses.delta_masks import MODES, DeltaMasks
-from defenses.fitting import SHAPE, FitContext, FittedDefense, in_eval_mode
+from defenses.fitting import SHAPE, FitContext, FittedDefense, in_eval_mode, placed
 
 VARIANTS: Mapping[str, int] = {"decreasing": 1, "deep": 2, "extra_deep": 3}
 """Name -> convolutions of the encoder, each of which halves the channels."""
@@ -159,13 +159,18 @@ class DeltaAutoencoder(FittedDefense):
         """
         images = context.images
         with in_eval_mode(context.client), torch.no_grad():
-            sample = context.client(images[:1])
+            sample = context.client(placed(images[:1], context.client))
         if sample.dim() != 4:
             raise DefenseError(
                 f"{self}: the client half returns features {tuple(sample.shape)}; allowed: maps (B, C, H, W)"
             )
         shapes = self.shapes(*sample.shape[1:])
-        masked = torch.cat([self.masks.apply(batch, context)[0] for batch in torch.split(images, self.batch_size)])
+        masked = torch.cat(
+            [
+                self.masks.apply(placed(batch, context.client), context)[0].to(images.device)
+                for batch in torch.split(images, self.batch_size)
+            ]
+        )
         weights = {n: t.to(sample.device).requires_grad_() for n, t in _initial(shapes, generator).items()}
         fixed = {SHAPE: torch.tensor(sample.shape[1:]), _RECTIFIED: _never_negative(context.client, images)}
         yield self.with_state(weights | fixed)
@@ -179,7 +184,7 @@ class DeltaAutoencoder(FittedDefense):
         self, client: nn.Module, images: Tensor, masked: Tensor, tensors: dict[str, Tensor], optimizer: torch.optim.Adam
     ) -> None:
         with in_eval_mode(client), torch.no_grad():
-            features, wanted = client(images), client(masked)
+            features, wanted = (client(placed(some, client)) for some in (images, masked))
         with torch.enable_grad():
             restored = self._decoded(self._encoded(features, tensors), tensors)
             loss = F.mse_loss(restored, wanted)
@@ -234,4 +239,4 @@ def _initial(shapes: Mapping[str, tuple[int, ...]], generator: torch.Generator) 
 def _never_negative(client: nn.Module, images: Tensor) -> Tensor:
     """Whether no feature of these images is negative: a bool without axes."""
     with in_eval_mode(client), torch.no_grad():
-        return torch.stack([client(batch).min() >= 0 for batch in torch.split(images, 32)]).all()
+        return torch.stack([client(placed(batch, client)).min() >= 0 for batch in torch.split(images, 32)]).all()

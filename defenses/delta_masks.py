@@ -56,14 +56,14 @@ class DeltaMasks:
         Raises:
             DefenseError: When ``delta`` is "min" and the context has no adversary, or Grad-CAM finds no maps.
         """
-        server = _Looking(nn.Sequential(context.client, context.server), images)
+        server = _Looking(context.client, context.server, images)
         adversary = None
         if self.delta == "min":
             if context.adversary is None:
                 raise DefenseError(
                     "delta='min' masks what an adversary looks at, and the context has none: give one, or say delta='max'"
                 )
-            adversary = _Looking(nn.Sequential(context.client, context.adversary), images)
+            adversary = _Looking(context.client, context.adversary, images)
         total = torch.zeros(len(images), *images.shape[2:], dtype=torch.bool, device=images.device)
         for _ in range(self.iterations):
             mask = ~is_hot(server.cams(images), self.mode, self.threshold)
@@ -81,8 +81,9 @@ class DeltaMasks:
 class _Looking:
     """A network with the layer whose maps are looked at."""
 
-    def __init__(self, model: nn.Module, images: Tensor) -> None:
-        self.model, self.layer = model, last_map_layer(model, images)
+    def __init__(self, client: nn.Module, half: nn.Module, images: Tensor) -> None:
+        self.model = nn.Sequential(client, half)
+        self.layer = last_map_layer(self.model, images, client)
 
     def cams(self, images: Tensor) -> Tensor:
         return grad_cam(self.model, images, self.layer)

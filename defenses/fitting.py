@@ -27,7 +27,8 @@ class FitContext:
         client: The client half, normalised images (B, C, H, W) -> features (B, C', H', W').
         server: The server half, features -> logits (B, K).
         adversary: What the defence expects to be attacked by, features -> logits (B, K'); None where there is none.
-        images: (N, C, H, W), none of them a client's private ones, normalised for ``client``, with N at least 1.
+        images: (N, C, H, W), none of them a client's private ones, normalised for ``client``, with N at least 1; on any device:
+            a fit moves its batches to that of ``client``.
         labels: (N,), classes of the server half's task.
         black: (C,), the value of a black pixel after the normalisation.
 
@@ -255,6 +256,15 @@ class FittedDefense(SmashedDefense):
             )
 
 
+def placed(images: Tensor, half: nn.Module) -> Tensor:
+    """Images where ``half`` computes: on the device of its first weight; one without weights takes them where they are.
+
+    A fit moves each batch by itself: all images together need not fit beside the model.
+    """
+    weight = next(half.parameters(), None)
+    return images if weight is None else images.to(weight.device)
+
+
 def version_of(tensors: Mapping[str, Tensor]) -> str:
     """16 hexadecimal digits of SHA-256 over names, shapes, types and values; the order of names decides nothing."""
     digest = hashlib.sha256()
@@ -266,7 +276,10 @@ def version_of(tensors: Mapping[str, Tensor]) -> str:
 
 
 def features_in_batches(client: nn.Module, images: Tensor, size: int = 32) -> Iterator[Tensor]:
-    """Features (B, C, H, W) of normalised images (N, C, H, W), batch after batch, in eval mode and without a graph."""
+    """Features (B, C, H, W) of normalised images (N, C, H, W), batch after batch, on the device of ``client``.
+
+    In eval mode and without a graph.
+    """
     with in_eval_mode(client), torch.no_grad():
         for batch in torch.split(images, size):
-            yield client(batch)
+            yield client(placed(batch, client))

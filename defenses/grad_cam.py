@@ -12,6 +12,8 @@ from defenses.base import DefenseError
 from defenses.fitting import in_eval_mode
 
 _POOLS = (nn.AvgPool2d, nn.AdaptiveAvgPool2d)
+LEAST_SIDE = 7
+"""Of the maps that are looked at: those of the paper's networks, at 224 pixels, have 7 x 7 positions."""
 
 
 def grad_cam(model: nn.Module, images: Tensor, layer: nn.Module, classes: Tensor | None = None) -> Tensor:
@@ -61,26 +63,30 @@ def grad_cam(model: nn.Module, images: Tensor, layer: nn.Module, classes: Tensor
     return _scaled(F.interpolate(cams, images.shape[-2:], mode="bilinear", align_corners=False).squeeze(1))
 
 
-def last_map_layer(model: nn.Module, images: Tensor) -> nn.Module:
-    """The module that returns the last maps with more than one position: the end of the last convolutional block.
+def last_map_layer(model: nn.Module, images: Tensor, client: nn.Module | None = None) -> nn.Module:
+    """The module that returns the deepest maps of 7 x 7 positions or more, or the deepest of the largest where none are so large.
 
-    An average pool's maps do not count; those of VGG's ``features`` and ResNet's ``layer4`` do. Where several modules return
-    the same maps it is the outermost.
+    At 224 pixels that is the end of the last convolutional block, as in the paper: VGG's ``features``, ResNet's ``layer4``.
+    Smaller images would leave 3 x 3 positions or fewer there, which cannot tell one part of an image from another; then it is a
+    layer before them. Never is it one inside the client half, of which no adversary has an own: its features are the first maps
+    that count. An average pool's maps do not count. Where several modules return the same maps it is the outermost.
 
     Args:
         model: Images -> logits.
         images: (B, C, H, W), of which the first is run.
+        client: The client half, one of ``model``'s modules; None where nothing is cut.
 
     Raises:
         DefenseError: When no module returns such maps.
     """
-    found: list[nn.Module] = []
+    found: list[tuple[int, nn.Module]] = []
+    inside = set() if client is None else set(client.modules()) - {client}
 
     def keep(module: nn.Module, _: Any, output: Any) -> None:
         if _is_maps(output) and output[0, 0].numel() > 1 and not isinstance(module, _POOLS):
-            found.append(module)
+            found.append((min(output.shape[2:]), module))
 
-    handles = [module.register_forward_hook(keep) for module in model.modules()]
+    handles = [module.register_forward_hook(keep) for module in model.modules() if module not in inside]
     try:
         with in_eval_mode(model), torch.no_grad():
             model(images[:1])
@@ -92,7 +98,8 @@ def last_map_layer(model: nn.Module, images: Tensor) -> nn.Module:
             f"no layer of the model returns maps of more than one position for images {tuple(images.shape[1:])}: "
             "Grad-CAM has nothing to look at; cut the model earlier or take larger images"
         )
-    return found[-1]
+    least = min(LEAST_SIDE, max(side for side, _ in found))
+    return [module for side, module in found if side >= least][-1]
 
 
 def _is_maps(output: Any) -> bool:

@@ -89,7 +89,8 @@ class InferenceClient(Client):
 
         Returns:
             As ``clients.evaluation.evaluate``, where "original" is of the whole model on clean images and "transformed" of the
-            answers, and "agreement", the share of test images whose most likely class is the same in both.
+            answers, "agreement", the share of test images whose most likely class is the same in both, and "answers-lost" and
+            "answers-gained", the shares for which only the whole model's, or only the answer, is right.
 
         Raises:
             ValueError: When there is not one answer for each test image.
@@ -101,10 +102,13 @@ class InferenceClient(Client):
         found, labels = evaluate(self.data, model.whole), self.data.test_labels()
         plain = torch.cat([self._plain(positions, model) for positions in chunks(self.data.num_test, CHUNK)])
         classes = answers.argmax(1)
+        right, was_right = classes == labels, plain == labels
         return found | {
-            "test-accuracy-transformed": float((classes == labels).float().mean()),
+            "test-accuracy-transformed": float(right.float().mean()),
             "test-loss-transformed": float(F.cross_entropy(answers, labels)),
             "agreement": float((classes == plain).float().mean()),
+            "answers-lost": float((was_right & ~right).float().mean()),
+            "answers-gained": float((right & ~was_right).float().mean()),
         }
 
     def _plain(self, positions: Tensor, model: CutModel) -> Tensor:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attacks.attributes.inference import AttributeInference
 from attacks.base import Knowledge
+from attacks.normalisation import normalise
 from attacks.queries.sender import QuerySender
 from attacks.queries.training import AT_ONCE, MIN_EXAMPLES, STATIC
 from clients.evaluation import device
 from clients.inference.plan import CutModel, inference_plan
 from clients.task import Task
 from defenses.base import Key, generator_for
+from defenses.delta_autoencoder import DeltaAutoencoder
 from defenses.fitting import FitContext
 from defenses.pipeline import Pipeline
-from strategies.audit.score_rows import share_and_interval
+from strategies.audit.score_rows import mean_and_interval, share_and_interval
 from strategies.guard import Rows
 from strategies.inference.observations import adversary_builder
 from strategies.inference.own_images import Examples, OwnImages
@@ -27,7 +30,7 @@ from strategies.inference.own_images import Examples, OwnImages
 MOST_POINTS = 13
 """Of a curve: more would cost more than the fit and show no more."""
 ADVERSARY = AttributeInference(training=STATIC, iterations=600)
-"""Trained on unprotected features, as in the paper's figures; the report's tables have one that is retrained."""
+"""Trained on unprotected features, as in the paper's figures, where the run has no static adversary of its own."""
 
 Answer = Callable[[Tensor], Tensor]
 """Features (B, C', H', W') -> the class or the attribute (B,) that is read from them, on the CPU."""
@@ -37,13 +40,25 @@ _ADVERSARIES: WeakKeyDictionary[OwnImages, dict[str, AttributeInference]] = Weak
 
 
 def fit_with_path(
-    pipeline: Pipeline, context: FitContext, key: Key, model: CutModel, cut: str, own: OwnImages, task: Task, rows: Rows
+    pipeline: Pipeline,
+    context: FitContext,
+    key: Key,
+    model: CutModel,
+    cut: str,
+    own: OwnImages,
+    task: Task,
+    rows: Rows,
+    recipe: AttributeInference | None = None,
 ) -> Pipeline:
     """``pipeline.fit(context, key)``, with rows of what it is on the way, measured on images that nothing here has learned from.
 
     Rows "path-server-accuracy" and, where the images have a sensitive attribute, "path-adversary-accuracy", with n, the exact
     interval, and as further columns "axis" ("epochs", "components") and "position"; those without a position are of
     unprotected features. None where nothing is kept to measure on, or what learns has no path.
+
+    Of a delta autoencoder also what it learns to imitate: "masked-share", the mean share of an image that is masked, and
+    "masked-server-accuracy" and "masked-adversary-accuracy", with which the same images are read once they are masked. Those two
+    are the limit of any autoencoder that is fitted to these masks; longer training does not hide what they leave.
 
     Args:
         pipeline: The clients' defences, not yet fitted.
@@ -54,18 +69,22 @@ def fit_with_path(
         own: The server's images, the same object for all pipelines of the run.
         task: Orders of the round.
         rows: Where the rows go.
+        recipe: The run's static adversary, one for all pipelines of the run; None takes ``ADVERSARY``.
 
     Raises:
         DefenseError: When a defence cannot learn from these features, with the reason.
     """
     if not len(own.kept) or not pipeline.path_axis:
         return pipeline.fit(context, key)
-    measure = _Measure(model, cut, own, task, rows)
+    measure = _Measure(model, cut, own, task, rows, recipe)
     measure.record(Pipeline(), {})
     shown = few(pipeline.path_positions)
     for position, fitted in pipeline.path(context, key):
         if position in shown:
             measure.record(fitted, {"axis": pipeline.path_axis, "position": position})
+    masking = [index for index, stage in enumerate(fitted.defenses) if isinstance(stage, DeltaAutoencoder)]
+    if len(masking) == 1:
+        measure.record_masked(fitted, masking[0], context, key)
     return fitted
 
 
@@ -79,7 +98,9 @@ def few(positions: Sequence[int]) -> tuple[int, ...]:
 class _Measure:
     """Accuracies of what reads the features of the images that are kept."""
 
-    def __init__(self, model: CutModel, cut: str, own: OwnImages, task: Task, rows: Rows) -> None:
+    def __init__(
+        self, model: CutModel, cut: str, own: OwnImages, task: Task, rows: Rows, recipe: AttributeInference | None
+    ) -> None:
         self.model, self.kept, self.task, self.rows = model, own.kept, task, rows
 
         def answer(features: Tensor) -> Tensor:
@@ -88,7 +109,7 @@ class _Measure:
 
         classes = own.kept.batch.targets.argmax(1)
         self.readers: dict[str, tuple[Answer, Tensor]] = {"path-server-accuracy": (answer, classes)}
-        adversary, hidden = static_adversary(model, cut, own, task), own.kept.sensitive
+        adversary, hidden = static_adversary(model, cut, own, task, recipe), own.kept.sensitive
         if adversary is not None and hidden is not None:
             self.readers["path-adversary-accuracy"] = (adversary, hidden)
 
@@ -106,8 +127,31 @@ class _Measure:
         for name, found in hits.items():
             self.rows.row(self.task, metric=name, **share_and_interval(found), **place)
 
+    def record_masked(self, fitted: Pipeline, index: int, context: FitContext, key: Key) -> None:
+        """Rows of the images that the stage of this number learns to imitate, as the readers find them at the cut."""
+        card, stage = self.task.plan.data_card(), fitted.defenses[index]
+        assert isinstance(stage, DeltaAutoencoder)
+        behind = fitted.context_of(index, context, key)
+        # What is read is at the cut: behind the decoders of earlier stages, before the server half.
+        cut = fitted.context_of(index, replace(context, server=nn.Identity(), adversary=None), key)
+        shown = fitted.protect_test(self.kept.batch, ("path", self.task.plan.seed)).images
+        shares: list[float] = []
+        hits: dict[str, list[float]] = {name: [] for name in self.readers}
+        for piece in torch.split(torch.arange(len(self.kept)), AT_ONCE):
+            masked, mask = stage.masks.apply(normalise(shown[piece].to(device()), card), behind)
+            shares += mask.flatten(1).float().mean(1).tolist()
+            with torch.no_grad():
+                features = cut.server(cut.client(masked))
+                for name, (read, truth) in self.readers.items():
+                    hits[name] += (read(features) == truth[piece]).float().tolist()
+        self.rows.row(self.task, metric="masked-share", **mean_and_interval(shares))
+        for name, found in hits.items():
+            self.rows.row(self.task, metric=name.replace("path", "masked", 1), **share_and_interval(found))
 
-def static_adversary(model: CutModel, cut: str, own: OwnImages, task: Task) -> Answer | None:
+
+def static_adversary(
+    model: CutModel, cut: str, own: OwnImages, task: Task, recipe: AttributeInference | None = None
+) -> Answer | None:
     """Reads the sensitive attribute, trained on unprotected features of what the server learns from; one for each cut of a run.
 
     None where the images have no such attribute, only one value of it, or are too few.
@@ -118,7 +162,7 @@ def static_adversary(model: CutModel, cut: str, own: OwnImages, task: Task) -> A
         return None
     known = _ADVERSARIES.setdefault(own, {})
     if cut not in known:
-        known[cut] = ADVERSARY.fit(
+        known[cut] = (recipe or ADVERSARY).fit(
             _knowledge(model, cut, learned, task), generator_for("path adversary", task.plan.seed, cut)
         )
     fitted = known[cut].learned

@@ -9,7 +9,7 @@ from clients.task import Task
 from defenses.base import Key
 from defenses.delta_autoencoder import DeltaAutoencoder
 from defenses.delta_masks import jet_blue
-from defenses.fitting import FitContext
+from defenses.fitting import FitContext, placed
 from defenses.grad_cam import grad_cam, last_map_layer
 from defenses.pipeline import Pipeline
 from strategies.audit.recorder import Recorder
@@ -50,7 +50,8 @@ def _pictures(pipeline: Pipeline, index: int, context: FitContext, task: Task) -
     """Kind -> images (B, C, H, W) in [0, 1], of the stage of this number and what it has learned from."""
     stage = pipeline.defenses[index]
     assert isinstance(stage, DeltaAutoencoder)
-    images = context.images[torch.linspace(0, len(context.images) - 1, min(SHOWN, len(context.images))).long()]
+    shown = torch.linspace(0, len(context.images) - 1, min(SHOWN, len(context.images))).long()
+    images = placed(context.images[shown], context.client)
     masked, mask = stage.masks.apply(images, context)
     card = task.plan.data_card()
     mean, std = (images.new_tensor(of)[:, None, None] for of in (card.mean, card.std))
@@ -69,4 +70,4 @@ def overlay(images: Tensor, cams: Tensor) -> Tensor:
 
 def _cams(context: FitContext, half: nn.Module, images: Tensor) -> Tensor:
     model = nn.Sequential(context.client, half)
-    return grad_cam(model, images, last_map_layer(model, images))
+    return grad_cam(model, images, last_map_layer(model, images, context.client))

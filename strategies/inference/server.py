@@ -12,9 +12,11 @@ import torch
 from flwr.app import RecordDict
 from torch import Tensor, nn
 
+from attacks.attributes.inference import AttributeInference
 from attacks.base import Attack
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
+from attacks.queries.training import STATIC
 from clients.evaluation import device
 from clients.inference.plan import CutModel, InferencePlan
 from clients.local_data import chunks
@@ -45,6 +47,8 @@ OFFLINE = "offline-adversary/"
 """Prefix of what a checkpoint keeps of the offline adversaries."""
 AGREEMENT = "agreement"
 """Share of test images whose answer is the one that the unprotected features get, as clients report it."""
+SHARES = (AGREEMENT, "answers-lost", "answers-gained")
+"""With that, the shares for which the whole model is right and the answer wrong, and the other way round."""
 
 
 class InferenceServer:
@@ -156,7 +160,14 @@ class InferenceServer:
             black=normalise(torch.zeros(1, *card.input_shape), card)[0, :, 0, 0],
         )
         recorder, cut = self.auditor.recorder, self.plan.cut_of(task.round)
-        fitted = fit_with_path(pipeline, context, key, model, cut, self.training.own, task, recorder)
+        static = (
+            one
+            for one in self.attacks.get(ATTRIBUTE, ())
+            if isinstance(one, AttributeInference) and one.training == STATIC
+        )
+        fitted = fit_with_path(
+            pipeline, context, key, model, cut, self.training.own, task, recorder, next(static, None)
+        )
         picture_masks(fitted, context, key, cut, task, recorder)
         return fitted
 
@@ -198,9 +209,9 @@ class InferenceServer:
             for partition, logits in answers.items()
         }
         posted = exchange.post("evaluate", contents)
-        fault = functools.partial(fault_in_report, shares=(AGREEMENT,))
+        fault = functools.partial(fault_in_report, shares=SHARES)
         good = exchange.receive(task, posted, fault, at_least=0.0)
-        means = record_reports(task, good, exchange.rows, (AGREEMENT,))
+        means = record_reports(task, good, exchange.rows, SHARES)
         self.accuracy = means.get("test-accuracy-original", self.accuracy)
 
     # What is kept -------------------------------------------------------------------------------------------------------
@@ -231,6 +242,7 @@ class InferenceServer:
             transmissions=1,
             client_half="known: the server has the whole model",
             answers="known: the server gave them",
+            **self._values(kind),
         )
         judges = self._judges(task, kind, seen, card)
         seen = [one for one in seen if one.partition in judges]
@@ -243,6 +255,11 @@ class InferenceServer:
         for at, group in enumerate(groups):
             name = f"{self.label}-r{task.round:04d}-{kind.name}-{at:02d}"
             self.auditor.submit(AttackJob(name, group, kind, observed, card))
+
+    def _values(self, kind: Kind) -> dict[str, Any]:
+        """How many values the attribute has: below one half, a guess of two is worth as much as its opposite."""
+        sensitive = self.training.sensitive()
+        return {"attribute_values": int(sensitive.max()) + 1} if kind is ATTRIBUTE and sensitive is not None else {}
 
     def _judges(self, task: Task, kind: Kind, seen: Sequence[SeenQuery], card: ThreatCard) -> list[int]:
         """Who scores guesses, asked by having the blind ones scored."""

@@ -146,14 +146,28 @@ def test_the_last_maps_are_those_of_the_last_convolutional_block(make: Any, chos
     torchvision = pytest.importorskip("torchvision")
     with torch.random.fork_rng():
         net = make(torchvision.models)
-    assert last_map_layer(net, torch.rand(2, 3, 64, 64)) is getattr(net, chosen)
+    assert last_map_layer(net, torch.rand(2, 3, 224, 224)) is getattr(net, chosen)
 
 
-def test_maps_of_a_single_position_are_passed_over():
+def test_maps_are_seven_positions_wide_or_as_wide_as_there_are():
+    """Stages end at a half and at a quarter of the image's side; where that is too small it is the layer before the pool."""
     net = network()
-    assert last_map_layer(net, pictures(1)) is net[1]
-    # The second stage ends in one position, of which the average pool makes 2 x 2 copies; before its pool there are four.
-    assert last_map_layer(net, pictures(1, 4, 4)) is net[1][1]  # type: ignore[index]
+    front, back = net[0], net[1]
+    assert isinstance(front, nn.Sequential)
+    assert isinstance(back, nn.Sequential)
+    assert last_map_layer(net, pictures(1, 28, 40)) is back
+    assert last_map_layer(net, pictures(1, 27, 40)) is back[1]
+    assert last_map_layer(net, pictures(1, 12, 20)) is front[2]
+    assert last_map_layer(net, pictures(1, 4, 4)) is front[2]
+
+
+def test_maps_before_the_cut_are_not_looked_at():
+    """At 12 pixels the front has 12 x 12 inside and sends 6 x 6, which no later maps exceed."""
+    net = network()
+    front, back = net[0], net[1]
+    assert isinstance(back, nn.Sequential)
+    assert last_map_layer(net, pictures(1, 12, 20), front) is back[1]
+    assert last_map_layer(net, pictures(1, 28, 40), front) is back
 
 
 @pytest.mark.parametrize(

@@ -104,13 +104,26 @@ def merge(rows: Sequence[Row]) -> Score:
 
 
 def exact(rows: Sequence[Row]) -> tuple[float, float, float] | None:
-    """The share of ones over all images of the rows, with its exact 95 % interval; None unless all are shares of images."""
-    from attacks.scoring.roc import binomial_interval
+    """The share of ones over all images of the rows, with its exact 95 % interval; None unless all are shares of images.
+
+    Queries are asked about the same test images whatever the seed is: those of several seeds are no more images. Seeds are then
+    clusters of at most as many trials as there are images (``clustered_interval``).
+    """
+    from attacks.scoring.roc import binomial_interval, clustered_interval
 
     if not rows or any(row.value is None or not 0 <= row.value <= 1 <= row.n for row in rows):
         return None
+    if len(seeds := {row.seed for row in rows}) > 1 and all(_same_images(row) for row in rows):
+        counts = [[(round((row.value or 0.0) * row.n), row.n) for row in rows if row.seed == seed] for seed in seeds]
+        shares = [sum(hits for hits, _ in of) / sum(n for _, n in of) for of in counts]
+        trials = max(sum(n for _, n in of) for of in counts)
+        return clustered_interval(shares, trials) if trials >= len(shares) else None
     hits = sum(round(row.value * row.n) for row in rows if row.value is not None)
     return binomial_interval(hits, sum(row.n for row in rows))
+
+
+def _same_images(row: Row) -> bool:
+    return row.card.observation in ("queries", "attributes of queries")
 
 
 def _value(row: Row) -> float:

@@ -156,14 +156,18 @@ def test_answers_are_judged_against_labels_and_against_what_the_whole_model_says
     answers = torch.randn(21, 10, generator=torch.Generator().manual_seed(0))
     answers[:7] = plain[:7]
     found = client.judge(answers, model)
-    right, agreed, plain_right = 0, 0, 0
+    right, agreed, plain_right, lost, gained = 0, 0, 0, 0, 0
     for one, whole, label in zip(answers.tolist(), plain.tolist(), labels.tolist(), strict=True):
         right += one.index(max(one)) == label
         plain_right += whole.index(max(whole)) == label
         agreed += one.index(max(one)) == whole.index(max(whole))
+        lost += whole.index(max(whole)) == label != one.index(max(one))
+        gained += whole.index(max(whole)) != label == one.index(max(one))
     assert found["test-accuracy-transformed"] == pytest.approx(right / 21)
     assert found["test-accuracy-original"] == pytest.approx(plain_right / 21)
     assert found["agreement"] == pytest.approx(agreed / 21)
+    assert lost + gained, "or they would say nothing"
+    assert (found["answers-lost"], found["answers-gained"]) == pytest.approx((lost / 21, gained / 21))
     assert found["test-loss-transformed"] == pytest.approx(float(F.nll_loss(answers.log_softmax(1), labels)), rel=1e-5)
     with pytest.raises(ValueError, match=r"answers have shape \(20, 10\); expected \(21, 10\)"):
         client.judge(answers[:20], model)

@@ -141,6 +141,11 @@ def test_features_answers_and_their_scores_are_those_of_the_whole_model_on_the_t
         assert number(rows, "test-accuracy", defense, "original")["value"] == pytest.approx(plain_right / 40)
         assert number(rows, "test-accuracy", defense, "transformed")["value"] == pytest.approx(right / 40)
         assert number(rows, "agreement", defense)["value"] == pytest.approx(agreed / 40)
+        lost, gained = (number(rows, f"answers-{what}", defense)["value"] for what in ("lost", "gained"))
+        before, after = (
+            number(rows, "test-accuracy", defense, which)["value"] for which in ("original", "transformed")
+        )
+        assert lost - gained == pytest.approx(before - after, abs=1e-6)
     assert same < 40, "or agreement would say nothing"
 
 
@@ -158,7 +163,7 @@ def test_every_pipeline_has_rows_of_every_phase(audited: Run) -> None:
     assert not [row for row in rows if row["status"] in ("failed", "refused")]
     served = {
         "queries", "query-bytes", "feature-bytes", "answer-bytes", "client-half-bytes", "query-seconds", "answer-seconds",
-        "clients-failed", "agreement", "test-accuracy", "test-loss",
+        "clients-failed", "agreement", "answers-lost", "answers-gained", "test-accuracy", "test-loss",
     }  # fmt: skip
     for defense in ("", NOISE):
         mine = [row for row in rows if row["defense"] == defense]

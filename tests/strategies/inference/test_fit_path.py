@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attacks.normalisation import normalise
 from attacks.scoring.roc import binomial_interval
 from clients.auxiliary import Auxiliary
 from clients.inference.plan import InferencePlan
 from clients.task import Task
-from defenses import FeaturePCA, FitContext, Pipeline, parse
+from defenses import DeltaAutoencoder, FeaturePCA, FitContext, Pipeline, parse
 from strategies.inference import fit_path
 from strategies.inference.fit_path import MOST_POINTS, few, fit_with_path, static_adversary
-from strategies.inference.mask_pictures import OBSERVATION, overlay, picture_masks
+from strategies.inference.mask_pictures import OBSERVATION, _pictures, overlay, picture_masks
 from strategies.inference.own_images import OwnImages
 from strategies.inference.public_training import PublicTraining
 
@@ -141,6 +141,33 @@ def test_rows_of_epochs_end_in_the_fit_that_is_deployed(own: OwnImages) -> None:
     assert rows == again
 
 
+def test_masked_images_have_rows_beside_the_curve_which_are_counted_one_by_one(own: OwnImages) -> None:
+    text = "DeltaAutoencoder(delta='max', epochs=1)"
+    rows, _ = path_rows(text, own)
+    model, card, kept, context = PLAN.build_cut("conv4"), PLAN.data_card(), own.kept, a_context(own)
+    read = static_adversary(model, "conv4", own, PLAN.at(1))
+    assert read is not None
+    assert kept.sensitive is not None
+    pipeline = parse(text).fit(context, KEY)
+    (stage,) = pipeline.defenses
+    assert isinstance(stage, DeltaAutoencoder)
+    shares, right = [], {"server": 0, "adversary": 0}
+    for at in range(KEPT):
+        image = normalise(kept.batch.images[at : at + 1], card)
+        masked, mask = stage.masks.apply(image, context)
+        features = model.client(masked)
+        shares.append(float(mask.float().mean()))
+        right["server"] += int(model.server(features).argmax()) == int(kept.batch.targets[at].argmax())
+        right["adversary"] += int(read(features)) == int(kept.sensitive[at])
+    found = {row["metric"]: row for row in rows if row["metric"].startswith("masked-")}
+    assert found["masked-share"]["value"] == pytest.approx(sum(shares) / KEPT)
+    assert 0 < found["masked-share"]["value"] < 1
+    for who, hits in right.items():
+        share, low, high = binomial_interval(hits, KEPT)
+        row = found[f"masked-{who}-accuracy"]
+        assert (row["value"], row["ci_low"], row["ci_high"], row["n"]) == (share, low, high, KEPT)
+
+
 def test_noise_and_no_defence_have_no_path(own: OwnImages) -> None:
     assert path_rows("FeatureNoise(std=0.1)", own)[0] == []
     assert path_rows("", own)[0] == []
@@ -171,6 +198,21 @@ def test_one_static_adversary_serves_all_pipelines_of_a_run(own: OwnImages, monk
         path_rows(text, fresh)
     (images,) = seen
     assert torch.equal(images, own.learned.batch.images)
+
+
+def test_the_runs_own_static_adversary_is_the_one_of_the_curve(own: OwnImages, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[int] = []
+    fit = type(fit_path.ADVERSARY).fit
+
+    def watched(self: Any, knowledge: Any, generator: torch.Generator) -> Any:
+        steps.append(self.iterations)
+        return fit(self, knowledge, generator)
+
+    monkeypatch.setattr(type(fit_path.ADVERSARY), "fit", watched)
+    recipe, model = replace(fit_path.ADVERSARY, iterations=7), PLAN.build_cut("conv4")
+    pipeline, fresh = parse("FeaturePCA(components=1)"), OwnImages(PLAN, KEPT)
+    fit_with_path(pipeline, a_context(own), KEY, model, "conv4", fresh, PLAN.at(1), Kept(), recipe)
+    assert steps == [7]
 
 
 @pytest.mark.parametrize("count", [1, 2, MOST_POINTS, MOST_POINTS + 1, 61, 121])
@@ -256,3 +298,13 @@ def test_an_overlay_runs_from_blue_over_green_to_red() -> None:
     expected = [[0, 0, 0.5], [0, 0.5, 1], [0.5, 1, 0.5], [1, 0.5, 0], [0.5, 0, 0]]
     torch.testing.assert_close(drawn, torch.tensor(expected))
     assert float(overlay(torch.ones(1, 3, 1, 5), cams).max()) <= 1
+
+
+def test_masks_are_drawn_where_the_model_computes() -> None:
+    """Halves on an accelerator, images in main memory; the device "meta", whose tensors have no values, stands for the former."""
+    with torch.device("meta"):
+        client = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU())
+        server = nn.Sequential(nn.Conv2d(4, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 26**2, 3))
+    context = FitContext(client, server, server, torch.rand(4, 1, 28, 28), torch.zeros(4), torch.zeros(1))
+    shown = _pictures(parse("DeltaAutoencoder()"), 0, context, PLAN.at(1))
+    assert {image.device.type for image in shown.values()} == {"meta"}

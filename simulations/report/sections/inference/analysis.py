@@ -9,8 +9,8 @@ from simulations.report.analysis.study import Cell, Study
 from simulations.report.analysis.summary import Line
 from simulations.report.sections.inference.cuts import Cut, CutLine, read_cut
 from simulations.report.sections.inference.equation import NOT_SATISFIED, RULE, SATISFIED
+from simulations.report.sections.inference.fit_curves import MASKED, FitCurve, fit_curves
 from simulations.report.sections.inference.fit_curves import METRICS as PATH_METRICS
-from simulations.report.sections.inference.fit_curves import FitCurve, fit_curves
 
 OBSERVATION = "queries"
 MASKS = {"delta masks": ("image", "server-cam", "adversary-cam", "mask", "masked")}
@@ -24,7 +24,7 @@ SERVED = (
     "query-seconds",
     "answer-seconds",
 )
-METRICS = (*SERVED, "agreement", "offline-adversary-accuracy", *PATH_METRICS)
+METRICS = (*SERVED, "agreement", "answers-lost", "answers-gained", "offline-adversary-accuracy", *PATH_METRICS, *MASKED)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from simulations.report.analysis.families import ATTRIBUTES
 from simulations.report.analysis.score import Score, merge
 from simulations.report.analysis.study import Cell, Study
-from simulations.report.sections.inference.equation import OPEN, difference, equation
+from simulations.report.sections.inference.equation import (
+    OPEN,
+    Difference,
+    difference,
+    equation,
+    folded,
+    images_of,
+    least_before,
+    paired,
+)
 
 ACCURACY = ATTRIBUTES.decides
 
@@ -27,8 +36,10 @@ class Adversary:
 
     Attributes:
         attack: Its text.
-        change: Its accuracy; before is that of the same attack where nothing is protected.
+        change: Its accuracy; before is that of the strongest of the kind where nothing is protected. Of an attribute of two values
+            that of the opposite guesses where these are right more often.
         null: Accuracy of always answering the most frequent value.
+        learned: Whether on held-out images of the server's own it was above their most frequent value; True where no row says.
         status: Of its score under the defence.
         equation: Equation 1 with it; "" where nothing is protected.
     """
@@ -38,6 +49,7 @@ class Adversary:
     null: float | None
     status: str
     equation: str
+    learned: bool = True
 
     @property
     def beats_null(self) -> bool:
@@ -71,6 +83,17 @@ class CutLine:
     numbers: dict[str, float]
 
     @property
+    def doubt(self) -> str:
+        """Why the retrained adversary was not trained enough to judge the defence by; "" where nothing says so."""
+        if not (self.defense and self.retrained):
+            return ""
+        if not self.retrained.learned:
+            return "learned nothing"
+        pair = [one.change.after.mean if one and one.change.after else None for one in (self.retrained, self.static)]
+        retrained, static = pair
+        return "no better than static" if retrained is not None and static is not None and retrained <= static else ""
+
+    @property
     def smaller(self) -> float | None:
         """Bytes of plain features over those that travel."""
         travels, plain = self.numbers.get("query-bytes"), self.numbers.get("feature-bytes")
@@ -84,6 +107,16 @@ class Cut:
     name: str
     lines: tuple[CutLine, ...]
     offline: Score | None = None
+
+    @property
+    def bar(self) -> tuple[int, float, float | None] | None:
+        """(images, most frequent value, least accuracy before protection with which Equation 1 can be satisfied)."""
+        for line in self.lines:
+            for one in (line.static, line.retrained):
+                after = one.change.after if one else None
+                if one is not None and after is not None and after.n and one.null is not None:
+                    return images_of(after), one.null, least_before(images_of(after), one.null)
+        return None
 
     @property
     def infers(self) -> bool:
@@ -117,32 +150,43 @@ class _Reader:
     def _line(self, defense: str) -> CutLine:
         before = self.scores.get((defense, "test-accuracy", "original"))
         server = Change(before, self.scores.get((defense, "test-accuracy", "transformed"), before))
+        pairs = (self.scores.get((defense, f"answers-{what}", "")) for what in ("lost", "gained"))
+        lost = paired(server.before, server.after, *pairs)
         found = {name: score.mean for name in self.metrics if (score := self.scores.get((defense, name, "")))}
         return CutLine(
             defense,
             server,
             self.scores.get((defense, "agreement", "")),
-            self._adversary(defense, False, server),
-            self._adversary(defense, True, server),
+            self._adversary(defense, False, lost),
+            self._adversary(defense, True, lost),
             self._reconstruction(""),
             self._reconstruction(defense),
             {name: value for name, value in found.items() if value is not None},
         )
 
-    def _adversary(self, defense: str, retrained: bool, server: Change) -> Adversary | None:
-        tried = [c for c in self.cells if c.defense == defense and ACCURACY in c.scores]
-        found = [c for c in tried if c.knows_defenses == retrained]
+    def _adversary(self, defense: str, retrained: bool, server: Difference | None) -> Adversary | None:
+        tried = [c for c in self.cells if ACCURACY in c.scores and c.knows_defenses == retrained]
+        found = [cell for cell in tried if cell.defense == defense]
         scored = [cell for cell in found if cell.mean(*ACCURACY) is not None]
         if not found:
             return None
-        best = max(scored, key=lambda cell: cell.mean(*ACCURACY) or 0.0) if scored else found[0]
-        plain = [c for c in self.cells if c.defense == "" and c.attack == best.attack and ACCURACY in c.scores]
-        change = Change(plain[0].scores[ACCURACY] if plain else None, best.scores[ACCURACY])
-        judged = difference(server.before, server.after), difference(change.before, change.after)
+        best = max(scored, key=lambda cell: _read(cell).mean or 0.0) if scored else found[0]
+        plain = [_read(cell) for cell in tried if cell.defense == ""]
+        # The best before may be another than the best after: a defence has to be judged by what could be read, not by who reads on.
+        change = Change(max(plain, key=lambda score: score.mean or 0.0, default=None), _read(best))
+        judged = server, difference(change.before, change.after)
         told = "" if defense == "" else equation(*judged) if best.status == "ok" else OPEN
         null = max(best.null_scores.get(ACCURACY, {}).values(), default=None)
-        return Adversary(best.attack, change, null, best.status, told)
+        held, often = best.mean("holdout_accuracy"), best.mean("holdout_majority")
+        learned = held is None or often is None or held > often
+        return Adversary(best.attack, change, null, best.status, told, learned)
 
     def _reconstruction(self, defense: str) -> Cell | None:
         found = [c for c in self.cells if c.defense == defense and c.psnr is not None and c.psnr.mean is not None]
         return max(found, key=lambda cell: cell.mean("psnr", "original") or 0.0, default=None)
+
+
+def _read(cell: Cell) -> Score:
+    """What an adversary reads; of two values the guesses' opposite may be what is worth more."""
+    score = cell.scores[ACCURACY]
+    return folded(score) if cell.fact("attribute_values") == "2" else score

@@ -19,6 +19,8 @@ from simulations.rows import Row
 
 SERVER, ADVERSARY = "path-server-accuracy", "path-adversary-accuracy"
 METRICS = (SERVER, ADVERSARY)
+MASKED = ("masked-share", "masked-server-accuracy", "masked-adversary-accuracy")
+"""Of what a delta autoencoder learns to imitate, on the same images."""
 LOOKS = {SERVER: Look("server", "var(--d0)", "circle"), ADVERSARY: Look("adversary", "var(--d1)", "square")}
 WIDTH = 350.0
 DOUBLING = "components"
@@ -32,11 +34,14 @@ class FitCurve:
     Attributes:
         defense: Pipeline text.
         unprotected: "server" and "adversary" -> accuracy on unprotected features of the same images, in words.
+        masked: "share", "server" and "adversary" -> share of an image that is masked and accuracies on the masked images of the
+            same, in words; empty where nothing is masked.
         drawing: The chart.
     """
 
     defense: str
     unprotected: dict[str, str]
+    masked: dict[str, str]
     drawing: Markup
 
 
@@ -59,7 +64,7 @@ def fit_curves(study: Study) -> tuple[FitCurve, ...]:
     low, high = bounds([end for score in every for end in (score.mean, score.low, score.high)], least=0.1)
     domain = (max(low, 0.0), min(high, 1.0))
     order = sorted(merged, key=study.pipelines.index)
-    return tuple(_curve(defense, merged[defense], axes[defense], domain) for defense in order)
+    return tuple(_curve(defense, merged[defense], axes[defense], domain, _masked(study, defense)) for defense in order)
 
 
 def _curve(
@@ -67,6 +72,7 @@ def _curve(
     metrics: dict[str, dict[int | None, Score]],
     axis: str,
     domain: tuple[float, float],
+    masked: dict[str, str],
 ) -> FitCurve:
     doubling = axis == DOUBLING
     series: dict[str, Sequence[Point]] = {}
@@ -81,7 +87,15 @@ def _curve(
     plain = {LOOKS[metric].name: text.percent(of[None].mean) for metric, of in metrics.items() if None in of}
     across = Across(axis.capitalize(), _doubled if doubling else text.plain, f"over {axis} of the fit")
     drawing = curves(series, LOOKS, WIDTH, "Accuracy", text.whole_percent, (), domain, across=across)
-    return FitCurve(defense, plain, drawing)
+    return FitCurve(defense, plain, masked, drawing)
+
+
+def _masked(study: Study, defense: str) -> dict[str, str]:
+    found = {}
+    for metric in MASKED:
+        if rows := [row for row in study.rows if row.metric == metric and row.defense == defense]:
+            found[metric.split("-")[1]] = text.percent(merge(rows).mean)
+    return found
 
 
 def _point(x: float, score: Score, tip: str) -> Point:

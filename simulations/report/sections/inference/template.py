@@ -84,7 +84,7 @@ ANSWERS = """
 {% if one.static %}{{ change(one.static.change, one.defense, true) }}{% else %}{{ number(nothing, '', true) }}{% endif %}
 {% if one.retrained %}{% set after = one.retrained.change.after %}
 <td class="num"><b>{{ percentage(after.mean) ~ (after.status | dagger) }}</b>
-<small>{{ within(after.low, after.high, percentage) }}</small></td>
+<small>{{ within(after.low, after.high, percentage) }}{{ '; ' ~ one.doubt if one.doubt }}</small></td>
 {% else %}{{ number(nothing) }}{% endif %}
 {{ number(percentage((one.retrained or one.static).null if one.retrained or one.static else none)) }}
 {{ equation(one.static, true) }}
@@ -114,7 +114,9 @@ RECONSTRUCTIONS = """
 <td class="attack"><code>{{ cell.attack | breakable }}</code>{{ cell.status | dagger }}</td>
 <td class="num edge">{% if was %}<span class="soft">{{ decibel(was.psnr.mean) }} →</span> {% endif %}{{ decibel(cell.psnr.mean) }}
 <small>{{ within(cell.psnr.low, cell.psnr.high, decibel) }}</small></td>
-{{ number(null[1] | decibel if null else nothing, null[0] | null_name if null else '') }}
+{% set of_class = cell.scales.get('scale:class-mean') %}
+{{ number(null[1] | decibel if null else nothing, (null[0] | null_name if null else '') ~
+  ('; of its class ' ~ (of_class | decibel) if of_class is not none else '')) }}
 <td class="num edge">{% if was %}<span class="soft">{{ two(was.mean('ms-ssim', 'original')) }} →</span> {% endif %}
 {{- two(cell.mean('ms-ssim', 'original')) }}
 {% set blind = cell.null_scores.get(('ms-ssim', 'original'), {}).values() | max if cell.null_scores.get(('ms-ssim', 'original')) %}
@@ -137,6 +139,13 @@ CUTS = f"""
 <p class="soft small after">The adversary that masks are made against (offline) reads {{{{ percent(cut.offline.mean) }}}} of
 held-out images of the server's own.</p>
 {{% endif %}}
+{{% if cut.bar %}}{{% set images, null, least = cut.bar %}}
+<p class="soft small after">Of {{{{ images }}}} images {{{{ percent(null) }}}} have the most frequent value.
+{{% if least is none %}}With so few, Equation 1 cannot be satisfied, whatever an adversary reads.
+{{% else %}}With so many, Equation 1 can be satisfied only where the adversary reads at least {{{{ percent(least) }}}} before
+protection:
+a smaller drop, to the most frequent value, is not 10 points with its whole interval.{{% endif %}}</p>
+{{% endif %}}
 {{% if cut.lines | selectattr('after') | list %}}
 {RECONSTRUCTIONS}
 {{% endif %}}
@@ -144,9 +153,11 @@ held-out images of the server's own.</p>
 <p class="soft small after">“a → b” is before and after protection, small print the 95&nbsp;% interval of b. Each client asks
 about all of its test images, once. An answer is unchanged where its most likely class is the one that the whole model sees in the
 clean image. The static adversary learned from unprotected features, as in the paper; the retrained one from features that the
-clients' own algorithm protected, and is what a defence has to be judged by. Its accuracy stands beside that of always answering the
-most frequent value. A reconstruction with an MS-SSIM above 0.35 counts as a success in the paper; small images have fewer scales
-than its five, and what a guess reaches that looks at nothing is the null.</p>
+clients' own algorithm protected, and is what a defence has to be judged by. Where the retrained one learned
+nothing, or reads no more than the static one, it was trained too little to say that a defence hides anything. Its accuracy stands
+beside that of always answering the most frequent value. The mean image of the true class is what whoever knows the class can show,
+and the server knows it from its own answer. A reconstruction with an MS-SSIM above 0.35 counts as a success in the paper; small
+images have fewer scales than its five, and what a guess reaches that looks at nothing is the null.</p>
 """
 
 CURVES = """
@@ -157,7 +168,11 @@ are 95&nbsp;% intervals.</p>
 <div class="panels">
 {% for one in view.sections.inference.curves %}
 <figure class="panel"><figcaption>{{ who(one.defense) }}<small class="soft"> unprotected:
-{% for name, value in one.unprotected.items() %}{{ name }} {{ value }}{{ ', ' if not loop.last }}{% endfor %}</small></figcaption>
+{% for name, value in one.unprotected.items() %}{{ name }} {{ value }}{{ ', ' if not loop.last }}{% endfor %}
+{%- if one.masked %}; masks cover {{ one.masked.share }} of an image, and on the masked images themselves the server half reads
+{{ one.masked.server }}{% if one.masked.adversary %}, the adversary {{ one.masked.adversary }}{% endif %}: the limit of any
+autoencoder
+that is fitted to them{% endif %}</small></figcaption>
 {{ one.drawing }}</figure>
 {% endfor %}
 </div>

@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attacks.scoring.roc import binomial_interval
 from simulations.report import Row, validate, write_report
-from simulations.report.analysis.score import Score, wilson
+from simulations.report.analysis.score import Score, merge, wilson
 from simulations.report.analysis.study import Study, split
 from simulations.report.analysis.summary import summarise
 from simulations.report.sections.inference.analysis import Conclusion, EdgeCloudInference, edge_cloud_inference
 from simulations.report.sections.inference.equation import (
     LEAST_DROP,
+    MARGIN,
     MOST_OF_DROP,
     NOT_SATISFIED,
     OPEN,
@@ -25,6 +27,9 @@ from simulations.report.sections.inference.equation import (
     Difference,
     difference,
     equation,
+    folded,
+    least_before,
+    paired,
 )
 from simulations.report.sections.inference.fit_curves import fit_curves
 from tests.simulations.report.report_run import CONFIG, Page, row, write_run
@@ -53,6 +58,7 @@ def service(defense: str, cut: str, accuracy: float) -> list[dict[str, Any]]:
     numbers = {
         "queries": N, "query-bytes": latent / scale, "feature-bytes": 2000 / scale, "answer-bytes": 8.0,
         "client-half-bytes": 3000.0 * scale, "query-seconds": 1.5, "answer-seconds": 0.5, "agreement": 0.95,
+        "answers-lost": 0.9 - accuracy, "answers-gained": 0.0,
     }  # fmt: skip
     mine = known(defense, cut, cut=cut, n=N)
     found = [row(metric=name, value=value, **mine) for name, value in numbers.items()]
@@ -88,6 +94,7 @@ def inversion(defense: str, cut: str, psnr: float) -> list[dict[str, Any]]:
     ]
     for (metric, reference), value in {("psnr", "original"): 12.0, ("ms-ssim", "original"): 0.3}.items():
         found.append(row(metric=metric, reference=reference, value=value, attack="baseline:mean", **mine))
+    found.append(row(metric="psnr", reference="original", value=13.5, attack="scale:class-mean", **mine))
     return found
 
 
@@ -133,7 +140,7 @@ def test_the_verdict_is_that_of_every_point_within_both_intervals(seed: int) -> 
         server = Difference(0.0, *sorted(draws.uniform(-0.2, 0.3, 2)))
         adversary = Difference(0.0, *sorted(draws.uniform(-0.1, 0.6, 2)))
         points = itertools.product(*(np.linspace(one.low, one.high, 21) for one in (server, adversary)))
-        held = {bool(a >= LEAST_DROP and abs(s) <= MOST_OF_DROP * a) for s, a in points}
+        held = {bool(a >= LEAST_DROP and abs(s) <= min(MARGIN, MOST_OF_DROP * a)) for s, a in points}
         grid = SATISFIED if held == {True} else NOT_SATISFIED if held == {False} else OPEN
         found = equation(server, adversary)
         # A grid can miss the one point, near 0 or a corner, at which the rule holds.
@@ -148,6 +155,82 @@ def test_the_interval_of_a_difference_is_newcombes_example() -> None:
     found = difference(before, after)
     assert found is not None
     assert (found.value, found.low, found.high) == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
+
+
+def share(hits: float, n: int, seeds: int = 1) -> Score:
+    return Score(hits / n, *wilson(hits / n, n), n=n * seeds, by_seed=dict.fromkeys(range(seeds), hits / n))
+
+
+def test_answers_that_do_not_change_have_changed_by_almost_nothing() -> None:
+    """380 of 400 right, and the same ones: unpaired intervals would say up to 3 points."""
+    same = share(380, 400)
+    found, apart = paired(same, same, share(0, 400), share(0, 400)), difference(same, same)
+    assert found is not None
+    assert apart is not None
+    assert (found.value, round(apart.most, 3)) == (0, 0.031)
+    assert found.most < 0.01
+    # Three seeds ask about the same 400 images.
+    assert paired(share(380, 400, 3), same, share(0, 400, 3), share(0, 400, 3)) == found
+    assert paired(same, same, None, None) == apart
+
+
+def test_pairs_without_a_correlation_are_as_if_apart() -> None:
+    """200 of 400 before and after, and half of either in common."""
+    half = share(200, 400)
+    found, apart = paired(half, half, share(100, 400), share(100, 400)), difference(half, half)
+    assert found is not None
+    assert apart is not None
+    assert (found.low, found.high) == pytest.approx((apart.low, apart.high))
+
+
+def test_the_paired_interval_holds_the_truth_as_often_as_it_says() -> None:
+    """88 % right before and 85 % after, of which 6 % lost and 3 % gained."""
+    draws, inside = np.random.default_rng(0), 0
+    for both, lost, gained, _ in draws.multinomial(400, (0.82, 0.06, 0.03, 0.09), 2000):
+        found = paired(share(both + lost, 400), share(both + gained, 400), share(lost, 400), share(gained, 400))
+        assert found is not None
+        inside += found.low <= 0.03 <= found.high
+    assert 0.935 <= inside / 2000 <= 0.975
+
+
+def test_a_server_that_loses_more_than_the_margin_satisfies_nothing() -> None:
+    """89 to 72 % of 2,000 is less than half of the adversary's 94 to 50 %, and no accuracy that stays."""
+    server, adversary = (
+        difference(share(a * 2000, 2000), share(b * 2000, 2000)) for a, b in ((0.89, 0.72), (0.94, 0.5))
+    )
+    assert equation(server, adversary) == NOT_SATISFIED
+
+
+@pytest.mark.parametrize(("images", "null"), [(400, 0.5), (2000, 0.7), (60, 0.55)])
+def test_the_least_accuracy_before_is_where_the_verdict_turns(images: int, null: float) -> None:
+    after = Score(*binomial_interval(round(null * images), images))
+    unchanged, least = Difference(0.0, 0.0, 0.0), least_before(images, null)
+    assert least is not None
+    hits = round(least * images)
+    told = [
+        equation(unchanged, difference(Score(*binomial_interval(k, images)), after)) for k in range(hits - 1, hits + 1)
+    ]
+    assert told[0] != SATISFIED == told[1]
+    assert least_before(12, 0.9) is None
+
+
+def test_the_opposite_of_a_share_has_the_opposite_interval() -> None:
+    opposite = folded(Score(0.2, 0.15, 0.26, n=400))
+    assert (opposite.mean, opposite.low, opposite.high) == pytest.approx((0.8, 0.74, 0.85))
+    assert folded(Score(0.5, 0.4, 0.6)) == Score(0.5, 0.4, 0.6)
+
+
+def test_seeds_that_ask_about_the_same_images_are_no_more_images() -> None:
+    """Five seeds alike tell as much as one; seeds that differ tell less."""
+
+    def of(shares: list[float]) -> Score:
+        rows = [inference(PCA, "conv2", STATIC, value) | {"seed": seed} for seed, value in enumerate(shares)]
+        return merge([Row.from_json(one) for one in rows])
+
+    one, alike, apart = of([0.8]), of([0.8] * 5), of([0.7, 0.75, 0.8, 0.85, 0.9])
+    assert (alike.mean, alike.low, alike.high) == pytest.approx((one.mean, one.low, one.high))
+    assert None not in (apart.low, apart.high, one.low, one.high)
+    assert (apart.low or 1) < (one.low or 0) < (one.high or 1) < (apart.high or 0)
 
 
 def test_without_intervals_nothing_can_be_told() -> None:
@@ -194,6 +277,46 @@ def _of(one: dict[str, Any], defense: str, attack: str) -> bool:
     return (one["defense"], one["attack"]) == (defense, attack)
 
 
+def test_before_and_after_may_be_the_strongest_of_two_adversaries() -> None:
+    """One that falls from 95 % to 60 % is no less evidence because another stays at 70 %."""
+    full = "AttributeInference(architecture='full')"
+    rows = [*every_row(), inference("", "conv2", full, 0.7), inference(PCA, "conv2", full, 0.605)]
+    line = next(line for line in sections(rows)[0].cut.lines if line.defense == PCA)
+    assert line.retrained is not None
+    assert line.retrained.attack == full
+    before, after = line.retrained.change.before, line.retrained.change.after
+    assert before is not None
+    assert after is not None
+    assert (before.mean, after.mean, line.retrained.equation) == (0.9, pytest.approx(0.605, abs=2e-3), SATISFIED)
+
+
+@pytest.mark.parametrize(("values", "read", "told"), [(2, 0.9, NOT_SATISFIED), (3, 0.1, SATISFIED)])
+def test_of_two_values_wrong_guesses_tell_as_much_as_right_ones(values: int, read: float, told: str) -> None:
+    wrong = inference(PCA, "conv2", RETRAINED, 0.1)
+    wrong["setting"] |= {"attribute_values": values}
+    rows = [one for one in every_row() if not _same(one, wrong)] + [wrong]
+    line = next(line for line in sections(rows)[0].cut.lines if line.defense == PCA)
+    assert line.retrained is not None
+    assert line.retrained.change.after is not None
+    assert (line.retrained.change.after.mean, line.retrained.equation) == (pytest.approx(read), told)
+
+
+def test_a_retrained_adversary_that_learned_too_little_is_marked(tmp_path: Path) -> None:
+    """Behind noise it reads as much as the static one; behind components it is no better than the most frequent value."""
+    told = [("holdout_accuracy", 0.5), ("holdout_majority", 0.5)]
+    rows = [*every_row(), *(inference(PCA, "conv2", RETRAINED, value) | {"metric": name} for name, value in told)]
+    found = {line.defense: line.doubt for line in sections(rows)[0].cut.lines}
+    assert found == {"": "", ADP: "", PCA: "learned nothing", NOISE: "no better than static"}
+    shown = {one["Defence"][0]: one["retrained adversary"][1] for one in page(tmp_path, rows).table("inference", 0)}
+    assert [("learned nothing" in cell, "no better than static" in cell) for cell in shown.values()] == [
+        (False, False), (False, False), (True, False), (False, True),
+    ]  # fmt: skip
+
+
+def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return all(one[name] == other[name] for name in ("defense", "attack", "metric", "round"))
+
+
 def test_of_several_adversaries_the_strongest_counts_beside_itself_unprotected() -> None:
     full = "AttributeInference(architecture='full')"
     rows = [*every_row(), inference("", "conv2", full, 0.95), inference(ADP, "conv2", full, 0.88)]
@@ -231,7 +354,7 @@ def test_the_page_shows_the_numbers_of_the_rows(tmp_path: Path) -> None:
     assert (adp["bytes of a query"], adp["plain features over it"]) == (["500 B"], ["4"])
     assert [one["bytes of a query"][0] for one in deeper] == ["1 kB", "250 B", "250 B", "1 kB"]
     assert pictures[1]["PSNR, dB"] == ["25.0 → 14.0", "13.0 to 15.0"]
-    assert pictures[1]["best null"] == ["12.0", "mean"]
+    assert pictures[1]["best null"] == ["12.0", "mean; of its class 13.5"]
     assert pictures[1]["MS-SSIM"] == ["0.50 → 0.28", "null 0.30"]
     assert pictures[1]["above 0.35, %"][0] == "100.0 → 0.0"
     text, other = (" ".join(shown.sections[f"inference{at}"].split()) for at in (1, 2))
@@ -240,6 +363,8 @@ def test_the_page_shows_the_numbers_of_the_rows(tmp_path: Path) -> None:
     assert "1 of these survives the retrained one" in text
     assert f"Survives: {PCA}. Falls: {ADP}." in text
     assert "at least 10 percentage points" in text
+    assert "Of 400 images 50.0 % have the most frequent value." in text
+    assert f"reads at least {100 * (least_before(400, 0.5) or 0):.1f} % before protection" in text
     assert "reads 83.0 % of held-out" in text
 
 
@@ -336,6 +461,18 @@ def test_curves_show_every_point_and_what_plain_features_give(tmp_path: Path) ->
     assert (second - first) / (last - first) == pytest.approx(1 / 3, abs=0.01)
     shown = page(tmp_path, rows).sections
     assert ["While a defence learns" in shown[f"inference{at}"] for at in (1, 2)] == [True, False]
+
+
+def test_the_limit_of_the_masks_stands_beside_the_curve(tmp_path: Path) -> None:
+    rows = every_row() + path_rows(PCA, "components", COMPONENTS) + path_rows(ADP, "epochs", EPOCHS)
+    for what, value in (("share", 0.31), ("server-accuracy", 0.84), ("adversary-accuracy", 0.7)):
+        rows.append(row(metric=f"masked-{what}", value=value, n=200, cut="conv2", **known(ADP, "conv2")))
+    adp, pca = fit_curves(studied(rows))
+    assert adp.masked == {"share": "31.0 %", "server": "84.0 %", "adversary": "70.0 %"}
+    assert pca.masked == {}
+    told = " ".join(page(tmp_path, rows).sections["inference"].split())
+    assert "masks cover 31.0 % of an image" in told
+    assert "the server half reads 84.0 %, the adversary 70.0 %" in told
 
 
 def test_curves_of_several_seeds_are_their_mean() -> None:
