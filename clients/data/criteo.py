@@ -31,7 +31,7 @@ def criteo(path: Path, fields: str = "categorical", limits: tuple[int, int] = (0
         path: The file.
         fields: A key of ``FIELDS``: "categorical" is the shuffling paper's 26 fields, "all" puts the 13 numbers in buckets before.
         limits: Of both parts the first lines alone are read, so many; 0: all. Memory grows with these, not with the file: while it
-            reads, 4 bytes for the label and each column of the fields, then 4 more.
+            reads, 4 bytes for the label and each column of the fields, then 4 more, and each different text once.
 
     Raises:
         DataError: When the file is damaged, or too short for two parts.

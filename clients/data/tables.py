@@ -27,7 +27,7 @@ MOST_CATEGORIES = 2**24
 """Of a column: a larger number would not be exact as float32, in which examples travel through the clients' code."""
 MISSING = ("", "?")
 """Texts that stand for a missing value."""
-BLOCK = 16 * 2**20
+BLOCK = 4 * 2**20
 """Bytes of a file that are parsed at once."""
 _NUMBER = re.compile(r"[+-]?[0-9]+\Z")
 
