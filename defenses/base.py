@@ -262,6 +262,13 @@ class SmashedDefense(Defense):
         """Maps (B, N, D) tokens to protected tokens (B, N, widening * D); with ``takes_maps`` also (B, C, H, W) to maps."""
         raise NotImplementedError
 
+    def without_noise(self) -> Self:
+        """Itself without what it draws at random, but for orders: what an attacker expects to see on average.
+
+        A defence that adds noise returns a copy without; one that was fitted keeps what it has learned.
+        """
+        return self
+
     def privacy(self, releases: int) -> dict[str, float]:
         """What sending one example's tokens so often spends ("epsilon", "delta"); empty without a guarantee.
 

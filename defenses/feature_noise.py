@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -47,6 +47,10 @@ class FeatureNoise(SmashedDefense):
     def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
         """Adds the noise."""
         return features + gaussian_like(features, self.std, generator)
+
+    def without_noise(self) -> Self:
+        """With a standard deviation of 0."""
+        return replace(self, std=0.0)
 
 
 @dataclass(frozen=True, repr=False)
@@ -128,6 +132,10 @@ class FeatureDP(SmashedDefense):
         return clip_examples(features, self.clip) + gaussian_like(
             features, self.noise_multiplier * self.clip, generator
         )
+
+    def without_noise(self) -> Self:
+        """Clips alone."""
+        return replace(self, noise_multiplier=0.0)
 
 
 def clip_examples(features: Tensor, clip: float) -> Tensor:

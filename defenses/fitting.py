@@ -113,7 +113,7 @@ class FittedDefense(SmashedDefense):
         return False
 
     _learned: Mapping[str, Tensor] | None = None
-    _version: str = ""
+    _version: str | None = None
 
     def fit(self, context: FitContext, generator: torch.Generator) -> Self:
         """Learns its tensors; weights, statistics and modes of the context's modules stay as they are.
@@ -190,8 +190,15 @@ class FittedDefense(SmashedDefense):
 
     @property
     def version(self) -> str:
-        """16 hexadecimal digits of SHA-256 over names, shapes, types and values of the tensors; "" when not fitted."""
-        return self._version
+        """16 hexadecimal digits of SHA-256 over names, shapes, types and values of the tensors; "" when not fitted.
+
+        Hashed once, when it is asked for.
+        """
+        if self._version is None:
+            object.__setattr__(self, "_version", version_of(self._learned) if self._learned is not None else "")
+        found = self._version
+        assert found is not None
+        return found
 
     def state(self) -> dict[str, Tensor]:
         """Copies of the learned tensors by name, on the CPU; empty when not fitted."""
@@ -208,7 +215,7 @@ class FittedDefense(SmashedDefense):
         fitted = copy.copy(self)
         # Frozen for users; a copy is not yet anybody's.
         object.__setattr__(fitted, "_learned", learned)
-        object.__setattr__(fitted, "_version", version_of(learned))
+        object.__setattr__(fitted, "_version", None)
         return fitted
 
     def _check(self, learned: Mapping[str, Tensor]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import torch
@@ -17,13 +17,11 @@ from attacks.sender import EdgeHalf, Sender
 from attacks.smashed.base import SmashedAttack, SmashedData
 from attacks.smashed.token_positions import TokenReader
 from attacks.smashed.token_training import train_reader
-from defenses.base import DefenseError, SmashedDefense
+from defenses.base import DefenseError
 from defenses.checks import is_number, is_whole, require
 from defenses.pipeline import Pipeline
 
 PERMUTATIONS = ("fixed", "resampled", "jigsaw", "oracle")
-NOISE_FIELDS = ("std", "noise_multiplier")
-"""What defences on smashed data call the strength of their noise."""
 
 
 @dataclass(frozen=True)
@@ -64,15 +62,8 @@ class AssumedSender:
 
 
 def without_noise(pipeline: Pipeline) -> Pipeline:
-    """Its stages on smashed data with noise of strength zero: what the attacker expects to see on average."""
-    return Pipeline(tuple(_quiet(stage) for stage in pipeline.smashed_defenses))
-
-
-def _quiet(stage: Any) -> SmashedDefense:
-    silenced = {f.name: 0.0 for f in fields(stage) if f.name in NOISE_FIELDS}
-    # A copy with other settings would lose what a fitted stage has learned.
-    quiet: SmashedDefense = replace(stage, **silenced) if silenced else stage
-    return quiet
+    """Its stages on smashed data, each without its noise: what the attacker expects to see on average."""
+    return Pipeline(tuple(stage.without_noise() for stage in pipeline.smashed_defenses))
 
 
 @dataclass(frozen=True)

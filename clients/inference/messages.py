@@ -3,27 +3,34 @@
 ==================  ===================================================  =================================================
 type                content                                              reply
 ==================  ===================================================  =================================================
-``query.features``  ``config``: first batch and how many; ``client``:    ``features``: what travels, by number of the
-                    weights of the client half at the round's cut;       batch; ``metrics``
-                    ``learned``: tensors of the defences that learn
+``query.features``  ``config``: first batch, how many, ``version`` of    ``features``: what travels, by number of the
+                    what was learned; ``client``: weights of the client  batch; ``metrics``
+                    half at the round's cut; ``learned``: tensors of
+                    the defences that learn
 ``evaluate``        ``answers``: logits of all queries; ``arrays``:      ``metrics``
                     weights of the whole model
 ==================  ===================================================  =================================================
 
 A device keeps its half; here it comes with every message, so that a client needs no memory. The whole model comes with the
 evaluation alone: it was trained on the server's own images, and tells the client what it would have been told without a defence.
+
+Within a phase a node works with one version of what the defences have learned: under two of them, what is sent of an image would
+be two protected forms of it.
 """
 
 from __future__ import annotations
 
+import json
 import time
+from typing import Any
 
-from flwr.app import Context, Message
+from flwr.app import ConfigRecord, Context, Message
 
 from attacks.queries.sender import QuerySender
 from clients.inference.plan import InferencePlan, inference_plan
 from clients.inference.queries import InferenceClient
 from clients.node import book, client_as, reply_to
+from clients.questions import RefusedError
 from clients.records import metrics, tensors_of, to_record, values_of
 from clients.scenarios import ClientSide
 
@@ -37,12 +44,13 @@ def features(message: Message, context: Context) -> Message:
     first, count = int(config["first"]), int(config["count"])
     if count < 1:  # which would begin the queries anew and book nothing
         raise ValueError(f"{count} batches of queries were asked for; allowed: 1 or more")
+    pipeline = client.pipeline.with_state(tensors_of(message, "learned"))
+    require_version(context, client, pipeline.version, str(config["version"]))
     numbers = range(first, min(first + count, len(client.queries)))
     # At another cut the same image is sent again, under new noise: for the node that is a repetition.
     book(context, client, "a query", first, len(numbers), over_rounds=True)
     client.queries.begin(first, len(numbers))
     half = plan.build_client_half(cut, tensors_of(message, "client"))
-    pipeline = client.pipeline.with_state(tensors_of(message, "learned"))
     sender = QuerySender(half, pipeline, client.data.card.mean, client.data.card.std)
     sent = {str(number): client.queries.latent(number, sender) for number in numbers}
     seconds = time.perf_counter() - start
@@ -53,6 +61,34 @@ def features(message: Message, context: Context) -> Message:
             "metrics": metrics({"num-examples": sum(map(len, sent.values())), "query-seconds": seconds}),
         },
     )
+
+
+def require_version(context: Context, client: InferenceClient, version: str, told: str) -> None:
+    """Books the version that a phase's queries are protected with; the node keeps that of the latest phase of each pipeline.
+
+    Args:
+        context: Keeps it, for one run.
+        client: Says the pipeline and the phase.
+        version: Of the tensors that came.
+        told: What the message says of them.
+
+    Raises:
+        RefusedError: When this phase has another one.
+        ValueError: When the message says another one than its tensors have.
+    """
+    if version != told:
+        raise ValueError(
+            f"version is {told!r}, but the tensors under learned are {version!r}; allowed: their own version"
+        )
+    kept: Any = context.state.get("versions") or {}
+    name, now = str(client.pipeline), client.task.round
+    phase, known = json.loads(kept[name]) if name in kept else (now, version)
+    if phase == now and known != version:
+        raise RefusedError(
+            f"this node protects the queries of a phase with one version of {name}: in round {now} version is {version!r}; "
+            f"allowed: {known!r}"
+        )
+    context.state["versions"] = ConfigRecord({**kept, name: json.dumps([now, version])})
 
 
 def judge(message: Message, context: Context) -> Message:

@@ -69,7 +69,7 @@ class Service:
         self.seconds = 0.0
         """Of the server's work."""
         self._client = to_record(shared_tensors(model.client))
-        self._learned = to_record(pipeline.state())
+        self._learned, self.version = to_record(pipeline.state()), pipeline.version
         with torch.no_grad():
             blank = torch.zeros(1, *card.input_shape, device=device())
             self._feature_shape = self.sender.features(blank).shape[1:]
@@ -95,7 +95,7 @@ class Service:
     def _next_message(self, first: int) -> Answers:
         """Asks those that have failed in nothing so far for their batches from ``first`` on."""
         asked = [p for p, batches in self.work.items() if p in self.whole and first < len(batches)]
-        config = self.exchange.config(self.task, first=first, count=self.batches_per_message)
+        config = self.exchange.config(self.task, first=first, count=self.batches_per_message, version=self.version)
         content: dict[str, Any] = {"config": config, "client": self._client, "learned": self._learned}
         posted = self.exchange.post("query.features", {partition: RecordDict(content) for partition in asked})
         at_least = None if first == 0 else 0.0
@@ -133,7 +133,8 @@ class Service:
 
     def record(self, rows: Rows) -> None:
         """Rows of counts, bytes and seconds: "queries", bytes of one query as it travels and as plain features, of its answer, and
-        of the client half with what its defences have learned, which a device is given once.
+        of the client half with what its defences have learned, which a device is given once; the
+        row of these names the version of what was learned.
         """
         plan = self.task.plan
         numbers = {
@@ -152,4 +153,5 @@ class Service:
         rows.row(self.task, metric="queries", value=asked, n=len(self.served))
         rows.row(self.task, metric="query-seconds", **mean_and_interval([one.seconds for one in self.served.values()]))
         for metric, value in numbers.items():
-            rows.row(self.task, metric=metric, value=float(value), n=asked)
+            told = {"version": self.version} if metric == "client-half-bytes" and self.version else {}
+            rows.row(self.task, metric=metric, value=float(value), n=asked, **told)

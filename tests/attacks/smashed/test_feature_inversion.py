@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from attacks.base import AttackError
 from attacks.image_measures import mse, psnr
 from attacks.smashed.feature_inversion import AssumedSender, FeatureInversion, without_noise
 from attacks.smashed.token_positions import to_patches
+from defenses.base import SmashedDefense
 from defenses.feature_noise import FeatureDP, FeatureNoise
 from defenses.feature_pca import FeaturePCA
 from defenses.fitting import FitContext
@@ -148,3 +150,31 @@ def test_what_a_stage_has_learned_stays_when_noise_is_left_out():
     quiet = without_noise(fitted)
     assert quiet.version == fitted.version
     assert quiet.defenses == (FeaturePCA(components=3), FeatureNoise(std=0.0))
+
+
+@dataclass(frozen=True, repr=False)
+class SpreadPCA(FeaturePCA):
+    """What it learns has a spread, which is no noise."""
+
+    std: float = 1.0
+
+
+@dataclass(frozen=True, repr=False)
+class FeatureLaplace(SmashedDefense):
+    """Noise of another law, whose strength has another name."""
+
+    scale: float = 5.0
+    at_inference: ClassVar[bool] = True
+
+    def without_noise(self) -> FeatureLaplace:
+        return replace(self, scale=0.0)
+
+
+def test_a_defence_says_itself_what_is_left_of_it_without_noise():
+    images = torch.randn(6, 2, 4, 4, generator=seeded())
+    context = FitContext(torch.nn.Identity(), torch.nn.Identity(), None, images, torch.zeros(6), torch.zeros(2))
+    fitted = Pipeline((SpreadPCA(components=3),)).fit(context, ("fit",))
+    quiet = without_noise(fitted)
+    assert quiet.fitted
+    assert quiet.defenses == (SpreadPCA(components=3, std=1.0),)
+    assert without_noise(Pipeline((FeatureLaplace(scale=5.0),))).defenses == (FeatureLaplace(scale=0.0),)

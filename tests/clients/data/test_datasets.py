@@ -8,6 +8,7 @@ import os
 import pickle
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,7 +23,7 @@ from torch.nn import functional as F
 
 from clients.data import packaged
 from clients.data.array_files import read_idx, read_pickle
-from clients.data.datasets import DataError, ImageData, dataset_names, load_dataset, to_float
+from clients.data.datasets import DataError, ImageData, load_dataset, to_float
 from clients.data.decoding import decode
 from clients.data.file_sets import SYSTEM_FASHION_MNIST
 from clients.data.images import StoredImages, resize, stratified_prefix, with_channels
@@ -640,7 +641,22 @@ def test_orders_that_make_no_sense(arguments: dict[str, object], message: str) -
         load_dataset(**arguments)  # type: ignore[arg-type]
 
 
-def test_every_loader_is_listed() -> None:
-    from clients.data.datasets import _LOADERS
+@pytest.mark.parametrize(("name", "carries"), [("mnist-5k", False), ("photo-face", True)])
+def test_a_second_attribute_cannot_be_forgotten(monkeypatch: pytest.MonkeyPatch, name: str, carries: bool) -> None:
+    from clients.data.datasets import _SOURCES, has_sensitive_attribute
 
-    assert dataset_names().keys() == _LOADERS.keys()
+    assert has_sensitive_attribute(name) == carries
+    forgotten = replace(_SOURCES[name], sensitive=lambda _: not carries)
+    monkeypatch.setitem(_SOURCES, name, forgotten)
+    load_dataset.cache_clear()
+    with pytest.raises(DataError, match=f"described with {'no' if carries else 'a'} sensitive attribute"):
+        load_dataset(name)
+    load_dataset.cache_clear()
+
+
+def test_what_is_sensitive_and_what_a_table_follows_from_the_name() -> None:
+    from clients.data.datasets import has_sensitive_attribute, is_table
+
+    names = ("celeba", "celeba:Male", "celeba:Male,Smiling", "garment-digit", "criteo:all", "lfw:50", "nothing")
+    assert [name for name in names if has_sensitive_attribute(name)] == ["celeba:Male,Smiling", "garment-digit"]
+    assert [name for name in names if is_table(name)] == ["criteo:all"]

@@ -19,6 +19,8 @@ from clients.local_data import LocalData
 from clients.node import draws_of
 from clients.records import REFUSED, tensors_of, to_record, values_of
 from clients.task import Task
+from defenses.fitting import FitContext
+from defenses.pipeline import Pipeline
 from defenses.spec import parse
 from strategies.exchange import Exchange
 from tests.local_grid import LocalGrid
@@ -49,11 +51,19 @@ class Asker:
         self.context.state["indices"] = to_record({"train": torch.arange(30), "test": TEST})
         self.exchange = Exchange(grid, {0: 100}, 60.0)
 
-    def ask(self, task: Task, first: int, count: int) -> Message:
-        """The reply to one message."""
+    def ask(
+        self, task: Task, first: int, count: int, fitted: Pipeline | None = None, version: str | None = None
+    ) -> Message:
+        """The reply to one message; ``fitted`` has learned, and ``version`` is what the message says of it."""
+        fitted = fitted or Pipeline()
         half = to_record(shared_tensors(inference_plan(task.plan).build_cut("conv2").client))
-        config = self.exchange.config(task, first=first, count=count)
-        return self.exchange("query.features", {0: RecordDict({"config": config, "client": half})})[0]
+        config = self.exchange.config(
+            task, first=first, count=count, version=fitted.version if version is None else version
+        )
+        learned = to_record(fitted.state())
+        return self.exchange("query.features", {0: RecordDict({"config": config, "client": half, "learned": learned})})[
+            0
+        ]
 
     def all_features(self, pipeline: str = "", per_message: int = 2) -> Tensor:
         """What travels of all queries, in order."""
@@ -146,6 +156,28 @@ def test_what_nobody_needs_is_not_answered(
     reply = Asker(tmp_path).ask(task_of("", server_round), first, count)
     assert reply.has_error()
     assert said in reply.error.reason
+
+
+def fitted_to(text: str, seed: int) -> Pipeline:
+    """Fitted to the features of images of noise."""
+    model, noise = PLAN.build_cut("conv2"), torch.randn(32, 1, 28, 28, generator=torch.Generator().manual_seed(seed))
+    context = FitContext(model.client, model.server, None, noise, torch.zeros(32, dtype=torch.int64), torch.zeros(1))
+    return parse(text).fit(context, ("fit", seed))
+
+
+def test_a_node_works_with_one_version_of_what_was_learned_within_a_phase(tmp_path: Path) -> None:
+    node, text = Asker(tmp_path), "FeaturePCA(components=4)"
+    one, other = fitted_to(text, 0), fitted_to(text, 1)
+    assert one.version != other.version
+    task = task_of(text)
+    for first in (0, 1):
+        reply = node.ask(task, first, 1, one)
+        assert not reply.has_error(), reply.error.reason
+    refused = node.ask(task, 2, 1, other)
+    assert refused.error.code == REFUSED
+    assert f"version is {other.version!r}; allowed: {one.version!r}" in refused.error.reason
+    wrong = node.ask(task, 2, 1, one, other.version)
+    assert f"version is {other.version!r}, but the tensors under learned are {one.version!r}" in wrong.error.reason
 
 
 def test_answers_are_judged_against_labels_and_against_what_the_whole_model_says(tmp_path: Path) -> None:

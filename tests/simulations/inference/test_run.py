@@ -18,7 +18,7 @@ from clients.data.card import DataCard
 from clients.data.datasets import to_float
 from clients.models.classifiers import build_model
 from clients.models.cuts import halves
-from clients.records import tensors_of
+from clients.records import tensors_of, values_of
 from clients.scenarios import read_task
 from defenses.spec import parse
 from simulations import server_app
@@ -247,6 +247,8 @@ def test_what_a_defence_has_learned_travels_and_its_latent_is_what_is_counted(tm
     assert number(rows, "feature-bytes", defense)["value"] == 4 * latents(wire, "")[0][0].numel()
     requests = [request for _, request, _ in wire.of("query.features") if pipeline_of(request) == defense]
     fitted = parse(defense).with_state(tensors_of(requests[0], "learned"))
+    assert fitted.version == number(rows, "client-half-bytes", defense)["version"]
+    assert {values_of(request, "config")["version"] for request in requests} == {fitted.version}
     assert fitted.version == parse(defense).with_state(tensors_of(requests[-1], "learned")).version
     for partition in (0, 1):
         plain, sent = latents(wire, "")[partition], latents(wire, defense)[partition]

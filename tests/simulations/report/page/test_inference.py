@@ -307,7 +307,7 @@ def test_a_retrained_adversary_that_learned_too_little_is_marked(tmp_path: Path)
     rows = [*every_row(), *(inference(PCA, "conv2", RETRAINED, value) | {"metric": name} for name, value in told)]
     found = {line.defense: line.doubt for line in sections(rows)[0].cut.lines}
     assert found == {"": "", ADP: "", PCA: "learned nothing", NOISE: "no better than static"}
-    shown = {one["Defence"][0]: one["retrained adversary"][1] for one in page(tmp_path, rows).table("inference", 0)}
+    shown = {one["Defence"][0]: one["retrained adversary"][1] for one in page(tmp_path, rows).table("inference1", 0)}
     assert [("learned nothing" in cell, "no better than static" in cell) for cell in shown.values()] == [
         (False, False), (False, False), (True, False), (False, True),
     ]  # fmt: skip
@@ -467,10 +467,10 @@ def test_the_limit_of_the_masks_stands_beside_the_curve(tmp_path: Path) -> None:
     rows = every_row() + path_rows(PCA, "components", COMPONENTS) + path_rows(ADP, "epochs", EPOCHS)
     for what, value in (("share", 0.31), ("server-accuracy", 0.84), ("adversary-accuracy", 0.7)):
         rows.append(row(metric=f"masked-{what}", value=value, n=200, cut="conv2", **known(ADP, "conv2")))
-    adp, pca = fit_curves(studied(rows))
+    adp, pca = fit_curves(studied(rows)[0])
     assert adp.masked == {"share": "31.0 %", "server": "84.0 %", "adversary": "70.0 %"}
     assert pca.masked == {}
-    told = " ".join(page(tmp_path, rows).sections["inference"].split())
+    told = " ".join(page(tmp_path, rows).sections["inference1"].split())
     assert "masks cover 31.0 % of an image" in told
     assert "the server half reads 84.0 %, the adversary 70.0 %" in told
 
