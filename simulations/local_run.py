@@ -86,7 +86,10 @@ def tell_failures(out: Path) -> int:
     failed = failed_attacks(out)
     if not failed:
         return 0
-    errors.print("[red]attacks failed[/red], and nothing is known about what they would have found:", soft_wrap=True)
+    errors.print(
+        "[red]attacks or defences failed[/red], and nothing is known about what attacks would have found:",
+        soft_wrap=True,
+    )
     for failure in failed:
         errors.print(f"  {failure}", markup=False, soft_wrap=True)
     return EXIT_ATTACKS_FAILED

@@ -123,6 +123,10 @@ class ImageData:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def strata(self) -> Labels:
+        """See ``strata``."""
+        return strata(self.labels.numpy(), None if self.sensitive is None else self.sensitive.numpy())
+
 
 def with_channels(part: ImageData, channels: int) -> ImageData:
     """The same images in grey (luma of ITU-R BT.601) or in three equal colours; unchanged if they have ``channels`` already."""
@@ -254,6 +258,11 @@ def resize(images: Tensor, size: int) -> Tensor:
     top, left = (height - side) // 2, (width - side) // 2
     square = images[..., top : top + side, left : left + side]
     return F.interpolate(square, (size, size), mode="bilinear", antialias=True)
+
+
+def strata(labels: Labels, sensitive: Labels | None) -> Labels:
+    """A number (N,) for each pair of a class and a value of the sensitive attribute; the classes where there is none."""
+    return labels if sensitive is None else (int(labels.max()) + 1) * sensitive + labels
 
 
 def stratified_prefix(labels: Labels, limit: int) -> NDArray[np.intp]:

@@ -7,6 +7,9 @@ from typing import Any
 from clients.task import Task
 from strategies.guard import Rows
 
+FIT = "fit"
+"""Metric of defences that could not learn; there is a row only where they failed."""
+
 
 class CutRows:
     """Rows of one phase, with a column "cut".

@@ -279,7 +279,10 @@ def test_the_servers_own_examples_bring_their_attribute(garments: Path) -> None:
     plan = Experiment.of(dataset="garment-digit", data_dir=str(garments), auxiliary_fraction=0.5).plan(Pipeline())
     own = Auxiliary(plan)
     data = plan.load_data()
-    rows = own.indices(data.train.labels.numpy())
+    rows = own.indices(data.train.strata())
+    # As many of each pair of a class and a value as half of the images are.
+    pairs = 2 * data.train.labels + data.train.sensitive
+    assert pairs[rows].bincount(minlength=4).tolist() == [count // 2 for count in pairs.bincount(minlength=4).tolist()]
     assert torch.equal(own.sensitive(), data.train.sensitive[rows])
     assert torch.equal(own.examples().targets.argmax(1), data.train.labels[rows])
     assert Auxiliary(replace(plan, dataset="fashion-mnist")).sensitive() is None
