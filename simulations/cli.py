@@ -18,7 +18,7 @@ from simulations.command_line import fail, read_toml, self_contained, value_of
 from simulations.dry_run import check_memory, describe, shares, workers_of
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment, all_settings
-from simulations.notices import too_few_images
+from simulations.notices import huge_numbers, too_few_images
 from simulations.protect.command import protect
 from simulations.recorded.request import DEFAULT_ATTACKS, Request
 from simulations.run_config import check_same
@@ -288,5 +288,5 @@ def _preflight(experiment: Experiment) -> None:
     scenario(experiment.scenario).check_share(experiment, share, tested)
     if experiment.probe_images > share:
         raise ConfigError(f"probe-images is {experiment.probe_images}; a client holds about {share} images")
-    if warning := too_few_images(experiment, experiment.num_clients):
+    for warning in filter(None, (*huge_numbers(experiment), too_few_images(experiment, experiment.num_clients))):
         console.print(f"warning: {warning}", markup=False, soft_wrap=True)

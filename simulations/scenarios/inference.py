@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -72,6 +72,12 @@ class Inference(Scenario[InferenceExperiment]):
     settings: ClassVar[type[InferenceExperiment]] = InferenceExperiment
     kinds: ClassVar[tuple[Kind, ...]] = KINDS
     labels: ClassVar[tuple[str, ...]] = ("unknown",)
+    usual: ClassVar[Mapping[str, Any]] = {
+        "model": "vgg_small",
+        "defenses": "FeatureNoise(std=1.0)",
+        "probe-targets": 2,
+        "probe-images": 4,
+    }
 
     def __init__(self) -> None:
         # Every run has an auditor of its own, and all pipelines of a run share one training.

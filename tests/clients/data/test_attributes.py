@@ -239,6 +239,14 @@ def test_one_attribute_of_celeba_is_neither_balanced_nor_sensitive(tmp_path: Pat
     assert data.sensitive_names == ()
 
 
+def test_lists_with_commas_are_told_so(tmp_path: Path) -> None:
+    write_celeba(tmp_path, [0, 2], {"Smiling": [1, -1]})
+    file = tmp_path / "list_attr_celeba.txt"
+    file.write_text("\n".join(",".join(line.split()) for line in file.read_text().splitlines()[1:]))
+    with pytest.raises(DataError, match=r"has commas between its columns.*and blanks between columns"):
+        load_dataset("celeba", data_dir=str(tmp_path), image_size=16)
+
+
 @pytest.mark.parametrize(
     ("option", "message"),
     [
