@@ -77,13 +77,22 @@ class Auxiliary:
                 train_limit=self.plan.train_limit, test_limit=1, image_memory=self.plan.image_memory,
             )  # fmt: skip
             part, num_classes = with_channels(other.train, channels), other.num_classes
-        return part, num_classes, torch.from_numpy(self.indices(part.labels.numpy()))
+        return part, num_classes, torch.from_numpy(self.indices(part.strata()))
+
+    def labels(self) -> Tensor:
+        """Classes (N,) of ``examples``, without their images."""
+        part, _, indices = self._part()
+        return part.labels[indices]
 
     def indices(self, labels: Labels) -> NDArray[np.int64]:
-        """Sorted indices of the server's own examples among training labels (N,); a share of every class, drawn by the seed.
+        """Sorted indices of the server's own examples; a share of every class, drawn by the seed.
 
         All of them where clients own their data (the server's data directory then holds the server's), where the data set is
         another one, and in the worst case of "private".
+
+        Args:
+            labels: Of the training examples, (N,): their ``ImageData.strata``, so that the share is one of every value of a
+                sensitive attribute, too.
         """
         whole = self.plan.owns_data or self.plan.auxiliary_data != "held-out"
         count = len(labels) if whole else round(self.plan.auxiliary_fraction * len(labels))
@@ -94,6 +103,6 @@ class Auxiliary:
         return np.sort(order[stratified_prefix(labels[order], count)]).astype(np.int64)
 
     def held_out(self, labels: Labels) -> NDArray[np.int64]:
-        """Those training examples of the clients' data set that no client may hold, because the server does."""
+        """Those training examples of the clients' data set that no client may hold, because the server does; see ``indices``."""
         none = np.zeros(0, dtype=np.int64)
         return self.indices(labels) if self.plan.auxiliary_data == "held-out" else none

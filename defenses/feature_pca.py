@@ -45,6 +45,11 @@ class FeaturePCA(FittedDefense):
     def __post_init__(self) -> None:
         require(is_whole(self.components) and self.components >= 1, self, "components", "a whole number >= 1")
 
+    @property
+    def least_images(self) -> int:
+        """One more than components: centred, N images have N - 1 directions at most."""
+        return self.components + 1
+
     def shapes(self, channels: int, height: int, width: int) -> dict[str, tuple[int, ...]]:
         """``mean`` (C, H, W) and ``basis`` (k, C, H, W), whose components are orthonormal; largest variance first.
 

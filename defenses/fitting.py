@@ -112,6 +112,11 @@ class FittedDefense(SmashedDefense):
         """Whether ``fit`` wants ``FitContext.adversary``; most do not."""
         return False
 
+    @property
+    def least_images(self) -> int:
+        """How many images ``fit`` needs whatever they show; more may be wanted."""
+        return 1
+
     _learned: Mapping[str, Tensor] | None = None
     _version: str | None = None
 

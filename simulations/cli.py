@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import sys
-import time
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -17,12 +14,11 @@ from rich.console import Console
 from clients.data.card import DataCard
 from clients.models.library import ImageSizeError
 from defenses.registry import RegistryError
-from simulations.command_line import errors, fail, read_toml, self_contained, value_of
+from simulations.command_line import fail, read_toml, self_contained, value_of
 from simulations.dry_run import check_memory, describe, shares, workers_of
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment, all_settings
-from simulations.notices import too_few_images
-from simulations.progress import follow, read_progress
+from simulations.notices import huge_numbers, too_few_images
 from simulations.protect.command import protect
 from simulations.recorded.request import DEFAULT_ATTACKS, Request
 from simulations.run_config import check_same
@@ -38,8 +34,6 @@ app = typer.Typer(
 )
 console = Console(highlight=False)
 DEFAULT_CLIENTS = 4
-EXIT_ATTACKS_FAILED = 3
-"""The run went to its end, but attacks gave no score."""
 
 
 @app.command()
@@ -72,6 +66,7 @@ def run(
     gave no score (they are listed), 130 when it was stopped.
     """
     from simulations.launch import Resources
+    from simulations.local_run import run_locally
 
     try:
         experiment = _experiment(config, setting or [], out, resume, clients)
@@ -83,7 +78,7 @@ def run(
     except (ConfigError, RegistryError) as error:
         fail(str(error))
     resources = Resources(experiment.num_clients, cpus_per_client, gpus_per_client)
-    raise typer.Exit(_run(experiment, resources))
+    raise typer.Exit(run_locally(console, experiment, resources))
 
 
 @app.command()
@@ -293,50 +288,5 @@ def _preflight(experiment: Experiment) -> None:
     scenario(experiment.scenario).check_share(experiment, share, tested)
     if experiment.probe_images > share:
         raise ConfigError(f"probe-images is {experiment.probe_images}; a client holds about {share} images")
-    if warning := too_few_images(experiment, experiment.num_clients):
+    for warning in filter(None, (*huge_numbers(experiment), too_few_images(experiment, experiment.num_clients))):
         console.print(f"warning: {warning}", markup=False, soft_wrap=True)
-
-
-def _run(experiment: Experiment, resources: Any) -> int:
-    from simulations.launch import LocalRuntime
-
-    out = Path(experiment.output_dir)
-    out.mkdir(parents=True, exist_ok=True)
-    started = time.monotonic()
-    # Ended politely, the command still stops what it started.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    with LocalRuntime(out / "flower.log") as runtime:
-        process = runtime.start(experiment.to_mapping(), resources)
-        try:
-            follow(console, process, experiment)
-            status = runtime.status()
-        except KeyboardInterrupt:
-            errors.print(f"\nstopped; continue with: fedveil run --resume {out}", soft_wrap=True)
-            return 130
-    if status != "finished:completed" or not read_progress(out).get("finished"):
-        errors.print(f"[red]the run failed[/red] ({status or 'no status'}): {_reason(out)}", soft_wrap=True)
-        errors.print(f"log: {out / 'flower.log'}\ncontinue with: fedveil run --resume {out}", soft_wrap=True)
-        return 1
-    console.print(f"finished in {time.monotonic() - started:.0f} s")
-    console.print(f"report: {out / 'report.html'}\nrows:   {out / 'rows.jsonl'}", soft_wrap=True)
-    return tell_failures(out)
-
-
-def tell_failures(out: Path) -> int:
-    """Lists the attacks of a finished run that gave no score; the exit code."""
-    from simulations.report.analysis.failures import failed_attacks
-
-    failed = failed_attacks(out)
-    if not failed:
-        return 0
-    errors.print("[red]attacks failed[/red], and nothing is known about what they would have found:", soft_wrap=True)
-    for failure in failed:
-        errors.print(f"  {failure}", markup=False, soft_wrap=True)
-    return EXIT_ATTACKS_FAILED
-
-
-def _reason(out: Path) -> str:
-    if failed := read_progress(out).get("failed"):
-        return str(failed)
-    lines = [line for line in (out / "flower.log").read_text(errors="replace").splitlines() if "Error" in line]
-    return lines[-1].strip() if lines else "see the log"

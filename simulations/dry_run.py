@@ -89,7 +89,7 @@ def check_memory(experiment: Experiment, data: ImageDataset) -> None:
 
 def shares(experiment: Experiment, data: ImageDataset) -> tuple[int, int]:
     """Training and test examples of a client, about: an even partition is assumed."""
-    held = len(Auxiliary(experiment.plan(Pipeline())).held_out(data.train.labels.numpy()))
+    held = len(Auxiliary(experiment.plan(Pipeline())).held_out(data.train.strata()))
     clients = experiment.num_clients
     return (len(data.train) - held) // clients, len(data.test) // clients
 

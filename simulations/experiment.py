@@ -89,7 +89,7 @@ class Experiment:
     num_clients: int = setting(0, "clients to wait for; 0: those that are connected, at least two", **at_least(0))
 
     model: str = setting("cnn", "model; `fedveil list` describes them")
-    width: int = setting(0, "width of the model; 0: its usual width", **at_least(0))
+    width: int = setting(0, "width of the model; 0: its usual width", **between(0, 65_536))
     norm: str = setting("group", "normalisation layers", **one_of("group", "batch"))
 
     defenses: str = setting(
@@ -231,11 +231,14 @@ class Experiment:
     def from_mapping(cls, values: Mapping[str, Any]) -> Experiment:
         """Reads hyphenated keys. Settings of other scenarios may be among them as long as they have their defaults.
 
+        What is not among them has the scenario's usual value (``Scenario.usual``), or its default.
+
         Raises:
             ConfigError: On unknown keys, with the nearest known one, and on bad values.
         """
         name = values.get("scenario", DEFAULT)
-        settings = scenario(name).settings
+        settings, one = scenario(name).settings, scenario(name)
+        values = {**one.usual, **(one.usual_on_tables if is_table(str(values.get("dataset"))) else {}), **values}
         own, known = {key_of(spec.name): spec.name for spec in fields(settings)}, all_settings()
         chosen = {}
         for key, value in values.items():

@@ -124,6 +124,13 @@ class LocalRuntime:
             runs = []
         return str(runs[0]["status"]) if runs else ""
 
+    def keep_superlink_log(self) -> None:
+        """Appends the log of the local SuperLink, which goes with the home, to ``log_path``."""
+        log = self.home / "local-superlink" / "superlink.log"
+        if log.is_file():
+            with self.log_path.open("ab") as kept:
+                kept.write(b"\n--- log of the local SuperLink\n" + log.read_bytes())
+
     def stop(self) -> None:
         """Ends every process of this runtime, the simulation first, and removes its home."""
         for attempt in range(1 + KILLS):

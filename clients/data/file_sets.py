@@ -36,13 +36,16 @@ class Place:
     option: str
     limits: tuple[int, int] = (0, 0)
 
-    def find(self, candidates: list[Path], wanted: str, fetch: Callable[[str], object] | None) -> Path:
+    def find(
+        self, candidates: list[Path], wanted: str, fetch: Callable[[str], object] | None, elsewhere: str = ""
+    ) -> Path:
         """The first candidate that exists, after a download if there is none and it is allowed.
 
         Args:
             candidates: Paths to look at, in order.
             wanted: What is looked for, in words; a folder when it ends in a slash, else a file.
             fetch: Downloads the data set into a directory; None when that would not help.
+            elsewhere: Where else it may lie, in words.
 
         Raises:
             MissingDataError: When there is none, saying where it was looked for and what to do.
@@ -57,7 +60,7 @@ class Place:
                 raise DataError(f"{self.name}: the download to {self.root} failed: {error}") from error
             found = next(filter(exists, candidates), None)
         if found is None:
-            missing = f"{self.name}: there is no {wanted} under {self.root}"
+            missing = f"{self.name}: there is no {wanted} under {self.root}{elsewhere and f' nor {elsewhere}'}"
             raise MissingDataError(missing, download="download=true" if fetch else "")
         return found
 
@@ -70,15 +73,16 @@ def idx(place: Place, dataset: str, names: str, mean: float, std: float) -> Sour
 
         getattr(datasets, dataset)(root, download=True)
 
-    roots = [place.root, place.root / dataset / "raw", place.root / "raw"]
+    roots, elsewhere = [place.root, place.root / dataset / "raw", place.root / "raw"], ""
     if dataset == "FashionMNIST" and not place.given:
         roots.append(SYSTEM_FASHION_MNIST)
+        elsewhere = f"in {SYSTEM_FASHION_MNIST}, where Debian's package dataset-fashion-mnist puts it"
     parts = []
     for stem in ("train", "t10k"):
         files = []
         for kind, ndim in (("images", 3), ("labels", 1)):
             endings = [f"{stem}-{kind}{dot}idx{ndim}-ubyte{gz}" for dot in "-." for gz in ("", ".gz")]
-            path = place.find([root / end for root in roots for end in endings], endings[0] + "[.gz]", fetch)
+            path = place.find([root / end for root in roots for end in endings], endings[0] + "[.gz]", fetch, elsewhere)
             files.append(read_idx(path, ndim))
         parts.append(array_part(files[0][:, None], files[1]))
     return Source(parts[0], parts[1], tuple(names.split(",")), (mean,), (std,))

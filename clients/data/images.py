@@ -135,6 +135,10 @@ class ImageData:
         """What is true of the images at ``rows`` (n,): classes (n,), or label vectors (n, K)."""
         return (self.labels if self.vectors is None else self.vectors)[rows]
 
+    def strata(self) -> Labels:
+        """See ``strata``."""
+        return strata(self.labels.numpy(), None if self.sensitive is None else self.sensitive.numpy())
+
 
 def with_channels(part: ImageData, channels: int) -> ImageData:
     """The same images in grey (luma of ITU-R BT.601) or in three equal colours; unchanged if they have ``channels`` already."""
@@ -273,6 +277,11 @@ def resize(images: Tensor, size: int) -> Tensor:
     top, left = (height - side) // 2, (width - side) // 2
     square = images[..., top : top + side, left : left + side]
     return F.interpolate(square, (size, size), mode="bilinear", antialias=True)
+
+
+def strata(labels: Labels, sensitive: Labels | None) -> Labels:
+    """A number (N,) for each pair of a class and a value of the sensitive attribute; the classes where there is none."""
+    return labels if sensitive is None else (int(labels.max()) + 1) * sensitive + labels
 
 
 def stratified_prefix(labels: Labels, limit: int) -> NDArray[np.intp]:

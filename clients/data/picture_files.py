@@ -92,7 +92,12 @@ def celeba(root: Path, attribute: str) -> Source:
     Source: Liu et al. 2015, Deep Learning Face Attributes in the Wild.
     """
     lists = [root / "list_attr_celeba.txt", root / "list_eval_partition.txt"]
-    _, header, *lines = [*_lines(lists[0]), "", ""]
+    first, header, *lines = [*_lines(lists[0]), "", ""]
+    if "," in first or "," in header:
+        raise DataError(
+            f"{lists[0]} has commas between its columns, as copies at Kaggle have; expected the authors' file: a line with the "
+            "number of pictures, a line of names, and blanks between columns"
+        )
     wanted = _wanted(attribute, header.split())
     values = _attributes(lists[0], header.split(), lines, wanted)
     sides = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +23,18 @@ class ModelError(ValueError):
 
 class ImageSizeError(ModelError):
     """Images of a size that a model does not take."""
+
+
+def why_no_checkpoint(error: Exception) -> str:
+    """What is wrong with a file that torch, timm or safetensors would not read, behind its name.
+
+    In our own words where it holds objects: torch advises to load these anyway, which lets a file run any code.
+    """
+    text = str(error)
+    if isinstance(error, pickle.UnpicklingError):
+        objects = "it holds objects, not only tensors; save model.state_dict()"
+        return f"is no checkpoint ({objects if 'GLOBAL' in text else 'it cannot be unpickled'})"
+    return f"is no checkpoint ({type(error).__name__}: {(text.splitlines() or [''])[0][:200]})"
 
 
 def group_norm(channels: int, eps: float = 1e-5, affine: bool = True) -> nn.GroupNorm:

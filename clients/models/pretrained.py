@@ -12,7 +12,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from clients.models.library import ModelError
+from clients.models.library import ModelError, why_no_checkpoint
 
 PATCHES = "patch_embed.proj.weight"
 DROPPED = ("pos_embed", "head.", "fc_norm.", "pre_logits.")
@@ -67,10 +67,7 @@ def _read(file: Path, _modified: int) -> Mapping[str, Tensor]:
     try:
         found = load_state_dict(str(file), weights_only=True)
     except Exception as error:  # Damaged files make torch, pickle, zipfile and safetensors raise anything.
-        reason = (str(error).splitlines() or [""])[0][:200]
-        raise ModelError(
-            f"pretrained: {file} is no checkpoint ({type(error).__name__}: {reason}); {_EXPECTED}"
-        ) from error
+        raise ModelError(f"pretrained: {file} {why_no_checkpoint(error)}; {_EXPECTED}") from error
     weights = {key: value for key, value in found.items() if not key.startswith(DROPPED)}
     for key, value in weights.items():
         if not isinstance(value, Tensor) or not value.is_floating_point():

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from clients.models.library import ModelError
+from clients.models.library import ModelError, why_no_checkpoint
+
+log = logging.getLogger(__name__)
 
 COUNTER = "num_batches_tracked"
 """What batch normalisation counts; no weight, and left out of some files."""
+STATISTICS = "running_mean"
+"""How names of what batch normalisation has, and group normalisation has not, end."""
+KINDS = frozenset({"weight", "bias", "running_mean", "running_var"})
+"""Last words of names in any library on torch: where two differ, the tensors are not the same."""
 _EXPECTED = "expected a state dict by torch.save, or .safetensors"
 
 
@@ -39,6 +46,7 @@ def load_classifier(model: nn.Module, path: str, prefix: str = "") -> bool:
     own = {name: tensor for name, tensor in model.state_dict().items() if not name.endswith(COUNTER)}
     found = _read(file)
     found = {name.removeprefix(prefix): value for name, value in found.items() if name.startswith(prefix)} or found
+    _check_tensors(file, found)
     pairs = _paired(file, own, {name: value for name, value in found.items() if not name.endswith(COUNTER)})
     last = set(list(own)[-2:])
     weights = {}
@@ -61,13 +69,22 @@ def load_classifier(model: nn.Module, path: str, prefix: str = "") -> bool:
 def _paired(file: Path, own: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> dict[str, tuple[str, Tensor]]:
     """Name of the model's tensor -> name and tensor of the file."""
     if len(found) != len(own):
-        advice = "; set norm to batch: group normalisation has no statistics" if len(found) > len(own) else ""
+        statistics = any(name.endswith(STATISTICS) for name in found) and not any(n.endswith(STATISTICS) for n in own)
+        advice = "; set norm to batch: group normalisation has no statistics" if statistics else ""
         raise ModelError(f"weights: {file} holds {len(found)} tensors, the model {len(own)}{advice}")
     if found.keys() == own.keys():
         return {name: (name, found[name]) for name in own}
     if file.suffix == ".safetensors":
         other = next(name for name in own if name not in found)
         raise ModelError(f"weights: {file} has other names than the model ({other} is missing), and keeps no order")
+    for name, theirs in zip(own, found, strict=True):
+        kinds = [one.rpartition(".")[2] for one in (name, theirs)]
+        if kinds[0] != kinds[1] and set(kinds) <= KINDS:
+            raise ModelError(
+                f"weights: {file} has other names than the model, and in its order {theirs} would be {name}; expected the order of "
+                "the model"
+            )
+    log.warning("weights: %s has other names than the model; its tensors are matched by their order", file)
     return dict(zip(own, found.items(), strict=True))
 
 
@@ -82,11 +99,24 @@ def _read(file: Path) -> Mapping[str, Tensor]:
     except OSError as error:
         raise ModelError(f"weights: cannot read {file} ({error.strerror or error})") from error
     except Exception as error:  # Damaged files make torch, pickle, zipfile and safetensors raise anything.
-        reason = (str(error).splitlines() or [""])[0][:200]
-        raise ModelError(f"weights: {file} is no checkpoint ({type(error).__name__}: {reason}); {_EXPECTED}") from error
-    if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
+        raise ModelError(f"weights: {file} {why_no_checkpoint(error)}; {_EXPECTED}") from error
+    named = isinstance(found, Mapping) and all(isinstance(name, str) for name in found)
+    if not named or not all(isinstance(value, Tensor) for value in found.values()):  # type: ignore[attr-defined]
         raise ModelError(f"weights: {file} holds a {type(found).__name__}, not tensors by name; {_EXPECTED}")
+    return found  # type: ignore[return-value]
+
+
+def _check_tensors(file: Path, found: Mapping[str, Tensor]) -> None:
+    """Refuses what cannot be copied into a model, or would be by dropping a part of it."""
     for name, value in found.items():
-        if value.is_floating_point() and not torch.isfinite(value).all():
+        if value.layout is not torch.strided or value.is_meta or value.is_quantized:
+            kind = "meta" if value.is_meta else "quantized" if value.is_quantized else str(value.layout)
+            raise ModelError(
+                f"weights: {file} holds a tensor without plain values in {name} ({kind}); expected dense ones"
+            )
+        if name.endswith(COUNTER):
+            continue
+        if not value.is_floating_point():
+            raise ModelError(f"weights: {file} holds {value.dtype} in {name}; expected real floating-point numbers")
+        if not torch.isfinite(value.float()).all():
             raise ModelError(f"weights: {file} holds NaN or infinite values in {name}")
-    return found

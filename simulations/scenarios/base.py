@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
@@ -58,6 +58,8 @@ class Scenario(ABC, Generic[E]):
         labels: Values of the setting ``labels``, the usual one first.
         reads_tables: Examples may be rows of a table; else they are images.
         takes_many_labels: Examples may have several labels each; else they have one class.
+        usual: Key -> value where nobody sets it, in place of the default of all scenarios, which would be refused here.
+        usual_on_tables: Likewise where examples are rows of a table; over ``usual``.
     """
 
     name: ClassVar[str]
@@ -67,6 +69,8 @@ class Scenario(ABC, Generic[E]):
     labels: ClassVar[tuple[str, ...]]
     reads_tables: ClassVar[bool] = False
     takes_many_labels: ClassVar[bool] = False
+    usual: ClassVar[Mapping[str, Any]] = {}
+    usual_on_tables: ClassVar[Mapping[str, Any]] = {}
 
     @abstractmethod
     def check(self, experiment: E) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from attacks.queries.sender import QuerySender
+from attacks.queries.training import MIN_EXAMPLES
 from clients.auxiliary import Auxiliary
 from clients.data.card import DataCard
 from clients.inference.plan import InferencePlan, inference_plan
@@ -20,6 +21,7 @@ from clients.local_data import chunks
 from clients.models.library import ModelError
 from clients.task import FLOAT_BYTES, Plan
 from defenses.base import DefenseError
+from defenses.fitting import FittedDefense
 from defenses.pipeline import Pipeline
 from simulations.attribute_settings import check_memory
 from simulations.checkpoints import Checkpoint
@@ -71,6 +73,12 @@ class Inference(Scenario[InferenceExperiment]):
     settings: ClassVar[type[InferenceExperiment]] = InferenceExperiment
     kinds: ClassVar[tuple[Kind, ...]] = KINDS
     labels: ClassVar[tuple[str, ...]] = ("unknown",)
+    usual: ClassVar[Mapping[str, Any]] = {
+        "model": "vgg_small",
+        "defenses": "FeatureNoise(std=1.0)",
+        "probe-targets": 2,
+        "probe-images": 4,
+    }
 
     def __init__(self) -> None:
         # Every run has an auditor of its own, and all pipelines of a run share one training.
@@ -85,8 +93,8 @@ class Inference(Scenario[InferenceExperiment]):
         """Builds both halves.
 
         Raises:
-            ConfigError: When the model does not take the images, a defence cannot protect such features, or a message would be too
-                large.
+            ConfigError: When the model does not take the images, a defence cannot protect such features, a message would be too
+                large, or the server has too few images.
         """
         try:
             plan = replace(self._plan(experiment, pipeline), card=experiment.normalised(card))
@@ -98,9 +106,41 @@ class Inference(Scenario[InferenceExperiment]):
         for cut in plan.cut_names:
             try:
                 latent = pipeline.latent_shape(*_feature_shape(replace(plan, pipeline=""), cut))
-            except (ModelError, DefenseError) as error:
-                raise ConfigError(f"{pipeline or 'no defence'}: {error}".removeprefix(": ")) from error
+            except ModelError as error:
+                raise ConfigError(str(error)) from error
+            except DefenseError as error:
+                raise ConfigError(f"defenses: {error}") from error
             self._check_message(experiment, latent)
+        self._check_own_images(experiment, pipeline, plan)
+
+    def _check_own_images(self, experiment: InferenceExperiment, pipeline: Pipeline, plan: InferencePlan) -> None:
+        """Refuses a server with too few images for what learns from them."""
+        own = len(Auxiliary(plan).labels())
+        if not own:
+            raise ConfigError(
+                f"auxiliary-fraction is {experiment.auxiliary_fraction:g}, which leaves the server no image to train on; raise it"
+            )
+        if experiment.path_images > own // 2:
+            raise ConfigError(
+                f"path-images is {experiment.path_images}; allowed: up to {own // 2}, half of the server's {own} images; it "
+                "learns from the others"
+            )
+        learned, held = own - experiment.path_images, f"the server learns from {own - experiment.path_images} images"
+        if experiment.path_images:
+            held += f", without the {experiment.path_images} of path-images"
+        more = "raise auxiliary-fraction or auxiliary-limit, or change defenses"
+        if pipeline.needs_adversary and learned < MIN_EXAMPLES:
+            raise ConfigError(
+                f"defenses: {pipeline} needs an adversary, of {MIN_EXAMPLES} images or more; {held}: {more}"
+            )
+        for defense in pipeline.smashed_defenses:
+            if isinstance(defense, FittedDefense) and learned < defense.least_images:
+                raise ConfigError(f"defenses: {defense} needs {defense.least_images} images or more; {held}: {more}")
+        if own < MIN_EXAMPLES and experiment.chosen_attacks(ATTRIBUTE):
+            raise ConfigError(
+                f"attribute-attacks is {experiment.attribute_attacks!r}, and an adversary learns from {MIN_EXAMPLES} images or "
+                f"more; the server has {own}: raise auxiliary-fraction or auxiliary-limit, or set attribute-attacks = ''"
+            )
 
     def _check_weights(self, experiment: InferenceExperiment, plan: InferencePlan) -> None:
         if read_weights(plan, experiment.weights).is_complete and experiment.rounds != 1:
@@ -122,20 +162,10 @@ class Inference(Scenario[InferenceExperiment]):
         return inference_plan(experiment.plan(pipeline))
 
     def check_clients(self, experiment: InferenceExperiment, clients: KnownClients) -> None:
-        """As ``check_data``; refuses clients that ask fewer batches than are attacked, and a server without images."""
+        """As ``check_data``; refuses clients that ask fewer batches than are attacked."""
         for pipeline in experiment.pipelines():
             self.check_data(experiment, pipeline, clients.card)
         plan = self._plan(experiment, Pipeline())
-        own = len(Auxiliary(plan).indices(plan.load_data().train.labels.numpy()))
-        if not own:
-            raise ConfigError(
-                f"auxiliary-fraction is {experiment.auxiliary_fraction:g}, which leaves the server no image to train on; raise it"
-            )
-        if experiment.path_images > own // 2:
-            raise ConfigError(
-                f"path-images is {experiment.path_images}; allowed: up to {own // 2}, half of the server's {own} images; it "
-                "learns from the others"
-            )
         for train, test in clients.sizes.values():
             self.check_share(experiment, train, test)
         if experiment.chosen_attacks(ATTRIBUTE):

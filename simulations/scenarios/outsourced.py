@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -73,6 +73,9 @@ class Outsourced(Scenario[OutsourcedExperiment]):
     settings: ClassVar[type[OutsourcedExperiment]] = OutsourcedExperiment
     kinds: ClassVar[tuple[Kind, ...]] = KINDS
     labels: ClassVar[tuple[str, ...]] = ("uploaded",)
+    usual: ClassVar[Mapping[str, Any]] = {
+        "defenses": "VisualMixer(window_lower=2, window_upper=16); ATS(policies='3-1-7+43-18-18')"
+    }
 
     def check(self, experiment: OutsourcedExperiment) -> None:
         """Refuses defences of what is never sent, and training views that nobody makes."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -113,6 +113,14 @@ class Split(Scenario[SplitExperiment]):
     labels: ClassVar[tuple[str, ...]] = ("server", "client")
     reads_tables: ClassVar[bool] = True
     takes_many_labels: ClassVar[bool] = True
+    usual: ClassVar[Mapping[str, Any]] = {"model": "vit", "defenses": "PatchShuffle(); FeatureNoise(std=1.0)"}
+    usual_on_tables: ClassVar[Mapping[str, Any]] = {
+        "model": "difm",
+        "optimizer": "adamw",
+        "learning-rate": 0.003,
+        "defenses": "PatchShuffle(); FeatureNoise(std=0.38)",
+        "smashed-attacks": "EmbeddingReversal(); FieldReading()",
+    }
 
     def check(self, experiment: SplitExperiment) -> None:
         """Refuses what belongs to whole models, and defences of what is never sent."""

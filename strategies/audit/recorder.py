@@ -10,6 +10,9 @@ from clients.task import Task
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed
 
+FIT = "fit"
+"""Metric of defences that could not learn; there is a row only where they failed."""
+
 
 class Recorder(Protocol):
     """Where rows, pictures and unfinished jobs go."""

@@ -73,7 +73,7 @@ class _Runner:
         plan = self.job.task.plan
         if plan.auxiliary_data not in OWN_AUXILIARY:
             return True
-        return len(Auxiliary(plan).indices(plan.load_data().train.labels.numpy())) > 0
+        return len(Auxiliary(plan).labels()) > 0
 
     @functools.cached_property
     def observations(self) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -9,12 +10,16 @@ import torch
 from torch import Tensor
 
 from attacks.local_model import shared_tensors
+from clients.models.library import ModelError
 from clients.models.packaged_weights import PACKAGED
 from clients.models.pretrained_classifier import load_classifier
 from clients.task import Task, WholeModelPlan
 from defenses.base import Batch
 from strategies.central_training import MODEL
 from strategies.inference.own_images import OwnImages
+
+FINGERPRINT = "weights-sha256"
+"""Name of what a checkpoint keeps of a file."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,29 @@ def read_weights(plan: WholeModelPlan, source: str) -> FileWeights:
     return FileWeights(weights, is_complete)
 
 
+def fingerprint(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What a checkpoint keeps of weights from a file: the 32 bytes of their SHA-256."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        tensor = weights[name].detach().cpu().contiguous()
+        digest.update(repr((name, tuple(tensor.shape), str(tensor.dtype))).encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
+    return {FINGERPRINT: torch.tensor(list(digest.digest()), dtype=torch.uint8)}
+
+
+def check_fingerprint(weights: Mapping[str, Tensor], kept: Mapping[str, Tensor]) -> None:
+    """Refuses to go on with other weights than a run began with: its rows would be of two models.
+
+    Raises:
+        ModelError: When ``kept`` is of others.
+    """
+    if FINGERPRINT in kept and not torch.equal(kept[FINGERPRINT], fingerprint(weights)[FINGERPRINT]):
+        raise ModelError(
+            "weights: the file has changed since the run began, and rows of two models do not go together; put the file back, or "
+            "start a new run"
+        )
+
+
 class LoadedModel:
     """What ``PublicTraining`` is, of a model that was trained before: nothing is trained, and nothing need be kept.
 
@@ -85,9 +113,13 @@ class LoadedModel:
         return dict(self._weights)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Nothing: the file stays where it is."""
-        return {}
+        """What tells other weights: the file stays where it is."""
+        return fingerprint(self._weights)
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Does nothing."""
-        return
+        """Does nothing but refuse the checkpoint of another model.
+
+        Raises:
+            ModelError: See ``check_fingerprint``.
+        """
+        check_fingerprint(self._weights, tensors)

@@ -11,6 +11,7 @@ from torch import Tensor
 from clients.task import Task, WholeModelPlan, load_weights
 from defenses.base import Batch
 from strategies.central_training import CentralTraining
+from strategies.inference.loaded_model import check_fingerprint, fingerprint
 from strategies.inference.own_images import OwnImages
 
 LOSSES, SECONDS = "losses", "seconds"
@@ -78,12 +79,16 @@ class PublicTraining:
     def tensors(self) -> dict[str, Tensor]:
         """All that a later round depends on, under flat names; some may be of later rounds, which are then not trained again."""
         kept = {LOSSES: self.losses, SECONDS: self.seconds}
-        return self.training.tensors() | {
-            name: torch.tensor(values, dtype=torch.float64) for name, values in kept.items()
-        }
+        numbers = {name: torch.tensor(values, dtype=torch.float64) for name, values in kept.items()}
+        return self.training.tensors() | numbers | (fingerprint(self._start) if self._start is not None else {})
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Goes on from what ``tensors`` gave, unless this training is further already; other names are left alone."""
+        """Goes on from what ``tensors`` gave, unless this training is further already; other names are left alone.
+
+        Raises:
+            ModelError: See ``check_fingerprint``.
+        """
+        check_fingerprint(self._start or {}, tensors)
         losses = tensors[LOSSES].tolist()
         if len(losses) > len(self.losses):
             self.training.restore(tensors)

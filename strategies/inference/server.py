@@ -13,7 +13,7 @@ from flwr.app import RecordDict
 from torch import Tensor, nn
 
 from attacks.attributes.inference import AttributeInference
-from attacks.base import Attack
+from attacks.base import Attack, AttackError
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
 from attacks.queries.training import STATIC
@@ -22,12 +22,14 @@ from clients.inference.plan import CutModel, InferencePlan
 from clients.local_data import chunks
 from clients.records import to_record
 from clients.task import Task
+from defenses.base import DefenseError
 from defenses.fitting import FitContext
 from defenses.pipeline import Pipeline
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Kind, Observed, part_of
 from strategies.audit.majority import majority_judges
+from strategies.audit.recorder import FIT
 from strategies.audit.score_rows import share_and_interval
 from strategies.audit.threat_card import KnownLabels, ThreatCard
 from strategies.evaluation import fault_in_report, record_reports
@@ -112,6 +114,8 @@ class InferenceServer:
         Each cut is a deployment of its own: nothing that was sent at another one is looked at. Of a budget there are two numbers:
         "epsilon" of what was sent of an image at this cut, and "epsilon-all-cuts" at all so far, which a person has spent.
 
+        Where a defence cannot learn, nothing is sent at this cut, and a failed row "fit" says why.
+
         Raises:
             TooFewReplies: When too few clients ask all that they have.
         """
@@ -119,7 +123,14 @@ class InferenceServer:
         start = time.perf_counter()
         task, cut = self.plan.at(server_round), self.plan.cut_of(server_round)
         model, rows = self.plan.build_cut(cut, self.training.weights()), self.auditor.recorder
-        pipeline = self.fitted(task, model)
+        try:
+            pipeline = self.fitted(task, model)
+        except (AttackError, DefenseError) as error:
+            # Other pipelines can still be served, and this one after a resume would fail the same way.
+            why = f"{type(error).__name__}: {error}"
+            rows.row(task, metric=FIT, value=None, status="failed", message=why)
+            log.warning("fedveil: cut %s | nothing is served, as %s cannot be fitted: %s", cut, self.plan.pipeline, why)
+            return
         fitted = time.perf_counter()
         work = {partition: chunks(size, self.plan.batch_size) for partition, size in self.sizes.items()}
         exchange = GuardedExchange(self.auditor.exchange, rows, self.min_usable)

@@ -12,9 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from defenses import Blur
-from simulations.cli import EXIT_ATTACKS_FAILED, app, tell_failures
+from simulations.cli import app
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment, all_settings
+from simulations.local_run import EXIT_ATTACKS_FAILED, tell_failures
 from simulations.run_directory import read_lines
 from simulations.scenarios.base import scenarios
 from simulations.search.settings import Search

@@ -12,6 +12,9 @@ from simulations.report.analysis.families import MEMBERSHIP_METRICS
 from simulations.report.analysis.rows import read_rows
 from simulations.report.text import round_mark
 from simulations.rows import Row
+from strategies.audit.recorder import FIT
+
+FITS = "fit of defences"
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ def failures(rows: Sequence[Row]) -> list[Failure]:
     groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in rows:
         if row.status in ("failed", "refused") or row.failures:
-            client = "" if row.client is None else f"client {row.client}"
+            client = FITS if row.metric == FIT else "" if row.client is None else f"client {row.client}"
             message = row.message or "; ".join(row.card.attack_failures)
             groups[row.defense, row.attack or client, row.seed, message].append(row)
     return [
@@ -55,9 +58,9 @@ def _rounds_and_trials(rows: Sequence[Row]) -> tuple[tuple[str, ...], int]:
 
 
 def failed_attacks(directory: Path) -> list[Failure]:
-    """Attacks of a run that gave no score: those that ended with an error, and those that failed on all of their images."""
+    """What of a run has no score: attacks that ended with an error or failed on all of their images, defences that cannot learn."""
     rows, _ = read_rows(directory / "rows.jsonl")
-    return failures([row for row in rows if row.is_attack and _gave_nothing(row)])
+    return failures([row for row in rows if row.metric == FIT or (row.is_attack and _gave_nothing(row))])
 
 
 def _gave_nothing(row: Row) -> bool:

@@ -239,6 +239,14 @@ def test_one_attribute_of_celeba_is_neither_balanced_nor_sensitive(tmp_path: Pat
     assert data.sensitive_names == ()
 
 
+def test_lists_with_commas_are_told_so(tmp_path: Path) -> None:
+    write_celeba(tmp_path, [0, 2], {"Smiling": [1, -1]})
+    file = tmp_path / "list_attr_celeba.txt"
+    file.write_text("\n".join(",".join(line.split()) for line in file.read_text().splitlines()[1:]))
+    with pytest.raises(DataError, match=r"has commas between its columns.*and blanks between columns"):
+        load_dataset("celeba", data_dir=str(tmp_path), image_size=16)
+
+
 @pytest.mark.parametrize(
     ("option", "message"),
     [
@@ -342,7 +350,10 @@ def test_the_servers_own_examples_bring_their_attribute(garments: Path) -> None:
     plan = Experiment.of(dataset="garment-digit", data_dir=str(garments), auxiliary_fraction=0.5).plan(Pipeline())
     own = Auxiliary(plan)
     data = plan.load_data()
-    rows = own.indices(data.train.labels.numpy())
+    rows = own.indices(data.train.strata())
+    # As many of each pair of a class and a value as half of the images are.
+    pairs = 2 * data.train.labels + data.train.sensitive
+    assert pairs[rows].bincount(minlength=4).tolist() == [count // 2 for count in pairs.bincount(minlength=4).tolist()]
     assert torch.equal(own.sensitive(), data.train.sensitive[rows])
     assert torch.equal(own.examples().targets.argmax(1), data.train.labels[rows])
     assert Auxiliary(replace(plan, dataset="fashion-mnist")).sensitive() is None

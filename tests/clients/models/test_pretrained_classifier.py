@@ -82,8 +82,13 @@ def test_safetensors_are_read(tmp_path: Path, images: Tensor) -> None:
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     path = saved(tmp_path / "port.pt", build(7))
+    torch.save(build(7).state_dict(), tmp_path / "named.pt")
     with pytest.raises(ModelError, match=r"247 tensors, the model .*; set norm to batch"):
-        load_classifier(build(7, norm="group"), path)
+        load_classifier(build(7, norm="group"), str(tmp_path / "named.pt"))
+    # Nothing says that statistics are what is too many.
+    torch.save(build(7, name="resnet20", norm="group").state_dict(), tmp_path / "longer.pt")
+    with pytest.raises(ModelError, match=r"tensors, the model \d+$"):
+        load_classifier(build(7, name="vgg_small", norm="group"), str(tmp_path / "longer.pt"))
     with pytest.raises(ModelError, match=r"247 tensors, the model \d+$"):
         load_classifier(build(7, name="torchvision:resnet50"), path)
     other = saved(tmp_path / "other.pt", build(7), **{"port.0": torch.zeros(32, 3, 5, 5)})
@@ -91,6 +96,27 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         ModelError, match=r"port.0 has shape \(32, 3, 5, 5\), expected \(32, 3, 3, 3\) of conv_stem.weight"
     ):
         load_classifier(build(7), other)
+
+
+def test_an_order_that_cannot_be_the_models_is_refused_and_any_other_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = build(7, name="resnet20")
+    own = {name: value for name, value in model.state_dict().items() if "num_batches" not in name}
+    # All tensors of a normalisation have the same shape.
+    swapped = list(own)
+    at = next(place for place, name in enumerate(swapped) if own[name].dim() == 1)
+    swapped[at], swapped[at + 1] = swapped[at + 1], swapped[at]
+    for names, file in ((list(own), "good.pt"), (swapped, "swapped.pt")):
+        torch.save({f"port.{name}": own[name] for name in names}, tmp_path / file)
+    assert load_classifier(build(7, seed=3, name="resnet20"), str(tmp_path / "good.pt"))
+    assert "matched by their order" in caplog.text
+    with pytest.raises(ModelError, match=r"in its order port\.\d+\S*\.bias would be \d+\S*\.weight"):
+        load_classifier(model, str(tmp_path / "swapped.pt"))
+    caplog.clear()
+    torch.save(own, tmp_path / "same.pt")
+    assert load_classifier(model, str(tmp_path / "same.pt"))
+    assert not caplog.text
 
 
 def test_files_that_are_no_weights_are_refused(tmp_path: Path) -> None:
@@ -101,8 +127,18 @@ def test_files_that_are_no_weights_are_refused(tmp_path: Path) -> None:
     (tmp_path / "trap.pt").write_bytes(pickle.dumps(Trap(), protocol=2))
     torch.save([1, 2], tmp_path / "list.pt")
     torch.save({"weight": torch.tensor([float("nan")])}, tmp_path / "nan.pt")
+    (tmp_path / "text.pt").write_text("no pickle")
+    torch.save({1: torch.zeros(2)}, tmp_path / "numbers.pt")
+    torch.save({"weight": torch.zeros(2, device="meta")}, tmp_path / "meta.pt")
+    torch.save({"weight": torch.eye(2).to_sparse()}, tmp_path / "sparse.pt")
+    for name, kind in (("whole", torch.int64), ("complex", torch.complex64)):
+        torch.save({"weight": torch.zeros(2, dtype=kind)}, tmp_path / f"{name}.pt")
     for name, message in (
-        ("missing.pt", "cannot read"), ("trap.pt", "no checkpoint"), ("list.pt", "holds a list"), ("nan.pt", "NaN or infinite"),
+        ("text.pt", r"no checkpoint \(it cannot be unpickled\); expected"), ("numbers.pt", "holds a dict, not tensors by name"),
+        ("meta.pt", r"in weight \(meta\); expected dense ones"), ("sparse.pt", r"torch.sparse_coo\); expected dense"),
+        ("whole.pt", "torch.int64 in weight; expected real"), ("complex.pt", "torch.complex64 in weight; expected real"),
+        ("missing.pt", "cannot read"), ("trap.pt", r"holds objects, not only tensors; save model.state_dict"),
+        ("list.pt", "holds a list"), ("nan.pt", "NaN or infinite"),
     ):  # fmt: skip
         with pytest.raises(ModelError, match=message):
             load_classifier(build(7, name="resnet20"), str(tmp_path / name))

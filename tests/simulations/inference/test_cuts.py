@@ -191,7 +191,9 @@ def test_a_defence_that_needs_an_adversary_gets_one_at_each_cut_and_a_row_says_w
             pytest.approx(exact.low),
             pytest.approx(exact.high),
         )
-        assert 0 < row["majority"] < 1
+        # Seven held-out images are few: none of them may have the value that is most frequent among the others.
+        assert row["majority"] * 7 == pytest.approx(round(row["majority"] * 7))
+    assert any(0 < row["majority"] < 1 for row in found)
 
 
 def test_the_report_shows_each_cut_with_its_own_accuracy(run: Run) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import Message
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from attacks.normalisation import normalise
@@ -18,11 +19,14 @@ from clients.data.card import DataCard
 from clients.data.datasets import to_float
 from clients.models.classifiers import build_model
 from clients.models.cuts import halves
+from clients.models.library import ModelError
 from clients.records import tensors_of, values_of
 from clients.scenarios import read_task
 from defenses.spec import parse
 from simulations import server_app
 from simulations.experiment import Experiment
+from simulations.local_run import EXIT_ATTACKS_FAILED, tell_failures
+from simulations.report.analysis.failures import failed_attacks
 from simulations.run_directory import read_lines
 from simulations.server_app import run_experiment
 from tests.local_grid import LocalGrid, Tamper
@@ -282,6 +286,15 @@ def test_a_model_from_a_file_is_used_as_it_is(tmp_path: Path) -> None:
     settings = inference_experiment(tmp_path / "run", weights=file, **common)
     with pytest.raises(Killed):
         run_experiment(LocalGrid(2, killed_at("query.audit", 7)), settings)
+    # Another model in the same file ends the run before anything is asked: its rows would be of two.
+    kept = Path(file).read_bytes()
+    model = build_model("vgg_small", num_classes=10, input_shape=(1, 28, 28), seed=5)
+    save_file({f"model/{name}": tensor for name, tensor in model.state_dict().items()}, file)
+    grid = LocalGrid(2)
+    with pytest.raises(ModelError, match=r"^weights: the file has changed since the run began"):
+        run_experiment(grid, replace(settings, resume=True))
+    assert {kind for kind, _ in grid.sent} <= {"query.partition", "query.setup"}
+    Path(file).write_bytes(kept)
     run_experiment(LocalGrid(2), replace(settings, resume=True))
     assert untimed(rows_in(settings)) == [row for row in trained if row["metric"] != "train-loss"]
 
@@ -318,6 +331,27 @@ def test_weights_for_other_classes_are_trained_on_and_normalise_everybodys_image
         run_experiment(LocalGrid(2, killed_at("query.features", 2)), settings)
     run_experiment(LocalGrid(2), replace(settings, resume=True))
     assert untimed(rows_in(settings)) == runs["data"]
+
+
+@pytest.mark.usefixtures("no_report")
+def test_a_defence_that_cannot_learn_costs_its_own_rows_only(tmp_path: Path) -> None:
+    """It is told in a row, in the report's list and by the exit code; the pipelines behind it run."""
+    diverging = "DeltaAutoencoder(delta='max', epochs=1, learning_rate=1e30)"
+    settings = inference_experiment(
+        tmp_path / "run", defenses=f"{diverging}; {NOISE}", query_attacks="QueryInversion(iterations=2)", rounds=1
+    )
+    rows = inference_rows(settings)
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["progress"]["finished"]
+    (failed,) = [row for row in rows if row["status"] == "failed"]
+    assert (failed["metric"], failed["cut"], failed["round"]) == ("fit", "conv2", 2)
+    assert failed["defense"].startswith("DeltaAutoencoder(")
+    assert "DefenseError: DeltaAutoencoder" in failed["message"]
+    assert "not finite" in failed["message"]
+    assert not [row for row in rows if row["defense"] == failed["defense"] and row["metric"] == "test-accuracy"]
+    assert [row for row in rows if row["defense"] == NOISE and row["metric"] == "psnr"]
+    (told,) = [str(one) for one in failed_attacks(tmp_path / "run")]
+    assert told.startswith("fit of defences on DeltaAutoencoder(")
+    assert tell_failures(tmp_path / "run") == EXIT_ATTACKS_FAILED
 
 
 # Killed, and refused ------------------------------------------------------------------------------------------------------

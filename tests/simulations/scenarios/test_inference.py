@@ -54,6 +54,20 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"path-images": -1}, ("path-images is -1", "allowed: at least 0")),
     ({"path-images": 2.5}, ("path-images is 2.5",)),
     ({"path-images": 41}, ("path-images is 41; allowed: up to 40, half of the server's 80 images; it learns from the others",)),
+    ({"defenses": "FeaturePCA(components=80)"}, ("defenses: FeaturePCA(components=80) needs 81", "learns from 80 images")),
+    (
+        {"defenses": "FeaturePCA(components=60)", "path-images": 21},
+        ("needs 61 images or more", "59 images, without the 21 of path-images"),
+    ),
+    ({"defenses": "FeaturePCA(components=1000000000)"}, ("defenses: FeaturePCA(components=1000000000): 16 x 28 x 28",)),
+    (
+        {"dataset": "photo-face", "auxiliary-limit": 15, "defenses": "DeltaAutoencoder()", "attribute-attacks": ""},
+        ("needs an adversary, of 16 images or more; the server learns from 15 images", "auxiliary-limit"),
+    ),
+    (
+        {"dataset": "photo-face", "auxiliary-limit": 15},
+        ("attribute-attacks is 'auto'", "16 images or more", "the server has 15"),
+    ),
     # Sizes.
     ({"probe-targets": 4}, ("probe-targets is 4, and a client with 20 test examples asks 3 batches of 8",)),
     ({"probe-images": 9}, ("probe-images is 9; allowed: up to batch-size = 8",)),
@@ -93,6 +107,20 @@ def test_what_cannot_work_is_refused_by_name(tmp_path: Path, changes: dict[str, 
     for part in said:
         assert part in str(caught.value)
     assert {kind for kind, _ in grid.sent} <= {"query.partition", "query.setup"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [({"path_images": 41}, "path-images is 41"), ({"auxiliary_fraction": 1e-9}, "leaves the server no image")],
+    ids=str,
+)
+def test_what_the_data_tell_is_refused_before_any_process_starts(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    settings = inference_experiment(tmp_path / "run", **changes)
+    card = DataCard.of(settings.plan(parse("")).load_data())
+    with pytest.raises(ConfigError, match=said):
+        scenario("inference").check_data(settings, parse(""), card)
 
 
 @pytest.mark.parametrize(

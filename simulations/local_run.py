@@ -1,0 +1,111 @@
+"""A run in a private local Flower runtime from start to end, as the command line shows it."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from simulations.command_line import errors
+from simulations.experiment import Experiment
+from simulations.launch import LocalRuntime, Resources
+from simulations.progress import follow, read_progress
+
+EXIT_ATTACKS_FAILED = 3
+"""The run went to its end, but attacks gave no score."""
+STARTS = 3
+"""Of Flower's local SuperLink, which a busy machine does not always bring up within the 15 seconds that Flower gives it."""
+NOT_STARTED = "Failed to start local SuperLink"
+"""How Flower begins to say so."""
+_BOX = re.compile(r"^(?:╭─|\+-) Error [─-]+(?:╮|\+)\n(.*?)^(?:╰─|\+-)", re.DOTALL | re.MULTILINE)
+_LOGS = re.compile(r"\s*See logs at \S+\.$")
+
+
+def run_locally(console: Console, experiment: Experiment, resources: Resources) -> int:
+    """Runs an experiment, shows its progress, and says how it ended; the exit code.
+
+    A SuperLink that does not start is started again, each time on another port.
+
+    Args:
+        console: Where progress is shown.
+        experiment: With an output folder; all its checks are passed.
+        resources: What the simulation may use.
+    """
+    out, started = Path(experiment.output_dir), time.monotonic()
+    out.mkdir(parents=True, exist_ok=True)
+    # Ended politely, the command still stops what it started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    for start in range(1, STARTS + 1):
+        log = out / "flower.log"
+        begin = log.stat().st_size if log.is_file() else 0
+        with LocalRuntime(log) as runtime:
+            process = runtime.start(experiment.to_mapping(), resources)
+            try:
+                follow(console, process, experiment)
+                box = box_text(_read(log, begin))
+                if not box.startswith(NOT_STARTED):
+                    return _ended(console, out, runtime.status(), box, started)
+            except KeyboardInterrupt:
+                errors.print(f"\nstopped; {_what_next(out)}", soft_wrap=True)
+                return 130
+            runtime.keep_superlink_log()
+        if start < STARTS:
+            console.print(f"{box}; started again ({start + 1} of {STARTS})", markup=False, soft_wrap=True)
+    errors.print(f"[red]the run did not start[/red], in {STARTS} tries:", soft_wrap=True)
+    errors.print(f"{box}; the machine may be busy\nlog: {log}\n{_what_next(out)}", markup=False, soft_wrap=True)
+    return 1
+
+
+def _ended(console: Console, out: Path, status: str, box: str, started: float) -> int:
+    progress = read_progress(out)
+    if status != "finished:completed" or not progress.get("finished"):
+        why = str(progress.get("failed") or box or _last_error(out / "flower.log"))
+        errors.print(f"[red]the run failed[/red] ({status or 'no status'}): {escape(why)}", soft_wrap=True)
+        errors.print(f"log: {out / 'flower.log'}\n{_what_next(out)}", soft_wrap=True)
+        return 1
+    console.print(f"finished in {time.monotonic() - started:.0f} s")
+    console.print(f"report: {out / 'report.html'}\nrows:   {out / 'rows.jsonl'}", soft_wrap=True)
+    return tell_failures(out)
+
+
+def _what_next(out: Path) -> str:
+    """Only a run that has begun can be continued."""
+    begun = (out / "config.json").is_file()
+    return f"continue with: fedveil run --resume {out}" if begun else "nothing was run: give the same command again"
+
+
+def tell_failures(out: Path) -> int:
+    """Lists the attacks of a finished run that gave no score; the exit code."""
+    from simulations.report.analysis.failures import failed_attacks
+
+    failed = failed_attacks(out)
+    if not failed:
+        return 0
+    errors.print(
+        "[red]attacks or defences failed[/red], and nothing is known about what attacks would have found:",
+        soft_wrap=True,
+    )
+    for failure in failed:
+        errors.print(f"  {failure}", markup=False, soft_wrap=True)
+    return EXIT_ATTACKS_FAILED
+
+
+def box_text(log: str) -> str:
+    """The text of the last box in which Flower's command told an error, in one line, without the log that goes with the runtime."""
+    boxes = _BOX.findall(log)
+    return _LOGS.sub("", " ".join(line.strip(" │|") for line in boxes[-1].splitlines())) if boxes else ""
+
+
+def _read(log: Path, begin: int) -> str:
+    """What was written behind the first ``begin`` bytes."""
+    return log.read_bytes()[begin:].decode(errors="replace")
+
+
+def _last_error(log: Path) -> str:
+    lines = [line for line in log.read_text(errors="replace").splitlines() if "Error" in line]
+    return lines[-1].strip() if lines else "see the log"
