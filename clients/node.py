@@ -42,17 +42,18 @@ def watchdog(message: Message, context: Context, call_next: Call) -> Message:
         raise TimeoutError(f"client ran longer than client-timeout = {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, expire)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
     last_resort = threading.Timer(seconds + GRACE_SECONDS, os._exit, (1,))
     last_resort.daemon = True
     if Path(sys.argv[0]).name == "default_worker.py":  # a Ray worker: the pool starts another
         last_resort.start()
     try:
+        # Only now: an alarm while the thread starts would end in whatever threading makes of it, and leave the handler behind.
+        signal.setitimer(signal.ITIMER_REAL, seconds)
         return call_next(message, context)
     finally:
-        last_resort.cancel()
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        last_resort.cancel()
 
 
 def refusals(message: Message, context: Context, call_next: Call) -> Message:

@@ -286,7 +286,5 @@ def _preflight(experiment: Experiment) -> None:
             "than one each; use fewer clients (--clients), more data, or a smaller auxiliary-fraction"
         )
     scenario(experiment.scenario).check_share(experiment, share, tested)
-    if experiment.probe_images > share:
-        raise ConfigError(f"probe-images is {experiment.probe_images}; a client holds about {share} images")
     for warning in filter(None, (*huge_numbers(experiment), too_few_images(experiment, experiment.num_clients))):
         console.print(f"warning: {warning}", markup=False, soft_wrap=True)

@@ -182,3 +182,13 @@ def scenario(name: str) -> Scenario[Any]:
     if name not in known:
         raise ConfigError(f"scenario is {name!r}; allowed: {' or '.join(map(repr, known))}")
     return known[name]
+
+
+def check_probe_images(wanted: int, train: int) -> None:
+    """Refuses probes of more images than a client trains on.
+
+    Raises:
+        ConfigError: Naming the setting.
+    """
+    if wanted > train:
+        raise ConfigError(f"probe-images is {wanted}; a client holds about {train} images")

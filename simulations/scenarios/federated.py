@@ -19,7 +19,7 @@ from simulations.attribute_settings import attacks_setting, check_attribute_atta
 from simulations.checkpoints import Checkpoint
 from simulations.errors import ConfigError
 from simulations.known_clients import KnownClients
-from simulations.scenarios.base import Rounds, Scenario
+from simulations.scenarios.base import Rounds, Scenario, check_probe_images
 from simulations.settings import SHARE, one_of, setting
 from simulations.whole_models import WholeModelExperiment
 from strategies.audit.auditor import Auditor
@@ -105,6 +105,10 @@ class Federated(Scenario[FederatedExperiment]):
     def check_data(self, experiment: FederatedExperiment, pipeline: Pipeline, card: DataCard) -> None:
         """Builds the model."""
         replace(experiment.plan(pipeline), card=card).build_model()
+
+    def check_share(self, experiment: FederatedExperiment, train: int, test: int) -> None:
+        """Refuses probes of more images than a client trains on."""
+        check_probe_images(experiment.probe_images, train)
 
     def rounds(
         self, experiment: FederatedExperiment, plan: Plan, auditor: Auditor, clients: KnownClients, label: str

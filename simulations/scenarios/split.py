@@ -25,7 +25,7 @@ from simulations.checkpoints import Checkpoint
 from simulations.errors import ConfigError, require_known
 from simulations.experiment import Experiment
 from simulations.known_clients import KnownClients
-from simulations.scenarios.base import LARGEST_MESSAGE, Rounds, Scenario, leave_cores_to_attacks
+from simulations.scenarios.base import LARGEST_MESSAGE, Rounds, Scenario, check_probe_images, leave_cores_to_attacks
 from simulations.settings import SHARE, at_least, one_of, setting
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
@@ -209,6 +209,10 @@ class Split(Scenario[SplitExperiment]):
     def server_has_labels(self, experiment: SplitExperiment) -> bool:
         """Unless clients send them with their tokens."""
         return experiment.who_holds_labels == "server"
+
+    def check_share(self, experiment: SplitExperiment, train: int, test: int) -> None:
+        """Refuses probes of more images than a client trains on."""
+        check_probe_images(experiment.probe_images, train)
 
     def rounds(
         self, experiment: SplitExperiment, plan: Plan, auditor: Auditor, clients: KnownClients, label: str

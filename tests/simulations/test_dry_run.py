@@ -73,7 +73,7 @@ def test_a_shipped_configuration_passes_with_its_data_and_writes_nothing(
     small = ("depth=2",) if big and path.name != "split_table6_gpu.toml" else ()
     if experiment.scenario == "inference":
         # At one cut: each builds the model anew, and VGG16 has 138 million weights. Balanced data are refused beyond what there is.
-        small = (f"cuts={experiment.cuts.partition(',')[0]}", "train-limit=0", "test-limit=0", "auxiliary-fraction=0.2")
+        small = (f"cuts={experiment.cuts.partition(',')[0]}", "train-limit=0", "test-limit=0", "auxiliary-fraction=0.3")
         # The server of so few images keeps none to measure on.
         small += ("path-images=0", *(("auxiliary-fraction=0.5",) if "gpu" not in path.name else ()))
         # Table 3 builds VGG16; its weights take seconds to draw.
@@ -233,3 +233,21 @@ def test_no_shipped_configuration_has_a_defence_that_does_nothing() -> None:
 
 
 DIGITS = next(path for path in CONFIGS if path.name == "lenet_digits.toml")
+
+
+def test_probes_of_queries_may_be_more_than_a_client_would_train_on(tmp_path: Path) -> None:
+    """A client of edge-cloud inference sends test images: 20 of ``photo-face``, and 8 images that it would train on elsewhere."""
+    few = ("dataset=photo-face", "model=vgg_small", "cuts=conv4", "auxiliary-fraction=0.9", "image-size=0")
+    few += (
+        "train-limit=0",
+        "test-limit=0",
+        "num-clients=2",
+        "probe-images=20",
+        "probe-targets=1",
+        "defenses=FeatureNoise(std=1.0)",
+    )
+    code, output = dry_run(CONFIGS[0].parent / "inference.toml", *few)
+    assert code == 0, output
+    code, output = dry_run(CONFIGS[0].parent / "inference.toml", *few, "probe-images=21")
+    assert code == 2
+    assert "probe-images is 21" in output

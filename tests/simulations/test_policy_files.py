@@ -11,7 +11,7 @@ from flwr.app import Context, RecordDict
 from typer.testing import CliRunner
 
 from clients.data.datasets import load_dataset
-from simulations import cli, server_app
+from simulations import cli, local_run, server_app
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
 from simulations.progress import read_progress
@@ -44,7 +44,7 @@ def started(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> list[Experiment
     """The experiments that ``fedveil run`` sends to the server, which runs them in its own folder, on nodes of this process."""
     seen: list[Experiment] = []
 
-    def run(experiment: Experiment, resources: Any) -> int:
+    def run(_: Any, experiment: Experiment, resources: Any) -> int:
         sent = json.loads(json.dumps(experiment.to_mapping()))
         with monkeypatch.context() as there:
             there.chdir(elsewhere)
@@ -52,7 +52,7 @@ def started(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> list[Experiment
             server_app.run_experiment(LocalGrid(2), seen[-1])
         return 0
 
-    monkeypatch.setattr(cli, "_run", run)
+    monkeypatch.setattr(local_run, "run_locally", run)
     return seen
 
 

@@ -22,6 +22,7 @@ from flwr.common.serde import message_from_proto, message_to_proto
 
 import defenses
 import defenses.base
+import defenses.feature_chain
 import defenses.pipeline
 from clients import local_data
 from clients.app import app as client_app
@@ -86,7 +87,8 @@ class Streams:
             return generator
 
         monkeypatch.setattr(defenses.base, "hashlib", SimpleNamespace(shake_256=shake))
-        monkeypatch.setattr(defenses.pipeline, "generator_for", for_stage)
+        for chain in (defenses.pipeline, defenses.feature_chain):
+            monkeypatch.setattr(chain, "generator_for", for_stage)
         monkeypatch.setattr(
             split_training, "generator_for", lambda *key: (for_stage if "network" in key else generator_for)(*key)
         )
