@@ -14,7 +14,7 @@ from rich.table import Table
 from attacks.registry import ATTACKS
 from clients.data.datasets import dataset_names
 from clients.models.classifiers import model_names
-from clients.models.halves import split_model_names
+from clients.models.split_models import split_model_names
 from defenses.base import EdgeTrainingDefense, InputDefense, SmashedDefense, TrainingDefense, UpdateDefense
 from defenses.registry import DEFENSES
 from simulations.experiment import all_settings, owners

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from clients.models.halves import EdgeHalf, SplitShape, build_split_model, default_width
+from clients.models.halves import EdgeHalf
 from clients.models.server_half import ServerHalf
+from clients.models.split_models import SplitShape, build_split_model, default_width
 from clients.task import Plan
 from defenses.base import DefenseError
 

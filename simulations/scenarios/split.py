@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from attacks.sender import smash
 from clients.data.card import DataCard
-from clients.models.halves import split_model_names
 from clients.models.library import ModelError
+from clients.models.split_models import split_model_names
 from clients.split.passes import SplitPasses
 from clients.split.plan import SplitPlan, split_plan
 from clients.task import Plan
