@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attacks.attributes.auxiliary import judged, sensitive_of
 from attacks.base import AttackError, Attributes, Knowledge
 from attacks.queries.base import Query, QueryAttack
 from attacks.queries.training import RETRAINED, Learned, Lesson, Subject, learned_by
@@ -90,7 +91,7 @@ class AttributeInference(QueryAttack[Attributes]):
             AttackError: With fewer than 16 auxiliary examples, without their attribute or with one value of it only, where clients
                 send no features, or when the training diverges.
         """
-        hidden = _sensitive(knowledge)
+        hidden = sensitive_of(knowledge)
 
         def build(_: Tensor) -> nn.Module:
             seed = int(torch.randint(1 << 31, (), generator=generator))
@@ -98,7 +99,7 @@ class AttributeInference(QueryAttack[Attributes]):
                 raise AttackError("there is nothing that builds an adversary for these features")
             return knowledge.adversary(self.architecture, int(hidden.max()) + 1, seed)
 
-        subject = Subject(hidden, build, sample=2, loss=F.cross_entropy, judge=_judged)
+        subject = Subject(hidden, build, sample=2, loss=F.cross_entropy, judge=judged)
         return replace(self, learned=self.lesson.teach(subject, knowledge, generator))
 
     def attack_one(self, observation: Query, generator: torch.Generator) -> Attributes:
@@ -113,21 +114,3 @@ class AttributeInference(QueryAttack[Attributes]):
     def failed(self, observation: Query, reason: str) -> Attributes:
         """A guess that is never right."""
         return Attributes(torch.full((len(observation.features), 1), math.nan), failure=reason)
-
-
-def _sensitive(knowledge: Knowledge) -> Tensor:
-    """The attribute of the auxiliary examples, (N,) on the CPU."""
-    hidden = knowledge.sensitive
-    if hidden is None:
-        raise AttackError("the auxiliary data have no sensitive attribute")
-    if bool((hidden == hidden[0]).all()):
-        raise AttackError("all auxiliary examples have the same sensitive attribute")
-    return hidden.cpu()
-
-
-def _judged(logits: Tensor, truth: Tensor, learned_from: Tensor) -> dict[str, float]:
-    """Accuracy on what was held out, and that of answering with the most frequent value among the others."""
-    return {
-        "holdout_accuracy": float((logits.argmax(1) == truth).float().mean()),
-        "holdout_majority": float((truth == learned_from.mode().values).float().mean()),
-    }

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attacks.attributes.auxiliary import judged, sensitive_of
 from attacks.attributes.update_sketch import UpdateSketch
 from attacks.base import Attack, AttackError, Attributes, ClientUpdate, Knowledge, Probe
 from attacks.queries.training import RETRAINED, TRAININGS, split_rows, train_network
@@ -125,9 +126,7 @@ class PropertyInference(Attack[ClientUpdate, Attributes]):
             AttackError: With fewer than 16 auxiliary examples, without their attribute or with one value of it only, where clients
                 send no one-step updates, or when the training diverges.
         """
-        hidden = knowledge.sensitive
-        if hidden is None:
-            raise AttackError("the auxiliary data have no sensitive attribute")
+        hidden = sensitive_of(knowledge)
         kept, held = split_rows(knowledge, generator)
         count = self.updates // HOLDOUT
         updates = _made(knowledge, kept, self.updates - count, generator)
@@ -139,11 +138,7 @@ class PropertyInference(Attack[ClientUpdate, Attributes]):
         tests, right = _sketched(sketch, _made(knowledge, held, count, generator), hidden[held])
         network = self._trained(sketches, values, int(hidden.max()) + 1, generator)
         with torch.no_grad():
-            answers = network(tests).argmax(1)
-        scores = {
-            "holdout_accuracy": float((answers == right).float().mean()),
-            "holdout_majority": float((right == values.mode().values).float().mean()),
-        }
+            scores = judged(network(tests), right, values)
         return replace(self, learned=LearnedReader(network, sketch, scores))
 
     def _trained(self, sketches: Tensor, values: Tensor, num_values: int, generator: torch.Generator) -> nn.Module:
