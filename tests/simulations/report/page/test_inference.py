@@ -329,6 +329,25 @@ def test_of_several_adversaries_the_strongest_counts_beside_itself_unprotected()
     assert (before.mean, after.mean) == (0.95, 0.88)
 
 
+def test_the_strongest_reconstruction_is_the_strongest_by_ms_ssim() -> None:
+    """A brighter guess may have less PSNR and more of the structure, which is what the column shows."""
+    other = "InverseNetwork()"
+    told = {"psnr": PSNR[ADP] - 2, "ms-ssim": 0.9}
+    rows = every_row()
+    more = [
+        one | {"attack": other, "value": told[one["metric"]]}
+        for one in inversion(ADP, "conv2", PSNR[ADP])
+        if one["attack"] == INVERSION and one["metric"] in told
+    ]
+    by_measure = next(line for line in sections(rows + more)[0].cut.lines if line.defense == ADP)
+    assert by_measure.after is not None
+    assert by_measure.after.attack == other
+    plain = [one for one in rows + more if one["metric"] != "ms-ssim"]
+    by_psnr = next(line for line in sections(plain)[0].cut.lines if line.defense == ADP)
+    assert by_psnr.after is not None
+    assert by_psnr.after.attack == INVERSION
+
+
 def test_rows_without_attributes_have_no_verdict_and_no_study_without_queries_a_section() -> None:
     rows = [one for one in every_row() if one["metric"] != "attribute-accuracy"]
     for found in sections(rows):
