@@ -303,6 +303,20 @@ class Attack(Generic[Observation, Guess]):
         return True
 
     @property
+    def threat_class(self) -> str:
+        """Letter of the threat model that it needs, "A" to "H"; "" where it reads no updates, of which the letters are.
+
+        What the server of a run knows anyway, which is how clients train, is "C"; examples of its own are "D". An attack that needs
+        more, or manipulates what clients are sent, says so. See ``docs/threat_models.md``.
+
+        Source: Carletti, Foggia, Mazzocca, Parrella, Vento, "SoK: Gradient Inversion Attacks in Federated Learning", USENIX
+        Security 2025, threat models.
+        """
+        if not (self.observes_history or issubclass(self.observes, ClientUpdate)):
+            return ""
+        return "D" if self.needs_auxiliary else "C"
+
+    @property
     def learns_from_defenses(self) -> bool:
         """Whether what ``fit`` learns depends on the pipeline; what does not is learned once for all pipelines of a run."""
         return self.knows_defenses

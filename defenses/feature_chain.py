@@ -226,6 +226,19 @@ class FeatureChain:
             shape = defense.latent_shape(*shape)
         return shape
 
+    def learned_numbers(self, channels: int, height: int, width: int) -> int:
+        """How many numbers the stages learn, and every client is sent, for features (C, H, W); nothing need be fitted.
+
+        Raises:
+            DefenseError: As ``latent_shape``.
+        """
+        self.latent_shape(channels, height, width)
+        total, shape = 0, (channels, height, width)
+        for defense in self._fitted_stages:
+            total += sum(map(math.prod, defense.shapes(*shape).values()))
+            shape = defense.latent_shape(*shape)  # type: ignore[assignment]  # of three sides where another stage follows
+        return total
+
 
 def fold(stages: Iterable[tuple[int, Defense]], method: str, value: T, key: Key) -> T:
     """The value after a method of each stage in turn, with the stage's own stream."""

@@ -160,6 +160,11 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
         return observation.gradient()
 
     @property
+    def threat_class(self) -> str:
+        """ "E" with a prior by the statistics of a client's batch, as GradInversion has in the paper."""
+        return "E" if self.batch_norm_prior else super().threat_class
+
+    @property
     def evaluations(self) -> int:
         """How often the objective of one observation is evaluated, at most."""
         return self._step_evaluations * self.iterations * self.restarts

@@ -117,6 +117,11 @@ class Chain(Attack[ClientUpdate, Reconstruction]):
         return any(stage.knows_defenses for stage in self.stages)
 
     @property
+    def threat_class(self) -> str:
+        """What the most knowing stage needs; "" where the first reads no update."""
+        return max(stage.threat_class for stage in self.stages) if self.stages[0].threat_class else ""
+
+    @property
     def upper_bound(self) -> str:
         """That of any stage."""
         return ", ".join(dict.fromkeys(stage.upper_bound for stage in self.stages if stage.upper_bound))

@@ -105,12 +105,19 @@ class Inference(Scenario[InferenceExperiment]):
             raise ConfigError(str(error)) from error
         for cut in plan.cut_names:
             try:
-                latent = pipeline.latent_shape(*_feature_shape(replace(plan, pipeline=""), cut))
+                plain = _feature_shape(replace(plan, pipeline=""), cut)
+                latent, learned = pipeline.latent_shape(*plain), pipeline.learned_numbers(*plain)
             except ModelError as error:
                 raise ConfigError(str(error)) from error
             except DefenseError as error:
                 raise ConfigError(f"defenses: {error}") from error
             self._check_message(experiment, latent)
+            if FLOAT_BYTES * learned > LARGEST_MESSAGE:
+                raise ConfigError(
+                    f"defenses: {pipeline} learns {FLOAT_BYTES * learned / 2**30:.1f} GiB for features of "
+                    f"{' x '.join(map(str, plain))} at {cut}, which every client is sent, and a message may hold 1 GiB; lower what "
+                    "it learns, or cut the model elsewhere"
+                )
         self._check_own_images(experiment, pipeline, plan)
 
     def _check_own_images(self, experiment: InferenceExperiment, pipeline: Pipeline, plan: InferencePlan) -> None:

@@ -286,7 +286,7 @@ def _guessed(guess: Any) -> str:
 def _card(job: AttackJob, attack: Attack[Any, Any]) -> ThreatCard:
     """The threat card with what the attack itself adds to it."""
     told = " and ".join(bound for bound in (job.card.upper_bound, attack.upper_bound) if bound)
-    card = job.card.but(**attack.card() | {"upper_bound": told})
+    card = job.card.but(**attack.card() | {"upper_bound": told, "threat_class": attack.threat_class or None})
     if not attack.knows_defenses:
         card = card.but(knows_defenses=False)
     if not attack.needs_auxiliary:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from defenses import DefenseError, DeltaAutoencoder, FeaturePCA, FitContext, parse
 from defenses.base import generator_for
 from defenses.delta_autoencoder import _never_negative
-from defenses.fitting import features_in_batches, in_eval_mode, version_of
+from defenses.fitting import SHAPE, features_in_batches, in_eval_mode, version_of
 
 CHAIN = "DeltaAutoencoder(delta='max', epochs=1) | FeatureNoise(std=0.1) | FeaturePCA(components=4)"
 
@@ -121,6 +121,8 @@ def test_decoders_run_in_reverse():
     assert fitted.latent_shape(4, 8, 8) == (4,)
     assert torch.equal(fitted.decode_features(latent), autoencoder.decode(pca.decode(latent)))
     assert pca.state()["mean"].shape == autoencoder.latent_shape(4, 8, 8) == (2, 8, 8)
+    learned = [tensor for name, tensor in fitted.state().items() if not name.endswith(SHAPE)]
+    assert parse(CHAIN).learned_numbers(4, 8, 8) == sum(tensor.numel() for tensor in learned)
 
 
 def test_autograd_passes_the_whole_chain():

@@ -38,6 +38,7 @@ CARD_ORDER = (
     "in_training",
     "batch_norm_statistics",
     "auxiliary_data",
+    "threat_class",
     "iterations",
     "restarts",
     "selection",

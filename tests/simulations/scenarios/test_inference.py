@@ -74,6 +74,10 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"attack-rounds": "first"}, ("attack-rounds is 'first'", "add final, or set query-attacks = ''")),
     ({"query-batches": 0}, ("query-batches is 0", "allowed: at least 1")),
     ({"query-batches": 100_000}, ("query-batches is 100000", "GiB, and 1 GiB is allowed")),
+    (
+        {"image-size": 64, "defenses": "FeaturePCA(components=5000)"},
+        ("FeaturePCA(components=5000) learns 1.2 GiB for features of 16 x 64 x 64 at conv2", "a message may hold 1 GiB"),
+    ),
     # What the data lack.
     (
         {"attribute-attacks": "AttributeInference()"},
