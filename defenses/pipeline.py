@@ -20,6 +20,7 @@ from defenses.base import (
 )
 from defenses.combinations import why_not_together
 from defenses.feature_chain import FeatureChain, fold
+from defenses.fitting import FittedDefense
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,13 @@ class Pipeline(FeatureChain):
     def update_defenses(self) -> tuple[UpdateDefense, ...]:
         """The stages on gradients and updates in the order in which they act: first those per step."""
         return tuple(d for per in ("step", "update") for _, d in self._update_stages(per))
+
+    @property
+    def draws_at_inference(self) -> bool:
+        """Whether a test image may be sent otherwise the next time: any stage that it passes draws, or mixes images."""
+        if any(isinstance(defense, InputDefense) and defense.at_inference for defense in self.defenses):
+            return True
+        return any(not isinstance(defense, FittedDefense) for defense in self.smashed_defenses)
 
     @property
     def at_inference(self) -> bool:

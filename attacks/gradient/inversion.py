@@ -161,7 +161,7 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
 
     @property
     def threat_class(self) -> str:
-        """ "E" with a prior by the statistics of a client's batch, as GradInversion has in the paper."""
+        """Letter E with a prior by the statistics of a client's batch, as GradInversion has in the paper."""
         return "E" if self.batch_norm_prior else super().threat_class
 
     @property

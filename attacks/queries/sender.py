@@ -49,10 +49,15 @@ class QuerySender:
 
     def send(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """What a server would see of clean images (B, C, H, W) in [0, 1], all defences drawn afresh: features, and the latent."""
-        key = ("attacker", int(torch.randint(1 << 62, (), generator=generator)))
+        key = key_of(generator)
         batch = Batch(images, images.new_zeros(len(images), 1))
         latent = self.latent(self.pipeline.protect_test(batch, key).images, key)
         return self.decoded(latent), latent
+
+
+def key_of(generator: torch.Generator) -> Key:
+    """What names the draws of one batch that an attacker sends itself."""
+    return ("attacker", int(torch.randint(1 << 62, (), generator=generator)))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.base import AttackError, Knowledge
-from attacks.queries.sender import QuerySender
+from attacks.queries.sender import QuerySender, key_of
 from attacks.refinement.restoration import HOLDOUT
 from defenses.base import DefenseError
 from defenses.checks import is_number, is_whole, require
@@ -21,6 +21,8 @@ TRAININGS = (STATIC, RETRAINED)
 """On unprotected features, as if there were no defences; or on what the clients' own algorithm makes of them."""
 AT_ONCE = 64
 """Images whose features are computed together."""
+MOST_KEPT = 2**30
+"""Bytes of features that are kept, at most, where the client half would make the same ones at every step."""
 
 
 @dataclass(frozen=True)
@@ -108,9 +110,7 @@ class Lesson:
         kept, held = split_rows(knowledge, generator)
         images, truth = knowledge.auxiliary.images, subject.truth
 
-        def features(rows: Tensor) -> Tensor:
-            return features_of(sender, self.training, images[rows], generator)
-
+        features = features_by_row(sender, self.training, images, generator)
         sample = features(kept[: subject.sample])
         network = subject.build(sample).to(sample.device)
         train_network(
@@ -177,6 +177,37 @@ def features_of(sender: QuerySender, training: str, images: Tensor, generator: t
             return sender.features(images) if training == STATIC else sender.send(images, generator)[0]
     except DefenseError as error:
         raise AttackError(f"the defences refuse auxiliary images: {error}") from error
+
+
+def features_by_row(
+    sender: QuerySender, training: str, images: Tensor, generator: torch.Generator
+) -> Callable[[Tensor], Tensor]:
+    """``features_of`` the images (N, C, H, W) in some rows (B,); made once where nothing is drawn and ``MOST_KEPT`` allows it.
+
+    What is learned does not depend on which: each call takes the same from ``generator``.
+
+    Raises:
+        AttackError: As ``features_of``.
+    """
+
+    def anew(rows: Tensor) -> Tensor:
+        return features_of(sender, training, images[rows], generator)
+
+    if training == RETRAINED and sender.pipeline.draws_at_inference:
+        return anew
+    one = features_of(sender, training, images[:1], torch.Generator())
+    if one.numel() * one.element_size() * len(images) > MOST_KEPT:
+        return anew
+    kept = in_batches(
+        lambda rows: features_of(sender, training, images[rows], torch.Generator()).cpu(), torch.arange(len(images))
+    )
+
+    def known(rows: Tensor) -> Tensor:
+        if training == RETRAINED:
+            key_of(generator)
+        return kept[rows].to(one.device)
+
+    return known
 
 
 def in_batches(compute: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
