@@ -38,6 +38,7 @@ from defenses import (
     TrainingDefense,
 )
 from defenses.base import generator_for, spawned
+from defenses.spec import parse
 
 
 @dataclass(frozen=True, repr=False)
@@ -232,6 +233,22 @@ def test_test_images_pass_only_the_stages_that_ask_for_it(batch: Batch):
     assert torch.equal(protected.targets, batch.targets)
     assert pipeline.at_inference
     assert not Pipeline((ATS(), InstaHide())).at_inference
+
+
+@pytest.mark.parametrize(
+    ("text", "draws"),
+    [
+        ("", False),
+        ("FeaturePCA(components=3)", False),
+        ("DeltaAutoencoder(delta='max') | FeaturePCA(components=3)", False),
+        ("ATS(policies='3-1-7')", False),  # Test images pass it unchanged.
+        ("FeaturePCA(components=3) | FeatureNoise(std=0.1)", True),
+        ("VisualMixer()", True),
+        ("PatchShuffle()", True),
+    ],
+)
+def test_what_is_sent_of_a_test_image_is_fixed_only_if_no_stage_draws(text: str, draws: bool):
+    assert parse(text).draws_at_inference == draws
     assert Pipeline((DPSGD(),)).needs_group_norm
     assert not pipeline.needs_group_norm
 
