@@ -233,6 +233,8 @@ def test_test_images_pass_only_the_stages_that_ask_for_it(batch: Batch):
     assert torch.equal(protected.targets, batch.targets)
     assert pipeline.at_inference
     assert not Pipeline((ATS(), InstaHide())).at_inference
+    assert Pipeline((DPSGD(),)).needs_group_norm
+    assert not pipeline.needs_group_norm
 
 
 @pytest.mark.parametrize(
@@ -249,8 +251,6 @@ def test_test_images_pass_only_the_stages_that_ask_for_it(batch: Batch):
 )
 def test_what_is_sent_of_a_test_image_is_fixed_only_if_no_stage_draws(text: str, draws: bool):
     assert parse(text).draws_at_inference == draws
-    assert Pipeline((DPSGD(),)).needs_group_norm
-    assert not pipeline.needs_group_norm
 
 
 def test_adaptive_attacks_are_listed_once_in_order():
