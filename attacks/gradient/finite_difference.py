@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -31,7 +32,7 @@ class DifferencedMatching:
 
     so that one evaluation takes two forward and backward passes, none of which is differentiated again. ReLUs and maxima keep the
     side of their kinks in the second pass (``kinks``); otherwise the difference would count kinks and be useless. The
-    values of the objective are exact. On a GPU, convolutions in TensorFloat-32 are too coarse for this: ``agrees`` then says no.
+    values of the objective are exact. On a GPU, convolutions in TensorFloat-32 are too coarse for this: see ``full_precision``.
 
     Args:
         exact: The objective. It must match the gradient itself, not that of an unrolled client.
@@ -98,6 +99,17 @@ class DifferencedMatching:
         parts = torch.split(rows, [shape.numel() for shape in self._shapes.values()], -1)
         named = zip(self._shapes.items(), parts, strict=True)
         return {name: part.reshape(*part.shape[:-1], *shape) for (name, shape), part in named}
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Convolutions on a GPU with all bits of float32: TensorFloat-32 keeps ten of a mantissa, in which a small step gets lost."""
+    allowed = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = allowed
 
 
 def agrees(exact: GradientMatching, unknowns: Tensor) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from attacks.base import OWN_OBJECTIVE, Attack, AttackError, ClientUpdate, Reconstruction
 from attacks.gradient.batch_statistics import call_with_statistics, statistics_distance
 from attacks.gradient.costs import COSTS, Cost
-from attacks.gradient.finite_difference import DifferencedMatching, agrees
+from attacks.gradient.finite_difference import DifferencedMatching, agrees, full_precision
 from attacks.gradient.inversion_loop import Minimum, Stage, first_order, step_decay_stages
 from attacks.gradient.inversion_target import Target, Victim, count_images, prepare
 from attacks.gradient.lbfgs import minimize
@@ -198,7 +198,8 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
         for targets in groups.values():
             first = targets[0].observation
             try:
-                guesses.update(self._invert(targets, victims[id(first.model), first.train_mode]))
+                with full_precision():
+                    guesses.update(self._invert(targets, victims[id(first.model), first.train_mode]))
             except AttackError as error:
                 guesses.update({target.index: self._failure(target.observation, str(error)) for target in targets})
         return [guesses[index] for index in range(len(observations))]

@@ -12,14 +12,14 @@ from torch.func import functional_call, grad, vmap
 
 from attacks.base import AttackError
 from attacks.gradient.costs import COSTS
-from attacks.gradient.finite_difference import DifferencedMatching, agrees
+from attacks.gradient.finite_difference import DifferencedMatching, agrees, full_precision
 from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.kinks import RecordKinks, ReplayKinks
 from attacks.gradient.matching import GradientMatching, attackable
 from attacks.gradient.trial_layers import TrialNetwork, expanded
 from clients.models.classifiers import build_model
 from tests.attacks.gradient.test_batch_statistics import sent
-from tests.attacks.wire import pictures
+from tests.attacks.wire import classes, linear_net, observe, pictures
 
 TRIALS, CLASSES = 3, 4
 
@@ -230,3 +230,32 @@ def test_an_attack_notices_a_model_that_mixes_its_trials() -> None:
     assert all(observation.train_mode for observation in seen)
     guesses = GradientInversion(iterations=3).attack_many(seen, [torch.Generator().manual_seed(at) for at in range(2)])
     assert [guess.diagnostics["differenced"] for guess in guesses] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_coarse_convolutions_are_off_inside_and_afterwards_as_before(
+    allowed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)
+
+    def leave() -> None:
+        assert not torch.backends.cudnn.allow_tf32
+        raise AttackError("left early")
+
+    with pytest.raises(AttackError), full_precision():
+        leave()
+    assert torch.backends.cudnn.allow_tf32 == allowed
+
+
+def test_an_inversion_runs_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+    original = GradientInversion._invert
+
+    def watched(*given: object) -> object:
+        seen.append(torch.backends.cudnn.allow_tf32)
+        return original(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    monkeypatch.setattr(GradientInversion, "_invert", watched)
+    GradientInversion(iterations=2)(observe(linear_net(), pictures(1), classes(1)), torch.Generator())
+    assert seen == [False]
