@@ -6,13 +6,16 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -93,7 +96,8 @@ class LocalRuntime:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
+        with undisturbed():
+            self.stop()
 
     def start(
         self, config: Mapping[str, Any], resources: Resources, app: Path | None = None
@@ -153,6 +157,30 @@ class LocalRuntime:
             except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess, OSError):
                 continue
         return found
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """SIGINT and SIGTERM do nothing meanwhile: a second one, which `uv run` sends on, would leave what the first was to end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def end_politely() -> None:
+    """From now on SIGTERM ends this process by an exception, so that it still stops what it started; a second one does nothing."""
+
+    def end(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
 
 
 def free_port() -> int:

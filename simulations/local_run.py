@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
-import sys
 import time
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from rich.markup import escape
 
 from simulations.command_line import errors
 from simulations.experiment import Experiment
-from simulations.launch import LocalRuntime, Resources
+from simulations.launch import LocalRuntime, Resources, end_politely
 from simulations.progress import follow, read_progress
 
 EXIT_ATTACKS_FAILED = 3
@@ -38,8 +36,7 @@ def run_locally(console: Console, experiment: Experiment, resources: Resources) 
     """
     out, started = Path(experiment.output_dir), time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
-    # Ended politely, the command still stops what it started.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    end_politely()
     for start in range(1, STARTS + 1):
         log = out / "flower.log"
         begin = log.stat().st_size if log.is_file() else 0

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from simulations.experiment import Experiment
@@ -35,3 +41,58 @@ def test_rays_workers_are_not_started_by_uv_anew_unless_somebody_asks_for_it(
             monkeypatch.setenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", asked)
         with LocalRuntime(tmp_path / "log") as runtime:
             assert runtime.env["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] == got
+
+
+STUBBORN = """
+import signal, sys, time
+from pathlib import Path
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+Path(sys.argv[1]).touch()
+time.sleep(120)
+"""
+RUNS = """
+import subprocess, sys, time
+from pathlib import Path
+from simulations.launch import LocalRuntime, end_politely
+end_politely()
+with LocalRuntime(Path(sys.argv[1])) as runtime:
+    subprocess.Popen([sys.executable, "-c", sys.argv[2], sys.argv[3]], env=runtime.env)
+    print(runtime.home, flush=True)
+    time.sleep(120)
+"""
+
+
+@pytest.mark.parametrize("again", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_does_not_leave_behind_what_the_first_was_to_end(tmp_path: Path, again: int) -> None:
+    """`uv run` sends a signal on that the command itself got, too; and people press Ctrl-C twice."""
+    ready = tmp_path / "ready"
+    command = subprocess.Popen(
+        [sys.executable, "-c", RUNS, str(tmp_path / "log"), STUBBORN, str(ready)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    assert command.stdout is not None
+    home = command.stdout.readline().strip()
+    assert wait_until(ready.exists)
+    command.send_signal(signal.SIGTERM)
+    time.sleep(1.5)  # It waits for its child, which does not listen, and then kills it.
+    assert command.poll() is None
+    command.send_signal(again)
+    assert command.wait(60) == 128 + signal.SIGTERM
+    assert not Path(home).exists()
+    assert not [p for p in psutil.process_iter() if environment(p).get("FLWR_HOME") == home]
+
+
+def wait_until(happened: Callable[[], bool], seconds: float = 60.0) -> bool:
+    end = time.monotonic() + seconds
+    while not happened() and time.monotonic() < end:
+        time.sleep(0.05)
+    return happened()
+
+
+def environment(process: psutil.Process) -> dict[str, str]:
+    try:
+        return process.environ()
+    except psutil.Error:
+        return {}
