@@ -31,6 +31,7 @@ from attacks.gradient.presets import (
     LBFGSCosine,
     SGDCosine,
 )
+from attacks.gradient.surrogate import SurrogateMatching
 from attacks.membership.loss_threshold import LossThreshold, Membership
 from attacks.membership.shadow_models import ShadowModels
 from attacks.queries.backward import BackwardReconstruction
@@ -106,6 +107,7 @@ __all__ = [
     "ServerPrediction",
     "ShadowModels",
     "Shredder",
+    "SurrogateMatching",
     "TokenDecoder",
     "TokenIntersection",
     "TokenJigsaw",

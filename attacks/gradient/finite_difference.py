@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
 import torch
@@ -56,22 +56,32 @@ class DifferencedMatching:
 
     def __call__(self, unknowns: Tensor, trials: Tensor) -> tuple[Tensor, Tensor]:
         """Losses (n,) and their gradients (n, D), as ``GradientMatching`` gives them."""
-        known, _, observed, smoothing = self._exact.of_trials(trials)
-        targets = self._targets if len(trials) == len(self._targets) else self._targets[trials]
+        known = self._exact.of_trials(trials)[0]
         shared = {name: w.requires_grad_() for name, w in expanded(self._exact.parameters, len(trials)).items()}
         kinks = RecordKinks()
         with kinks if self._kinked else nullcontext():
             here, *dummy = self._gradients(shared, unknowns, known, list(shared.values()))
         self._kinked = bool(kinks.noted)
-        rows = torch.cat([g.flatten(1) for g in dummy], 1)
-        distances, directions = self._exact.cost.with_gradient(rows, targets, self._named)
-        # A direction of zero moves nothing, however long the step.
-        step = self._step / directions.norm(dim=1, keepdim=True).clamp_min(torch.finfo(directions.dtype).tiny)
+        distances, directions, step = self._direction(torch.cat([g.flatten(1) for g in dummy], 1), trials)
         moved = directions.mul_(step).add_(self._weights)
         with ReplayKinks(kinks.noted) if self._kinked else nullcontext():
             there = self._gradients(self._named(moved), unknowns, known, [])[0]
-        pulls, priors = vmap(grad_and_value(self._prior))(unknowns, known, observed, smoothing)
+        pulls, priors = self._priors(unknowns, trials)
         return distances + priors, (there - here) / step + pulls
+
+    def _direction(self, dummy: Tensor, trials: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Distances (n,), their gradients (n, P) by the dummy gradients (n, P), and how far to go along these (n, 1)."""
+        targets = self._targets if len(trials) == len(self._targets) else self._targets[trials]
+        distances, directions = self._exact.cost.with_gradient(dummy, targets, self._named)
+        # A direction of zero moves nothing, however long the step.
+        step = self._step / directions.norm(dim=1, keepdim=True).clamp_min(torch.finfo(directions.dtype).tiny)
+        return distances, directions, step
+
+    def _priors(self, unknowns: Tensor, trials: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradients (n, D) of the priors, and these (n,)."""
+        known, _, observed, smoothing = self._exact.of_trials(trials)
+        pulls, priors = vmap(grad_and_value(self._prior))(unknowns, known, observed, smoothing)
+        return pulls, priors
 
     def with_prior(self, weight: float | Tensor) -> DifferencedMatching:
         """See ``GradientMatching``."""
@@ -112,7 +122,11 @@ def full_precision() -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = allowed
 
 
-def agrees(exact: GradientMatching, unknowns: Tensor) -> bool:
+def agrees(
+    exact: GradientMatching,
+    unknowns: Tensor,
+    differenced: Callable[[GradientMatching], DifferencedMatching] = DifferencedMatching,
+) -> bool:
     """Whether ``DifferencedMatching`` may stand for ``exact``: same losses and, up to 1 - cosine = 1e-3, gradients.
 
     False, too, where the model has layers or operations that cannot be differenced.
@@ -120,6 +134,7 @@ def agrees(exact: GradientMatching, unknowns: Tensor) -> bool:
     Args:
         exact: An objective with as many trials as there are rows.
         unknowns: (T, D).
+        differenced: Makes what is to stand for it.
 
     Raises:
         AttackError: When the objective has no gradient.
@@ -127,7 +142,7 @@ def agrees(exact: GradientMatching, unknowns: Tensor) -> bool:
     trials = torch.arange(len(unknowns), device=unknowns.device)
     losses, gradients = exact(unknowns, trials)
     try:
-        other_losses, other_gradients = DifferencedMatching(exact)(unknowns, trials)
+        other_losses, other_gradients = differenced(exact)(unknowns, trials)
     except (AttackError, RuntimeError) as error:
         # Whatever a foreign forward pass does with our layers, the exact objective is there.
         if isinstance(error, RuntimeError) and is_out_of_memory(error):

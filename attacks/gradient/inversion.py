@@ -165,6 +165,11 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
         return "E" if self.batch_norm_prior else super().threat_class
 
     @property
+    def more_starts(self) -> tuple[float, ...]:
+        """Where unknowns start that a subclass has behind the pixels."""
+        return ()
+
+    @property
     def evaluations(self) -> int:
         """How often the objective of one observation is evaluated, at most."""
         return self._step_evaluations * self.iterations * self.restarts
@@ -226,7 +231,12 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
         if self.second_order == "exact" or trials[0][0].unrolled:
             return False
         starts = torch.stack([target.starts[restart] for target, restart in trials])
-        return agrees(self._objective(trials, victim), starts.clamp(*self._bounds(trials[0][0], starts[0])))
+        starts = starts.clamp(*self._bounds(trials[0][0], starts[0]))
+        return agrees(self._objective(trials, victim), starts, self._differenced)
+
+    def _differenced(self, exact: GradientMatching) -> DifferencedMatching:
+        """What may stand for the objective where differences serve."""
+        return DifferencedMatching(exact)
 
     def _objective(self, trials: Trials, victim: Victim) -> GradientMatching:
         owners = [target for target, _ in trials]
@@ -255,7 +265,7 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
 
     def _minimize(self, trials: Trials, victim: Victim, differenced: bool) -> Ends:
         exact = self._objective(trials, victim)
-        objective = DifferencedMatching(exact) if differenced else exact
+        objective = self._differenced(exact) if differenced else exact
         starts = torch.stack([target.starts[restart] for target, restart in trials])
         bounds = self._bounds(trials[0][0], starts[0])
         rate, steps = self.learning_rate, self.iterations
@@ -313,8 +323,8 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
         best = end.unknowns[chosen].cpu()
         pixels = torch.Size(target.batch_shape).numel()
         mean, std = channel_statistics(target.observation, best)
-        logits = best[pixels:].view(-1, victim.num_classes)
-        labels = logits.argmax(1) if target.labels is None else target.labels[chosen]
+        labels = None if target.labels is None else target.labels[chosen]
+        labels = best[pixels:].view(-1, victim.num_classes).argmax(1) if labels is None else labels
         images = (best[:pixels].view(target.batch_shape) * std + mean).clamp(0, 1)
         # Undoing the normalisation rounds.
         diagnostics["clipped_share"] = float(((images < 1e-6) | (images > 1 - 1e-6)).double().mean())

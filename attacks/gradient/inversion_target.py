@@ -44,6 +44,9 @@ class Options(Protocol):
     def max_unrolled_steps(self) -> int: ...  # noqa: D102
 
     @property
+    def more_starts(self) -> tuple[float, ...]: ...  # noqa: D102
+
+    @property
     def restarts(self) -> int: ...  # noqa: D102
 
     def observed_gradient(self, observation: ClientUpdate) -> Update: ...  # noqa: D102
@@ -237,7 +240,7 @@ def _dealt(attack: Options, labels: Tensor, unrolled: bool, generator: torch.Gen
 
 
 def _start(attack: Options, observation: ClientUpdate, num_classes: int, generator: torch.Generator) -> Tensor:
-    """One start: pixels, then label logits if they are unknown; float32, so that it does not depend on the model's type."""
+    """One start: pixels, label logits if they are unknown, what else is sought; float32, whatever the model's type."""
     shape = (count_images(attack, observation), *observation.input_shape)
     if attack.init == "randn":
         pixels = torch.randn(shape, generator=generator)
@@ -246,4 +249,4 @@ def _start(attack: Options, observation: ClientUpdate, num_classes: int, generat
         mean, std = channel_statistics(observation, torch.zeros(0))
         pixels = ((torch.rand(shape, generator=generator) if level is None else level) - mean) / std
     logits = torch.randn(shape[0], num_classes, generator=generator) if attack.labels == "joint" else torch.zeros(0)
-    return torch.cat([pixels.flatten(), logits.flatten()])
+    return torch.cat([pixels.flatten(), logits.flatten(), torch.tensor(attack.more_starts)])

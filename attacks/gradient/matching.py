@@ -130,11 +130,15 @@ class GradientMatching:
         Raises:
             AttackError: When an operation of the model has no second derivative in torch.
         """
-        known, targets, observed, smoothing = self.of_trials(trials)
+        return self._evaluated(self._loss, unknowns, *self.of_trials(trials))
+
+    @staticmethod
+    def _evaluated(loss: Callable[..., Tensor], unknowns: Tensor, *others: object) -> tuple[Tensor, Tensor]:
+        """Losses and gradients by the unknowns of ``loss``, called with one trial's row of everything."""
         # The fused attention kernels have no second derivative.
         try:
             with sdpa_kernel(SDPBackend.MATH):
-                gradients, losses = vmap(grad_and_value(self._loss))(unknowns, known, targets, observed, smoothing)
+                gradients, losses = vmap(grad_and_value(loss))(unknowns, *others)
         except RuntimeError as error:
             if "derivative for" not in str(error):
                 raise

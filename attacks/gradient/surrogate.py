@@ -1,0 +1,170 @@
+"""Gradient inversion of updates of any number of local steps, by the gradient at one point between the two models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from attacks.base import AttackError, ClientUpdate, Reconstruction, TrainingUpdate
+from attacks.gradient.finite_difference import DifferencedMatching
+from attacks.gradient.inversion import GradientInversion, Trials
+from attacks.gradient.inversion_loop import Minimum
+from attacks.gradient.inversion_target import Target, Victim
+from attacks.gradient.kinks import RecordKinks, ReplayKinks
+from attacks.gradient.matching import GradientMatching, Observed
+from defenses.base import Update
+from defenses.checks import is_number, require
+
+ALPHA_UNIT = 0.1
+"""Of alpha for one unit of its unknown: a step of the optimizer moves pixels by tenths, and alpha should move by hundredths."""
+
+
+@dataclass(frozen=True, repr=False)
+class SurrogateMatching(GradientInversion):
+    """Matches a whole local round, w_0 to w_T, by a gradient at one surrogate model on the line between the two.
+
+        min over x, alpha of  D(grad_w L(w_alpha, x), w_0 - w_T) + TV(x),    w_alpha = (1 - alpha) w_0 + alpha w_T
+
+    over all the client's images x together. The steps' gradients were taken at points near this line, and their sum is close to the
+    gradient of some point on it. Neither the learning rate nor the number of steps, epochs or batches is asked for, and the price
+    does not grow with them. alpha is an unknown like the pixels, within [0, 1].
+
+    Diagnostics: ``alpha``, that of the guess.
+
+    Attributes:
+        alpha: Where it starts; ``0.0`` is the global model, as all other inversions have it.
+
+    Source: Zhu, Yao, Blaschko, "Surrogate Model Extension (SME)", ICML 2023, Algorithm 1. Differs: alpha moves with the pixels'
+    optimizer, clamped, and the total variation starts strong and shrinks, as in ``InvertingGradients``.
+    """
+
+    observes: ClassVar[type] = TrainingUpdate
+    source: ClassVar[str] = "Zhu 2023 (SME: surrogate model extension), Algorithm 1"
+    threat: ClassVar[str] = "global model, one update of any number of steps, its number of examples and normalisation"
+
+    iterations: int = 600
+    total_variation: float = 1e-2
+    prior_decay: bool = True
+    max_images: int = 50
+    max_unrolled_steps: int = 0
+    alpha: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(is_number(self.alpha) and 0 <= self.alpha <= 1, self, "alpha", "a number from 0 to 1")
+        # Behind the pixels there is room for one kind of unknown.
+        require(self.labels != "joint", self, "labels", "auto | known | infer")
+        free = tuple(name for name, cost in self.costs.items() if cost.scale_free)
+        require(self.cost in free, self, "cost", " | ".join(free))
+
+    @property
+    def threat_class(self) -> str:
+        """What clients do in a round is not asked for."""
+        return "B" if super().threat_class == "C" else super().threat_class
+
+    @property
+    def more_starts(self) -> tuple[float, ...]:
+        """That of alpha."""
+        return (self.alpha / ALPHA_UNIT,)
+
+    def _objective(self, trials: Trials, victim: Victim) -> GradientMatching:
+        owners = [target for target, _ in trials]
+        return SurrogateGradientMatching(super()._objective(trials, victim), moves(owners))
+
+    def _differenced(self, exact: GradientMatching) -> DifferencedMatching:
+        assert isinstance(exact, SurrogateGradientMatching)
+        return SurrogateDifferencedMatching(exact)
+
+    def _bounds(self, target: Target, unknowns: Tensor) -> tuple[Tensor, Tensor]:
+        lower, upper = super()._bounds(target, unknowns)
+        lower[-1], upper[-1] = 0.0, 1 / ALPHA_UNIT
+        return lower, upper
+
+    def _guess(self, target: Target, victim: Victim, end: Minimum, differenced: bool) -> Reconstruction:
+        guess = super()._guess(target, victim, end, differenced)
+        if guess.failure:
+            return guess
+        alpha = ALPHA_UNIT * float(end.unknowns[int(end.loss.argmin()), -1])
+        return replace(guess, diagnostics={**guess.diagnostics, "alpha": alpha})
+
+
+def moves(owners: list[Target]) -> Update:
+    """Name -> w_T - w_0 of each target, (T, *shape).
+
+    Raises:
+        AttackError: When an update does not fit the model; see ``ClientUpdate.gradient``.
+    """
+
+    def sent(observation: ClientUpdate, like: Update) -> Update:
+        if missing := sorted(set(like) - set(observation.update)):
+            raise AttackError(f"the update lacks {missing[:3]}")
+        return {name: observation.update[name].detach().to(value) for name, value in like.items()}
+
+    found = [sent(owner.observation, owner.gradient) for owner in owners]
+    return {name: torch.stack([one[name] for one in found]) for name in found[0]}
+
+
+class SurrogateGradientMatching(GradientMatching):
+    """The objective at the surrogate models; the last unknown of a row is alpha over ``ALPHA_UNIT``.
+
+    Args:
+        plain: The same at the global model.
+        moves: Name -> w_T - w_0 of each trial, (T, *shape).
+    """
+
+    def __init__(self, plain: GradientMatching, moves: Update) -> None:
+        self.__dict__.update(vars(plain))
+        self.moves = moves
+
+    def __call__(self, unknowns: Tensor, trials: Tensor) -> tuple[Tensor, Tensor]:
+        """See ``GradientMatching``."""
+        known, targets, observed, smoothing = self.of_trials(trials)
+        mine = {name: move[trials] for name, move in self.moves.items()}
+        return self._evaluated(self._surrogate_loss, unknowns, known, targets, observed, smoothing, mine)
+
+    def _surrogate_loss(
+        self, unknowns: Tensor, known: Tensor, target: Update, observed: Observed, smoothing: Tensor, move: Update
+    ) -> Tensor:
+        alpha, (images, labels) = ALPHA_UNIT * unknowns[-1], self.read(unknowns, known)
+        between = {name: weight + alpha * move[name] for name, weight in self.parameters.items()}
+        return self.cost.distance(self.client(between, images, labels), target) + self.priors(
+            images, observed, smoothing
+        )
+
+
+class SurrogateDifferencedMatching(DifferencedMatching):
+    """``DifferencedMatching`` at the surrogate models.
+
+    With g(u, alpha) = grad_w L(w_alpha, u), v = dD/dg and m = w_T - w_0, the derivative by alpha is <H v, m> with the Hessian H at
+    w_alpha, and H v is the same difference, of gradients by the weights: the second pass gives those, too.
+    """
+
+    def __init__(self, exact: SurrogateGradientMatching) -> None:
+        super().__init__(exact)
+        self._moves = torch.cat([exact.moves[name].flatten(1) for name in self._shapes], 1)
+
+    def __call__(self, unknowns: Tensor, trials: Tensor) -> tuple[Tensor, Tensor]:
+        """See ``DifferencedMatching``."""
+        move = self._moves if len(trials) == len(self._moves) else self._moves[trials]
+        between = self._weights + ALPHA_UNIT * unknowns[:, -1:] * move
+
+        def at(rows: Tensor) -> tuple[Tensor, Tensor]:
+            """Gradients by the unknowns and by the weights (n, P)."""
+            weights = {name: part.requires_grad_() for name, part in self._named(rows.detach()).items()}
+            by_unknowns, *dummy = self._gradients(weights, unknowns, known, list(weights.values()))
+            return by_unknowns, torch.cat([g.flatten(1) for g in dummy], 1)
+
+        known = self._exact.of_trials(trials)[0]
+        kinks = RecordKinks()
+        with kinks:
+            here, dummy = at(between)
+        distances, directions, step = self._direction(dummy, trials)
+        with ReplayKinks(kinks.noted):
+            there, moved = at(directions * step + between)
+        pulls, priors = self._priors(unknowns, trials)
+        gradient = (there - here) / step + pulls
+        gradient[:, -1] = ALPHA_UNIT * (((moved - dummy) / step) * move).sum(1)
+        return distances + priors, gradient
