@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from defenses.base import DefenseError
 from defenses.checks import is_number, is_whole, require
 from defenses.delta_masks import MODES, DeltaMasks
-from defenses.fitting import SHAPE, FitContext, FittedDefense, in_eval_mode, placed
+from defenses.fitting import SHAPE, FitContext, FittedDefense, features_by_row, in_eval_mode, placed
 
 VARIANTS: Mapping[str, int] = {"decreasing": 1, "deep": 2, "extra_deep": 3}
 """Name -> convolutions of the encoder, each of which halves the channels."""
@@ -134,7 +134,7 @@ class DeltaAutoencoder(FittedDefense):
         return sides
 
     def fit(self, context: FitContext, generator: torch.Generator) -> Self:
-        """Trains the autoencoder on masked copies of ``context.images``; features are computed batch by batch, never kept.
+        """Trains the autoencoder on masked copies of ``context.images``; see ``features_by_row`` for which features are kept.
 
         Raises:
             DefenseError: When the split cannot be restored, with the reason, or an adversary is missing.
@@ -175,16 +175,13 @@ class DeltaAutoencoder(FittedDefense):
         fixed = {SHAPE: torch.tensor(sample.shape[1:]), _RECTIFIED: _never_negative(context.client, images)}
         yield self.with_state(weights | fixed)
         optimizer = torch.optim.Adam(weights.values(), self.learning_rate)
+        features, wanted = (features_by_row(context.client, some) for some in (images, masked))
         for _ in range(self.epochs):
             for chosen in torch.split(torch.randperm(len(images), generator=generator), self.batch_size):
-                self._step(context.client, images[chosen], masked[chosen], weights | fixed, optimizer)
+                self._step(features(chosen), wanted(chosen), weights | fixed, optimizer)
             yield self.with_state(weights | fixed)
 
-    def _step(
-        self, client: nn.Module, images: Tensor, masked: Tensor, tensors: dict[str, Tensor], optimizer: torch.optim.Adam
-    ) -> None:
-        with in_eval_mode(client), torch.no_grad():
-            features, wanted = (client(placed(some, client)) for some in (images, masked))
+    def _step(self, features: Tensor, wanted: Tensor, tensors: dict[str, Tensor], optimizer: torch.optim.Adam) -> None:
         with torch.enable_grad():
             restored = self._decoded(self._encoded(features, tensors), tensors)
             loss = F.mse_loss(restored, wanted)

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from defenses.base import DefenseError, SmashedDefense
 
+MOST_KEPT = 2**30
+"""Bytes of the features of a fit that are kept at most, once of the images and once of what a defence makes of them."""
 SHAPE = "shape"
 """Name of the tensor that holds (C, H, W) of the features of the fit, int64."""
 
@@ -275,6 +277,26 @@ def placed(images: Tensor, half: nn.Module) -> Tensor:
     """
     weight = next(half.parameters(), None)
     return images if weight is None else images.to(weight.device)
+
+
+def features_by_row(client: nn.Module, images: Tensor) -> Callable[[Tensor], Tensor]:
+    """What gives the features (B, C, H, W) of some rows (B,) of normalised images (N, C, H, W), on the device of ``client``.
+
+    In eval mode and without a graph. They are made once and kept where they take no more than ``MOST_KEPT`` and the same image has
+    the same features every time, which noise of an earlier stage prevents; else anew at every call.
+    """
+
+    def anew(rows: Tensor) -> Tensor:
+        with in_eval_mode(client), torch.no_grad():
+            features: Tensor = client(placed(images[rows], client))
+        return features
+
+    first = torch.zeros(1, dtype=torch.int64)
+    one = anew(first)
+    if one.numel() * one.element_size() * len(images) > MOST_KEPT or not torch.equal(one, anew(first)):
+        return anew
+    kept = torch.cat([batch.cpu() for batch in features_in_batches(client, images)])
+    return lambda rows: kept[rows].to(one.device)
 
 
 def version_of(tensors: Mapping[str, Tensor]) -> str:
