@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import defenses.fitting as fitting
 from defenses import DefenseError, DeltaAutoencoder, FeaturePCA, FitContext, parse
 from defenses.base import generator_for
 from defenses.delta_autoencoder import _never_negative
-from defenses.fitting import SHAPE, features_in_batches, in_eval_mode, version_of
+from defenses.fitting import SHAPE, features_by_row, features_in_batches, in_eval_mode, placed, version_of
 
 CHAIN = "DeltaAutoencoder(delta='max', epochs=1) | FeatureNoise(std=0.1) | FeaturePCA(components=4)"
 
@@ -252,5 +253,34 @@ def test_a_fit_takes_its_images_to_where_the_model_computes():
     shapes = {name: shape for name, shape in autoencoder.shapes(4, 8, 8).items() if shape}
     weights = {name: torch.zeros(shape, device="meta", requires_grad=True) for name, shape in shapes.items()}
     kept = {"shape": torch.tensor([4, 8, 8]), "rectified": torch.ones((), dtype=torch.bool)}
-    autoencoder._step(client, images, images, weights | kept, torch.optim.Adam(weights.values()))
+    features = client(placed(images, client)).detach()
+    autoencoder._step(features, features, weights | kept, torch.optim.Adam(weights.values()))
     assert all(weight.grad is not None for weight in weights.values())
+
+
+class Counted(nn.Module):
+    """Counts the images that pass it; noise is fresh at every call."""
+
+    def __init__(self, noise: float) -> None:
+        super().__init__()
+        self.noise, self.images = noise, 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.images += len(images)
+        return 2 * images + self.noise * torch.rand(images.shape, generator=torch.Generator().manual_seed(self.images))
+
+
+@pytest.mark.parametrize(("noise", "most", "passes"), [(0.0, 2**30, 22), (0.0, 100, 31), (1.0, 2**30, 32)])
+def test_features_are_kept_where_they_are_few_and_always_the_same(
+    noise: float, most: int, passes: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(fitting, "MOST_KEPT", most)
+    client, images = Counted(noise), random(20, 1, 4, 4)
+    features = features_by_row(client, images)
+    rows = torch.tensor([3, 3, 17, 0, 5])
+    found = [features(rows) for _ in range(6)]
+    assert client.images == passes
+    for one in found:
+        assert one.shape == (5, 1, 4, 4)
+        if not noise:
+            torch.testing.assert_close(one, 2 * images[rows])
