@@ -21,6 +21,7 @@ from attacks.gan.multitask_gan import MultitaskGAN
 from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.labels import LabelInference, infer_labels
 from attacks.gradient.noise_models import MaskedInversion, NoiseModelInversion
+from attacks.gradient.omitted_layers import OmittedLayerInversion
 from attacks.gradient.presets import (
     DLG,
     LBFGSL2,
@@ -95,6 +96,7 @@ __all__ = [
     "Membership",
     "MultitaskGAN",
     "NoiseModelInversion",
+    "OmittedLayerInversion",
     "Pix2Pix",
     "PolicyInversion",
     "PropertyInference",

@@ -32,6 +32,7 @@ from defenses.patch_shuffle import BatchShuffle, PatchShuffle
 from defenses.pipeline import Pipeline
 from defenses.pruning import Pruning
 from defenses.registry import DEFENSES
+from defenses.soteria import Soteria
 from defenses.spec import SpecError, parse, parse_pipelines, read_files
 from defenses.spectral_shuffle import SpectralShuffle
 from defenses.st_adam import STAdam
@@ -66,6 +67,7 @@ __all__ = [
     "Pruning",
     "STAdam",
     "SmashedDefense",
+    "Soteria",
     "SpecError",
     "SpectralShuffle",
     "Training",

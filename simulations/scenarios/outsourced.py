@@ -98,7 +98,7 @@ class Outsourced(Scenario[OutsourcedExperiment]):
         for pipeline in experiment.pipelines():
             for defense in pipeline.defenses:
                 if isinstance(defense, InputDefense) or (
-                    isinstance(defense, TrainingDefense) and not defense.bounds_examples
+                    isinstance(defense, TrainingDefense) and defense.replaces_optimizer and not defense.bounds_examples
                 ):
                     continue
                 if isinstance(defense, SmashedDefense | EdgeTrainingDefense):
