@@ -60,7 +60,7 @@ class Soteria(TrainingDefense):
     def __post_init__(self) -> None:
         require(is_number(self.fraction) and 0 <= self.fraction <= 1, self, "fraction", "a number in [0, 1]")
         named = isinstance(self.layer, str) and all(part.isidentifier() or part.isdigit() for part in self._parts)
-        require(named, self, "layer", "the name of an nn.Linear, such as fc, or ''")
+        require(named, self, "layer", "3, head.fc or another name of an nn.Linear; '' for the last")
 
     @property
     def _parts(self) -> list[str]:
