@@ -58,6 +58,7 @@ from attacks.smashed.token_jigsaw import TokenJigsaw
 from attacks.tabular.embedding_reversal import EmbeddingReversal
 from attacks.tabular.field_reading import FieldReading
 from attacks.uploads.base import AsUploaded
+from attacks.uploads.joint_encodings import JointEncodingInversion
 
 __all__ = [
     "DLG",
@@ -86,6 +87,7 @@ __all__ = [
     "InverseNetwork",
     "InvertingGradients",
     "Jigsaw",
+    "JointEncodingInversion",
     "Knowledge",
     "LBFGSCosine",
     "LabelInference",
