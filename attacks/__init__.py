@@ -18,6 +18,7 @@ from attacks.base import (
 )
 from attacks.gan.class_gan import ClassGAN
 from attacks.gan.multitask_gan import MultitaskGAN
+from attacks.gradient.bottleneck import BottleneckInversion
 from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.labels import LabelInference, infer_labels
 from attacks.gradient.noise_models import MaskedInversion, NoiseModelInversion
@@ -73,6 +74,7 @@ __all__ = [
     "AttributeInference",
     "Attributes",
     "BackwardReconstruction",
+    "BottleneckInversion",
     "Cells",
     "ClassGAN",
     "ClientUpdate",

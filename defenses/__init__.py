@@ -30,6 +30,7 @@ from defenses.instahide import InstaHide
 from defenses.noise import GaussianNoise, ImageNoise, LaplaceNoise
 from defenses.patch_shuffle import BatchShuffle, PatchShuffle
 from defenses.pipeline import Pipeline
+from defenses.precode import Precode
 from defenses.pruning import Pruning
 from defenses.registry import DEFENSES
 from defenses.soteria import Soteria
@@ -64,6 +65,7 @@ __all__ = [
     "LaplaceNoise",
     "PatchShuffle",
     "Pipeline",
+    "Precode",
     "Pruning",
     "STAdam",
     "SmashedDefense",

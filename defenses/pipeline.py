@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from defenses.base import (
     Batch,
@@ -106,6 +106,10 @@ class Pipeline(FeatureChain):
     def idle(self, height: int, width: int) -> list[str]:
         """Why input stages do nothing to images of this size; see ``InputDefense.idle``."""
         return [why for _, defense in self._stages(InputDefense) if (why := defense.idle(height, width))]
+
+    def extended(self, model: nn.Module, key: Key) -> nn.Module:
+        """The model with what training stages add to its architecture, which client and server both build."""
+        return fold(self._stages(TrainingDefense), "extended", model, key)
 
     def protect_training(self, training: Training, key: Key) -> Training:
         """All training stages."""
