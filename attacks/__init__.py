@@ -60,6 +60,7 @@ from attacks.tabular.embedding_reversal import EmbeddingReversal
 from attacks.tabular.field_reading import FieldReading
 from attacks.uploads.base import AsUploaded
 from attacks.uploads.joint_encodings import JointEncodingInversion
+from attacks.uploads.pass_averaging import PassAveraging
 
 __all__ = [
     "DLG",
@@ -101,6 +102,7 @@ __all__ = [
     "MultitaskGAN",
     "NoiseModelInversion",
     "OmittedLayerInversion",
+    "PassAveraging",
     "Pix2Pix",
     "PolicyInversion",
     "PropertyInference",

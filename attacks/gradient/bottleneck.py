@@ -25,8 +25,8 @@ class BottleneckInversion(GradientInversion):
 
         dL/db = d,      dL/dW = d r(x)^T,      dL/dw = d . dh/dw for every earlier weight w,
 
-    and d, which is all that depends on the draw, on the layers behind, on the label and on the divergence, was sent as dL/db. So the
-    images x are sought whose gradients of <d, h(x)> by W and w are those observed: at the true image they agree exactly.
+    and d, which is all that depends on the draw, on the layers behind, on the label and on the divergence, was sent as dL/db. So
+    the images x are sought whose gradients of <d, h(x)> by W and w are those observed: at the true image they agree exactly.
 
     Several examples have a d each, of which only the sum is sent: then it does not apply. A model without a bottleneck is
     attacked as by ``InvertingGradients``.
@@ -77,9 +77,7 @@ class _EncoderMatching(GradientMatching):
         """Names of the weights that the encoder's output depends on, but for its bias, whose gradient is d itself."""
         weights = {name: weight.detach().requires_grad_() for name, weight in self.parameters.items()}
         images = next(iter(weights.values())).new_zeros(self.batch_shape)
-        found = torch.autograd.grad(
-            self._arriving(weights, images, None), list(weights.values()), allow_unused=True
-        )
+        found = torch.autograd.grad(self._arriving(weights, images, None), list(weights.values()), allow_unused=True)
         return [name for name, g in zip(weights, found, strict=True) if g is not None and name != self._bias]
 
     def _arriving(self, weights: Update, images: Tensor, direction: Tensor | None) -> Tensor:

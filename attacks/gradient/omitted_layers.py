@@ -19,10 +19,11 @@ from defenses.soteria import Soteria
 class OmittedLayerInversion(MaskedInversion):
     """Matches all gradients but the weights of the layers that a defence tampered with.
 
-    ``fit`` takes the layer from the pipeline's ``Soteria``. Without one it is looked for, in each update: a fully connected layer counts as defended where at least ``least_zero`` of the columns of its weight gradient were sent as zero:
-    Soteria zeroes 80 % of them, and a layer behind smooth activations has none. Behind a ReLU, an entry that is zero for every
-    image has such a column anyway; to leave its layer out loses little, because the layers before are told. Biases are matched.
-    Labels, where they are inferred, are read from the last layer's bias.
+    ``fit`` takes the layer from the pipeline's ``Soteria``. Without one it is looked for in each update: a fully connected layer
+    counts as defended where at least ``least_zero`` of the columns of its weight gradient were sent as zero. Soteria zeroes 80 % of
+    them, and a layer behind smooth activations has none. Behind a ReLU, an entry that is zero for every image has such a column
+    anyway; to leave its layer out loses little, because the layers before are told. Biases are matched. Labels, where they are
+    inferred, are read from the last layer's bias.
 
     Zeros of other layers are matched as zeros, other than by ``MaskedInversion``.
 

@@ -65,8 +65,12 @@ class JointEncodingInversion(Attack[UploadedCollection, Reconstruction]):
     """
 
     observes: ClassVar[type] = UploadedCollection
-    source: ClassVar[str] = "Carlini et al., Is Private Learning Possible with Instance Encoding?, IEEE S&P 2021, section 4"
-    threat: ClassVar[str] = "all uploads of a client, InstaHide's algorithm (never its draws), auxiliary images with labels"
+    source: ClassVar[str] = (
+        "Carlini et al., Is Private Learning Possible with Instance Encoding?, IEEE S&P 2021, section 4"
+    )
+    threat: ClassVar[str] = (
+        "all uploads of a client, InstaHide's algorithm (never its draws), auxiliary images with labels"
+    )
     needs_auxiliary: ClassVar[bool] = True
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 6, "restarts": 1}
 

@@ -192,9 +192,9 @@ class Outsourced(Scenario[OutsourcedExperiment]):
 
     def needs_whole_share(self, experiment: OutsourcedExperiment) -> str:
         """A trained model is scored against all images behind it."""
-        return next((name for name in ("model_attacks", "collection_attacks") if getattr(experiment, name).strip()), "").replace(
-            "_", "-"
-        )
+        return next(
+            (name for name in ("model_attacks", "collection_attacks") if getattr(experiment, name).strip()), ""
+        ).replace("_", "-")
 
 
 SCENARIO = Outsourced()

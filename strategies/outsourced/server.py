@@ -81,7 +81,8 @@ class OutsourcedServer:
         """
         task = self.plan.at(UPLOAD_ROUND)
         work = {
-            partition: self.plan.upload_passes * chunks(size, self.plan.batch_size) for partition, size in self.sizes.items()
+            partition: self.plan.upload_passes * chunks(size, self.plan.batch_size)
+            for partition, size in self.sizes.items()
         }
         self.whole, refused = set(work), set[int]()
         for first in range(0, max(map(len, work.values())), self.batches_per_message):
@@ -237,9 +238,7 @@ class OutsourcedServer:
     def _collection(self, partition: int) -> SeenCollection:
         """All that a client has uploaded, which is all that it was asked for."""
         sent = join(self.uploads[partition])
-        return SeenCollection(
-            partition, 0, self.sizes[partition], sent.images, sent.targets, self.plan.upload_passes
-        )
+        return SeenCollection(partition, 0, self.sizes[partition], sent.images, sent.targets, self.plan.upload_passes)
 
     def _observe(self, task: Task, kind: Kind, weights: dict[str, Tensor], seen: list[Any]) -> None:
         card = self._card(task, kind, seen)

@@ -132,7 +132,6 @@ def test_many_encodings_together_give_the_images() -> None:
     own = drawn(200, 4)
     means = torch.stack([own.images[own.targets.argmax(1) == c].mean(0) for c in range(CLASSES)])
     null = psnr(Reconstruction(means[classes], classes))
-    print(psnr(guess), null, guess.diagnostics)
     assert (psnr(guess) > 30).sum() >= 10
     assert psnr(guess).mean() > null.mean() + 10
     assert guess.labels.tolist() == classes.tolist()
@@ -175,10 +174,10 @@ def test_what_cannot_be_attacked_fails_alone_and_says_why() -> None:
         seen,
     ]
     guesses = attack(iterations=2).attack_many(cases, [torch.Generator().manual_seed(at) for at in range(4)])
-    reasons = ["in one encoding", r"images have shape \(1, 8, 4\)", "not finite", ""]
+    reasons = ["in one encoding", "images have shape (1, 8, 4)", "not finite", ""]
     for guess, reason in zip(guesses, reasons, strict=True):
         assert bool(guess.failure) == bool(reason)
-        assert reason.split("\\")[0] in guess.failure
+        assert reason in guess.failure
         assert len(guess.images) == COUNT
     with pytest.raises(AttackError, match="call fit first"):
         JointEncodingInversion().attack_many(cases, [torch.Generator()] * 4)
