@@ -192,9 +192,8 @@ class Outsourced(Scenario[OutsourcedExperiment]):
 
     def needs_whole_share(self, experiment: OutsourcedExperiment) -> str:
         """A trained model is scored against all images behind it."""
-        return next(
-            (name for name in ("model_attacks", "collection_attacks") if getattr(experiment, name).strip()), ""
-        ).replace("_", "-")
+        wanted = {"model-attacks": experiment.model_attacks, "collection-attacks": experiment.collection_attacks}
+        return next((name for name, text in wanted.items() if text.strip()), "")
 
 
 SCENARIO = Outsourced()
