@@ -153,7 +153,7 @@ class Plan:
             norm="group" if defenses.needs_group_norm else self.norm,
             seed=self.seed,
         )
-        return defenses.extended(model, ("extended", self.seed))
+        return defenses.extended(model, self.seed)
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ class Precode(TrainingDefense):
 
         Args:
             model: A classifier of images.
-            generator: For the first weights, as torch initialises linear layers.
+            generator: For the first weights, as torch initialises linear layers; left as it is.
 
         Raises:
             DefenseError: When the model has no fully connected layer, or is nothing else.
@@ -98,7 +98,7 @@ class Precode(TrainingDefense):
         name, head = layers[-1]
         owner, _, last = name.rpartition(".")
         with torch.random.fork_rng(devices=[]):
-            torch.default_generator.set_state(spawned(generator).get_state())
+            torch.default_generator.set_state(generator.get_state())
             bottleneck = VariationalBottleneck(head.in_features, self.size).to(head.weight)
         setattr(model.get_submodule(owner), last, nn.Sequential(bottleneck, head))
         return model
@@ -113,7 +113,7 @@ class Precode(TrainingDefense):
         """
         held = find_bottleneck(training.model)
         if held is None:
-            held = find_bottleneck(self.extended(training.model, generator))
+            held = find_bottleneck(self.extended(training.model, spawned(generator)))
             assert held is not None
             training.optimizer.add_param_group({"params": list(held[1].parameters())})
         bottleneck = held[1]
