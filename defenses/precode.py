@@ -106,16 +106,12 @@ class Precode(TrainingDefense):
     def protect_training(self, training: Training, generator: torch.Generator) -> Training:
         """Draws in every forward pass, from a stream that the generator names, and adds the divergence.
 
-        A model that was built without the bottleneck gets it here, and its optimizer the new weights.
-
         Raises:
-            DefenseError: See ``extended``.
+            DefenseError: When the model was built without the bottleneck.
         """
         held = find_bottleneck(training.model)
         if held is None:
-            held = find_bottleneck(self.extended(training.model, spawned(generator)))
-            assert held is not None
-            training.optimizer.add_param_group({"params": list(held[1].parameters())})
+            raise DefenseError(f"{self}: the model has no variational bottleneck; build it with extended")
         bottleneck = held[1]
         bottleneck.noise = spawned(generator, bottleneck.encoder.weight.device)
         inner, beta = training.loss, self.beta

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from defenses import DefenseError, Precode, Training
 from defenses.base import generator_for, spawned
-from defenses.precode import VariationalBottleneck, divergence, find_bottleneck
+from defenses.precode import VariationalBottleneck, divergence
 from tests.attacks.wire import CLASSES, classes, pictures, sigmoid_net
 
 
@@ -93,15 +93,9 @@ def test_the_loss_is_that_of_the_task_and_beta_times_the_divergence() -> None:
     assert loss - plain == pytest.approx(0.5 * float(divergence(encoded)), rel=1e-4)
 
 
-def test_a_model_built_without_it_gets_it_and_trains_it() -> None:
-    model = sigmoid_net()
-    made = Precode(size=4).protect_training(training(model), generator_for(0))
-    found = find_bottleneck(made.model)
-    assert found
-    before = found[1].encoder.weight.detach().clone()
-    made.loss(model, pictures(4), F.one_hot(classes(4), CLASSES).float()).backward()
-    made.optimizer.step()
-    assert not torch.equal(found[1].encoder.weight, before)
+def test_a_model_built_without_it_is_refused() -> None:
+    with pytest.raises(DefenseError, match="build it with extended"):
+        Precode(size=4).protect_training(training(sigmoid_net()), generator_for(0))
 
 
 def test_a_model_without_a_head_is_refused() -> None:
