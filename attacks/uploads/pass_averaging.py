@@ -60,7 +60,8 @@ class PassAveraging(Attack[UploadedCollection, Reconstruction]):
             return guess.failed(AttackError("the uploaded images are not finite"))
         if not self.learned:
             return guess
-        block = max(self.learned[0].sizes(*seen.images.shape[-2:])[1:], default=1)
+        # The first are regions, which are cut at least once, unless there is one size.
+        block = self.learned[0].sizes(*seen.images.shape[-2:])[:2][-1]
         passes = [images.float() for images in seen.images.split(len(first))]
         told = [_block_means(images, block) for images in passes]
         rows = [linear_sum_assignment(torch.cdist(told[0], one).numpy())[1] for one in told]

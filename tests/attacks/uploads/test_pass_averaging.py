@@ -19,14 +19,14 @@ from tests.attacks.wire import MEAN, STD
 COUNT, SIDE, WINDOW = 5, 16, 4
 
 
-def own() -> Batch:
-    images = torch.rand(COUNT, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
+def own(side: int = SIDE) -> Batch:
+    images = torch.rand(COUNT, 3, side, side, generator=torch.Generator().manual_seed(0))
     return Batch(images, torch.eye(COUNT))
 
 
-def uploaded(defense: VisualMixer, passes: int) -> UploadedCollection:
+def uploaded(defense: VisualMixer, passes: int, side: int = SIDE) -> UploadedCollection:
     """In an order that is new in every pass, through the pipeline, as a client protects batches."""
-    batch, found = own(), []
+    batch, found = own(side), []
     for turn in range(passes):
         order = torch.randperm(COUNT, generator=generator_for("order", turn)) if turn else torch.arange(COUNT)
         some = Batch(batch.images[order], batch.targets[order])
@@ -43,8 +43,8 @@ def attack(pipeline: str) -> PassAveraging:
     return PassAveraging().fit(Knowledge(own(), parse(pipeline), MEAN, STD, train), torch.Generator())
 
 
-def guess(defense: VisualMixer, passes: int) -> Tensor:
-    (found,) = attack(repr(defense)).attack_many([uploaded(defense, passes)], [torch.Generator()])
+def guess(defense: VisualMixer, passes: int, side: int = SIDE) -> Tensor:
+    (found,) = attack(repr(defense)).attack_many([uploaded(defense, passes, side)], [torch.Generator()])
     assert not found.failure
     assert found.labels.tolist() == list(range(COUNT))
     return found.images
@@ -76,11 +76,11 @@ def test_sorted_values_of_a_window_are_the_same_in_every_pass() -> None:
 
 def test_uploads_of_an_image_find_each_other_where_windows_differ_in_size() -> None:
     mixer = VisualMixer(window_lower=2, window_upper=16, reshuffle=True)
-    assert len(mixer.sizes(SIDE, SIDE)) > 2
-    found, images = guess(mixer, 200), own().images
+    assert mixer.sizes(32, 32) == [16, 8, 4, 2]
+    found, images = guess(mixer, 100, 32), own(32).images
     sides = mixer.window_sides(images)
     expected = images.clone()
-    for size in mixer.sizes(SIDE, SIDE)[1:]:
+    for size in mixer.sizes(32, 32)[1:]:
         expected = torch.where((sides == size)[:, None], window_means(images, size), expected)
     assert float((found - expected).square().mean()) < 0.002
 
