@@ -129,7 +129,7 @@ class Soteria(TrainingDefense):
         count, dim = representation.shape
         directions = torch.eye(dim, dtype=representation.dtype, device=representation.device)
         norms = []
-        for rows in directions.split(max(1, GRADIENTS_AT_ONCE // max(count, 1))):
+        for rows in torch.split(directions, max(1, GRADIENTS_AT_ONCE // max(count, 1))):
             cotangents = rows[:, None].expand(-1, count, -1)
             (found,) = torch.autograd.grad(representation, images, cotangents, retain_graph=True, is_grads_batched=True)
             norms.append(found.flatten(2).norm(dim=2))

@@ -147,7 +147,7 @@ class JointEncodingInversion(Attack[UploadedCollection, Reconstruction]):
     def _start(self, classes: Tensor, known: _Known, generator: torch.Generator) -> Tensor:
         """Images (N, D) of the right classes, drawn from the server's own."""
         start = known.means[classes].clone()
-        for number in classes.unique():
+        for number in sorted(set(classes.tolist())):
             rows, own = (classes == number).nonzero().flatten(), (known.classes == number).nonzero().flatten()
             chosen = own[torch.randperm(len(own), generator=generator)[: len(rows)]]
             start[rows[: len(chosen)]] = known.values[chosen]

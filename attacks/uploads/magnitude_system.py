@@ -55,7 +55,8 @@ class MagnitudeSystem:
     def images(self, weights: Tensor, signs: Tensor, strength: float) -> Tensor:
         """argmin_X ||W X - S * A||^2 + strength ||X - prior||^2, (N, D), then clamped to [-1, 1]."""
         gram = weights.T @ weights + strength * torch.eye(weights.shape[1], dtype=weights.dtype)
-        return torch.linalg.solve(gram, weights.T @ (signs * self.magnitudes) + strength * self.prior).clamp(-1, 1)
+        found: Tensor = torch.linalg.solve(gram, weights.T @ (signs * self.magnitudes) + strength * self.prior)
+        return found.clamp(-1, 1)
 
     def searched(self, weights: Tensor, images: Tensor, strength: float, generator: torch.Generator) -> Tensor:
         """Images (N, D) of a lower objective, where other signs have one: every pixel is a problem of its own.
@@ -101,7 +102,7 @@ def project_onto_shares(weights: Tensor, shares: Tensor, classes: Tensor) -> Ten
     A class without an image has no say. Source: Duchi et al., "Efficient Projections onto the l1-Ball", ICML 2008, Figure 1.
     """
     projected = torch.zeros_like(weights)
-    for number in classes.unique():
+    for number in sorted(set(classes.tolist())):
         columns, share = (classes == number).nonzero().flatten(), shares[:, number, None]
         own = weights[:, columns]
         excess = own.sort(1, descending=True).values

@@ -62,7 +62,7 @@ class PassAveraging(Attack[UploadedCollection, Reconstruction]):
             return guess
         # The first are regions, which are cut at least once, unless there is one size.
         block = self.learned[0].sizes(*seen.images.shape[-2:])[:2][-1]
-        passes = [images.float() for images in seen.images.split(len(first))]
+        passes = [images.float() for images in torch.split(seen.images, len(first))]
         told = [_block_means(images, block) for images in passes]
         rows = [linear_sum_assignment(torch.cdist(told[0], one).numpy())[1] for one in told]
         mean = torch.stack([images[at] for images, at in zip(passes, rows, strict=True)]).mean(0)
