@@ -36,7 +36,7 @@ class PassAveraging(Attack[UploadedCollection, Reconstruction]):
     """
 
     observes: ClassVar[type] = UploadedCollection
-    source: ClassVar[str] = "folklore: averaging out independent draws; shared/honesty.md, VisualMixer (c)"
+    source: ClassVar[str] = "folklore: averaging out independent draws"
     threat: ClassVar[str] = "all uploads of a client, VisualMixer's settings (never its draws); no auxiliary data"
     quick: ClassVar[Mapping[str, Any]] = {}
 
