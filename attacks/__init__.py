@@ -18,9 +18,11 @@ from attacks.base import (
 )
 from attacks.gan.class_gan import ClassGAN
 from attacks.gan.multitask_gan import MultitaskGAN
+from attacks.gradient.bottleneck import BottleneckInversion
 from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.labels import LabelInference, infer_labels
 from attacks.gradient.noise_models import MaskedInversion, NoiseModelInversion
+from attacks.gradient.omitted_layers import OmittedLayerInversion
 from attacks.gradient.presets import (
     DLG,
     LBFGSL2,
@@ -58,6 +60,8 @@ from attacks.smashed.token_jigsaw import TokenJigsaw
 from attacks.tabular.embedding_reversal import EmbeddingReversal
 from attacks.tabular.field_reading import FieldReading
 from attacks.uploads.base import AsUploaded
+from attacks.uploads.joint_encodings import JointEncodingInversion
+from attacks.uploads.pass_averaging import PassAveraging
 
 __all__ = [
     "DLG",
@@ -72,6 +76,7 @@ __all__ = [
     "AttributeInference",
     "Attributes",
     "BackwardReconstruction",
+    "BottleneckInversion",
     "Cells",
     "ClassGAN",
     "ClientUpdate",
@@ -86,6 +91,7 @@ __all__ = [
     "InverseNetwork",
     "InvertingGradients",
     "Jigsaw",
+    "JointEncodingInversion",
     "Knowledge",
     "LBFGSCosine",
     "LabelInference",
@@ -96,6 +102,8 @@ __all__ = [
     "Membership",
     "MultitaskGAN",
     "NoiseModelInversion",
+    "OmittedLayerInversion",
+    "PassAveraging",
     "Pix2Pix",
     "PolicyInversion",
     "PropertyInference",

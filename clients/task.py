@@ -141,17 +141,19 @@ class Plan:
     def build_model(self) -> nn.Module:
         """The whole model as client and server both build it: same initial weights for the same seed.
 
-        BatchNorm is replaced by GroupNorm when a defence needs per-example gradients.
+        BatchNorm is replaced by GroupNorm when a defence needs per-example gradients; what a defence adds to the architecture is
+        there (``TrainingDefense.extended``).
         """
-        card = self.data_card()
-        return build_model(
+        card, defenses = self.data_card(), self.defenses()
+        model = build_model(
             self.model,
             num_classes=card.num_classes,
             input_shape=card.input_shape,
             width=self.width,
-            norm="group" if self.defenses().needs_group_norm else self.norm,
+            norm="group" if defenses.needs_group_norm else self.norm,
             seed=self.seed,
         )
+        return defenses.extended(model, self.seed)
 
 
 @dataclass(frozen=True)

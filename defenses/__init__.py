@@ -30,8 +30,10 @@ from defenses.instahide import InstaHide
 from defenses.noise import GaussianNoise, ImageNoise, LaplaceNoise
 from defenses.patch_shuffle import BatchShuffle, PatchShuffle
 from defenses.pipeline import Pipeline
+from defenses.precode import Precode
 from defenses.pruning import Pruning
 from defenses.registry import DEFENSES
+from defenses.soteria import Soteria
 from defenses.spec import SpecError, parse, parse_pipelines, read_files
 from defenses.spectral_shuffle import SpectralShuffle
 from defenses.st_adam import STAdam
@@ -63,9 +65,11 @@ __all__ = [
     "LaplaceNoise",
     "PatchShuffle",
     "Pipeline",
+    "Precode",
     "Pruning",
     "STAdam",
     "SmashedDefense",
+    "Soteria",
     "SpecError",
     "SpectralShuffle",
     "Training",

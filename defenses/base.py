@@ -217,6 +217,15 @@ class TrainingDefense(Defense):
     """BatchNorm layers must be replaced, because they mix examples inside the model."""
     replaces_optimizer: ClassVar[bool] = False
 
+    def extended(self, model: nn.Module, generator: torch.Generator) -> nn.Module:
+        """The model with what the defence adds to its architecture, wherever it is built; most defences add nothing.
+
+        Args:
+            model: May be changed in place.
+            generator: For first weights, which are public.
+        """
+        return model
+
     def protect_training(self, training: Training, generator: torch.Generator) -> Training:
         """Maps a training set-up to a protected one."""
         raise NotImplementedError

@@ -74,10 +74,10 @@ class InstaHide(InputDefense):
     always_shown: ClassVar[tuple[str, ...]] = ("num_mixed",)
     source: ClassVar[str] = "Huang et al., InstaHide, ICML 2020, arXiv 2010.02772, Alg. 1 and 2"
     mixes_examples: ClassVar[bool] = True
-    adaptive_attacks: ClassVar[tuple[str, ...]] = ("EncodingInversion", "LearnedRestorer")
+    adaptive_attacks: ClassVar[tuple[str, ...]] = ("EncodingInversion", "LearnedRestorer", "JointEncodingInversion")
     caveat: ClassVar[str] = (
-        "known to be broken by who joins many encodings (Carlini et al., IEEE S&P 2021); that attack is not among these, which use "
-        "one encoding at a time"
+        "known to be broken by who joins many encodings (Carlini et al., IEEE S&P 2021): JointEncodingInversion does where clients "
+        "upload several encodings of an image (upload-passes); scores of other attacks are of one encoding at a time"
     )
 
     def __post_init__(self) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from defenses.base import (
     Batch,
@@ -107,6 +108,12 @@ class Pipeline(FeatureChain):
     def idle(self, height: int, width: int) -> list[str]:
         """Why input stages do nothing to images of this size; see ``InputDefense.idle``."""
         return [why for _, defense in self._stages(InputDefense) if (why := defense.idle(height, width))]
+
+    def extended(self, model: nn.Module, seed: int) -> nn.Module:
+        """The model with what training stages add to its architecture; first weights are public: they follow from its seed."""
+        for _, defense in self._stages(TrainingDefense):
+            model = defense.extended(model, torch.Generator().manual_seed(seed))
+        return model
 
     def protect_training(self, training: Training, key: Key) -> Training:
         """All training stages."""

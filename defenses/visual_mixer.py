@@ -71,6 +71,7 @@ class VisualMixer(InputDefense):
         confidence: alpha, the probability with which the change of a window of WS_u stays below d, for "auto".
         estimator: How the change of a window of 3 is estimated, for "auto"; see
             ``visual_mixer_bounds.within_probability``. It moves the bound by an order of magnitude.
+        reshuffle: Shuffle an image anew at every use, and not once for all; see ``PassAveraging`` for what that gives away.
         strict_upper: For "auto", count (m + 1)^2 outputs of a window of 3 + 2m; the paper counts m^2, none of a window of 3.
 
     The paper's text contradicts itself on which regions get larger windows; we follow Algorithm 1. It shuffles space
@@ -81,7 +82,13 @@ class VisualMixer(InputDefense):
     source: ClassVar[str] = "Li et al., You Can Use But Cannot Recognize (VisualMixer), NDSS 2024, Algorithm 1"
     at_inference: ClassVar[bool] = True
     resamples: ClassVar[bool] = False
-    adaptive_attacks: ClassVar[tuple[str, ...]] = ("LearnedRestorer", "WindowMean", "Shredder", "Jigsaw")
+    adaptive_attacks: ClassVar[tuple[str, ...]] = (
+        "LearnedRestorer",
+        "WindowMean",
+        "Shredder",
+        "Jigsaw",
+        "PassAveraging",
+    )
 
     window_lower: int = 2
     window_upper: int | str = 15
@@ -95,8 +102,11 @@ class VisualMixer(InputDefense):
     confidence: float = 0.5
     estimator: str = "exact"
     strict_upper: bool = False
+    reshuffle: bool = False
 
     def __post_init__(self) -> None:
+        require(isinstance(self.reshuffle, bool), self, "reshuffle", "True or False")
+        object.__setattr__(self, "resamples", self.reshuffle)  # of the class it says what the default does
         self._check_settings()
         lower, upper = power_of_two(self.window_lower, up=self.strict_lower), self.upper
         least = max(self.window_lower, lower)

@@ -234,9 +234,12 @@ class MaskedInversion(GradientInversion):
 
     def observed_gradient(self, observation: ClientUpdate) -> Update:
         """The gradient with zeros where an entry is missing."""
-        gradient = observation.gradient()
-        missing = self._guessed(observation) if self.pruned_fraction else _untouched(observation)
+        gradient, missing = observation.gradient(), self.missing(observation)
         return {name: value.masked_fill(missing[name].to(value.device), 0) for name, value in gradient.items()}
+
+    def missing(self, observation: ClientUpdate) -> Update:
+        """Name -> whether an entry is missing."""
+        return self._guessed(observation) if self.pruned_fraction else _untouched(observation)
 
     def _guessed(self, observation: ClientUpdate) -> Update:
         """Name -> whether an entry is among the smallest of its tensor."""

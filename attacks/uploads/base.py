@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from attacks.base import Attack, AttackError, Reconstruction, TrainingUpdate
+from defenses.base import Batch
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,26 @@ class UploadedImages:
     images: Tensor
     labels: Tensor
     window_sides: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class UploadedCollection:
+    """All images that one client uploaded: every image in each of several passes, after all input defences of its own.
+
+    Attributes:
+        images: (M, C, H, W), pass after pass; the order within a pass is the client's and differs between passes.
+        targets: (M, K), the labels that came with them; rows sum to 1.
+        passes: How often each image was uploaded; M is a multiple of it.
+    """
+
+    images: Tensor
+    targets: Tensor
+    passes: int
+
+    def first_pass(self) -> Batch:
+        """What the first pass brought."""
+        count = len(self.images) // self.passes
+        return Batch(self.images[:count], self.targets[:count])
 
 
 class TrainedModel(TrainingUpdate):

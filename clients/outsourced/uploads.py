@@ -1,4 +1,4 @@
-"""What a client uploads: all its training examples once, protected by its input defences, in an order of its own."""
+"""What a client uploads: all its training examples, protected by its input defences, in orders of its own."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 
 from clients.local_data import Client, LocalData, Probed, Truths, chunks, rows
+from clients.outsourced.plan import outsourced_plan
 from defenses.base import generator_for
 
 KIND = "message:upload"
@@ -20,7 +21,8 @@ UPLOAD_ROUND = 1
 class Uploads:
     """One client's upload in batches, whose content and draws follow from the client's own streams.
 
-    A batch matters to defences that mix examples. One example that is left over joins the last batch.
+    Every pass holds each example once. A batch matters to defences that mix examples. One example that is left over joins the last
+    batch of its pass.
 
     Args:
         data: The client's examples.
@@ -30,10 +32,11 @@ class Uploads:
         self.data = copy.copy(data)
         self.data.task = replace(data.task, round=UPLOAD_ROUND)
         self._batches = chunks(data.num_train, data.task.plan.batch_size)
+        self._passes = outsourced_plan(data.task.plan).upload_passes
 
     def __len__(self) -> int:
-        """Number of batches."""
-        return len(self._batches)
+        """Number of batches of all passes."""
+        return self._passes * len(self._batches)
 
     def begin(self) -> None:
         """To be called before the first batch is sent: the whole upload has one protection, drawn once."""
@@ -41,8 +44,10 @@ class Uploads:
 
     def batch(self, number: int) -> Probed:
         """Batch ``number``, as the person holds it and as it is uploaded."""
-        order = torch.randperm(self.data.num_train, generator=generator_for(*self.data.key("order", "upload")))
-        return self.data.view(order[self._batches[number]], self.data.key(KIND, number, number=number))
+        turn, at = divmod(number, len(self._batches))
+        stream = self.data.key("order", "upload", *([turn] if turn else []))
+        order = torch.randperm(self.data.num_train, generator=generator_for(*stream))
+        return self.data.view(order[self._batches[at]], self.data.key(KIND, number, number=number))
 
 
 class OutsourcedClient(Client):
@@ -57,13 +62,13 @@ class OutsourcedClient(Client):
         self.uploads = Uploads(data)
 
     def truths(self, observation: str) -> Truths:
-        """Of "upload" the attacked images of the first batches, row by row; of "model" all that it was trained on."""
+        """Of "upload" the attacked images of the first batches, row by row; of "collection" and "model" all that was uploaded."""
         if observation == "upload":
             count = slice(self.task.plan.probe_images)
             return Truths(
                 [rows(self.uploads.batch(at), count) for at in range(self.task.plan.probe_targets)], paired=True
             )
-        if observation == "model":
+        if observation in ("collection", "model"):
             everyone = torch.arange(self.data.num_train)
-            return Truths([self.data.view(everyone, self.data.key("mean-transformed", "model"))], whole_round=True)
+            return Truths([self.data.view(everyone, self.data.key("mean-transformed", observation))], whole_round=True)
         return super().truths(observation)

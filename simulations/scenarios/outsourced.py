@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from clients.data.card import DataCard
 from clients.local_data import chunks
-from clients.task import FLOAT_BYTES, Plan, whole_model_plan
+from clients.outsourced.plan import outsourced_plan
+from clients.task import FLOAT_BYTES, Plan
 from defenses.base import EdgeTrainingDefense, InputDefense, SmashedDefense, TrainingDefense
 from defenses.pipeline import Pipeline
 from simulations.checkpoints import Checkpoint
@@ -22,7 +23,7 @@ from simulations.settings import at_least, setting
 from simulations.whole_models import WholeModelExperiment
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
-from strategies.outsourced.observations import KINDS, MODEL, UPLOAD
+from strategies.outsourced.observations import COLLECTION, KINDS, MODEL, UPLOAD
 from strategies.outsourced.server import OutsourcedServer
 
 
@@ -34,6 +35,12 @@ class OutsourcedExperiment(WholeModelExperiment):
         "AsUploaded()",
         "attacks on uploaded images, separated by ;, refinements behind |; with adaptive, those that know a defence are put behind "
         "AsUploaded()",
+    )
+    collection_attacks: str = setting(
+        "", "attacks on all that a client uploaded together, separated by ;, such as JointEncodingInversion()"
+    )
+    upload_passes: int = setting(
+        1, "times that a client uploads each image, under fresh draws of what draws afresh (InstaHide)", **at_least(1)
     )
     model_attacks: str = setting("LossThreshold()", "attacks on the model that the server trained, separated by ;")
     upload_batches: int = setting(4, "batches of uploaded images in a message", **at_least(1))
@@ -66,7 +73,7 @@ class OutsourcedRounds:
 
 
 class Outsourced(Scenario[OutsourcedExperiment]):
-    """Clients upload every training image once, after their input defences; the server sees all uploads and the model."""
+    """Clients upload every training image, after their input defences; the server sees all uploads and the model."""
 
     name: ClassVar[str] = "outsourced"
     about: ClassVar[str] = "clients upload protected images with their labels, the server trains on them"
@@ -98,7 +105,7 @@ class Outsourced(Scenario[OutsourcedExperiment]):
         for pipeline in experiment.pipelines():
             for defense in pipeline.defenses:
                 if isinstance(defense, InputDefense) or (
-                    isinstance(defense, TrainingDefense) and not defense.bounds_examples
+                    isinstance(defense, TrainingDefense) and defense.replaces_optimizer and not defense.bounds_examples
                 ):
                     continue
                 if isinstance(defense, SmashedDefense | EdgeTrainingDefense):
@@ -146,9 +153,9 @@ class Outsourced(Scenario[OutsourcedExperiment]):
             )
 
     def observed_rounds(self, experiment: OutsourcedExperiment, kind: Kind) -> int:
-        """Uploads in the first attacked round, models in all but the first round of the run."""
+        """Uploads in the first attacked round, alone and together; models in all but the first round of the run."""
         attacked = experiment.attacked_rounds()
-        return min(len(attacked), 1) if kind == UPLOAD else sum(at > 1 for at in attacked)
+        return min(len(attacked), 1) if kind in (UPLOAD, COLLECTION) else sum(at > 1 for at in attacked)
 
     def trains_on_server(self) -> bool:
         """It does."""
@@ -161,7 +168,7 @@ class Outsourced(Scenario[OutsourcedExperiment]):
         leave_cores_to_attacks(experiment.attack_workers)
         pipeline = plan.defenses()
         server = OutsourcedServer(
-            plan=whole_model_plan(plan),
+            plan=outsourced_plan(plan),
             auditor=auditor,
             sizes={partition: train for partition, (train, _) in clients.sizes.items()},
             attacks={kind: experiment.attacks_on(pipeline, kind) for kind in KINDS},
@@ -179,12 +186,14 @@ class Outsourced(Scenario[OutsourcedExperiment]):
 
     def count_messages(self, experiment: OutsourcedExperiment, plan: Plan, train: int, test: int) -> int:
         """One upload from each client, in several messages, and an evaluation behind every round."""
-        uploads = math.ceil(len(chunks(train, experiment.batch_size)) / experiment.upload_batches)
+        batches = experiment.upload_passes * len(chunks(train, experiment.batch_size))
+        uploads = math.ceil(batches / experiment.upload_batches)
         return experiment.num_clients * (uploads + experiment.rounds + 1)
 
     def needs_whole_share(self, experiment: OutsourcedExperiment) -> str:
         """A trained model is scored against all images behind it."""
-        return "model-attacks" if experiment.model_attacks.strip() else ""
+        wanted = {"model-attacks": experiment.model_attacks, "collection-attacks": experiment.collection_attacks}
+        return next((name for name, text in wanted.items() if text.strip()), "")
 
 
 SCENARIO = Outsourced()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attacks.base import Attack, TrainingUpdate
 from attacks.refinement.base import Refinement
 from attacks.spec import stages_of
-from attacks.uploads.base import TrainedModel, UploadedImages
+from attacks.uploads.base import TrainedModel, UploadedCollection, UploadedImages
 from clients.task import Plan, whole_model_plan
 from defenses.base import Batch
 from strategies.audit.kinds import Kind, Observed, Seen
@@ -31,6 +31,21 @@ class SeenUpload(Seen):
 
     images: Tensor
     labels: Tensor
+
+
+@dataclass(frozen=True)
+class SeenCollection(Seen):
+    """All uploads of a client.
+
+    Attributes:
+        images: (M, C, H, W), pass after pass.
+        targets: (M, K).
+        passes: How often each image was uploaded.
+    """
+
+    images: Tensor
+    targets: Tensor
+    passes: int
 
 
 class Outsourced(Kind):
@@ -59,6 +74,23 @@ class Upload(Outsourced):
     def observations(self, observed: Observed) -> list[Any]:
         """The attacked images."""
         return [UploadedImages(seen.images, seen.labels) for seen in observed.seen if isinstance(seen, SeenUpload)]
+
+
+class Collection(Outsourced):
+    """All that a client uploaded: its images are a set, because no row of one pass is known to be that of another."""
+
+    name: ClassVar[str] = "collection"
+    title: ClassVar[str] = "all uploads of a client"
+    plural: ClassVar[str] = "all uploads of a client"
+    observation: ClassVar[type] = UploadedCollection
+    seen: ClassVar[type[Seen]] = SeenCollection
+    start: ClassVar[str] = "JointEncodingInversion()"
+    chosen: ClassVar[bool] = False
+
+    def observations(self, observed: Observed) -> list[Any]:
+        """The uploads."""
+        found = (seen for seen in observed.seen if isinstance(seen, SeenCollection))
+        return [UploadedCollection(seen.images, seen.targets, seen.passes) for seen in found]
 
 
 class Model(Outsourced):
@@ -96,5 +128,5 @@ class Model(Outsourced):
         ]  # fmt: skip
 
 
-UPLOAD, MODEL = Upload(), Model()
-KINDS = (UPLOAD, MODEL)
+UPLOAD, COLLECTION, MODEL = Upload(), Collection(), Model()
+KINDS = (UPLOAD, COLLECTION, MODEL)

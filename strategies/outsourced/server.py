@@ -12,9 +12,10 @@ from torch import Tensor
 
 from attacks.base import Attack
 from clients.local_data import chunks, join
+from clients.outsourced.plan import OutsourcedPlan
 from clients.outsourced.uploads import UPLOAD_ROUND
 from clients.records import tensors_of, to_record, values_of
-from clients.task import Task, WholeModelPlan
+from clients.task import Task
 from defenses.base import Batch
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob, grouped
@@ -24,7 +25,7 @@ from strategies.audit.threat_card import KnownLabels, ThreatCard
 from strategies.central_training import CentralTraining
 from strategies.evaluation import fault_in_report, record_reports
 from strategies.guard import Answers, GuardedExchange, TooFewReplies, fault, require_enough
-from strategies.outsourced.observations import MODEL, UPLOAD, SeenUpload
+from strategies.outsourced.observations import COLLECTION, MODEL, UPLOAD, SeenCollection, SeenUpload
 
 UPLOADS, WHOLE = "uploads/", "whole/"
 """Prefixes of what a checkpoint keeps beside the training: batches, and the seconds of who uploaded all that they have."""
@@ -46,7 +47,7 @@ class OutsourcedServer:
 
     def __init__(
         self,
-        plan: WholeModelPlan,
+        plan: OutsourcedPlan,
         auditor: Auditor,
         sizes: Mapping[int, int],
         attacks: Mapping[Kind, Iterable[Attack[Any, Any]]],
@@ -79,7 +80,10 @@ class OutsourcedServer:
             TooFewReplies: When too few clients upload all that they have.
         """
         task = self.plan.at(UPLOAD_ROUND)
-        work = {partition: chunks(size, self.plan.batch_size) for partition, size in self.sizes.items()}
+        work = {
+            partition: self.plan.upload_passes * chunks(size, self.plan.batch_size)
+            for partition, size in self.sizes.items()
+        }
         self.whole, refused = set(work), set[int]()
         for first in range(0, max(map(len, work.values())), self.batches_per_message):
             answers = self._next_message(task, first, work)
@@ -216,6 +220,8 @@ class OutsourcedServer:
         task, weights = self.plan.at(server_round), self.training.weights()
         if server_round == min(self.attack_rounds) and self.attacks[UPLOAD]:
             self._observe(task, UPLOAD, weights, [seen for p in self.uploads for seen in self._attacked(p)])
+        if server_round == min(self.attack_rounds) and self.attacks[COLLECTION]:
+            self._observe(task, COLLECTION, weights, [self._collection(p) for p in sorted(self.whole)])
         if server_round > 1 and self.attacks[MODEL]:
             self._observe(task, MODEL, weights, [Seen(p, 0, self.sizes[p]) for p in sorted(self.whole)])
 
@@ -228,6 +234,11 @@ class OutsourcedServer:
             images, targets = batch.images[: self.plan.probe_images], batch.targets[: self.plan.probe_images]
             found.append(SeenUpload(partition, target, len(images), images, targets.argmax(1)))
         return found
+
+    def _collection(self, partition: int) -> SeenCollection:
+        """All that a client has uploaded, which is all that it was asked for."""
+        sent = join(self.uploads[partition])
+        return SeenCollection(partition, 0, self.sizes[partition], sent.images, sent.targets, self.plan.upload_passes)
 
     def _observe(self, task: Task, kind: Kind, weights: dict[str, Tensor], seen: list[Any]) -> None:
         card = self._card(task, kind, seen)
@@ -243,7 +254,9 @@ class OutsourcedServer:
 
     def _card(self, task: Task, kind: Kind, seen: list[Seen]) -> ThreatCard:
         """The threat card: what the server saw and knew."""
+        passes = self.plan.upload_passes
         mixes = any(defense.mixes_examples for defense in task.plan.defenses().defenses)
+        of_one: str | int = "several mixtures" if mixes else passes
         of_images = {"undefended": "the images themselves", "read": "each image alone"} if kind == UPLOAD else {}
         return self.auditor.card(
             task,
@@ -251,7 +264,7 @@ class OutsourcedServer:
             seen,
             self.accuracy,
             labels=KnownLabels.UPLOADED,
-            uploads_of_an_image="several mixtures" if mixes else 1,
+            uploads_of_an_image=f"several mixtures in each of {passes} passes" if mixes and passes > 1 else of_one,
             uploaded_images=sum(len(batch) for mine in self.uploads.values() for batch in mine),
             **of_images,
         )

@@ -159,11 +159,13 @@ def ready(defense: Any) -> Any:
     return defense.fit(a_context(), generator_for("fit")) if isinstance(defense, FittedDefense) else defense
 
 
-def a_training(count: int = 12, state: dict[str, Any] | None = None) -> Training:
+def a_training(defense: TrainingDefense, count: int = 12, state: dict[str, Any] | None = None) -> Training:
+    """Of a model with what the defence adds to it, as plans build it."""
     generator = torch.Generator().manual_seed(0)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 6 * 6, 3)).train()
+    model = defense.extended(model, torch.Generator().manual_seed(0))
     images = torch.rand(count, 1, 8, 8, generator=generator)
     targets = F.one_hot(torch.arange(count) % 3, 3).float()
     return Training(
@@ -200,7 +202,7 @@ def outcome(defense: Defense, generator: torch.Generator) -> dict[str, Tensor]:
         network = defense.build_network(16, 32, 48, generator)
         return dict(network.state_dict()) | {"gradient": gradients(defense, network, 1)["features"]}
     assert isinstance(defense, TrainingDefense)
-    return train(defense.protect_training(a_training(), generator))
+    return train(defense.protect_training(a_training(defense), generator))
 
 
 def gradients(defense: EdgeTrainingDefense, network: nn.Module, *which: int) -> dict[str, Tensor]:
@@ -537,7 +539,7 @@ def test_tensors_of_something_else_are_refused_by_name(defense: FittedDefense):
 @pytest.mark.parametrize("count", [12, 1])
 def test_training_is_protected_without_touching_weights_data_or_state(defense: TrainingDefense, count: int):
     state = {"kept": [1, 2]}
-    training = a_training(count, state)
+    training = a_training(defense, count, state)
     before = {name: tensor.clone() for name, tensor in training.model.state_dict().items()}
     protected = defense.protect_training(training, generator_for(0))
     assert same(before, dict(protected.model.state_dict()))

@@ -46,7 +46,9 @@ FEDERATED = {
     "ATS": "ATS()", "Blur": "Blur(std=1.0)", "BlockShuffle": "BlockShuffle()", "Clip": "Clip(max_norm=1.0)",
     "Downsample": "Downsample(factor=2)", "DPSGD": "DPSGD(noise_multiplier=1.0)", "GaussianNoise": "GaussianNoise(std=0.02)",
     "ImageNoise": "ImageNoise(std=0.1)", "InstaHide": "InstaHide()", "LaplaceNoise": "LaplaceNoise(scale=0.02)",
-    "Pruning": "Pruning(fraction=0.5)", "STAdam": "STAdam()", "VisualMixer": "VisualMixer(window_lower=4, window_upper=16)",
+    "Precode": "Precode(size=8)",
+    "Pruning": "Pruning(fraction=0.5)", "Soteria": "Soteria()", "STAdam": "STAdam()",
+    "VisualMixer": "VisualMixer(window_lower=4, window_upper=16)",
 }  # fmt: skip
 SPLIT = {
     "AdversarialTraining": "AdversarialTraining(width=8, depth=1, heads=2)", "BatchShuffle": "BatchShuffle(k=0.4)",
@@ -58,7 +60,7 @@ OF_IMAGES = ("ATS", "Blur", "BlockShuffle", "Downsample", "ImageNoise", "InstaHi
 OUTSOURCED = {name: FEDERATED[name] for name in OF_IMAGES}
 """Defences of images, and the optimizer that the server then uses."""
 CHOSEN = {"federated": FEDERATED, "split": SPLIT, "frozen": FROZEN, "outsourced": OUTSOURCED}
-DRAWS_NOTHING = {"Blur", "Clip", "Downsample", "Pruning", "STAdam"}
+DRAWS_NOTHING = {"Blur", "Clip", "Downsample", "Pruning", "STAdam", "Soteria"}
 ANSWERS_ALL = {
     "probes": True, "publish-labels": True, "audits": True, "share-images": True, "transmissions": -1, "reveal-orders": True,
     "audit-steps": True,

@@ -368,3 +368,25 @@ def test_a_client_that_breaks_off_leaves_the_run_and_its_report_whole(tmp_path: 
     assert members["setting"]["members"] == 48
     assert {row["n"] for row in rows if row["metric"] == "train-loss"} == {64}
     assert "disk full" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+
+
+# Several passes --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("no_report")
+def test_uploads_of_several_passes_are_attacked_together(tmp_path: Path) -> None:
+    """Every image is uploaded three times under fresh draws; all of a client's uploads are one observation."""
+    attack, mixes = "JointEncodingInversion(iterations=4, restarts=1)", "InstaHide(num_mixed=4)"
+    settings = outsourced_experiment(
+        tmp_path / "run", defenses="InstaHide()", collection_attacks=attack, upload_passes=3, upload_attacks="",
+        model_attacks="", rounds=1,
+    )  # fmt: skip
+    rows = outsourced_rows(settings)
+    assert {row["value"] for row in rows if row["metric"] == "uploaded-images"} == {3 * 96}
+    assert {row["status"] for row in rows if row["attack"] == attack} == {"ok"}
+    assert scored(rows, attack, "psnr", mixes)["n"] == 96
+    assert scored(rows, attack, "equations", mixes, "")["value"] == 3
+    # Without the defence it takes what came: the positive control.
+    assert scored(rows, attack, "psnr", "")["value"] == 100
+    passes = {row["setting"]["uploads_of_an_image"] for row in rows if row["attack"]}
+    assert passes == {3, "several mixtures in each of 3 passes"}

@@ -1,0 +1,93 @@
+"""Gradient inversion that leaves a stochastic layer, and all that follows it, out of the matching."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad
+
+from attacks.base import AttackError, ClientUpdate
+from attacks.gradient.inversion import GradientInversion, Trials
+from attacks.gradient.inversion_target import Victim
+from attacks.gradient.matching import GradientMatching, Observed
+from defenses.base import Update
+from defenses.precode import find_bottleneck, outputs_of
+
+
+@dataclass(frozen=True, repr=False)
+class BottleneckInversion(GradientInversion):
+    """Matches the gradients up to the encoder of a variational bottleneck, whatever was drawn behind it.
+
+    Let h(x) = W r(x) + b be the encoder's output and d = dL/dh what arrives there. Of one example the gradients are
+
+        dL/db = d,      dL/dW = d r(x)^T,      dL/dw = d . dh/dw for every earlier weight w,
+
+    and d, which is all that depends on the draw, on the layers behind, on the label and on the divergence, was sent as dL/db. So
+    the images x are sought whose gradients of <d, h(x)> by W and w are those observed: at the true image they agree exactly.
+
+    Several examples have a d each, of which only the sum is sent: then it does not apply. A model without a bottleneck is
+    attacked as by ``InvertingGradients``.
+
+    Source: Balunovic et al. 2022, section 5, who recover the input of the first of several linear layers before the bottleneck
+    exactly, by dL/dW over dL/db; d as a constant serves any network before it and is ours. The rest as in ``GradientInversion``.
+    """
+
+    source: ClassVar[str] = "Balunovic 2022 (Bayesian framework for gradient leakage), section 5 (PRECODE)"
+    threat: ClassVar[str] = "as GradientInversion, and which layer is stochastic; one example"
+
+    iterations: int = 600
+    total_variation: float = 1e-2
+    prior_decay: bool = True
+    max_unrolled_steps: int = 0
+
+    def observed_gradient(self, observation: ClientUpdate) -> Update:
+        """As ``GradientInversion``.
+
+        Raises:
+            AttackError: Of several examples behind a bottleneck.
+        """
+        if find_bottleneck(observation.model) and observation.num_examples > 1:
+            raise AttackError(
+                f"the update covers {observation.num_examples} examples; what arrives at the bottleneck can be told for one"
+            )
+        return super().observed_gradient(observation)
+
+    def _differences(self, trials: Trials, victim: Victim) -> bool:
+        """Never of a part of a network."""
+        return find_bottleneck(victim.model) is None and super()._differences(trials, victim)
+
+    def _objective(self, trials: Trials, victim: Victim) -> GradientMatching:
+        plain = super()._objective(trials, victim)
+        found = find_bottleneck(victim.model)
+        return plain if found is None else _EncoderMatching(plain, f"{found[0]}.encoder")
+
+
+class _EncoderMatching(GradientMatching):
+    """The objective with <d, h(x)> in place of the loss, and the weights that it depends on in place of all."""
+
+    def __init__(self, plain: GradientMatching, encoder: str) -> None:
+        self.__dict__.update(vars(plain))
+        self._encoder, self._bias = plain.model.get_submodule(encoder), f"{encoder}.bias"
+        self._matched = self._before()
+
+    def _before(self) -> list[str]:
+        """Names of the weights that the encoder's output depends on, but for its bias, whose gradient is d itself."""
+        weights = {name: weight.detach().requires_grad_() for name, weight in self.parameters.items()}
+        images = next(iter(weights.values())).new_zeros(self.batch_shape)
+        found = torch.autograd.grad(self._arriving(weights, images, None), list(weights.values()), allow_unused=True)
+        return [name for name, g in zip(weights, found, strict=True) if g is not None and name != self._bias]
+
+    def _arriving(self, weights: Update, images: Tensor, direction: Tensor | None) -> Tensor:
+        """<d, h(x)>, or the sum of h(x) where d is None."""
+        with outputs_of(self._encoder) as seen:
+            functional_call(self.model, (weights, self.buffers), (images,))
+        return (seen[-1] if direction is None else seen[-1] * direction).sum()
+
+    def _loss(self, unknowns: Tensor, known: Tensor, target: Update, observed: Observed, smoothing: Tensor) -> Tensor:
+        images, _ = self.read(unknowns, known)
+        dummy = grad(self._arriving)(self.parameters, images, target[self._bias])
+        distance = self.cost.distance(*({name: one[name] for name in self._matched} for one in (dummy, target)))
+        return distance + self.priors(images, observed, smoothing)

@@ -1,0 +1,73 @@
+"""Gradient inversion that leaves defended layers out of the matching."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from attacks.base import AttackError, ClientUpdate, Knowledge
+from attacks.gradient.noise_models import MaskedInversion
+from defenses.base import Update
+from defenses.checks import is_number, require
+from defenses.soteria import Soteria
+
+
+@dataclass(frozen=True, repr=False)
+class OmittedLayerInversion(MaskedInversion):
+    """Matches all gradients but the weights of the layers that a defence tampered with.
+
+    ``fit`` takes the layer from the pipeline's ``Soteria``. Without one it is looked for in each update: a fully connected layer
+    counts as defended where at least ``least_zero`` of the columns of its weight gradient were sent as zero. Soteria zeroes 80 % of
+    them, and a layer behind smooth activations has none. Behind a ReLU, an entry that is zero for every image has such a column
+    anyway; to leave its layer out loses little, because the layers before are told. Biases are matched. Labels, where they are
+    inferred, are read from the last layer's bias.
+
+    Zeros of other layers are matched as zeros, other than by ``MaskedInversion``.
+
+    Attributes:
+        least_zero: Share of zero columns from which a layer counts as defended.
+
+    Raises:
+        AttackError: When nothing would be left to match.
+    """
+
+    source: ClassVar[str] = "Balunovic 2022 (Bayesian framework for gradient leakage), section 5 (Soteria)"
+    threat: ClassVar[str] = "as GradientInversion, and that some layer's gradient was pruned by columns"
+
+    least_zero: float = 0.5
+    learned: Soteria | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        share = self.least_zero
+        require(is_number(share) and 0 < share <= 1, self, "least_zero", "a number above 0 and up to 1")
+
+    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> OmittedLayerInversion:
+        """The attack for the layer that the pipeline defends: over several steps hardly a column is zero in all of them."""
+        stage = next((one for one in knowledge.pipeline.defenses if isinstance(one, Soteria)), None)
+        return replace(self, learned=stage)
+
+    def observed_gradient(self, observation: ClientUpdate) -> Update:
+        """The gradient with zeros, which the cost leaves out, for the weights of defended layers."""
+        gradient, omitted = observation.gradient(), self.defended(observation)
+        if set(omitted) == set(gradient):
+            raise AttackError(f"every gradient has zero columns ({', '.join(omitted)}); nothing is left to match")
+        # Zeros that were observed are to be matched: the smallest number is no zero to the cost, and adds nothing.
+        return {
+            name: torch.zeros_like(value)
+            if name in omitted
+            else torch.where(value == 0, torch.finfo(value.dtype).tiny, value)
+            for name, value in gradient.items()
+        }
+
+    def defended(self, observation: ClientUpdate) -> list[str]:
+        """Names of the weights that are left out."""
+        if self.learned is not None:
+            return [f"{self.learned.defended(observation.model)[0]}.weight".lstrip(".")]
+        missing = self.missing(observation)
+        layers = [name for name, module in observation.model.named_modules() if isinstance(module, nn.Linear)]
+        names = [f"{name}.weight".lstrip(".") for name in layers]
+        return [name for name in names if float(missing[name].all(0).double().mean()) >= self.least_zero]

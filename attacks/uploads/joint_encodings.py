@@ -1,0 +1,184 @@
+"""The known break of InstaHide: many encodings of the same images, solved together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attacks.base import OWN_OBJECTIVE, Attack, AttackError, Knowledge, Reconstruction
+from attacks.uploads.base import UploadedCollection
+from attacks.uploads.magnitude_system import MagnitudeSystem, signs_of
+from defenses.checks import is_whole, require
+from defenses.instahide import InstaHide
+
+FIRST_PRIOR, LAST_PRIOR, SHRINK = 10.0, 1e-4, 0.85
+"""Weight of the class means in the images' least squares, against the encodings: first, last, and from iteration to iteration."""
+
+POLISH_FROM, POLISH_EVERY = 1 / 6, 10
+"""Share of the iterations behind which signs are searched for, too, and how often."""
+
+
+class _Known(NamedTuple):
+    """What the server has of each class: its own images, as values in [-1, 1]."""
+
+    values: Tensor  # (n, D) float64
+    classes: Tensor  # (n,) int64
+    means: Tensor  # (K, D)
+
+
+@dataclass(frozen=True, repr=False)
+class JointEncodingInversion(Attack[UploadedCollection, Reconstruction]):
+    """Recovers a client's images from all that it uploaded under InstaHide, where each image was encoded several times.
+
+    Encoding m is s_m * sum_j w_mj x_j with pixels in [-1, 1] and secret signs s_m, so that
+
+        |encoding_m| = |sum_j w_mj x_j|,      sum of w_mj over j of class c = entry c of the uploaded label, exactly:
+
+    labels are mixed by the same weights. With M encodings of N images there are M equations in N unknowns for each pixel. Which
+    images are in an encoding is unknown within a class. Alternately, from the server's own images of the right classes:
+
+    1. signs of every mixture, as the current images and weights have it;
+    2. weights: least squares on the signed encodings, over the shares that the labels leave (``MagnitudeSystem.weights``);
+    3. images: least squares on the signed encodings, with the class means as a prior that fades;
+    4. now and then, a search for signs of a lower objective, pixel by pixel (``MagnitudeSystem.searched``).
+
+    The number of images of a class is the mean over the passes of what their labels add up to. Of several starts the one with the
+    lowest error in explaining the encodings is returned. Which image a client calls the first of a mixture nobody can tell, so that
+    guesses are a set, in ascending order of class.
+
+    Where the pipeline has no InstaHide there is nothing to undo: the guesses are the first upload of each image.
+
+    Attributes:
+        iterations: Rounds of the four steps from each start.
+        restarts: Starts.
+        weight_steps: Accelerated gradient steps on the weights in a round.
+
+    Source: Carlini, Deng, Garg, Jha, Mahloujifar, Mahmoody, Song, Thakurta, Tramer, "Is Private Learning Possible with Instance
+    Encoding?", IEEE S&P 2021, section 4: absolute values, who shares an image, and the linear system in absolute values. It
+    differs in how images and encodings find each other: they train a network on pairs and cluster; here labels say the classes, and
+    alternating minimisation does the rest. This is the "inside-dataset" variant, in which no public image is mixed in.
+    """
+
+    observes: ClassVar[type] = UploadedCollection
+    source: ClassVar[str] = (
+        "Carlini et al., Is Private Learning Possible with Instance Encoding?, IEEE S&P 2021, section 4"
+    )
+    threat: ClassVar[str] = (
+        "all uploads of a client, InstaHide's algorithm (never its draws), auxiliary images with labels"
+    )
+    needs_auxiliary: ClassVar[bool] = True
+    quick: ClassVar[Mapping[str, Any]] = {"iterations": 6, "restarts": 1}
+
+    iterations: int = 150
+    restarts: int = 2
+    weight_steps: int = 15
+    learned: tuple[_Known, ...] | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("iterations", "restarts", "weight_steps"):
+            value = getattr(self, name)
+            require(is_whole(value) and value >= 1, self, name, "a whole number of at least 1")
+
+    def card(self) -> dict[str, int | str]:
+        """Rounds and starts."""
+        return {"iterations": self.iterations, "restarts": self.restarts, "selection": OWN_OBJECTIVE}
+
+    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> JointEncodingInversion:
+        """Keeps the server's own images by class; without InstaHide in the pipeline, that there is nothing to undo.
+
+        Raises:
+            AttackError: Without auxiliary images.
+        """
+        if not any(isinstance(one, InstaHide) for one in knowledge.pipeline.defenses):
+            return replace(self, learned=())
+        own = knowledge.auxiliary
+        if not len(own):
+            raise AttackError(f"{self} starts from auxiliary images, and there are none")
+        values, classes = _centred(own.images), own.targets.argmax(1)
+        shares = F.one_hot(classes, own.targets.shape[1]).double()
+        counts = shares.sum(0)[:, None]
+        # A class that the server has no image of looks like the mean of all.
+        means = torch.where(counts > 0, shares.T @ values / counts.clamp(min=1), values.mean(0))
+        return replace(self, learned=(_Known(values, classes, means),))
+
+    @torch.no_grad()
+    def attack_many(
+        self, observations: Sequence[UploadedCollection], generators: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        """As many guesses as the client has images, for each observation."""
+        if self.learned is None:
+            raise AttackError(f"{self} needs auxiliary data: call fit first")
+        return [self._attempt(*one) for one in zip(observations, generators, strict=True)]
+
+    def _attempt(self, seen: UploadedCollection, generator: torch.Generator) -> Reconstruction:
+        first = seen.first_pass()
+        plain = Reconstruction(first.images.float().clamp(0, 1), first.targets.argmax(1))
+        try:
+            if not torch.isfinite(seen.images).all():
+                raise AttackError("the uploaded images are not finite")
+            return self._guess(seen, self.learned[0], plain, generator) if self.learned else plain
+        except AttackError as error:
+            return plain.failed(error)
+
+    def _guess(
+        self, seen: UploadedCollection, known: _Known, plain: Reconstruction, generator: torch.Generator
+    ) -> Reconstruction:
+        if seen.passes < 2:
+            raise AttackError("each image was uploaded in one encoding; their signs need several to be found")
+        if seen.images[0].numel() != known.values.shape[1]:
+            raise AttackError(
+                f"images have shape {tuple(seen.images.shape[1:])}, auxiliary ones {known.values.shape[1]} values"
+            )
+        classes = count_classes(seen)
+        system = MagnitudeSystem(
+            _centred(seen.images).abs(), seen.targets.double(), classes, known.means[classes], seen.images.shape[1:]
+        )
+        ends = [self._solve(system, self._start(classes, known, generator), generator) for _ in range(self.restarts)]
+        best = min(range(len(ends)), key=lambda at: ends[at][1])
+        images = ((ends[best][0] + 1) / 2).view(len(classes), *seen.images.shape[1:]).float().clamp(0, 1)
+        notes = {"objective": ends[best][1], "restart": float(best), "equations": len(seen.images) / len(classes)}
+        return replace(plain, images=images, labels=classes, diagnostics=notes)
+
+    def _start(self, classes: Tensor, known: _Known, generator: torch.Generator) -> Tensor:
+        """Images (N, D) of the right classes, drawn from the server's own."""
+        start = known.means[classes].clone()
+        for number in sorted(set(classes.tolist())):
+            rows, own = (classes == number).nonzero().flatten(), (known.classes == number).nonzero().flatten()
+            chosen = own[torch.randperm(len(own), generator=generator)[: len(rows)]]
+            start[rows[: len(chosen)]] = known.values[chosen]
+        return start
+
+    def _solve(self, system: MagnitudeSystem, images: Tensor, generator: torch.Generator) -> tuple[Tensor, float]:
+        """Images (N, D) in [-1, 1], and their mean squared error in explaining the encodings."""
+        weights = system.even_weights()
+        signs = signs_of(weights @ system.prior)
+        for at in range(self.iterations):
+            weights = system.weights(weights, images, signs, self.weight_steps)
+            images = system.images(weights, signs_of(weights @ images), max(FIRST_PRIOR * SHRINK**at, LAST_PRIOR))
+            if at >= POLISH_FROM * self.iterations and at % POLISH_EVERY == POLISH_EVERY - 1:
+                images = system.searched(weights, images, LAST_PRIOR, generator)
+            signs = signs_of(weights @ images)
+        return images, system.error(weights, images)
+
+
+def count_classes(seen: UploadedCollection) -> Tensor:
+    """The class of each image of a client, in ascending order: (N,) int64.
+
+    Each pass mixes every image into as many encodings as any other, by weights whose sum has the mean 1: so the labels of a pass
+    add up to the classes' numbers, on average. Numbers are rounded down, and up where most is missing, to N together.
+    """
+    sums = seen.targets.double().sum(0) / seen.passes
+    counts = sums.floor().long()
+    missing = len(seen.images) // seen.passes - int(counts.sum())
+    counts[(sums - sums.floor()).argsort(descending=True)[: max(missing, 0)]] += 1
+    return torch.repeat_interleave(torch.arange(len(counts)), counts)
+
+
+def _centred(images: Tensor) -> Tensor:
+    """2 x - 1 of images in [0, 1]: (B, D) float64."""
+    return (2 * images.detach().cpu().double() - 1).flatten(1)

@@ -1,0 +1,74 @@
+"""Averaging uploads of the same image over passes, each of which shuffled it anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+from torch.nn import functional as F
+
+from attacks.base import Attack, AttackError, Knowledge, Reconstruction
+from attacks.uploads.base import UploadedCollection
+from defenses.visual_mixer import VisualMixer
+
+
+@dataclass(frozen=True, repr=False)
+class PassAveraging(Attack[UploadedCollection, Reconstruction]):
+    """The mean of what is seen of an image over the passes of an upload.
+
+    A shuffle keeps the values of each window, so that the mean over the blocks of the largest windows' size is the same in all
+    passes: by it the uploads of one image find each other, exactly, whatever order they came in.
+
+    What averaging gives: with all orders of a window of n values (variance s^2) equally likely, the mean over m shuffles has the
+    window's mean as its expectation in every pixel and the variance s^2 / m around it. It tends to the picture of window means,
+    which one upload gives at once to who knows the windows (``WindowMean``), and which has no position inside a window. The
+    sorted values of a window are the same in all passes, and all that any number of them tells about it: order statistics gain
+    nothing by a second pass. Many passes tell one thing more, which this picture shows: where the windows are.
+
+    Without VisualMixer in the pipeline the guesses are the first pass.
+
+    Attributes:
+        learned: The pipeline's VisualMixer, or none of it; from ``fit``.
+    """
+
+    observes: ClassVar[type] = UploadedCollection
+    source: ClassVar[str] = "folklore: averaging out independent draws"
+    threat: ClassVar[str] = "all uploads of a client, VisualMixer's settings (never its draws); no auxiliary data"
+    quick: ClassVar[Mapping[str, Any]] = {}
+
+    learned: tuple[VisualMixer, ...] = field(default=(), repr=False, compare=False)
+
+    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> PassAveraging:
+        """The attack for the pipeline's first VisualMixer."""
+        found = [one for one in knowledge.pipeline.defenses if isinstance(one, VisualMixer)]
+        return replace(self, learned=tuple(found[:1]))
+
+    def attack_many(
+        self, observations: Sequence[UploadedCollection], generators: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        """As many guesses as the client has images, for each observation; nothing is random."""
+        return [self._attack(seen) for seen, _ in zip(observations, generators, strict=True)]
+
+    def _attack(self, seen: UploadedCollection) -> Reconstruction:
+        first = seen.first_pass()
+        guess = Reconstruction(first.images.float().clamp(0, 1), first.targets.argmax(1))
+        if not torch.isfinite(seen.images).all():
+            return guess.failed(AttackError("the uploaded images are not finite"))
+        if not self.learned:
+            return guess
+        # The first are regions, which are cut at least once, unless there is one size.
+        block = self.learned[0].sizes(*seen.images.shape[-2:])[:2][-1]
+        passes = [images.float() for images in torch.split(seen.images, len(first))]
+        told = [_block_means(images, block) for images in passes]
+        rows = [linear_sum_assignment(torch.cdist(told[0], one).numpy())[1] for one in told]
+        mean = torch.stack([images[at] for images, at in zip(passes, rows, strict=True)]).mean(0)
+        return replace(guess, images=mean.clamp(0, 1), diagnostics={"passes": float(seen.passes)})
+
+
+def _block_means(images: Tensor, block: int) -> Tensor:
+    """Means over blocks, cut at the edges, of every channel: (B, blocks)."""
+    return F.avg_pool2d(images, block, ceil_mode=True, count_include_pad=False).flatten(1)

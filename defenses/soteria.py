@@ -1,0 +1,136 @@
+"""Soteria: prune the gradient of one fully connected layer where its representation gives the input away."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from defenses.base import DefenseError, Training, TrainingDefense
+from defenses.checks import is_number, require
+
+FLOOR = 0.1
+"""Added to |r_i|, as in the authors' code, so that an entry of a ReLU's zero has a score."""
+
+GRADIENTS_AT_ONCE = 256
+"""Entries of a representation times examples whose gradients by the images are in memory together."""
+
+
+@dataclass(frozen=True, repr=False)
+class Soteria(TrainingDefense):
+    """Zeroes the columns of one layer's weight gradient that belong to entries of its representation.
+
+    For the representation r (B, D), which is the input of a fully connected layer, and images x,
+
+        score_i = sum_b ||d r_bi / d x_b||_2 / (|r_bi| + 0.1),
+
+    and the floor(fraction * D) entries with the lowest scores are pruned: columns i of the layer's weight gradient become zero, in
+    every local step. These are the entries with the largest ||r_i|| / ||d r_i / d x||, whose absence should move the
+    reconstruction the farthest. All other gradients, and this layer's bias, stay as they are; so does the forward pass. The
+    batch decides together, so that one example's gradient depends on the others.
+
+    Known break: all other layers are sent untouched, and a matching that leaves the defended layer's weights out does not see the
+    defence (Balunovic et al., ICLR 2022, section 5): ``OmittedLayerInversion``.
+
+    A ReLU's zero has no gradient and the lowest score, 0; its column is zero without a defence. Where more than ``fraction``
+    of the entries are such zeros nothing else is pruned. From the authors' code it differs in taking |r_i| for r_i, and in
+    pruning an exact number of entries: their percentile prunes none where scores of 0 are more than it.
+
+    Args:
+        fraction: Part of the representation's entries that is pruned, in [0, 1]; 0 changes nothing. The paper uses 0.8.
+        layer: Name of the defended ``nn.Linear``; "" is the last one in order of definition.
+    """
+
+    fraction: float = 0.8
+    layer: str = ""
+
+    always_shown: ClassVar[tuple[str, ...]] = ("fraction",)
+    source: ClassVar[str] = (
+        "Sun et al., Soteria: Provable Defense against Privacy Leakage in Federated Learning from Representation Perspective, "
+        "CVPR 2021, Eq. 7 and Algorithm 1"
+    )
+    mixes_examples: ClassVar[bool] = True
+    resamples: ClassVar[bool] = False
+    adaptive_attacks: ClassVar[tuple[str, ...]] = ("OmittedLayerInversion",)
+
+    def __post_init__(self) -> None:
+        require(is_number(self.fraction) and 0 <= self.fraction <= 1, self, "fraction", "a number in [0, 1]")
+        named = isinstance(self.layer, str) and all(part.isidentifier() or part.isdigit() for part in self._parts)
+        require(named, self, "layer", "3, head.fc or another name of an nn.Linear; '' for the last")
+
+    @property
+    def _parts(self) -> list[str]:
+        return self.layer.split(".") if self.layer else []
+
+    def protect_training(self, training: Training, generator: torch.Generator) -> Training:
+        """Every loss has the pruned gradient; deterministic.
+
+        Raises:
+            DefenseError: When the model has no such layer.
+        """
+        layer, inner = self.defended(training.model)[1], training.loss
+
+        def loss(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+            images = images.detach().requires_grad_()
+
+            def pruned(module: nn.Linear, inputs: tuple[Any, ...], _: Tensor) -> Tensor:
+                kept = self.kept(inputs[0], images).to(module.weight)
+                # The same values, of which only the kept columns have a gradient: no state outlives the loss.
+                weight = module.weight * kept + (module.weight * (1 - kept)).detach()
+                return F.linear(inputs[0], weight, module.bias)
+
+            hook = layer.register_forward_hook(pruned)
+            try:
+                return inner(model, images, targets)
+            finally:
+                hook.remove()
+
+        return replace(training, loss=loss)
+
+    def defended(self, model: nn.Module) -> tuple[str, nn.Linear]:
+        """The defended layer and its name.
+
+        Raises:
+            DefenseError: When the model has none of that name.
+        """
+        found = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+        if not found or (self.layer and self.layer not in found):
+            raise DefenseError(f"{self}: the model's fully connected layers are {', '.join(found) or 'none'}")
+        name = self.layer or list(found)[-1]
+        return name, found[name]
+
+    def kept(self, representation: Tensor, images: Tensor) -> Tensor:
+        """Which entries are not pruned: (D,) bool.
+
+        Args:
+            representation: (B, D), computed from ``images``.
+            images: (B, C, H, W), which ask for gradients.
+
+        Raises:
+            DefenseError: When the layer does not get one vector for each image.
+        """
+        if representation.dim() != 2 or len(representation) != len(images):
+            raise DefenseError(
+                f"{self}: the layer gets {tuple(representation.shape)} for {len(images)} images; one vector each is expected"
+            )
+        pruned = math.floor(self.fraction * representation.shape[1] + 1e-9)
+        kept = torch.ones(representation.shape[1], dtype=torch.bool, device=images.device)
+        if pruned:
+            kept[self.scores(representation, images).argsort(stable=True)[:pruned]] = False
+        return kept
+
+    @staticmethod
+    def scores(representation: Tensor, images: Tensor) -> Tensor:
+        """score_i of the class, (D,): low where an entry is to be pruned."""
+        count, dim = representation.shape
+        directions = torch.eye(dim, dtype=representation.dtype, device=representation.device)
+        norms = []
+        for rows in torch.split(directions, max(1, GRADIENTS_AT_ONCE // max(count, 1))):
+            cotangents = rows[:, None].expand(-1, count, -1)
+            (found,) = torch.autograd.grad(representation, images, cotangents, retain_graph=True, is_grads_batched=True)
+            norms.append(found.flatten(2).norm(dim=2))
+        return (torch.cat(norms).T / (representation.detach().abs() + FLOOR)).sum(0)
