@@ -16,6 +16,7 @@ from attacks.base import (
     Representatives,
     UpdateHistory,
 )
+from attacks.exact.spear import Spear
 from attacks.gan.class_gan import ClassGAN
 from attacks.gan.multitask_gan import MultitaskGAN
 from attacks.gradient.inversion import GradientInversion
@@ -106,6 +107,7 @@ __all__ = [
     "ServerPrediction",
     "ShadowModels",
     "Shredder",
+    "Spear",
     "TokenDecoder",
     "TokenIntersection",
     "TokenJigsaw",
