@@ -12,10 +12,8 @@ CHUNK = 2_000_000
 DESCENT_STEPS = 60
 DESCENT_DECAY = 0.85
 """Factor of epsilon in each step of the descent."""
-SHARE_ABOVE = 0.3
+SHARE_ABOVE = 0.12
 """How far from the zeros that any kernel has to those of a column that is off in half of the neurons a direction must be."""
-MOST_HITS = 256
-"""Directions of one round that are looked at closer, those with the most zeros first."""
 
 
 @dataclass
@@ -130,10 +128,17 @@ class SparseDirections:
         """Keeps those with enough zeros, each as the direction that all its zeros agree on."""
         directions = _unit(directions[directions.isfinite().all(1)])
         counts = ((directions @ self.rows.T).abs() < self.nearly_zero).sum(1)
-        order = counts.argsort(descending=True, stable=True)[:MOST_HITS]
-        for index in order[counts[order] >= self.fewest].tolist():
-            if not self._is_known(directions[index]):
-                self._keep(self._refined(directions[index]))
+        order = counts.argsort(descending=True, stable=True)
+        hits = directions[order[counts[order] >= self.fewest]]
+        for known in self.found:
+            hits = _others(hits, known)
+        # The sparsest columns are hit again and again: what is next to one that was looked at is not looked at any more.
+        for _ in range(2 * self.rank + 8):
+            if not len(hits):
+                break
+            refined = self._refined(hits[0])
+            self._keep(refined)
+            hits = _others(_others(hits[1:], hits[0]), refined)
 
     def _refined(self, direction: Tensor) -> Tensor:
         """The unit direction (R,) with the most zeros next to this one: a descent as in ``descend``, from close by.
@@ -151,21 +156,30 @@ class SparseDirections:
         """Which rows are zero, (..., m) bool, for directions (..., R)."""
         return (directions @ self.rows.T).abs() < self.zero
 
-    def _is_known(self, direction: Tensor) -> bool:
-        """Whether one that was found is so near that their zeros cannot be told apart."""
-        return bool(len(self.found)) and float((self.found @ direction).abs().max()) > 1 - 1e-5
-
     def _keep(self, direction: Tensor) -> None:
         own = self._zeros(direction)
         count = int(own.sum())
-        # Who shares nearly all zeros is the same column, met with more or less noise.
-        same = (self._zeros(self.found) & own).sum(1) >= 0.9 * self.zeros.clamp(max=count)
+        same = self._same(own, count)
         if count < self.fewest or bool((self.zeros[same] >= count).any()):
             return
         self.found = torch.cat([self.found[~same], direction[None]])
         self.zeros = torch.cat([self.zeros[~same], torch.tensor([count])])
         order = self.zeros.argsort(descending=True, stable=True)[: 8 * self.rank]
         self.found, self.zeros = self.found[order], self.zeros[order]
+
+    def _same(self, own: Tensor, count: int) -> Tensor:
+        """Which of those found (K,) are the direction with the zeros ``own`` (m,), met with more or less noise.
+
+        They share nearly all zeros, and these have one kernel. Two columns can share as many, where one is off whenever the other
+        is, but then both are in the kernel.
+        """
+        shared = self._zeros(self.found) & own
+        same = shared.sum(1) >= 0.9 * self.zeros.clamp(max=count)
+        for index in same.nonzero().flatten().tolist():
+            rows = self.rows[shared[index]]
+            second = torch.linalg.eigvalsh(rows.T @ rows)[1]
+            same[index] = bool(second > len(rows) * (10 * self.zero) ** 2)
+        return same
 
     def basis(self) -> list[int]:
         """Indices of independent directions, those with the most zeros first: R of them, or as many as there are."""
@@ -185,3 +199,8 @@ class SparseDirections:
 
 def _unit(directions: Tensor) -> Tensor:
     return directions / directions.norm(dim=1, keepdim=True).clamp_min(1e-300)
+
+
+def _others(directions: Tensor, one: Tensor) -> Tensor:
+    """Those of unit directions (K, R) that are not next to one (R,)."""
+    return directions[(directions @ one).abs() < 1 - 1e-5]
