@@ -16,6 +16,7 @@ from attacks.base import (
     Representatives,
     UpdateHistory,
 )
+from attacks.exact.head_inversion import HeadInversion
 from attacks.exact.spear import Spear
 from attacks.gan.class_gan import ClassGAN
 from attacks.gan.multitask_gan import MultitaskGAN
@@ -82,6 +83,7 @@ __all__ = [
     "FeatureInversion",
     "FieldReading",
     "GradientInversion",
+    "HeadInversion",
     "HermitianPairing",
     "InverseNetwork",
     "InvertingGradients",

@@ -55,7 +55,9 @@ def gradient_distance(model: nn.Module, images: Tensor, labels: Tensor, observed
     """
     if (labels < 0).any():
         return float("nan")
-    parameters: Mapping[str, Tensor] = {name: value.detach().requires_grad_() for name, value in model.named_parameters()}
+    parameters: Mapping[str, Tensor] = {
+        name: value.detach().requires_grad_() for name, value in model.named_parameters()
+    }
     with torch.enable_grad():
         logits = torch.func.functional_call(model, dict(parameters), (images,))
         loss = F.cross_entropy(logits, labels.to(images.device))

@@ -48,9 +48,9 @@ def build_model(
             ``timm:NAME``, or a bare NAME, which is looked up in torchvision first and then in timm. Nothing is ever downloaded.
         num_classes: Number of logits, at least 2.
         input_shape: (C, H, W) of one image; the first convolution is made for C channels.
-        width: ``mlp``: neurons of a hidden layer, 1 to 4096 (0: 200). ``convnet``: channels of the first layer, 1 to 1024 (0: 64). ``resnet20``: factor on 16, 32 and 64
-            channels, 1 to 16 (0: 1). ``vgg_small``: channels of the first layer, 1 to 512 (0: 16). The other models have
-            none and take 0 only.
+        width: ``mlp``: neurons of a hidden layer, 1 to 4096 (0: 200). ``convnet``: channels of the first layer, 1 to 1024
+            (0: 64). ``resnet20``: factor on 16, 32 and 64 channels, 1 to 16 (0: 1). ``vgg_small``: channels of the first layer,
+            1 to 512 (0: 16). The other models have none and take 0 only.
         norm: "batch" or "group"; ``mlp``, ``cnn`` and ``lenet`` have no normalisation layer.
         seed: The weights depend on it alone. The caller's random state is left as it was.
 
