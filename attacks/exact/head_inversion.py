@@ -34,6 +34,9 @@ class HeadInversion(Attack[ClientUpdate, Reconstruction]):
     Does not apply, and says so: no linear layer sees one vector of each example; from two examples on also as ``Spear``, such as
     where the only linear layer is the last one, behind which no ReLU stands, or an update of several steps.
 
+    Batches are harder than for pixels: features of an untrained network are nearly the same for all images, so that few neurons are
+    on for one example and off for another, and too few directions are found (a failure that says how many).
+
     Diagnostics: those of ``Spear``; ``feature_loss`` (mean squared error of the features) and ``relative_loss`` (over their
     variance; far from 0 the descent failed); ``gradient_distance`` (1 - cosine of the gradients of guess and update).
 
