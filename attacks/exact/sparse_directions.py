@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -57,12 +58,12 @@ class SparseDirections:
     @property
     def zero(self) -> float:
         """What counts as zero in L q for a direction of many zeros: entries are 1 / sqrt(m) in the mean."""
-        return min(max(self.gap, 1e-7), 0.05) / len(self.rows) ** 0.5
+        return min(max(self.gap, 1e-7), 0.05) / math.sqrt(len(self.rows))
 
     @property
     def nearly_zero(self) -> float:
         """Likewise for a direction that follows from R - 1 rows alone, and bears their noise."""
-        return min(max(30 * self.gap, 1e-4), 0.1) / len(self.rows) ** 0.5
+        return min(max(30 * self.gap, 1e-4), 0.1) / math.sqrt(len(self.rows))
 
     @property
     def fewest(self) -> int:
@@ -198,7 +199,8 @@ class SparseDirections:
 
 
 def _unit(directions: Tensor) -> Tensor:
-    return directions / directions.norm(dim=1, keepdim=True).clamp_min(1e-300)
+    lengths: Tensor = directions.norm(dim=1, keepdim=True)
+    return directions / lengths.clamp_min(1e-300)
 
 
 def _others(directions: Tensor, one: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Exact attacks in a federated run, in this process: exact where nothing protects the update, a row that says why where noise does."""
+"""Exact attacks in a federated run, in this process: exact where the update is bare, a row that says why not where it is noisy."""
 
 from __future__ import annotations
 
