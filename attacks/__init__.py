@@ -16,6 +16,8 @@ from attacks.base import (
     Representatives,
     UpdateHistory,
 )
+from attacks.exact.head_inversion import HeadInversion
+from attacks.exact.spear import Spear
 from attacks.gan.class_gan import ClassGAN
 from attacks.gan.multitask_gan import MultitaskGAN
 from attacks.gradient.bottleneck import BottleneckInversion
@@ -87,6 +89,7 @@ __all__ = [
     "FeatureInversion",
     "FieldReading",
     "GradientInversion",
+    "HeadInversion",
     "HermitianPairing",
     "InverseNetwork",
     "InvertingGradients",
@@ -116,6 +119,7 @@ __all__ = [
     "ShadowModels",
     "Shredder",
     "SurrogateMatching",
+    "Spear",
     "TokenDecoder",
     "TokenIntersection",
     "TokenJigsaw",

@@ -260,6 +260,7 @@ class Attack(Generic[Observation, Guess]):
         on_tables: It attacks what is sent of rows of a table.
         needs_classes: It guesses, or works with, the one class of each example, and there must be one.
         infers_attributes: It guesses a sensitive attribute, which the task does not ask for, and nothing else.
+        reads_linear_layer: It solves for what a linear layer saw of the pixels; on a network without one it does not apply.
         quick: Settings, field -> value, under which it ends within about a second on a small model, however little it then finds:
             for tests that run every attack.
     """
@@ -275,6 +276,7 @@ class Attack(Generic[Observation, Guess]):
     on_tables: ClassVar[bool] = False
     needs_classes: ClassVar[bool] = False
     infers_attributes: ClassVar[bool] = False
+    reads_linear_layer: ClassVar[bool] = False
     quick: ClassVar[Mapping[str, Any]] = {}
 
     @property

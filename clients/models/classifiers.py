@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import math
 from collections.abc import Callable
 
 import torch
@@ -43,14 +44,14 @@ def build_model(
     """A randomly initialised classifier (B, C, H, W) -> logits (B, num_classes), in train mode, on the CPU.
 
     Args:
-        name: ``cnn``, ``lenet``, ``convnet``, ``resnet20``, ``vgg_small``, ``efficientnet_lite0``, ``torchvision:NAME``,
+        name: ``mlp``, ``cnn``, ``lenet``, ``convnet``, ``resnet20``, ``vgg_small``, ``efficientnet_lite0``, ``torchvision:NAME``,
             ``timm:NAME``, or a bare NAME, which is looked up in torchvision first and then in timm. Nothing is ever downloaded.
         num_classes: Number of logits, at least 2.
         input_shape: (C, H, W) of one image; the first convolution is made for C channels.
-        width: ``convnet``: channels of the first layer, 1 to 1024 (0: 64). ``resnet20``: factor on 16, 32 and 64
-            channels, 1 to 16 (0: 1). ``vgg_small``: channels of the first layer, 1 to 512 (0: 16). The other models have
-            none and take 0 only.
-        norm: "batch" or "group"; ``cnn`` and ``lenet`` have no normalisation layer.
+        width: ``mlp``: neurons of a hidden layer, 1 to 4096 (0: 200). ``convnet``: channels of the first layer, 1 to 1024
+            (0: 64). ``resnet20``: factor on 16, 32 and 64 channels, 1 to 16 (0: 1). ``vgg_small``: channels of the first layer,
+            1 to 512 (0: 16). The other models have none and take 0 only.
+        norm: "batch" or "group"; ``mlp``, ``cnn`` and ``lenet`` have no normalisation layer.
         seed: The weights depend on it alone. The caller's random state is left as it was.
 
     Raises:
@@ -77,6 +78,7 @@ def build_model(
 def model_names() -> dict[str, str]:
     """Name -> one line with its source, for listings; libraries appear as a pattern."""
     return {
+        "mlp": "two hidden layers of 200 neurons with ReLUs, width 200: the 2NN of FedAvg (McMahan et al. 2017)",
         "cnn": "two convolutions, three linear layers and ReLUs, of Flower's PyTorch quickstart (after LeCun et al. 1998)",
         "lenet": "sigmoid network of three convolutions of DLG (Zhu et al. 2019), weights uniform in [-0.5, 0.5]",
         "convnet": "8 convolutions, width 64 (Geiping et al. 2020; ATS, Gao et al. 2021, section 5.1)",
@@ -88,6 +90,22 @@ def model_names() -> dict[str, str]:
         "torchvision:NAME": "any torchvision classifier, such as torchvision:resnet18, without pretrained weights",
         "timm:NAME": "any timm classifier, such as timm:vit_tiny_patch16_224, without pretrained weights",
     }
+
+
+def mlp(num_classes: int, input_shape: tuple[int, int, int], width: int = 0, norm: Norm = group_norm) -> nn.Sequential:
+    """Two hidden layers of ``width`` neurons, a ReLU behind each, and a linear layer of ``num_classes`` values.
+
+    Its first layer sees the pixels, which the gradient of that layer gives away (``attacks.exact``). Weights as torch initialises
+    them.
+
+    Source: McMahan et al. 2017, Communication-Efficient Learning of Deep Networks from Decentralized Data, section 3 ("2NN").
+    """
+    del norm  # The network has no normalisation layer.
+    width = _checked_width("mlp", width or 200, 4096)
+    layers: list[nn.Module] = [nn.Flatten()]
+    for into, out in _pairs(math.prod(input_shape), width, width):
+        layers += [nn.Linear(into, out), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(width, num_classes))
 
 
 def cnn(num_classes: int, input_shape: tuple[int, int, int], width: int = 0, norm: Norm = group_norm) -> nn.Sequential:
@@ -252,6 +270,7 @@ def vgg_small(
 
 
 _OWN: dict[str, Callable[[int, tuple[int, int, int], int, Norm], nn.Module]] = {
+    "mlp": mlp,
     "cnn": cnn,
     "lenet": lenet,
     "convnet": convnet,

@@ -44,6 +44,13 @@ def linear_net(seed: int = 0) -> nn.Module:
     return seeded(nn.Sequential(nn.Flatten(), nn.Linear(SIDE * SIDE, CLASSES)), 0.1, seed)
 
 
+def relu_net(width: int = 40, seed: int = 0) -> nn.Module:
+    """A linear layer that sees the pixels, a ReLU and the head; weights as torch initialises them."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Flatten(), nn.Linear(SIDE * SIDE, width), nn.ReLU(), nn.Linear(width, CLASSES))
+
+
 def observe(model: nn.Module, images: Tensor, labels: Tensor, **changes: Any) -> ClientUpdate:
     """One SGD step of a client on ``images`` (B, C, H, W) in [0, 1], in the mode that ``model`` is in."""
     weight = next(model.parameters())

@@ -32,7 +32,7 @@ from attacks import (
 from attacks.registry import ATTACKS
 from defenses.base import Batch
 from defenses.spec import parse_statements
-from tests.attacks.wire import CLASSES, MEAN, STD, classes, observe, pictures, sigmoid_net
+from tests.attacks.wire import CLASSES, MEAN, STD, classes, observe, pictures, relu_net, sigmoid_net
 from tests.common.any_attack import pipelines_against, quick
 
 EVERY: dict[str, Callable[..., Any]] = ATTACKS  # concrete ones: Refinement is not among them
@@ -115,7 +115,8 @@ def data(count: int) -> tuple[Tensor, Tensor]:
 def wires(cls: Callable[..., Any], count: int) -> list[Any]:
     """What crossed the wire of each image alone: one update, or two of the same client."""
     observed = history_of if cls.observes_history else update_of  # type: ignore[attr-defined]
-    model, (images, labels) = sigmoid_net(seed=5), data(count)
+    needs_linear = cls.reads_linear_layer  # type: ignore[attr-defined]
+    model, (images, labels) = relu_net(seed=5) if needs_linear else sigmoid_net(seed=5), data(count)
     return [observed(model, images[i : i + 1], labels[i : i + 1]) for i in range(count)]
 
 

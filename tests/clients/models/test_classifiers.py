@@ -19,7 +19,14 @@ from clients.models.library import group_norm
 
 Shape = tuple[int, int, int]
 SHAPES: list[Shape] = [(1, 28, 28), (3, 32, 32), (3, 31, 45)]
-SMALL = [("cnn", {}), ("lenet", {}), ("convnet", {"width": 4}), ("resnet20", {}), ("vgg_small", {"width": 4})]
+SMALL = [
+    ("mlp", {"width": 8}),
+    ("cnn", {}),
+    ("lenet", {}),
+    ("convnet", {"width": 4}),
+    ("resnet20", {}),
+    ("vgg_small", {"width": 4}),
+]
 
 
 def count(model: nn.Module) -> int:
@@ -32,7 +39,8 @@ def build(name: str, shape: Shape = (3, 32, 32), **changes: object) -> nn.Module
 
 @pytest.mark.parametrize(("norm", "shape"), [*(("group", shape) for shape in SHAPES), ("batch", (3, 31, 45))])
 @pytest.mark.parametrize(
-    "name", ["cnn", "lenet", "convnet", "resnet20", "vgg_small", "torchvision:resnet18", "timm:test_efficientnet"]
+    "name",
+    ["mlp", "cnn", "lenet", "convnet", "resnet20", "vgg_small", "torchvision:resnet18", "timm:test_efficientnet"],
 )
 def test_every_model_maps_images_of_any_shape_to_logits(name: str, norm: str, shape: Shape) -> None:
     model = build(name, shape, norm=norm, num_classes=7)
@@ -75,6 +83,16 @@ def test_cnn_takes_images_from_16_pixels_on() -> None:
     ):
         with pytest.raises(ModelError, match=message):
             build("cnn", shape, **changes)
+
+
+def test_mlp_has_the_size_of_2nn() -> None:
+    # McMahan et al. 2017, section 3: 199,210 parameters for digits of 28 x 28 pixels.
+    assert count(build("mlp", (1, 28, 28))) == 199_210
+    assert [layer.out_features for layer in build("mlp", width=7).modules() if isinstance(layer, nn.Linear)] == [
+        7,
+        7,
+        10,
+    ]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -292,6 +310,7 @@ def test_a_transformer_must_not_leave_a_margin_unseen() -> None:
         ({"name": "lennet"}, "did you mean 'lenet'"),
         ({"name": "hf-hub:timm/resnet18"}, "unknown model 'hf-hub:timm/resnet18'"),
         ({"name": "timm:convnet_of_nobody"}, "unknown model"),
+        ({"name": "mlp", "width": 4097}, "1 to 4096"),
         ({"name": "lenet", "width": 2}, "one width"),
         ({"name": "resnet18", "width": 2}, "one width"),
         ({"name": "resnet20", "width": 17}, "1 to 16"),
@@ -308,6 +327,7 @@ def test_what_cannot_be_built_is_refused_with_a_reason(changes: dict[str, object
 
 def test_listed_names_exist() -> None:
     own = [name for name in model_names() if ":" not in name]
-    assert own == ["cnn", "lenet", "convnet", "resnet20", "vgg_small", "efficientnet_lite0", "vgg16", "resnet50"]
+    assert own[:5] == ["mlp", "cnn", "lenet", "convnet", "resnet20"]
+    assert own[5:] == ["vgg_small", "efficientnet_lite0", "vgg16", "resnet50"]
     for name in own[:-2]:  # the last two are as large as published, and built by the tests of cuts
         build(name)

@@ -1,0 +1,67 @@
+"""Which label each of some recovered examples has, by the gradient that it left; and whether all together explain the update."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attacks.exact.linear_layer import LinearLayer, called
+from attacks.gradient.matching import count_classes
+from defenses.base import Update
+
+MOST_CLASSES = 1000
+"""Classes that are tried of each example."""
+
+
+def labels_of_signals(model: nn.Module, layer: LinearLayer, images: Tensor, signals: Tensor) -> Tensor:
+    """The class of each example whose cross-entropy has a gradient in the direction of its signal.
+
+    Args:
+        model: From ``attackable``.
+        layer: One of it.
+        images: (B, C, H, W), normalised, as the model sees them.
+        signals: (B, M), dL/dz of each example at the layer, each up to a positive factor.
+
+    Returns:
+        (B,) int64 on the CPU; -1 where the model has more than ``MOST_CLASSES`` classes.
+    """
+    classes = count_classes(model, (images.shape[1], images.shape[2], images.shape[3]), images)
+    if classes > MOST_CLASSES:
+        return torch.full((len(images),), -1)
+    towards = signals.to(images)
+    with torch.enable_grad(), called(model) as calls:
+        # Frozen layers have outputs without a graph, unless the images need one.
+        logits = F.log_softmax(model(images.clone().requires_grad_()), 1)
+        output = calls[layer.name][0][2]
+        cosines = []
+        for number in range(classes):
+            (slope,) = torch.autograd.grad(-logits[:, number].sum(), output, retain_graph=True)
+            cosines.append(F.cosine_similarity(slope, towards, dim=1))
+    labels: Tensor = torch.stack(cosines).argmax(0).cpu()
+    return labels
+
+
+def gradient_distance(model: nn.Module, images: Tensor, labels: Tensor, observed: Update) -> float:
+    """1 - cosine of the gradient of these examples and the observed one, in [0, 2]: 0 where they explain it.
+
+    Args:
+        model: From ``attackable``.
+        images: (B, C, H, W), normalised.
+        labels: (B,) int64; where one is unknown, the distance is NaN.
+        observed: Name -> mean gradient.
+    """
+    if (labels < 0).any():
+        return float("nan")
+    parameters: Mapping[str, Tensor] = {
+        name: value.detach().requires_grad_() for name, value in model.named_parameters()
+    }
+    with torch.enable_grad():
+        logits = torch.func.functional_call(model, dict(parameters), (images,))
+        loss = F.cross_entropy(logits, labels.to(images.device))
+        own = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
+    ours = torch.cat([value.flatten().double() for value in own])
+    theirs = torch.cat([observed[name].flatten().double() for name in parameters])
+    return float(1 - F.cosine_similarity(ours, theirs, dim=0))

@@ -1,0 +1,53 @@
+"""From what a layer saw to a guess, and from an error to a failed one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from attacks.base import AttackError, ClientUpdate, Reconstruction
+from attacks.exact.example_labels import gradient_distance, labels_of_signals
+from attacks.exact.linear_layer import LinearLayer, Read
+from attacks.normalisation import channel_statistics, normalise
+
+MOST_GREY = 64
+"""Images of a failed guess, at most: an update can cover thousands."""
+BEYOND = 0.01
+"""Distance from [0, 1] at which a pixel is outside and not rounded."""
+
+
+def grey_guess(observation: ClientUpdate, error: AttackError, numbers: dict[str, float]) -> Reconstruction:
+    """What is left of an observation that could not be attacked."""
+    count = max(min(observation.num_examples, MOST_GREY), 0)
+    grey = torch.full((count, *observation.input_shape), 0.5)
+    return Reconstruction(grey, torch.full((count,), -1), numbers, str(error))
+
+
+def recovered(
+    observation: ClientUpdate,
+    read: Read,
+    layer: LinearLayer,
+    inputs: Tensor,
+    signals: Tensor,
+    numbers: dict[str, float],
+) -> Reconstruction:
+    """The guess of pixels that a layer saw, with labels.
+
+    Args:
+        observation: The update.
+        read: The same.
+        layer: One that sees the pixels.
+        inputs: (R, C * H * W), normalised pixels.
+        signals: (R, M), dL/dz of each example.
+        numbers: Diagnostics so far.
+    """
+    if not inputs.isfinite().all():
+        raise AttackError("the equations have no finite solution")
+    mean, std = channel_statistics(observation, inputs)
+    raw = inputs.view(-1, *observation.input_shape) * std + mean
+    outside = float(((raw < -BEYOND) | (raw > 1 + BEYOND)).double().mean())
+    images = raw.clamp(0, 1).float()
+    seen = normalise(images, observation).to(next(iter(read.gradient.values())))
+    labels = labels_of_signals(read.model, layer, seen, signals)
+    distance = gradient_distance(read.model, seen, labels, read.gradient)
+    return Reconstruction(images, labels, numbers | {"gradient_distance": distance, "outside_share": outside})

@@ -1,0 +1,122 @@
+"""Features that a linear layer behind a convolutional network saw, solved for, and images that have these features."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from attacks.base import OWN_OBJECTIVE, Attack, AttackError, ClientUpdate, Reconstruction
+from attacks.descent import StepRule, minimise
+from attacks.exact.example_labels import gradient_distance, labels_of_signals
+from attacks.exact.guessing import grey_guess
+from attacks.exact.linear_layer import LinearLayer, Read, called
+from attacks.exact.spear import Factors, Spear
+from attacks.image_measures import total_variation
+from attacks.normalisation import normalise
+from defenses.checks import is_number, is_whole, require
+
+
+@dataclass(frozen=True, repr=False)
+class HeadInversion(Attack[ClientUpdate, Reconstruction]):
+    """Solves for the features that the first linear layer saw, then goes down to images that have them.
+
+    The features a_i are exact: for one example a = (dL/dW)_j / (dL/db)_j, for more ``Spear``, where a ReLU follows the layer. With
+    phi the network below the layer, at the weights that the client started from,
+
+        argmin_x  |phi(x) - a|^2 / (numel(a) Var(a)) + total_variation * TV(x),    each image for itself.
+
+    phi throws much away (pooling, strides), and more the deeper it is: the features are exact and the images are not.
+
+    Does not apply, and says so: no linear layer sees one vector of each example; from two examples on also as ``Spear``, such as
+    where the only linear layer is the last one, behind which no ReLU stands, or an update of several steps.
+
+    Batches are harder than for pixels: features of an untrained network are nearly the same for all images, so that few neurons are
+    on for one example and off for another, and too few directions are found (a failure that says how many).
+
+    Diagnostics: those of ``Spear``; ``feature_loss`` (mean squared error of the features) and ``relative_loss`` (over their
+    variance; far from 0 the descent failed); ``gradient_distance`` (1 - cosine of the gradients of guess and update).
+
+    Attributes:
+        iterations: Steps of Adam (AMSGrad). The lowest objective is returned.
+        learning_rate: Of images in [0, 1], falling to zero along a half cosine.
+        total_variation: Weight of the image prior.
+        max_samples: Of ``Spear``.
+        max_descents: Of ``Spear``.
+    """
+
+    begins_chains: ClassVar[bool] = True
+    source: ClassVar[str] = (
+        "features: Phong et al. 2017, section 3, and Dimitrov et al. 2024 (SPEAR), Algorithm 1; their inversion: Kariyappa et al. "
+        "2023 (Cocktail Party Attack), section 5, after Mahendran and Vedaldi 2015, Eq. 1"
+    )
+    threat: ClassVar[str] = "global model, one update of one step, its number of examples; no labels, no auxiliary data"
+    quick: ClassVar[Mapping[str, Any]] = {"iterations": 40, "max_samples": 20_000, "max_descents": 256}
+
+    iterations: int = 600
+    learning_rate: float = 0.05
+    total_variation: float = 1e-2
+    max_samples: int = 1_000_000
+    max_descents: int = 5_000
+
+    def __post_init__(self) -> None:
+        for name in ("iterations", "max_samples", "max_descents"):
+            value = getattr(self, name)
+            require(is_whole(value) and value >= 1, self, name, "a whole number of at least 1")
+        rate, prior = self.learning_rate, self.total_variation
+        require(is_number(rate) and 0 < rate < float("inf"), self, "learning_rate", "a positive number")
+        require(is_number(prior) and 0 <= prior < float("inf"), self, "total_variation", "a number of at least 0")
+
+    def card(self) -> dict[str, int | str]:
+        """Steps of the descent."""
+        return {"iterations": self.iterations, "restarts": 1, "selection": OWN_OBJECTIVE}
+
+    def attack_many(
+        self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        """One guess for each, with as many images as the rank of its gradient."""
+        return [self._attack(*pair) for pair in zip(observations, generators, strict=True)]
+
+    def _attack(self, observation: ClientUpdate, generator: torch.Generator) -> Reconstruction:
+        numbers: dict[str, float] = {}
+        try:
+            read = Read.of(observation)
+            if not read.layers:
+                raise AttackError(
+                    f"does not apply: no linear layer of {type(read.model).__name__} sees one vector of each example"
+                )
+            layer, solver = read.layers[0], Spear(max_samples=self.max_samples, max_descents=self.max_descents)
+            found = solver.factors(read.of_layer(layer), layer, observation.num_examples, generator, numbers)
+            images = self._images_of(found, read, layer, observation, numbers)
+            seen = normalise(images, observation)
+            labels = labels_of_signals(read.model, layer, seen, found.signals)
+            numbers["gradient_distance"] = gradient_distance(read.model, seen, labels, read.gradient)
+            return Reconstruction(images.float().cpu(), labels, numbers)
+        except AttackError as error:
+            return grey_guess(observation, error, numbers)
+
+    def _images_of(
+        self, found: Factors, read: Read, layer: LinearLayer, observation: ClientUpdate, numbers: dict[str, float]
+    ) -> Tensor:
+        """Images (R, C, H, W) in [0, 1] whose features are those that were found."""
+        features = found.inputs.to(next(iter(read.gradient.values())))
+        spread = features.var().clamp_min(1e-12)
+
+        def errors(images: Tensor) -> Tensor:
+            with called(read.model) as calls:
+                read.model(normalise(images, observation))
+            return (calls[layer.name][0][1] - features).square().mean(1)
+
+        def objective(images: Tensor) -> Tensor:
+            return errors(images) / spread + self.total_variation * total_variation(images)
+
+        start = features.new_full((len(features), *observation.input_shape), 0.5)
+        with torch.enable_grad():
+            images, _ = minimise(objective, start, self.iterations, StepRule.within_range(self.learning_rate))
+        with torch.no_grad():
+            loss = float(errors(images).mean())
+        numbers |= {"feature_loss": loss, "relative_loss": loss / float(spread)}
+        return images

@@ -1,0 +1,211 @@
+"""The linear layers of a network as its gradient gives them away, found by what they do and not by how they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from attacks.base import AttackError, ClientUpdate
+from attacks.gradient.matching import attackable
+from defenses.base import Update
+
+GAP = 20.0
+"""The smallest singular value that examples made is at least so many times the next one, which rounding or noise made. Below it
+directions of the noise are taken for those of examples; updates in single precision have 1e3 and more."""
+PROBES = 16
+"""Random images that layers are told apart by."""
+
+
+@dataclass(frozen=True)
+class LinearLayer:
+    """A linear layer Z = X W^T + bias that sees one vector of each example.
+
+    Attributes:
+        name: Of the module.
+        module: It.
+        sees_pixels: Its input is the image and nothing else: X (B, C * H * W) are the pixels in order.
+        rectified: A ReLU follows: the gradient by Z is exactly zero wherever Z <= 0, and as a rule elsewhere not.
+    """
+
+    name: str
+    module: nn.Linear
+    sees_pixels: bool
+    rectified: bool
+
+
+@dataclass(frozen=True)
+class LayerGradient:
+    """What an update tells of a linear layer; double precision, on the CPU.
+
+    Attributes:
+        weight: (M, N), the sum over examples of dL/dz_i x_i^T.
+        bias: (M,), the sum of dL/dz_i; None where the layer has none.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """``weight`` = left @ right, from the singular value decomposition, without what rounding and noise left.
+
+    Attributes:
+        left: (M, R), orthonormal columns.
+        right: (R, N).
+        gap: The first singular value that is left out over the last that is not, below 1 / ``GAP``.
+    """
+
+    left: Tensor
+    right: Tensor
+    gap: float
+
+    @property
+    def rank(self) -> int:
+        """R."""
+        return self.left.shape[1]
+
+
+def linear_layers(model: nn.Module, input_shape: tuple[int, int, int], like: Tensor) -> list[LinearLayer]:
+    """The ``nn.Linear`` layers that see one vector (N,) of each example, once, in the order in which they are called.
+
+    Args:
+        model: From ``attackable``; left as it is.
+        input_shape: (C, H, W) of one image.
+        like: Tensor of the device and dtype of the model.
+    """
+    # Fixed, so that a layer is the same in all runs; any images with pixels of both signs will do.
+    drawn = torch.randn(PROBES, *input_shape, generator=torch.Generator().manual_seed(0), dtype=like.dtype)
+    images = drawn.to(like.device)
+    with torch.enable_grad(), called(model) as calls:
+        # Nothing but layers' own outputs need be told apart, so parameters may or may not need gradients.
+        logits = model(images.clone().requires_grad_())
+        found = [(name, seen[0]) for name, seen in calls.items() if len(seen) == 1 and seen[0][1].dim() == 2]
+        outputs = [out for _, (_, _, out) in found]
+        weights = torch.linspace(-1, 2, logits.numel(), dtype=logits.dtype, device=logits.device)
+        slopes = torch.autograd.grad((logits.flatten() * weights).sum(), outputs, allow_unused=True) if outputs else []
+    return [
+        LinearLayer(name, module, torch.equal(into.detach(), images.flatten(1)), _is_rectified(out.detach(), slope))
+        for (name, (module, into, out)), slope in zip(found, slopes, strict=True)
+    ]
+
+
+Call = tuple[nn.Linear, Tensor, Tensor]
+"""A layer, its input and its output."""
+
+
+@contextmanager
+def called(model: nn.Module) -> Iterator[dict[str, list[Call]]]:
+    """Notes the inputs and outputs of linear layers by name, as they are called."""
+    calls: dict[str, list[Call]] = {}
+
+    def note(name: str, module: nn.Module, into: Tensor, out: Tensor) -> None:
+        assert isinstance(module, nn.Linear)
+        calls.setdefault(name, []).append((module, into, out))
+
+    hooks = [
+        module.register_forward_hook(lambda module, into, out, name=name: note(name, module, into[0], out))
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+    ]
+    try:
+        yield calls
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _is_rectified(out: Tensor, slope: Tensor | None) -> bool:
+    """Whether a ReLU follows a layer of these outputs (B, M), by the gradient (B, M) of some function of the logits."""
+    if slope is None:
+        return False
+    off = out <= 0
+    # Units further up that are off can leave a gradient of zero elsewhere, too.
+    return bool(off.any() and not slope[off].any() and (slope[~off] != 0).double().mean() > 0.5)
+
+
+@dataclass(frozen=True)
+class Read:
+    """An update of one step, read for an attack on a linear layer.
+
+    Attributes:
+        model: The client's global model, from ``attackable``.
+        gradient: Name -> mean gradient; where the learning rate is unknown, up to one factor for all.
+        layers: ``linear_layers`` of the model.
+    """
+
+    model: nn.Module
+    gradient: Update
+    layers: list[LinearLayer]
+
+    @classmethod
+    def of(cls, observation: ClientUpdate) -> Read:
+        """Raises: AttackError when the update fits neither the model nor the attack."""
+        if observation.num_examples < 1:
+            raise AttackError(f"the update covers {observation.num_examples} examples; at least 1 is needed")
+        if observation.local_steps != 1:
+            raise AttackError(
+                f"does not apply: the update is of {observation.local_steps} local steps, and the gradient of one is solved for"
+            )
+        # Inputs do not depend on the length of the gradient: any learning rate serves, unless weight decay is to be told from it.
+        if observation.learning_rate is None and observation.weight_decay:
+            raise AttackError("does not apply: the learning rate is unknown, so weight decay cannot be subtracted")
+        gradient = observation.gradient(1.0 if observation.learning_rate is None else None)
+        model = attackable(observation.model, observation.train_mode)
+        layers = linear_layers(model, observation.input_shape, next(iter(gradient.values())))
+        return cls(model, gradient, layers)
+
+    def of_layer(self, layer: LinearLayer) -> LayerGradient:
+        """Its part of the gradient."""
+        weight = self.gradient[f"{layer.name}.weight".lstrip(".")]
+        bias = None if layer.module.bias is None else self.gradient[f"{layer.name}.bias".lstrip(".")]
+        return LayerGradient(weight.double().cpu(), None if bias is None else bias.double().cpu())
+
+    def on_pixels(self) -> LinearLayer:
+        """The first layer that sees the pixels.
+
+        Raises:
+            AttackError: When there is none.
+        """
+        found = [layer for layer in self.layers if layer.sees_pixels]
+        if not found:
+            raise AttackError(
+                f"does not apply: no linear layer of {type(self.model).__name__} sees the pixels; what a convolution's "
+                "features give away, HeadInversion reads"
+            )
+        return found[0]
+
+
+def low_rank(gradient: LayerGradient, num_examples: int) -> LowRank:
+    """The examples' part of a layer's gradient, by its numerical rank R <= ``num_examples``.
+
+    A mean over B examples has rank B at most: the next singular value is what rounding and noise made, and those that do not stand
+    out from it by ``GAP`` are left out, too. Equal examples, and such as the model is sure of, make R smaller than B.
+
+    Raises:
+        AttackError: When nothing stands out: the batch fills the layer, or noise, pruning or another defence did.
+
+    Source: Dimitrov et al. 2024 (SPEAR), Theorem 3.1.
+    """
+    rows, columns = gradient.weight.shape
+    if not gradient.weight.any():
+        raise AttackError("does not apply: the layer's gradient is zero")
+    if num_examples >= min(rows, columns):
+        raise AttackError(
+            f"does not apply: a batch of {num_examples} fills the rank of a layer of {columns} inputs and {rows} outputs"
+        )
+    left, values, right = torch.linalg.svd(gradient.weight, full_matrices=False)
+    floor = max(float(values[num_examples]), float(values[0]) * 1e-12)
+    rank = int((values[:num_examples] > GAP * floor).sum())
+    if not rank:
+        raise AttackError(
+            f"does not apply: the layer's gradient has singular values {float(values[num_examples - 1]):.2g} and "
+            f"{float(values[num_examples]):.2g} where {num_examples} examples end; its rank is that of noise, pruning or "
+            "several local steps"
+        )
+    gap = float(values[rank] / values[rank - 1])
+    return LowRank(left[:, :rank], values[:rank, None] * right[:rank], gap)

@@ -1,0 +1,208 @@
+"""Directions q of a subspace for which L q has many zeros: the columns of dL/dZ behind a ReLU, each up to its length."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+CHUNK = 2_000_000
+"""Numbers in memory at once in one round of a search, in units of eight bytes."""
+DESCENT_STEPS = 60
+DESCENT_DECAY = 0.85
+"""Factor of epsilon in each step of the descent."""
+SHARE_ABOVE = 0.12
+"""How far from the zeros that any kernel has to those of a column that is off in half of the neurons a direction must be."""
+
+
+@dataclass
+class SparseDirections:
+    """A search for directions, and what it found so far.
+
+    With m live rows of L (M, R), a row of which is zero where no example was active, a random direction has no zeros and the kernel
+    of R - 1 rows has these R - 1; a column of dL/dZ has about m / 2.
+
+    Attributes:
+        left: L (M, R), orthonormal columns.
+        gap: Size of what noise adds to it, relative; see ``LowRank``.
+        live: (M,) bool, rows that are not zero.
+        rows: (m, R), these.
+        found: (K, R), unit directions, those with the most zeros first.
+        zeros: (K,) int64, how many zeros each has.
+        samples: Subsets of R - 1 rows whose kernel was looked at.
+        descents: Starts of the descent.
+    """
+
+    left: Tensor
+    gap: float
+    live: Tensor = field(init=False)
+    rows: Tensor = field(init=False)
+    found: Tensor = field(init=False)
+    zeros: Tensor = field(init=False)
+    samples: int = 0
+    descents: int = 0
+
+    def __post_init__(self) -> None:
+        norms = self.left.norm(dim=1)
+        self.live = norms > max(1e-3, 30 * self.gap) * norms.max()
+        self.rows = self.left[self.live]
+        self.found, self.zeros = self.left.new_zeros(0, self.left.shape[1]), torch.zeros(0, dtype=torch.int64)
+
+    @property
+    def rank(self) -> int:
+        """R."""
+        return self.left.shape[1]
+
+    @property
+    def zero(self) -> float:
+        """What counts as zero in L q for a direction of many zeros: entries are 1 / sqrt(m) in the mean."""
+        return min(max(self.gap, 1e-7), 0.05) / math.sqrt(len(self.rows))
+
+    @property
+    def nearly_zero(self) -> float:
+        """Likewise for a direction that follows from R - 1 rows alone, and bears their noise."""
+        return min(max(30 * self.gap, 1e-4), 0.1) / math.sqrt(len(self.rows))
+
+    @property
+    def fewest(self) -> int:
+        """Zeros below which a direction may owe them to the rows that it was made from."""
+        own = self.rank - 1
+        return own + max(2, round(SHARE_ABOVE * (len(self.rows) / 2 - own)))
+
+    @property
+    def feasible(self) -> bool:
+        """Whether a column that is zero on half of the rows has more zeros than a direction made from rows."""
+        return len(self.rows) / 2 > self.fewest
+
+    def sample(self, generator: torch.Generator) -> None:
+        """Looks at the kernels of random sets of R - 1 rows.
+
+        Column i of dL/dZ is the kernel of R - 1 independent rows on which it is zero. Of R rows B the columns of B^-1 are the
+        kernels of all its sets of R - 1: one inverse serves for R samples.
+        """
+        count = max(1, min(1024, CHUNK // (len(self.rows) * self.rank)))
+        chosen = torch.rand(count, len(self.rows), generator=generator).topk(self.rank, 1).indices
+        inverses, singular = torch.linalg.inv_ex(self.rows[chosen])
+        kernels = inverses[singular == 0].transpose(1, 2).reshape(-1, self.rank)
+        self.samples += count * self.rank
+        self._look(kernels)
+
+    def descend(self, generator: torch.Generator) -> None:
+        """Goes down sum_j log((L q)_j^2 + epsilon^2) on the unit sphere, epsilon falling, from sums of two random rows.
+
+        Each step solves the problem with the weights 1 / ((L q)_j^2 + epsilon^2) of the one before. Where the layer is wide it
+        finds columns whose rows no sampling would hit: the number of samples doubles with every example.
+
+        Source: Chartrand and Yin, "Iteratively reweighted algorithms for compressive sensing", ICASSP 2008, for p = 0; for
+        sparse vectors in a subspace Qu, Sun, Wright, "Finding a sparse vector in a subspace", NeurIPS 2014, from whom the starts
+        are.
+        """
+        # Where columns of the live rows are orthonormal, lengths of L q do not depend on q.
+        basis, back = torch.linalg.qr(self.rows)
+        count = max(1, min(64, CHUNK // basis.numel()))
+        directions = self._starts(basis, back, count, generator)
+        scale = len(basis) ** -0.5
+        epsilon = 3 * scale
+        squares = (basis[:, :, None] * basis[:, None, :]).flatten(1)
+        for _ in range(DESCENT_STEPS):
+            weights = 1 / ((directions @ basis.T).square() + epsilon**2)
+            curvature = (weights @ squares).view(count, self.rank, self.rank)
+            directions = _unit(torch.linalg.solve(curvature, directions[:, :, None])[:, :, 0])
+            epsilon = max(epsilon * DESCENT_DECAY, 1e-2 * self.zero)
+        self.descents += count
+        self._look(torch.linalg.solve_triangular(back, directions.T, upper=True).T)
+
+    def _starts(self, basis: Tensor, back: Tensor, count: int, generator: torch.Generator) -> Tensor:
+        """Unit directions (count, R); once something was found, every second one is apart from it: what is missing lies there."""
+        pairs = torch.randint(len(basis), (2, count), generator=generator)
+        share = 0.5 * torch.randn(count, 1, generator=generator, dtype=basis.dtype)
+        starts = basis[pairs[0]] + share * basis[pairs[1]]
+        if 0 < len(self.found) < self.rank:
+            known = torch.linalg.qr(back @ self.found.T)[0]
+            anywhere = torch.randn(starts[::2].shape, generator=generator, dtype=basis.dtype)
+            starts[::2] = anywhere - anywhere @ known @ known.T
+        return _unit(starts)
+
+    def _look(self, directions: Tensor) -> None:
+        """Keeps those with enough zeros, each as the direction that all its zeros agree on."""
+        directions = _unit(directions[directions.isfinite().all(1)])
+        counts = ((directions @ self.rows.T).abs() < self.nearly_zero).sum(1)
+        order = counts.argsort(descending=True, stable=True)
+        hits = directions[order[counts[order] >= self.fewest]]
+        for known in self.found:
+            hits = _others(hits, known)
+        # The sparsest columns are hit again and again: what is next to one that was looked at is not looked at any more.
+        for _ in range(2 * self.rank + 8):
+            if not len(hits):
+                break
+            refined = self._refined(hits[0])
+            self._keep(refined)
+            hits = _others(_others(hits[1:], hits[0]), refined)
+
+    def _refined(self, direction: Tensor) -> Tensor:
+        """The unit direction (R,) with the most zeros next to this one: a descent as in ``descend``, from close by.
+
+        Among the rows that a sample takes for zeros one or two are not: weights tell them apart, a plain fit would not.
+        """
+        epsilon = self.nearly_zero
+        while epsilon > 0.1 * self.zero:
+            weights = 1 / ((self.rows @ direction).square() + epsilon**2)
+            direction = torch.linalg.eigh(self.rows.T @ (weights[:, None] * self.rows))[1][:, 0]
+            epsilon *= 0.25
+        return direction
+
+    def _zeros(self, directions: Tensor) -> Tensor:
+        """Which rows are zero, (..., m) bool, for directions (..., R)."""
+        return (directions @ self.rows.T).abs() < self.zero
+
+    def _keep(self, direction: Tensor) -> None:
+        own = self._zeros(direction)
+        count = int(own.sum())
+        same = self._same(own, count)
+        if count < self.fewest or bool((self.zeros[same] >= count).any()):
+            return
+        self.found = torch.cat([self.found[~same], direction[None]])
+        self.zeros = torch.cat([self.zeros[~same], torch.tensor([count])])
+        order = self.zeros.argsort(descending=True, stable=True)[: 8 * self.rank]
+        self.found, self.zeros = self.found[order], self.zeros[order]
+
+    def _same(self, own: Tensor, count: int) -> Tensor:
+        """Which of those found (K,) are the direction with the zeros ``own`` (m,), met with more or less noise.
+
+        They share nearly all zeros, and these have one kernel. Two columns can share as many, where one is off whenever the other
+        is, but then both are in the kernel.
+        """
+        shared = self._zeros(self.found) & own
+        same = shared.sum(1) >= 0.9 * self.zeros.clamp(max=count)
+        for index in same.nonzero().flatten().tolist():
+            rows = self.rows[shared[index]]
+            second = torch.linalg.eigvalsh(rows.T @ rows)[1]
+            same[index] = bool(second > len(rows) * (10 * self.zero) ** 2)
+        return same
+
+    def basis(self) -> list[int]:
+        """Indices of independent directions, those with the most zeros first: R of them, or as many as there are."""
+        chosen: list[int] = []
+        spanned = self.left.new_zeros(0, self.rank)
+        for index, direction in enumerate(self.found):
+            rest = direction - spanned.T @ (spanned @ direction)
+            if rest.norm() > max(1e-3, 10 * self.gap):
+                chosen.append(index)
+                # A second projection keeps the basis orthogonal where the rest was short.
+                rest = rest - spanned.T @ (spanned @ rest)
+                spanned = torch.cat([spanned, _unit(rest[None])])
+            if len(chosen) == self.rank:
+                break
+        return chosen
+
+
+def _unit(directions: Tensor) -> Tensor:
+    lengths: Tensor = directions.norm(dim=1, keepdim=True)
+    return directions / lengths.clamp_min(1e-300)
+
+
+def _others(directions: Tensor, one: Tensor) -> Tensor:
+    """Those of unit directions (K, R) that are not next to one (R,)."""
+    return directions[(directions @ one).abs() < 1 - 1e-5]

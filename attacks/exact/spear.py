@@ -1,0 +1,243 @@
+"""SPEAR: the inputs of a linear layer behind which a ReLU stands, exact, from the gradient of a whole batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from attacks.base import Attack, AttackError, ClientUpdate, Reconstruction
+from attacks.exact.guessing import grey_guess, recovered
+from attacks.exact.linear_layer import LayerGradient, LinearLayer, LowRank, Read, low_rank
+from attacks.exact.sparse_directions import SparseDirections
+from defenses.checks import is_whole, require
+
+SEARCHES = ("both", "samples", "descent")
+SURE = 0.97
+"""Share of neurons at which the sign of z and the zeros of dL/dz must agree for a column to be believed. Half agree by chance, and
+three quarters for the sum of two columns; rounding costs a neuron now and then."""
+
+POLISHES = 5
+
+
+@dataclass(frozen=True)
+class Factors:
+    """The two factors of a layer's gradient, dL/dW = signals^T inputs.
+
+    Attributes:
+        signals: (R, M), dL/dz of each example, in the unit of the gradient.
+        inputs: (R, N), what the layer saw of each.
+        agreement: (R,), the share of neurons at which z = W x + bias is positive and dL/dz is not zero, or neither.
+    """
+
+    signals: Tensor
+    inputs: Tensor
+    agreement: Tensor
+
+
+@dataclass(frozen=True, repr=False)
+class Spear(Attack[ClientUpdate, Reconstruction]):
+    """Solves for the batch behind the gradient of a linear layer that sees the pixels and has a ReLU behind it.
+
+    With Z = W X + b the gradient is dL/dW = dL/dZ X^T, of rank B. Its singular value decomposition L R leaves an invertible Q
+    open: dL/dZ = L Q, X^T = Q^-1 R. The ReLU makes columns of dL/dZ sparse, so that a column of Q is a direction q for which L q
+    has many zeros (``SparseDirections``), up to its length; dL/db = dL/dZ 1 gives the lengths. Of the directions found the R with
+    the most zeros are taken, exchanged one by one as long as the signs of W X + b agree with the zeros of dL/dZ better.
+    Examples come back in any order, exact up to rounding; no prior and no label is used. Each
+    gets the class whose gradient it left.
+
+    A batch of one needs neither search nor ReLU: x = (dL/dW)_j / (dL/db)_j for any neuron j.
+
+    Does not apply, and says so: no linear layer sees the pixels, or it has no bias, or (from two examples on) no ReLU; an
+    update of several steps; noise, pruning, or a batch that fills the layer; a layer so narrow that half of its neurons are hardly
+    more than the batch, as then the zeros of a column are not told from those of any direction. Samples needed double with every
+    example: half the neurons being off, one of R - 1 rows hits a given column with probability 2^-(R - 1) (section 4). Where
+    too few directions are found within ``max_samples`` the guess fails.
+
+    Diagnostics: ``rank``; ``singular_gap`` (noise over signal), ``samples``, ``descents``, ``directions`` (all that were found),
+    ``sparsity_match`` (the score: 1 where all signs agree), ``gradient_distance`` (1 - cosine of the gradients of guess and update;
+    0 proves the guess), ``outside_share`` (pixels beyond [0, 1] by 0.01 or more: many mean a wrong solution).
+
+    Attributes:
+        search: "samples": kernels of random sets of rows, as published. "descent": a descent on the number of zeros, which finds
+            them in wide layers where no sampling would. "both": by turns.
+        max_samples: Sets of rows, at most.
+        max_descents: Starts of the descent, at most.
+    """
+
+    begins_chains: ClassVar[bool] = True
+    reads_linear_layer: ClassVar[bool] = True
+    source: ClassVar[str] = (
+        "Dimitrov, Baader, Mueller, Vechev, SPEAR: Exact Gradient Inversion of Batches in Federated Learning, NeurIPS 2024, "
+        "Algorithm 1 and Theorems 3.1 to 3.3; batch 1: Phong et al. 2017, section 3"
+    )
+    threat: ClassVar[str] = "global model, one update of one step, its number of examples; no labels, no auxiliary data"
+    quick: ClassVar[Mapping[str, Any]] = {"max_samples": 20_000, "max_descents": 256}
+
+    search: str = "both"
+    max_samples: int = 1_000_000
+    max_descents: int = 5_000
+
+    def __post_init__(self) -> None:
+        require(self.search in SEARCHES, self, "search", " | ".join(SEARCHES))
+        for name in ("max_samples", "max_descents"):
+            value = getattr(self, name)
+            require(is_whole(value) and value >= 1, self, name, "a whole number of at least 1")
+
+    def card(self) -> dict[str, int | str]:
+        """How it chooses among directions."""
+        return {"selection": "agreement of signs and zeros"}
+
+    def attack_many(
+        self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        """One guess for each, with as many images as the rank of its gradient."""
+        return [self._attack(*pair) for pair in zip(observations, generators, strict=True)]
+
+    def _attack(self, observation: ClientUpdate, generator: torch.Generator) -> Reconstruction:
+        numbers: dict[str, float] = {}
+        try:
+            read = Read.of(observation)
+            layer = read.on_pixels()
+            factors = self.factors(read.of_layer(layer), layer, observation.num_examples, generator, numbers)
+            return recovered(observation, read, layer, factors.inputs, factors.signals, numbers)
+        except AttackError as error:
+            return grey_guess(observation, error, numbers)
+
+    def factors(
+        self,
+        gradient: LayerGradient,
+        layer: LinearLayer,
+        num_examples: int,
+        generator: torch.Generator,
+        numbers: dict[str, float],
+    ) -> Factors:
+        """What the layer saw, of any linear layer.
+
+        Args:
+            gradient: Of the layer.
+            layer: With the weights that the gradient was taken at.
+            num_examples: Of the batch.
+            generator: Draws rows.
+            numbers: Diagnostics are added to it, also where this fails.
+
+        Raises:
+            AttackError: When it does not apply, or too few directions were found.
+        """
+        if gradient.bias is None:
+            raise AttackError(f"does not apply: layer {layer.name!r} has no bias, whose gradient tells the lengths")
+        parts = low_rank(gradient, num_examples)
+        numbers |= {"rank": float(parts.rank), "singular_gap": parts.gap}
+        if parts.rank == 1:
+            return _solved(parts, torch.ones(1, 1, dtype=torch.float64), gradient.bias, layer)
+        if not layer.rectified:
+            raise AttackError(
+                f"does not apply: no ReLU follows layer {layer.name!r}, so the columns of a batch of {num_examples} are not sparse"
+            )
+        directions = SparseDirections(parts.left, parts.gap)
+        if not directions.feasible:
+            raise AttackError(
+                f"does not apply: {len(directions.rows)} active neurons are too few for {parts.rank} examples, each of which is "
+                f"told by more than {directions.fewest} neurons that it does not activate"
+            )
+        found = self._searched(directions, parts, gradient.bias, layer, generator)
+        numbers |= {"samples": float(directions.samples), "descents": float(directions.descents)}
+        numbers["directions"] = float(len(directions.found))
+        if found is None:
+            raise AttackError(
+                f"found {len(directions.basis())} of {parts.rank} examples in {directions.samples} samples and "
+                f"{directions.descents} descents; raise max_samples and max_descents, or attack a smaller batch"
+            )
+        numbers["sparsity_match"] = float(found.agreement.mean())
+        return found
+
+    def _searched(
+        self,
+        directions: SparseDirections,
+        parts: LowRank,
+        bias: Tensor,
+        layer: LinearLayer,
+        generator: torch.Generator,
+    ) -> Factors | None:
+        """The factors as soon as all signs agree, else the best there are in the end; None where directions are missing."""
+        samples = self.max_samples if self.search != "descent" else 0
+        descents = self.max_descents if self.search != "samples" else 0
+        tried: Tensor | None = None
+        while directions.samples < samples or directions.descents < descents:
+            if directions.samples < samples:
+                directions.sample(generator)
+            if directions.descents < descents:
+                directions.descend(generator)
+            chosen = directions.basis()
+            basis = directions.found[chosen].T
+            if len(chosen) < directions.rank or (tried is not None and torch.equal(tried, basis)):
+                continue
+            tried, found = basis, _solved(parts, basis, bias, layer)
+            if found.agreement.min() > SURE:
+                return _polished(found, parts, bias, layer)
+        chosen = directions.basis()
+        return _exchanged(directions, chosen, parts, bias, layer) if len(chosen) == directions.rank else None
+
+
+def _solved(parts: LowRank, basis: Tensor, bias: Tensor, layer: LinearLayer) -> Factors:
+    """The factors for Q = ``basis`` (R, R), whose columns get the lengths that the gradient of the bias asks for."""
+    signals = parts.left @ basis
+    lengths = torch.linalg.lstsq(signals, bias[:, None]).solution[:, 0]
+    # A column that the bias does not see has no length; any will do for one that is wrong anyway.
+    lengths = torch.where(lengths.abs() < 1e-12 * lengths.abs().max(), lengths.abs().max(), lengths)
+    signals, inputs = signals * lengths, torch.linalg.solve(basis * lengths, parts.right)
+    return Factors(signals.T, inputs, _agreement(inputs, signals.T, parts.gap, layer))
+
+
+def _agreement(inputs: Tensor, signals: Tensor, gap: float, layer: LinearLayer) -> Tensor:
+    weight, offset = layer.module.weight.detach().double().cpu(), layer.module.bias.detach().double().cpu()
+    active = inputs @ weight.T + offset > 0
+    touched = signals.abs() > max(10 * gap, 1e-7) * signals.abs().amax(1, keepdim=True)
+    return (active == touched).double().mean(1)
+
+
+def _polished(found: Factors, parts: LowRank, bias: Tensor, layer: LinearLayer) -> Factors:
+    """Both factors by least squares in turn, dL/dz zero where z <= 0: rounding counts less when all of the zeros are used.
+
+    The bias is one more column of W, whose input is 1 for every example; each example's input is scaled to have it.
+    """
+    weight, offset = layer.module.weight.detach().double().cpu(), layer.module.bias.detach().double().cpu()
+    gradient = torch.cat([parts.left @ parts.right, bias[:, None]], 1)
+    seen = torch.cat([found.inputs, torch.ones(len(found.inputs), 1, dtype=torch.float64)], 1)
+    off = (found.inputs @ weight.T + offset <= 0).T.double()
+    signals = found.signals.T
+    for _ in range(POLISHES):
+        # One small system for each neuron: those of its examples that are on, and an identity in place of the others.
+        products = (1 - off[:, :, None]) * (seen @ seen.T) * (1 - off[:, None, :]) + torch.diag_embed(off)
+        signals = torch.linalg.solve(products, ((gradient @ seen.T) * (1 - off))[:, :, None])[:, :, 0]
+        seen = torch.linalg.lstsq(signals, gradient).solution
+        signals, seen = signals * seen[:, -1], seen / seen[:, -1:]
+    inputs = seen[:, :-1]
+    better = Factors(signals.T, inputs, _agreement(inputs, signals.T, parts.gap, layer))
+    return better if inputs.isfinite().all() and better.agreement.mean() >= found.agreement.mean() else found
+
+
+def _exchanged(
+    directions: SparseDirections, chosen: list[int], parts: LowRank, bias: Tensor, layer: LinearLayer
+) -> Factors:
+    """The best factors that exchanging one direction after the other gives, by the mean agreement.
+
+    Source: Dimitrov et al. 2024, Algorithm 2 (greedy filtering).
+    """
+    best = _solved(parts, directions.found[chosen].T, bias, layer)
+    for other in range(min(len(directions.found), 4 * directions.rank)):
+        if other in chosen:
+            continue
+        for place in range(len(chosen)):
+            trial = [*chosen[:place], other, *chosen[place + 1 :]]
+            basis = directions.found[trial].T
+            if torch.linalg.matrix_rank(basis, rtol=1e-6) < len(trial):
+                continue
+            found = _solved(parts, basis, bias, layer)
+            if found.agreement.mean() > best.agreement.mean():
+                best, chosen = found, trial
+                break
+    return best
