@@ -31,6 +31,7 @@ from attacks.gradient.presets import (
     LBFGSCosine,
     SGDCosine,
 )
+from attacks.learned.learning_to_invert import LearningToInvert
 from attacks.membership.loss_threshold import LossThreshold, Membership
 from attacks.membership.shadow_models import ShadowModels
 from attacks.queries.backward import BackwardReconstruction
@@ -90,6 +91,7 @@ __all__ = [
     "LabelInference",
     "Labels",
     "LearnedRestorer",
+    "LearningToInvert",
     "LossThreshold",
     "MaskedInversion",
     "Membership",

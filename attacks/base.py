@@ -255,6 +255,7 @@ class Attack(Generic[Observation, Guess]):
             for one of the first two can be run on the other.
         observes_history: Its observations are ``UpdateHistory``, one for each client, not single updates.
         begins_chains: Its guesses are images that a ``Refinement`` can go on from.
+        learns_from_model: What ``fit`` learns depends on the global model of the attacked round; it is fitted anew for each.
         reads_steps: It reads how an update moves the model, not only the model that it leads to.
         on_images: It attacks what is sent of images.
         on_tables: It attacks what is sent of rows of a table.
@@ -270,6 +271,7 @@ class Attack(Generic[Observation, Guess]):
     observes: ClassVar[type] = Probe
     observes_history: ClassVar[bool] = False
     begins_chains: ClassVar[bool] = False
+    learns_from_model: ClassVar[bool] = False
     reads_steps: ClassVar[bool] = False
     on_images: ClassVar[bool] = True
     on_tables: ClassVar[bool] = False
