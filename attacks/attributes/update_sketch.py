@@ -75,6 +75,7 @@ class Standardise(nn.Module):
         self.register_buffer("scale", torch.where(std > 1e-6, 1 / std.clamp(min=1e-6), torch.zeros(())))
 
     def forward(self, values: Tensor) -> Tensor:
+        """(M, S) -> (M, S)."""
         standard: Tensor = (values - self.mean) * self.scale
         return standard
 
@@ -82,7 +83,8 @@ class Standardise(nn.Module):
 def made_by(
     knowledge: Knowledge, rows: Tensor, count: int, generator: torch.Generator
 ) -> Iterator[tuple[Tensor, Update]]:
-    """Updates of the auxiliary examples in some rows, as a client would send them: positions among the rows of each update's images,
+    """Updates of the auxiliary examples in some rows, as a client would send them: positions among the rows of each
+    update's images,
     and the update.
 
     Raises:

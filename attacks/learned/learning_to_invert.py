@@ -44,21 +44,21 @@ class LearnedInverse:
 
 @dataclass(frozen=True, repr=False)
 class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
-    """A perceptron from updates to images, trained on updates that the server makes of its own images; a guess is one pass through it.
+    """A perceptron from updates to images, trained on updates that the server makes of its own images.
 
-    The updates are made at the attacked global model by the clients' own code, defences included and drawn afresh for every update,
-    so that the network adapts to whatever they send: noise, pruning, clipping. Nothing says which image of a batch comes first, so the
-    loss of a batch is that of its best matching,
+    The updates are made at the attacked global model by the clients' own code, defences included and drawn afresh for every
+    update, so that the network adapts to whatever they send: noise, pruning, clipping. Nothing says which image of a batch
+    comes first, so the loss of a batch is that of its best matching,
 
         min over permutations pi of  mean_b |guess_b - truth_pi(b)|^2 / (C H W).
 
-    The network reads ``UpdateSketch``, fixed random projections of every tensor. It is trained anew for every attacked round and pipeline,
-    as another model has other gradients.
+    The network reads ``UpdateSketch``, fixed random projections of every tensor. It is trained anew for every attacked round
+    and pipeline, as another model has other gradients.
 
-    One auxiliary image in eight is held out, and one simulated update in eight is made of these alone. Diagnostics, means in dB over
-    them: ``holdout_psnr``; ``holdout_psnr_mean_image``, of the mean of the other images; and ``holdout_psnr_noise``, of what the network
-    makes of normal noise, each tensor as long as that of the update. Where the first is not above the others, it read nothing from updates
-    and is no evidence about the defence.
+    One auxiliary image in eight is held out, and one simulated update in eight is made of these alone. Diagnostics, means in dB
+    over them: ``holdout_psnr``; ``holdout_psnr_mean_image``, of the mean of the other images; and ``holdout_psnr_noise``, of
+    what the network makes of normal noise, each tensor as long as that of the update. Where the first is not above the others,
+    it read nothing from updates and is no evidence about the defence.
 
     Attributes:
         updates: Simulated updates, those of held-out images among them.
@@ -68,8 +68,9 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
         learning_rate: The largest.
         learned: Set by ``fit``.
 
-    Differs from the paper: tensors are projected one by one and scaled to length 1, with their lengths beside them (there one projection
-    of the whole update); 800 updates and 1,000 steps by default (there all of CIFAR-10's training images for 200 epochs).
+    Differs from the paper: tensors are projected one by one and scaled to length 1, with their lengths beside them (there one
+    projection of the whole update); 800 updates and 1,000 steps by default (there all of CIFAR-10's training images for 200
+    epochs).
     """
 
     observes: ClassVar[type] = Probe
@@ -164,7 +165,9 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
         unlabelled = torch.full((observation.num_examples,), -1)
         try:
             if shape != learned.shape:
-                raise AttackError(f"the update is of images {shape}, it was fitted to updates of images {learned.shape}")
+                raise AttackError(
+                    f"the update is of images {shape}, it was fitted to updates of images {learned.shape}"
+                )
             sketch = learned.sketch(observation.update)
         except AttackError as error:
             return Reconstruction(torch.full(shape, 0.5), unlabelled, failure=str(error))
