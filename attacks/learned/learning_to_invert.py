@@ -69,8 +69,8 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
         learned: Set by ``fit``.
 
     Differs from the paper: tensors are projected one by one and scaled to length 1, with their lengths beside them (there one
-    projection of the whole update); 800 updates and 1,000 steps by default (there all of CIFAR-10's training images for 200
-    epochs).
+    projection of the whole update); 800 updates by default. Batches were hardly read
+    with as few (480 updates of two synthetic pictures each: 0.6 dB, plus or minus 0.5, above the mean image, n = 48).
     """
 
     observes: ClassVar[type] = Probe
