@@ -36,6 +36,7 @@ from attacks.gradient.presets import (
     SGDCosine,
 )
 from attacks.gradient.surrogate import SurrogateMatching
+from attacks.learned.learning_to_invert import LearningToInvert
 from attacks.membership.loss_threshold import LossThreshold, Membership
 from attacks.membership.shadow_models import ShadowModels
 from attacks.queries.backward import BackwardReconstruction
@@ -100,6 +101,7 @@ __all__ = [
     "LabelInference",
     "Labels",
     "LearnedRestorer",
+    "LearningToInvert",
     "LossThreshold",
     "MaskedInversion",
     "Membership",
@@ -118,8 +120,8 @@ __all__ = [
     "ServerPrediction",
     "ShadowModels",
     "Shredder",
-    "SurrogateMatching",
     "Spear",
+    "SurrogateMatching",
     "TokenDecoder",
     "TokenIntersection",
     "TokenJigsaw",

@@ -127,7 +127,8 @@ class Knowledge:
         adversary: Builds a network that classifies features of queries, (B, C', H', W') or (B, N, D): (architecture, number of
             values, seed) -> network in train mode. Architectures are those of ``attacks.attributes.inference``; None where clients
             send no features.
-        probes: In federated learning, makes one-step updates of examples as a client would at the attacked global model, defences
+        probes: Where one-step probes are attacked, makes one-step updates of examples as a client would at the attacked
+        global model, defences
             included: (examples, number of updates, seed) -> of each update the positions of its images, and the update; else None.
     """
 
@@ -255,6 +256,7 @@ class Attack(Generic[Observation, Guess]):
             for one of the first two can be run on the other.
         observes_history: Its observations are ``UpdateHistory``, one for each client, not single updates.
         begins_chains: Its guesses are images that a ``Refinement`` can go on from.
+        learns_from_model: What ``fit`` learns depends on the global model of the attacked round; it is fitted anew for each.
         reads_steps: It reads how an update moves the model, not only the model that it leads to.
         on_images: It attacks what is sent of images.
         on_tables: It attacks what is sent of rows of a table.
@@ -271,6 +273,7 @@ class Attack(Generic[Observation, Guess]):
     observes: ClassVar[type] = Probe
     observes_history: ClassVar[bool] = False
     begins_chains: ClassVar[bool] = False
+    learns_from_model: ClassVar[bool] = False
     reads_steps: ClassVar[bool] = False
     on_images: ClassVar[bool] = True
     on_tables: ClassVar[bool] = False

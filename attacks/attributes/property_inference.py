@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.attributes.auxiliary import judged, sensitive_of
-from attacks.attributes.update_sketch import UpdateSketch
+from attacks.attributes.update_sketch import Standardise, UpdateSketch, made_by
 from attacks.base import Attack, AttackError, Attributes, ClientUpdate, Knowledge, Probe
 from attacks.queries.training import RETRAINED, TRAININGS, split_rows, train_network
 from attacks.refinement.restoration import HOLDOUT
-from defenses.base import Batch, DefenseError, Update
+from defenses.base import Update
 from defenses.checks import is_number, is_whole, require
 
 FEWEST = 2 * HOLDOUT
@@ -129,13 +129,13 @@ class PropertyInference(Attack[ClientUpdate, Attributes]):
         hidden = sensitive_of(knowledge)
         kept, held = split_rows(knowledge, generator)
         count = self.updates // HOLDOUT
-        updates = _made(knowledge, kept, self.updates - count, generator)
+        updates = made_by(knowledge, kept, self.updates - count, generator)
         first = next(updates)
         sketch = UpdateSketch(first[1], self.size, generator)
         sketches, values = _sketched(sketch, itertools.chain([first], updates), hidden[kept])
         if bool((values == values[0]).all()):
             raise AttackError("all simulated updates have the same sensitive attribute")
-        tests, right = _sketched(sketch, _made(knowledge, held, count, generator), hidden[held])
+        tests, right = _sketched(sketch, made_by(knowledge, held, count, generator), hidden[held])
         network = self._trained(sketches, values, int(hidden.max()) + 1, generator)
         with torch.no_grad():
             scores = judged(network(tests), right, values)
@@ -145,7 +145,7 @@ class PropertyInference(Attack[ClientUpdate, Attributes]):
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int(torch.randint(1 << 62, (), generator=generator)))
             layers = nn.Linear(sketches.shape[1], self.hidden), nn.Linear(self.hidden, num_values)
-        network = nn.Sequential(_Standardise(sketches), layers[0], nn.ReLU(), layers[1])
+        network = nn.Sequential(Standardise(sketches), layers[0], nn.ReLU(), layers[1])
 
         def loss(rows: Tensor) -> Tensor:
             penalty = sum((layer.weight.square().sum() for layer in layers), torch.zeros(()))
@@ -178,36 +178,6 @@ class PropertyInference(Attack[ClientUpdate, Attributes]):
             return Attributes(torch.full((1, 1), math.nan), failure=str(error))
         with torch.no_grad():
             return Attributes(learned.network(sketch[None]), dict(learned.diagnostics))
-
-
-class _Standardise(nn.Module):
-    """To mean 0 and standard deviation 1 on what it was made of; what never changes there is left out."""
-
-    mean: Tensor
-    scale: Tensor
-
-    def __init__(self, values: Tensor) -> None:
-        super().__init__()
-        std = values.std(0)
-        self.register_buffer("mean", values.mean(0))
-        self.register_buffer("scale", torch.where(std > 1e-6, 1 / std.clamp(min=1e-6), torch.zeros(())))
-
-    def forward(self, values: Tensor) -> Tensor:
-        standard: Tensor = (values - self.mean) * self.scale
-        return standard
-
-
-def _made(
-    knowledge: Knowledge, rows: Tensor, count: int, generator: torch.Generator
-) -> Iterator[tuple[Tensor, Update]]:
-    """Updates of these auxiliary examples: positions among them of each update's images, and the update."""
-    if knowledge.probes is None:
-        raise AttackError("there are no one-step updates to learn from: this is for federated learning")
-    own = Batch(knowledge.auxiliary.images[rows], knowledge.auxiliary.targets[rows])
-    try:
-        yield from knowledge.probes(own, count, int(torch.randint(1 << 31, (), generator=generator)))
-    except DefenseError as error:
-        raise AttackError(f"the defences refuse auxiliary images: {error}") from error
 
 
 def _sketched(sketch: UpdateSketch, updates: Iterable[tuple[Tensor, Update]], hidden: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Iterator
 
-from attacks.base import AttackError
-from defenses.base import Update
+import torch
+from torch import Tensor, nn
+
+from attacks.base import AttackError, Knowledge
+from defenses.base import Batch, DefenseError, Update
 
 TINY = 1e-12
 
@@ -58,3 +60,40 @@ class UpdateSketch:
             bins, signs = self._hashes[name]
             values = torch.zeros(self.size).index_add(0, bins, signs * values)
         return values, (length + TINY).log()
+
+
+class Standardise(nn.Module):
+    """To mean 0 and standard deviation 1 on what it was made of; what never changes there is left out."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, values: Tensor) -> None:
+        super().__init__()
+        std = values.std(0)
+        self.register_buffer("mean", values.mean(0))
+        self.register_buffer("scale", torch.where(std > 1e-6, 1 / std.clamp(min=1e-6), torch.zeros(())))
+
+    def forward(self, values: Tensor) -> Tensor:
+        """(M, S) -> (M, S)."""
+        standard: Tensor = (values - self.mean) * self.scale
+        return standard
+
+
+def made_by(
+    knowledge: Knowledge, rows: Tensor, count: int, generator: torch.Generator
+) -> Iterator[tuple[Tensor, Update]]:
+    """Updates of the auxiliary examples in some rows, as a client would send them: positions among the rows of each
+    update's images,
+    and the update.
+
+    Raises:
+        AttackError: Where clients send no one-step updates, or the defences refuse such images.
+    """
+    if knowledge.probes is None:
+        raise AttackError("there are no one-step updates to learn from: this is for federated learning")
+    own = Batch(knowledge.auxiliary.images[rows], knowledge.auxiliary.targets[rows])
+    try:
+        yield from knowledge.probes(own, count, int(torch.randint(1 << 31, (), generator=generator)))
+    except DefenseError as error:
+        raise AttackError(f"the defences refuse auxiliary images: {error}") from error

@@ -20,6 +20,7 @@ from clients.auxiliary import OWN_AUXILIARY, Auxiliary
 from clients.task import Plan
 from defenses.base import generator_for
 from strategies.audit.jobs import AttackJob, AttackResult, Outcome
+from strategies.audit.kinds import digest
 
 MOST_LEARNED = 8
 """Fitted attacks that a process keeps."""
@@ -121,7 +122,8 @@ def _fitted(stage: Attack[Any, Any], job: AttackJob) -> Attack[Any, Any]:
     stage = job.kind.limited(stage, job.observed)
     observed = job.observed if stage.learns_from_defenses else job.kind.undefended(job.observed)
     plan = observed.task.plan
-    place = (repr(stage), plan, job.kind.depends_on(observed))
+    model = f"{observed.task.round} {digest(observed.weights)}" if stage.learns_from_model else ""
+    place = (repr(stage), plan, f"{job.kind.depends_on(observed)} {model}")
     if place in _learned:
         _learned.move_to_end(place)
     else:

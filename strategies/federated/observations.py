@@ -86,6 +86,11 @@ class Probes(_Updates):
     plural: ClassVar[str] = "one-step probes"
     observation: ClassVar[type] = Probe
 
+    def knowledge(self, observed: Observed) -> Knowledge:
+        """With what makes one-step updates of the server's own images."""
+        made = functools.partial(probes_alone, observed.task, observed.weights)
+        return replace(super().knowledge(observed), probes=made)
+
 
 class TrainingUpdates(_Updates):
     """What training sends."""

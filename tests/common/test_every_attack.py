@@ -6,7 +6,7 @@ import copy
 import json
 import pickle
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from functools import cache
 from typing import Any
@@ -30,7 +30,7 @@ from attacks import (
     score,
 )
 from attacks.registry import ATTACKS
-from defenses.base import Batch
+from defenses.base import Batch, Update
 from defenses.spec import parse_statements
 from tests.attacks.wire import CLASSES, MEAN, STD, classes, observe, pictures, relu_net, sigmoid_net
 from tests.common.any_attack import pipelines_against, quick
@@ -65,12 +65,19 @@ def train(batch: Batch, seed: int) -> nn.Module:
     return model.eval()
 
 
+def probes(batch: Batch, count: int, seed: int) -> Iterator[tuple[Tensor, Update]]:
+    """Undefended updates of one image each, at the attacked model."""
+    generator = torch.Generator().manual_seed(seed)
+    for rows in torch.randint(len(batch), (count, 1), generator=generator):
+        yield rows, update_of(sigmoid_net(seed=5), batch.images[rows], batch.targets[rows].argmax(1)).update
+
+
 @cache
 def fitted(name: str, defense: str) -> Any:
     """The quick attack after it has learned from 24 auxiliary pictures and this defence."""
     targets = nn.functional.one_hot(classes(24, seed=8), CLASSES).float()
     auxiliary = Batch(pictures(24, seed=8), targets)
-    knowledge = Knowledge(auxiliary, pipelines_against(name)[defense], MEAN, STD, train)
+    knowledge = Knowledge(auxiliary, pipelines_against(name)[defense], MEAN, STD, train, probes=probes)
     return quick(NAMES[name]).fit(knowledge, torch.Generator().manual_seed(9))
 
 

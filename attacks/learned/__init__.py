@@ -1,0 +1,1 @@
+"""Attacks whose networks have learned what an update says of the images behind it."""

@@ -1,0 +1,223 @@
+"""A network that learns to turn updates into the images behind them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from attacks.attributes.update_sketch import Standardise, UpdateSketch, made_by
+from attacks.base import Attack, AttackError, ClientUpdate, Knowledge, Probe, Reconstruction
+from attacks.image_measures import psnr
+from attacks.queries.training import split_rows, train_network
+from attacks.refinement.restoration import HOLDOUT
+from defenses.base import Update
+from defenses.checks import is_number, is_whole, require
+
+FEWEST = 2 * HOLDOUT
+"""Simulated updates."""
+AT_A_STEP = 64
+"""Simulated updates that a step of training sees."""
+
+
+@dataclass(frozen=True)
+class LearnedInverse:
+    """What ``LearningToInvert.fit`` keeps.
+
+    Attributes:
+        network: Sketches (M, S) -> images (M, B, C, H, W) in [0, 1]; in eval mode, on the CPU.
+        sketch: Makes sketches of updates.
+        shape: (B, C, H, W) of the images behind an update.
+        diagnostics: See ``LearningToInvert``.
+    """
+
+    network: nn.Module
+    sketch: UpdateSketch
+    shape: tuple[int, ...]
+    diagnostics: dict[str, float]
+
+
+@dataclass(frozen=True, repr=False)
+class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
+    """A perceptron from updates to images, trained on updates that the server makes of its own images.
+
+    The updates are made at the attacked global model by the clients' own code, defences included and drawn afresh for every
+    update, so that the network adapts to whatever they send: noise, pruning, clipping. Nothing says which image of a batch
+    comes first, so the loss of a batch is that of its best matching,
+
+        min over permutations pi of  mean_b |guess_b - truth_pi(b)|^2 / (C H W).
+
+    The network reads ``UpdateSketch``, fixed random projections of every tensor. It is trained anew for every attacked round
+    and pipeline, as another model has other gradients.
+
+    One auxiliary image in eight is held out, and one simulated update in eight is made of these alone. Diagnostics, means in dB
+    over them: ``holdout_psnr``; ``holdout_psnr_mean_image``, of the mean of the other images; and ``holdout_psnr_noise``, of
+    what the network makes of normal noise, each tensor as long as that of the update. Where the first is not above the others,
+    it read nothing from updates and is no evidence about the defence.
+
+    Attributes:
+        updates: Simulated updates, those of held-out images among them.
+        size: Length of the projection of a tensor; smaller tensors are kept as they are.
+        hidden: Width of both hidden layers.
+        iterations: Steps of Adam on 64 sketches; the learning rate falls to zero along a half cosine.
+        learning_rate: The largest.
+        learned: Set by ``fit``.
+
+    Differs from the paper: tensors are projected one by one and scaled to length 1, with their lengths beside them (there one
+    projection of the whole update); 800 updates by default. Batches were hardly read
+    with as few (480 updates of two synthetic pictures each: 0.6 dB, plus or minus 0.5, above the mean image, n = 48).
+    """
+
+    observes: ClassVar[type] = Probe
+    learns_from_model: ClassVar[bool] = True
+    begins_chains: ClassVar[bool] = True
+    source: ClassVar[str] = (
+        "Wu, Chen, Liu, Guo, Weinberger, Learning To Invert: Simple Adaptive Attacks for Gradient Inversion in Federated Learning, "
+        "UAI 2023 (permutation-invariant loss, feature hashing)"
+    )
+    threat: ClassVar[str] = (
+        "global model, one update, its number of examples, the client's training procedure and its defences' algorithm; auxiliary "
+        "images like the clients', with labels"
+    )
+    needs_auxiliary: ClassVar[bool] = True
+    quick: ClassVar[Mapping[str, Any]] = {"updates": 32, "size": 32, "hidden": 32, "iterations": 20}
+
+    updates: int = 800
+    size: int = 512
+    hidden: int = 512
+    iterations: int = 1000
+    learning_rate: float = 1e-3
+    learned: LearnedInverse | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        enough = is_whole(self.updates) and self.updates >= FEWEST
+        require(enough, self, "updates", f"a whole number >= {FEWEST}")
+        for name in ("size", "hidden", "iterations"):
+            value = getattr(self, name)
+            require(is_whole(value) and value >= 1, self, name, "a whole number >= 1")
+        rate = is_number(self.learning_rate) and 0 < self.learning_rate < math.inf
+        require(rate, self, "learning_rate", "a finite number above 0")
+
+    def card(self) -> dict[str, int | str]:
+        """Steps of training."""
+        return {"training_iterations": self.iterations}
+
+    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
+        """Makes updates and trains the network.
+
+        Raises:
+            AttackError: With fewer than 16 auxiliary examples, or fewer held out than images in an update; where clients send no
+                one-step updates; or when the training diverges.
+        """
+        images = knowledge.auxiliary.images.cpu()
+        kept, held = split_rows(knowledge, generator)
+        count = self.updates // HOLDOUT
+        made = made_by(knowledge, kept, self.updates - count, generator)
+        first = next(made)
+        sketch = UpdateSketch(first[1], self.size, generator)
+        sketches, truths = _pairs(sketch, itertools.chain([first], made), images[kept])
+        network = self._trained(sketches, truths, generator)
+        tests = list(made_by(knowledge, held, count, generator))
+        scores = _judged(network, sketch, tests, images[held], images[kept].mean(0), generator)
+        return replace(self, learned=LearnedInverse(network, sketch, tuple(truths.shape[1:]), scores))
+
+    def _trained(self, sketches: Tensor, truths: Tensor, generator: torch.Generator) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(int(torch.randint(1 << 62, (), generator=generator)))
+            network = nn.Sequential(
+                Standardise(sketches),
+                nn.Linear(sketches.shape[1], self.hidden), nn.ReLU(),
+                nn.Linear(self.hidden, self.hidden), nn.ReLU(),
+                nn.Linear(self.hidden, truths[0].numel()), nn.Sigmoid(), nn.Unflatten(1, truths.shape[1:]),
+            )  # fmt: skip
+
+        def loss(rows: Tensor) -> Tensor:
+            guess: Tensor = network(sketches[rows])
+            return (guess - matched(guess, truths[rows])).square().mean()
+
+        train_network(
+            network, loss, torch.arange(len(sketches)), generator,
+            iterations=self.iterations, batch_size=AT_A_STEP, learning_rate=self.learning_rate,
+        )  # fmt: skip
+        return network
+
+    def attack_many(
+        self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        """Reads the images of each update; nothing is random after ``fit``. Classes are not guessed: -1.
+
+        Raises:
+            AttackError: Before ``fit``.
+        """
+        if self.learned is None:
+            raise AttackError(f"{self} must learn from auxiliary data: call fit first")
+        return [
+            self._attack(self.learned, observation) for observation, _ in zip(observations, generators, strict=True)
+        ]
+
+    def _attack(self, learned: LearnedInverse, observation: ClientUpdate) -> Reconstruction:
+        shape = (observation.num_examples, *observation.input_shape)
+        unlabelled = torch.full((observation.num_examples,), -1)
+        try:
+            if shape != learned.shape:
+                raise AttackError(
+                    f"the update is of images {shape}, it was fitted to updates of images {learned.shape}"
+                )
+            sketch = learned.sketch(observation.update)
+        except AttackError as error:
+            return Reconstruction(torch.full(shape, 0.5), unlabelled, failure=str(error))
+        with torch.no_grad():
+            return Reconstruction(learned.network(sketch[None])[0], unlabelled, dict(learned.diagnostics))
+
+
+def matched(guess: Tensor, truth: Tensor) -> Tensor:
+    """The true images in the order that is nearest to the guessed ones, for each batch by itself.
+
+    Args:
+        guess: (M, B, C, H, W).
+        truth: (M, B, C, H, W).
+    """
+    if truth.shape[1] == 1:
+        return truth
+    from scipy.optimize import linear_sum_assignment
+
+    with torch.no_grad():
+        costs = torch.cdist(guess.flatten(2), truth.flatten(2)).square().cpu()
+    return torch.stack([one[linear_sum_assignment(cost.numpy())[1]] for cost, one in zip(costs, truth, strict=True)])
+
+
+def _pairs(sketch: UpdateSketch, made: Iterable[tuple[Tensor, Update]], images: Tensor) -> tuple[Tensor, Tensor]:
+    """Sketches (M, S) of updates, and the images behind them (M, B, C, H, W)."""
+    found = [(sketch(update), images[rows.cpu()]) for rows, update in made]
+    return torch.stack([one for one, _ in found]), torch.stack([truth for _, truth in found])
+
+
+def _judged(
+    network: nn.Module, sketch: UpdateSketch, tests: Sequence[tuple[Tensor, Update]], held: Tensor, mean: Tensor,
+    generator: torch.Generator,
+) -> dict[str, float]:  # fmt: skip
+    """PSNR on what was held out: of the network's guesses, of the mean image, and of what it makes of noise."""
+    sketches, truths = _pairs(sketch, tests, held)
+    silent, _ = _pairs(sketch, [(rows, noise_like(update, generator)) for rows, update in tests], held)
+    with torch.no_grad():
+        guesses = {"": network(sketches), "_mean_image": mean.expand_as(truths), "_noise": network(silent)}
+    return {f"holdout_psnr{name}": _mean_psnr(guess, matched(guess, truths)) for name, guess in guesses.items()}
+
+
+def _mean_psnr(guess: Tensor, truth: Tensor) -> float:
+    # Equal images have infinite PSNR, which no report can average; 100 dB is beyond any picture.
+    return float(psnr(guess.flatten(0, 1), truth.flatten(0, 1)).clamp(max=100).mean())
+
+
+def noise_like(update: Update, generator: torch.Generator) -> Update:
+    """Normal noise in place of an update, each tensor as long as before: what a guess that reads nothing is made from."""
+    noise = {name: torch.randn(tensor.shape, generator=generator) for name, tensor in update.items()}
+    return {
+        name: (noise[name] * (tensor.detach().float().cpu().norm() / noise[name].norm().clamp(min=1e-12))).to(tensor)
+        for name, tensor in update.items()
+    }
