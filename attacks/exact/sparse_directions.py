@@ -161,6 +161,10 @@ class SparseDirections:
         own = self._zeros(direction)
         count = int(own.sum())
         same = self._same(own, count)
+        zeros = self.rows[own]
+        # Where two columns share many zeros, so do all their sums: these zeros have more than one kernel.
+        if count < self.rank - 1 or torch.linalg.eigvalsh(zeros.T @ zeros)[1] <= count * (10 * self.zero) ** 2:
+            return
         if count < self.fewest or bool((self.zeros[same] >= count).any()):
             return
         self.found = torch.cat([self.found[~same], direction[None]])

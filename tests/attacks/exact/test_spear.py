@@ -15,8 +15,6 @@ from attacks.base import ClientUpdate, Reconstruction
 from attacks.exact.spear import Spear
 from attacks.image_measures import mse
 from attacks.scoring.metrics import optimal_assignment
-from clients.data.datasets import load_dataset
-from clients.models.classifiers import build_model
 from tests.attacks.wire import CLASSES, MEAN, STD, classes, linear_net, observe, pictures, relu_net
 
 QUICK = Spear(max_samples=200_000, max_descents=1000)
@@ -55,19 +53,6 @@ def test_batches_are_recovered_exactly_with_their_labels(batch: int, width: int)
     assert guess.diagnostics["sparsity_match"] > 0.99
     assert abs(guess.diagnostics["gradient_distance"]) < 1e-6
     assert guess.diagnostics["rank"] == batch
-
-
-def test_twenty_digits_are_recovered_from_two_models_in_single_precision() -> None:
-    data = load_dataset("mnist-5k").train
-    chosen = torch.randperm(len(data.images), generator=stream(1))[:20]
-    images, labels = data.images[chosen].float() / 255, data.labels[chosen]
-    seen = in_single_precision(
-        observe(build_model("mlp", num_classes=10, input_shape=(1, 28, 28), width=400), images, labels)
-    )
-    guess = Spear()(seen, stream())
-    assert largest_error(guess, images) < 1e-4
-    own, theirs = optimal_assignment(guess.images, images)
-    assert torch.equal(guess.labels[own], labels[theirs])
 
 
 def test_rounding_of_a_real_update_costs_little() -> None:
