@@ -127,9 +127,9 @@ class Knowledge:
         adversary: Builds a network that classifies features of queries, (B, C', H', W') or (B, N, D): (architecture, number of
             values, seed) -> network in train mode. Architectures are those of ``attacks.attributes.inference``; None where clients
             send no features.
-        probes: Where one-step probes are attacked, makes one-step updates of examples as a client would at the attacked
-        global model, defences
-            included: (examples, number of updates, seed) -> of each update the positions of its images, and the update; else None.
+        probes: Where one-step probes are attacked, makes one-step updates of examples as a client would at the attacked global
+            model, defences included: (examples, number of updates, seed) -> of each update the positions of its images, and the
+            update; else None.
     """
 
     auxiliary: Batch

@@ -70,6 +70,11 @@ class HeadInversion(Attack[ClientUpdate, Reconstruction]):
         require(is_number(rate) and 0 < rate < float("inf"), self, "learning_rate", "a positive number")
         require(is_number(prior) and 0 <= prior < float("inf"), self, "total_variation", "a number of at least 0")
 
+    @property
+    def threat_class(self) -> str:
+        """How clients train is not asked for, other than that it was one step."""
+        return "B"
+
     def card(self) -> dict[str, int | str]:
         """Steps of the descent."""
         return {"iterations": self.iterations, "restarts": 1, "selection": OWN_OBJECTIVE}

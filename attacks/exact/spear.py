@@ -87,6 +87,11 @@ class Spear(Attack[ClientUpdate, Reconstruction]):
             value = getattr(self, name)
             require(is_whole(value) and value >= 1, self, name, "a whole number of at least 1")
 
+    @property
+    def threat_class(self) -> str:
+        """How clients train is not asked for, other than that it was one step."""
+        return "B"
+
     def card(self) -> dict[str, int | str]:
         """How it chooses among directions."""
         return {"selection": "agreement of signs and zeros"}

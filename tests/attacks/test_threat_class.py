@@ -9,10 +9,13 @@ from attacks import (
     InvertingGradients,
     LabelInference,
     LearnedRestorer,
+    LearningToInvert,
     LossThreshold,
     PropertyInference,
     QueryInversion,
     ShadowModels,
+    Spear,
+    SurrogateMatching,
     TokenDecoder,
 )
 from attacks.base import Attack
@@ -27,6 +30,9 @@ from attacks.uploads.base import AsUploaded
         (InvertingGradients(), "C"),
         (InvertingGradients(batch_norm_prior=0.1), "E"),
         (LabelInference(), "C"),
+        (SurrogateMatching(), "B"),
+        (Spear(), "B"),
+        (LearningToInvert(), "D"),
         (LossThreshold(), "C"),
         (ClassGAN(), "C"),
         (ShadowModels(), "D"),
@@ -47,5 +53,5 @@ def test_the_letter_is_that_of_what_an_attack_is_given(attack: Attack, letter: s
 @pytest.mark.parametrize("name", sorted(ATTACKS))
 def test_own_data_are_never_less_than_d(name: str) -> None:
     attack = ATTACKS[name]()
-    assert attack.threat_class in ("", *"CDEFGH")
+    assert attack.threat_class in ("", *"BCDEFGH")
     assert not attack.needs_auxiliary or attack.threat_class in ("", *"DEGH")
