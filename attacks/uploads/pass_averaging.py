@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -64,6 +63,8 @@ class PassAveraging(Attack[UploadedCollection, Reconstruction]):
         block = self.learned[0].sizes(*seen.images.shape[-2:])[:2][-1]
         passes = [images.float() for images in torch.split(seen.images, len(first))]
         told = [_block_means(images, block) for images in passes]
+        from scipy.optimize import linear_sum_assignment
+
         rows = [linear_sum_assignment(torch.cdist(told[0], one).numpy())[1] for one in told]
         mean = torch.stack([images[at] for images, at in zip(passes, rows, strict=True)]).mean(0)
         return replace(guess, images=mean.clamp(0, 1), diagnostics={"passes": float(seen.passes)})
