@@ -12,7 +12,7 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 
-from attacks import AsUploaded, LossThreshold
+from attacks import AsUploaded, JointEncodingInversion, LossThreshold
 from clients.records import to_record
 from clients.task import Task, whole_model_plan
 from defenses.spec import parse
@@ -24,14 +24,18 @@ from strategies.audit.kinds import Kind
 from strategies.audit.pool import AttackPool
 from strategies.exchange import Exchange
 from strategies.guard import TooFewReplies
-from strategies.outsourced.observations import MODEL, UPLOAD
+from strategies.outsourced.observations import COLLECTION, MODEL, UPLOAD
 from strategies.outsourced.server import OutsourcedServer
 from tests.local_grid import LocalGrid, Tamper
 from tests.simulations.outsourced.test_run import outsourced_experiment
 
 Break = Callable[[Message], Message | None]
 """Spoils a reply; None loses it."""
-ATTACKS: dict[Kind, tuple[Any, ...]] = {UPLOAD: (AsUploaded(),), MODEL: (LossThreshold(),)}
+ATTACKS: dict[Kind, tuple[Any, ...]] = {
+    UPLOAD: (AsUploaded(),),
+    COLLECTION: (JointEncodingInversion(),),
+    MODEL: (LossThreshold(),),
+}
 
 
 @dataclass
@@ -333,6 +337,12 @@ def test_attacks_see_uploads_once_and_every_model_that_was_trained(tmp_path: Pat
         batch = run.server.uploads[seen.partition][seen.target]
         assert torch.equal(seen.images, batch.images[:2])  # type: ignore[attr-defined]
         assert torch.equal(seen.labels, batch.targets[:2].argmax(1))  # type: ignore[attr-defined]
+    (collected,) = run.jobs_on(COLLECTION)
+    assert collected.task.round == 1
+    for seen in collected.observed.seen:
+        sent = run.server.uploads[seen.partition]
+        assert torch.equal(seen.images, torch.cat([batch.images for batch in sent]))  # type: ignore[attr-defined]
+    assert [seen.partition for seen in collected.observed.seen] == [0, 1]
     models = run.jobs_on(MODEL)
     assert [job.task.round for job in models] == [2, 4]
     assert [seen.num_examples for seen in models[1].observed.seen] == [48, 48]
@@ -353,7 +363,8 @@ def test_whose_upload_broke_off_is_attacked_only_in_what_its_audit_can_judge(
     for at in (1, 2):
         run.server.train_round(at)
     run.server.observe_model(3)
-    (uploaded,), (model,) = run.jobs_on(UPLOAD), run.jobs_on(MODEL)
+    (uploaded,), (collected,), (model,) = (run.jobs_on(kind) for kind in (UPLOAD, COLLECTION, MODEL))
     assert {seen.partition for seen in uploaded.observed.seen} == uploads_of
+    assert {seen.partition for seen in collected.observed.seen} == {0}
     assert {seen.partition for seen in model.observed.seen} == {0}
     assert len(run.rows.failures) == 1, "and no audit fails besides"
