@@ -111,7 +111,7 @@ def _dots(a: Tensor, b: Tensor) -> Tensor:
     Where a product of matrices adds one entry after the other, a row of three million loses four of float32's seven digits: a
     cosine that is wrong by 1e-3. Summed in pairs it loses none; a block at a time, so that no temporary is as large as the rows.
     """
-    blocks = zip(a.split(BLOCK, 1), b.split(BLOCK, 1), strict=True)
+    blocks = zip(torch.split(a, BLOCK, 1), torch.split(b, BLOCK, 1), strict=True)
     return torch.stack([torch.linalg.vecdot(one, other) for one, other in blocks]).sum(0)
 
 
