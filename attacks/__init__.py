@@ -37,6 +37,7 @@ from attacks.gradient.presets import (
 )
 from attacks.gradient.surrogate import SurrogateMatching
 from attacks.learned.learning_to_invert import LearningToInvert
+from attacks.learned.tuned_inversion import TunedInversion
 from attacks.membership.loss_threshold import LossThreshold, Membership
 from attacks.membership.shadow_models import ShadowModels
 from attacks.queries.backward import BackwardReconstruction
@@ -125,6 +126,7 @@ __all__ = [
     "TokenDecoder",
     "TokenIntersection",
     "TokenJigsaw",
+    "TunedInversion",
     "UpdateHistory",
     "WindowMean",
     "infer_labels",

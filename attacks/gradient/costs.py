@@ -11,6 +11,9 @@ from torch.func import grad_and_value, vmap
 
 from defenses.base import Update
 
+BLOCK = 2**17
+"""Entries of a row that are multiplied at once: more are slower, as they leave the processor's cache."""
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -103,8 +106,13 @@ def _absolute(dummy: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _dots(a: Tensor, b: Tensor) -> Tensor:
-    """Inner products of the rows (T, P), without a temporary of their size."""
-    return torch.bmm(a[:, None], b[:, :, None]).flatten()
+    """Inner products of the rows (T, P).
+
+    Where a product of matrices adds one entry after the other, a row of three million loses four of float32's seven digits: a
+    cosine that is wrong by 1e-3. Summed in pairs it loses none; a block at a time, so that no temporary is as large as the rows.
+    """
+    blocks = zip(torch.split(a, BLOCK, 1), torch.split(b, BLOCK, 1), strict=True)
+    return torch.stack([torch.linalg.vecdot(one, other) for one, other in blocks]).sum(0)
 
 
 COSTS = {

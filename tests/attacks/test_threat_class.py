@@ -17,6 +17,7 @@ from attacks import (
     Spear,
     SurrogateMatching,
     TokenDecoder,
+    TunedInversion,
 )
 from attacks.base import Attack
 from attacks.refinement.base import Chain
@@ -33,6 +34,7 @@ from attacks.uploads.base import AsUploaded
         (SurrogateMatching(), "B"),
         (Spear(), "B"),
         (LearningToInvert(), "D"),
+        (TunedInversion(), "D"),
         (LossThreshold(), "C"),
         (ClassGAN(), "C"),
         (ShadowModels(), "D"),

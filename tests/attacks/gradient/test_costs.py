@@ -88,6 +88,21 @@ def test_a_closed_form_changes_nothing(name: str) -> None:
         torch.testing.assert_close(given, expected)
 
 
+@pytest.mark.parametrize("name", [name for name, cost in COSTS.items() if cost.closed_form])
+def test_long_rows_lose_no_digits(name: str) -> None:
+    """A wide network has three million entries: added one after the other, float32 keeps four digits of their squares."""
+    entries = 3_000_000
+    generator = torch.Generator().manual_seed(0)
+    target = torch.randn(2, entries, generator=generator) + 1
+    dummy = target + 0.1 * torch.randn(2, entries, generator=generator)
+    closed_form = COSTS[name].closed_form
+    assert closed_form is not None
+    values, _ = closed_form(dummy, target)
+    expected, _ = closed_form(dummy.double(), target.double())
+    tolerance = 2e-6 * (1 if COSTS[name].scale_free else expected.max().item())
+    torch.testing.assert_close(values.double(), expected, rtol=0, atol=tolerance)
+
+
 @pytest.mark.parametrize("name", list(EVERY))
 def test_what_is_said_of_the_scale_is_true(name: str) -> None:
     dummy, target = (named(rows[0]) for rows in gradients())

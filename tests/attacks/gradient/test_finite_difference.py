@@ -137,6 +137,19 @@ def test_float32_networks_of_the_papers_keep_the_direction() -> None:
         assert F.cosine_similarity(*gradients).min() > 0.999
 
 
+def test_a_wide_network_in_float32_has_the_same_values() -> None:
+    """Cosines over 2.9 million entries: they were off by up to 1e-3, so that no difference was used for such a network."""
+    model = build_model("convnet", num_classes=CLASSES, input_shape=(2, 16, 16), width=64).eval()
+    loss = F.cross_entropy(model(random(2, 2, 16, 16, seed=1).float()), torch.tensor([0, 1]))
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
+    targets = {n: g.expand(2, *g.shape) for (n, _), g in zip(model.named_parameters(), gradients, strict=True)}
+    exact = GradientMatching(model, (1, 2, 16, 16), CLASSES, targets, torch.tensor([[0], [1]]), COSTS["cosine"], 0.0)
+    rows = random(2, 512, seed=3).float()
+    values = [f(rows, torch.arange(2))[0] for f in (exact, DifferencedMatching(exact))]
+    torch.testing.assert_close(*values, rtol=1e-5, atol=0)
+    assert agrees(exact, rows)
+
+
 def test_without_fixed_kinks_the_difference_would_be_useless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Why ``attacks.gradient.kinks`` exists: the same difference with ReLUs that may switch points elsewhere."""
     model = build_model("convnet", num_classes=CLASSES, input_shape=(2, 32, 32), width=8).eval()

@@ -1,0 +1,176 @@
+"""Gradient inversion whose settings are chosen on updates that the server makes of its own images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from attacks.attributes.update_sketch import made_by
+from attacks.base import AttackError, ClientUpdate, Knowledge, Probe, Reconstruction
+from attacks.gradient.inversion import GradientInversion
+from attacks.gradient.presets import InvertingGradients
+from attacks.image_measures import psnr
+from attacks.learned.learning_to_invert import matched
+from attacks.queries.training import split_rows
+from defenses.base import Update
+from defenses.checks import is_whole, require
+
+SHORT = 4
+"""Settings are first tried with so many times fewer iterations; one in so many of them, and the defaults, again with all."""
+PRIORS = (1e-4, 1.0)
+RATES = (0.02, 0.3)
+
+
+@dataclass(frozen=True)
+class Trials:
+    """What settings are tried on.
+
+    Attributes:
+        updates: One-step updates of auxiliary images.
+        images: The images behind each, (B, C, H, W).
+        labels: And their classes, (B,).
+        settings: What is tried, the defaults first.
+    """
+
+    updates: tuple[Update, ...]
+    images: tuple[Tensor, ...]
+    labels: tuple[Tensor, ...]
+    settings: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, repr=False)
+class TunedInversion(InvertingGradients):
+    """``InvertingGradients`` whose weight of the prior, step size and cost are those that worked best on the server's own images.
+
+    The right weight of the prior differs by orders of magnitude between networks and kinds of images, and the objective cannot
+    choose it, being another one for every weight. A server that has images like the clients' can: it makes updates of them with the
+    clients' own code at the attacked global model, defences included, attacks these, and keeps the settings under which its own
+    images come out best. Nothing of a client's update enters the choice.
+
+    Tried are the defaults and ``tune - 1`` draws: ``total_variation`` log-uniform from 1e-4 to 1, ``learning_rate`` log-uniform
+    from 0.02 to 0.3, ``prior_decay`` and ``cost`` (of those that ignore the scale) at random; each with a quarter of the
+    iterations, then the best quarter of them and the defaults with all: successive halving (Jamieson and Talwalkar, AISTATS 2016)
+    of two rungs. That costs as much as attacking some ``tune * updates / 2`` further updates.
+
+    Diagnostics: the settings that won; ``tuned_psnr`` and ``tuned_psnr_default``, mean PSNR in dB on the auxiliary images under
+    these and under the defaults. The first is of the images by which the settings were chosen, and so too high as an estimate.
+
+    Attributes:
+        tune: Settings that are tried.
+        updates: Simulated updates that each is tried on.
+        learned: Set by ``fit``.
+    """
+
+    observes: ClassVar[type] = Probe
+    needs_auxiliary: ClassVar[bool] = True
+    learns_from_model: ClassVar[bool] = True
+    source: ClassVar[str] = (
+        "Geiping 2020 (Inverting Gradients), Eq. 4; settings by successive halving on auxiliary images"
+    )
+    threat: ClassVar[str] = (
+        "global model, one update, its number of examples, learning rate and normalisation, the client's training procedure and "
+        "its defences' algorithm; auxiliary images like the clients', with labels"
+    )
+    quick: ClassVar[Mapping[str, Any]] = {"iterations": 8, "tune": 2, "updates": 1}
+
+    tune: int = 20
+    updates: int = 4
+    learned: Trials | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(is_whole(self.tune) and self.tune >= 2, self, "tune", "a whole number of at least 2")
+        require(is_whole(self.updates) and self.updates >= 1, self, "updates", "a whole number of at least 1")
+
+    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
+        """Makes updates and draws settings; they are tried when the global model is seen.
+
+        Raises:
+            AttackError: With fewer than 16 auxiliary examples, or where clients send no one-step updates.
+        """
+        rows = torch.cat(split_rows(knowledge, generator))
+        made = list(made_by(knowledge, rows, self.updates, generator))
+        images, targets = knowledge.auxiliary.images.cpu()[rows], knowledge.auxiliary.targets.cpu()[rows]
+        behind = [own.cpu() for own, _ in made]
+        learned = Trials(
+            tuple(update for _, update in made),
+            tuple(images[own] for own in behind),
+            tuple(targets[own].argmax(1) for own in behind),
+            ({}, *(self._drawn(generator) for _ in range(self.tune - 1))),
+        )
+        return replace(self, learned=learned)
+
+    def _drawn(self, generator: torch.Generator) -> dict[str, Any]:
+        prior, rate, decay, cost = torch.rand(4, generator=generator).tolist()
+        costs = [name for name, cost in self.costs.items() if cost.scale_free]
+        return {
+            "total_variation": between(PRIORS, prior),
+            "learning_rate": between(RATES, rate),
+            "prior_decay": decay < 0.5 and self.step_decay,
+            "cost": costs[int(cost * len(costs))],
+        }
+
+    def attack_many(
+        self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        """Chooses the settings, then attacks all observations with them.
+
+        Raises:
+            AttackError: Before ``fit``; or when the updates are of other numbers of images than those that it was fitted to.
+        """
+        if self.learned is None:
+            raise AttackError(f"{self} must make updates of auxiliary data: call fit first")
+        if not observations:
+            return []
+        best, told = self._chosen(self.learned, observations[0])
+        guesses = best.attack_many(observations, generators)
+        return [replace(guess, diagnostics={**guess.diagnostics, **told}) for guess in guesses]
+
+    def _chosen(self, trials: Trials, like: ClientUpdate) -> tuple[GradientInversion, dict[str, float]]:
+        """The inversion to attack with, and what is told of the choice."""
+        count = len(trials.images[0])
+        if like.num_examples != count:
+            raise AttackError(f"the update covers {like.num_examples} examples, it was fitted to updates of {count}")
+        quarter = max(1, self.iterations // SHORT)
+        short = [self._tried(trials, like, settings, quarter) for settings in trials.settings]
+        order = sorted(range(len(short)), key=lambda at: -short[at])
+        # The defaults come with them: what is chosen is never worse than they are, on these images.
+        again = dict.fromkeys([*order[: max(1, len(short) // SHORT)], 0])
+        whole = {at: self._tried(trials, like, trials.settings[at], self.iterations) for at in again}
+        winner = max(whole, key=lambda at: whole[at])
+        best = self._with(trials.settings[winner], self.iterations)
+        told = {"tuned_psnr": whole[winner], "tuned_psnr_default": whole[0]}
+        chosen = {"total_variation": best.total_variation, "step_size": best.learning_rate}
+        return best, told | {f"tuned_{name}": float(value) for name, value in chosen.items()}
+
+    def _tried(self, trials: Trials, like: ClientUpdate, settings: Mapping[str, Any], iterations: int) -> float:
+        """Mean PSNR on the auxiliary images, in dB; minus infinity where an attack failed."""
+        known = like.labels is not None
+        seen = [
+            replace(like, update=update, labels=labels if known else None)
+            for update, labels in zip(trials.updates, trials.labels, strict=True)
+        ]
+        generators = [torch.Generator().manual_seed(at) for at in range(len(seen))]
+        guesses = self._with(settings, iterations).attack_many(seen, generators)
+        if any(guess.failure for guess in guesses):
+            return -math.inf
+        pairs = [(guess.images.cpu(), truth) for guess, truth in zip(guesses, trials.images, strict=True)]
+        found = [psnr(guess, matched(guess[None], truth[None])[0]) for guess, truth in pairs]
+        # Equal images have infinite PSNR, which would outweigh every other image.
+        return float(torch.cat(found).clamp(max=100).mean())
+
+    def _with(self, settings: Mapping[str, Any], iterations: int) -> GradientInversion:
+        """``InvertingGradients`` with this attack's fields, but for some."""
+        own = {one.name: getattr(self, one.name) for one in fields(InvertingGradients)}
+        return InvertingGradients(**{**own, **settings, "iterations": iterations})
+
+
+def between(bounds: tuple[float, float], share: float) -> float:
+    """From the first bound (share 0) to the second (1), evenly in the logarithm; three significant digits."""
+    low, high = map(math.log, bounds)
+    return float(f"{math.exp(low + share * (high - low)):.3g}")
