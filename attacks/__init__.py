@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from attacks.active.imprint_layer import ImprintLayer
 from attacks.attributes.inference import AttributeInference
 from attacks.attributes.property_inference import PropertyInference
 from attacks.base import (
@@ -92,6 +93,7 @@ __all__ = [
     "GradientInversion",
     "HeadInversion",
     "HermitianPairing",
+    "ImprintLayer",
     "InverseNetwork",
     "InvertingGradients",
     "Jigsaw",
