@@ -37,7 +37,9 @@ def probe(message: Message, context: Context) -> Message:
     answers = answers_of(context)
     answers.require("probes", "updates of single steps")
     client, left_out = client_as(LocalClient, message, context), {}
-    result = client.probe(tensors_of(message, "arrays"), _ledger(message, context, client.task.plan.pipeline))
+    question = int(values_of(message, "config").get("question", 0))
+    ledger = _ledger(message, context, client.task.plan.pipeline)
+    result = client.probe(tensors_of(message, "arrays"), ledger, question)
     records: dict[str, Any] = {f"target-{at}": to_record(update) for at, update in enumerate(result.updates)}
     if values_of(message, "config").get("publish-labels") and not answers.publish_labels:
         left_out["publish-labels"] = refusal("publish_labels", "labels of probed images")
