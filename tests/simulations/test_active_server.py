@@ -9,6 +9,8 @@ import pytest
 
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
+from simulations.report.analysis.run import read_run
+from simulations.report.analysis.summary import summarise
 from simulations.run_directory import read_lines
 from simulations.server_app import run_experiment
 from tests.local_grid import LocalGrid
@@ -38,6 +40,18 @@ def test_a_run_reads_batches_from_answers_to_its_model_and_keeps_them_apart(tmp_
     assert scored["ImprintLayer(bins=96)", "model-refused", ""]["value"] == 0.0
     assert {row["setting"]["observation"] for row in active} == {"probe of a manipulated model"}
     assert not any(row["setting"].get("server") for row in rows if row["attack"].startswith("InvertingGradients"))
+
+    (study,) = read_run(tmp_path / "run").studies
+    (line,) = summarise(study, {})
+    assert line.strongest is not None
+    assert line.strongest.attack == "InvertingGradients(iterations=2)", "the headline is of the honest-but-curious server"
+    assert line.attacks == 1
+    page = (tmp_path / "run" / "report.html").read_text()
+    before, _, section = page.partition('<section id="active"')
+    assert "ImprintLayer" not in before.partition("<section")[2]
+    assert "Not honest but curious" in section
+    assert "ImprintLayer(<wbr>bins=96)" in section.replace("</wbr>", "") or "bins=96" in section
+    assert "data:image/png" in section.partition("</section>")[0]
 
 
 @pytest.mark.parametrize("key", ["probe-attacks", "update-attacks"])
