@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from attacks.active.class_fishing import ClassFishing
 from attacks.active.imprint_layer import ImprintLayer
+from attacks.active.trap_weights import TrapWeights
 from attacks.attributes.inference import AttributeInference
 from attacks.attributes.property_inference import PropertyInference
 from attacks.base import (
@@ -82,6 +84,7 @@ __all__ = [
     "BackwardReconstruction",
     "BottleneckInversion",
     "Cells",
+    "ClassFishing",
     "ClassGAN",
     "ClientUpdate",
     "EdgeUpdateInversion",
@@ -127,6 +130,7 @@ __all__ = [
     "TokenDecoder",
     "TokenIntersection",
     "TokenJigsaw",
+    "TrapWeights",
     "UpdateHistory",
     "WindowMean",
     "infer_labels",

@@ -43,6 +43,10 @@ class FederatedExperiment(WholeModelExperiment):
         "attacks that send clients a manipulated model in place of the agreed one, separated by ;. They need an active server: the "
         "report shows them apart, and no headline counts them",
     )
+    model_check: bool = setting(
+        False,
+        "simulated clients refuse a model that is not the agreed one, as far as they can tell; a deployed node decides by its own key",
+    )
     probe_mode: str = setting(
         "train",
         "mode of the model in probes; in eval mode BatchNorm uses its running statistics and dropout is off, as most "

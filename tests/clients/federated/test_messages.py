@@ -18,7 +18,7 @@ from strategies.exchange import Exchange
 from tests.clients.test_draws import TASK, weights_of
 from tests.local_grid import LocalGrid
 
-OPEN = {"probes": True, "repeats": -1}
+OPEN = {"model-check": False, "probes": True, "repeats": -1}
 
 
 class Asker:
