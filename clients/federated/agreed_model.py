@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,9 +13,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Context
 from torch import Tensor
 from torch.nn import functional as F
 
+from attacks.exact.linear_layer import called, linear_layers
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
-from clients.federated.model_check import ModelCheck, Remembered, Weights
+from clients.federated.model_check import ModelCheck, Remembered, Tried, Weights
 from clients.federated.plan import federated_plan
 from clients.node import draws_from_seed
 from clients.questions import RefusedError, refusal
@@ -55,27 +57,28 @@ def require_agreed(context: Context, client: LocalClient, sent: Weights) -> None
     initial = shared_tensors(client.task.plan.build_model())
     last, at = _remembered(context, client, initial), client.task.round
     classes = client.data.card.num_classes
-    if why := ModelCheck().fault(sent, initial, last, at, lambda weights: _loss(client, weights), classes):
+    if why := ModelCheck().fault(sent, initial, last, at, lambda weights: tried_on_own(client, weights), classes):
         raise RefusedError(refusal("model_check", f"updates of a model that is not the agreed one ({why})"))
-    _remember(context, client, Remembered(at, sent, last.moved))
+    _remember(context, client, replace(last, round=at, weights=sent))
 
 
 def note_update(context: Context, client: LocalClient, update: Mapping[str, Tensor]) -> None:
     """Remembers how far this node's own training moves a model."""
     if checks_models(context, client):
-        last = _remembered(context, client, {})
-        _remember(context, client, Remembered(last.round, last.weights, last.after(update)))
+        _remember(context, client, _remembered(context, client, {}).after(update))
 
 
-def _loss(client: LocalClient, weights: Weights) -> float:
-    """Mean cross-entropy of a model on examples of the client's own, in eval mode."""
+def tried_on_own(client: LocalClient, weights: Weights) -> Tried:
+    """What a model does, in eval mode, on examples of the client's own: those of a chosen few, unprotected, as nothing is sent."""
     batch = client.data.plain(torch.arange(min(client.data.num_train, MOST_JUDGED)))
     model = load_weights(client.task.plan.build_model(), weights).eval()
-    with torch.no_grad():
+    rectified = [layer.name for layer in linear_layers(model, client.data.card.input_shape, batch.images) if layer.rectified]
+    with torch.no_grad(), called(model) as calls:
         logits = model(normalise(batch.images, client.data.card))
-        if client.task.plan.objective.one_class:
-            return float(F.cross_entropy(logits, batch.targets))
-        return float(F.binary_cross_entropy_with_logits(logits, batch.targets))
+        one_class = client.task.plan.objective.one_class
+        loss = (F.cross_entropy if one_class else F.binary_cross_entropy_with_logits)(logits, batch.targets)
+    on = [float((calls[name][0][2] > 0).double().mean()) for name in rectified]
+    return Tried(float(loss), min(on, default=1.0))
 
 
 def _place(client: LocalClient) -> str:
@@ -90,10 +93,11 @@ def _remembered(context: Context, client: LocalClient, initial: Weights) -> Reme
     assert isinstance(record, ArrayRecord)
     assert isinstance(about, ConfigRecord)
     told = json.loads(str(about["about"]))
-    return Remembered(int(told["round"]), to_tensors(record), told["moved"])
+    return Remembered(int(told["round"]), to_tensors(record), told["moved"], told["turned"])
 
 
 def _remember(context: Context, client: LocalClient, last: Remembered) -> None:
     place = _place(client)
     context.state[f"{place} weights"] = to_record(last.weights)
-    context.state[place] = ConfigRecord({"about": json.dumps({"round": last.round, "moved": dict(last.moved)})})
+    about = {"round": last.round, "moved": dict(last.moved), "turned": dict(last.turned)}
+    context.state[place] = ConfigRecord({"about": json.dumps(about)})
