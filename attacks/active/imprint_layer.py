@@ -122,20 +122,20 @@ class ImprintLayer(ActiveAttack):
         self, observations: Sequence[ManipulatedProbe], generators: Sequence[torch.Generator]
     ) -> list[Reconstruction]:
         """One guess for each, of as many images as it is of; nothing is random."""
-        return [self._attack(observation) for observation, _ in zip(observations, generators, strict=True)]
+        if self.learned is None:
+            raise AttackError(f"{self} needs auxiliary data: call fit first")
+        return [self._attack(observation, self.learned) for observation, _ in zip(observations, generators, strict=True)]
 
-    def _attack(self, observation: ManipulatedProbe) -> Reconstruction:
+    def _attack(self, observation: ManipulatedProbe, learned: tuple[Tensor, Tensor]) -> Reconstruction:
         numbers: dict[str, float] = {}
         try:
-            if self.learned is None:
-                raise AttackError(f"{self} needs auxiliary data: call fit first")
             read = Read.of(observation)
             layer = read.on_pixels()
             gradient = read.of_layer(layer)
             if gradient.bias is None or len(gradient.bias) < self.bins:
                 raise AttackError(f"does not apply: layer {layer.name!r} has no bias, or fewer neurons than bins")
             weight, signal = _between(gradient.weight[: self.bins]), _between(gradient.bias[: self.bins])
-            return self._read(observation, weight, signal, self.learned, numbers)
+            return self._read(observation, weight, signal, learned, numbers)
         except AttackError as error:
             return grey_guess(observation, error, numbers)
 

@@ -60,7 +60,7 @@ class TrapWeights(ActiveAttack):
     )
     needs_auxiliary: ClassVar[bool] = True
     reads_linear_layer: ClassVar[bool] = True
-    quick: ClassVar[Mapping[str, Any]] = {}
+    quick: ClassVar[Mapping[str, Any]] = {"activation": 0.4}
 
     activation: float = 0.05
     rows: int = 0
@@ -122,13 +122,13 @@ class TrapWeights(ActiveAttack):
         self, observations: Sequence[ManipulatedProbe], generators: Sequence[torch.Generator]
     ) -> list[Reconstruction]:
         """One guess for each, of as many images as it is of; nothing is random."""
+        if self.learned is None:
+            raise AttackError(f"{self} needs auxiliary data: call fit first")
         return [self._attack(observation) for observation, _ in zip(observations, generators, strict=True)]
 
     def _attack(self, observation: ManipulatedProbe) -> Reconstruction:
         numbers: dict[str, float] = {}
         try:
-            if self.learned is None:
-                raise AttackError(f"{self} needs auxiliary data: call fit first")
             read = Read.of(observation)
             layer = read.on_pixels()
             gradient = read.of_layer(layer)

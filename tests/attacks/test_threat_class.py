@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from attacks import (
+    ClassFishing,
     ClassGAN,
+    ImprintLayer,
     InvertingGradients,
     LabelInference,
     LearnedRestorer,
@@ -17,6 +19,7 @@ from attacks import (
     Spear,
     SurrogateMatching,
     TokenDecoder,
+    TrapWeights,
 )
 from attacks.base import Attack
 from attacks.refinement.base import Chain
@@ -33,6 +36,10 @@ from attacks.uploads.base import AsUploaded
         (SurrogateMatching(), "B"),
         (Spear(), "B"),
         (LearningToInvert(), "D"),
+        (ClassFishing(), "F"),
+        (ImprintLayer(), "G"),
+        (TrapWeights(), "G"),
+        (Chain((ClassFishing(), LearnedRestorer())), "G"),
         (LossThreshold(), "C"),
         (ClassGAN(), "C"),
         (ShadowModels(), "D"),
