@@ -71,8 +71,8 @@ SETTINGS = (
     Setting("resnet20, BatchNorm", {"model": "resnet20", "norm": "batch", "local_epochs": 1, "train_limit": 300}),
 )
 PLAN = FederatedPlan(
-    scenario="federated", dataset="mnist-5k", data_dir="", download=False, image_size=0, train_limit=800, test_limit=50, model="mlp",
-    width=0, norm="group", pipeline="", seed=0, rounds=8, local_epochs=3, batch_size=16, learning_rate=0.05, momentum=0.9,
+    scenario="federated", dataset="mnist-5k", data_dir="", download=False, image_size=0, train_limit=800, test_limit=50,
+    model="mlp", width=0, norm="group", pipeline="", seed=0, rounds=8, local_epochs=3, batch_size=16, learning_rate=0.05, momentum=0.9,
     weight_decay=0.0, probe_targets=1, probe_images=8, auxiliary_fraction=0.2,
 )  # fmt: skip
 
@@ -129,7 +129,9 @@ def _moved(name: str, weight: Tensor, mean: Tensor | int) -> Tensor:
     return moved.clamp(min=0) if name.endswith("running_var") else moved
 
 
-def _fault(client: LocalClient, model: Mapping[str, Tensor], initial: Mapping[str, Tensor], last: Remembered, at: int) -> str:
+def _fault(
+    client: LocalClient, model: Mapping[str, Tensor], initial: Mapping[str, Tensor], last: Remembered, at: int
+) -> str:
     classes = client.data.card.num_classes
     return ModelCheck().fault(model, initial, last, at, lambda one: tried_on_own(client, one), classes)
 
@@ -147,7 +149,7 @@ def _manipulated(task: Task, weights: Mapping[str, Tensor]) -> Iterator[tuple[st
     card, model = task.plan.data_card(), load_weights(task.plan.build_model(), weights)
     agreed = AgreedModel(model, card.input_shape, card.mean, card.std, task.plan.probe_images)
     examples = Auxiliary(task.plan).examples()
-    own = Knowledge(examples, task.plan.defenses(), card.mean, card.std, lambda batch, seed: model)
+    own = Knowledge(examples, task.plan.defenses(), card.mean, card.std, lambda *_: model)
     for name, attack in ATTACKS.items():
         generator = generator_for("attack", task.plan.seed, name, task.round)
         try:
@@ -165,7 +167,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="the first two settings only")
     chosen = parser.parse_args()
     kinds = ["honest", *(f"{name}, round {at}" for name in ATTACKS for at in ("1", "2 on"))]
-    print(f"refused / judged; {chosen.rounds} rounds and the final model, seeds 0 to {chosen.seeds - 1}, {CLIENTS} clients\n")
+    print(
+        f"refused / judged; {chosen.rounds} rounds and the final model, seeds 0 to {chosen.seeds - 1}, {CLIENTS} clients\n"
+    )
     print(f"| training | {' | '.join(kinds)} |\n|---|{'---|' * len(kinds)}")
     reasons: list[str] = []
     for setting in SETTINGS[: 2 if chosen.quick else None]:

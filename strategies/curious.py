@@ -233,13 +233,13 @@ class CuriousFedAvg(FedAvg):
             if self.audit.wants(kind, server_round):
                 self.audit.observe(task, kind, self._weights, self.accuracy, good, records)
 
-    def _ask_step(self, task: Task, arrays: ArrayRecord, asked: Mapping[str, Any], at_least: float | None = None) -> Answers:
+    def _ask_step(
+        self, task: Task, arrays: ArrayRecord, asked: Mapping[str, Any], at_least: float | None = None
+    ) -> Answers:
         """One-step updates of all clients on a model."""
         contents = self._contents(task.round, arrays, sorted(self.exchange.nodes), asked)
         posted, records = self._guarded.post("train.probe", contents), _targets(task)
-        good = self._guarded.receive(
-            task, posted, lambda _, reply: self._fault_in(reply, records), at_least=at_least
-        )
+        good = self._guarded.receive(task, posted, lambda _, reply: self._fault_in(reply, records), at_least=at_least)
         for partition, reply in good.items():
             self._keep_ledger(partition, reply)
         return good

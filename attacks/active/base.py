@@ -134,9 +134,7 @@ def share_outside(images: Tensor) -> Tensor:
     return ((images < -BEYOND) | (images > 1 + BEYOND)).flatten(1).double().mean(1)
 
 
-def batch_guess(
-    observation: ManipulatedProbe, images: Sequence[Tensor], numbers: dict[str, float]
-) -> Reconstruction:
+def batch_guess(observation: ManipulatedProbe, images: Sequence[Tensor], numbers: dict[str, float]) -> Reconstruction:
     """A guess of as many images as the update is of: what was read, and grey for the rest, which scores must not leave out.
 
     Args:

@@ -67,7 +67,9 @@ class ClassFishing(ActiveAttack):
         require(is_whole(self.target) and self.target >= 0, self, "target", "a whole number of at least 0")
         require(is_number(self.bias) and 0 < self.bias < float("inf"), self, "bias", "a positive number")
         for name in ("iterations", "restarts"):
-            require(is_whole(getattr(self, name)) and getattr(self, name) >= 1, self, name, "a whole number of at least 1")
+            require(
+                is_whole(getattr(self, name)) and getattr(self, name) >= 1, self, name, "a whole number of at least 1"
+            )
 
     def card(self) -> dict[str, int | str]:
         """What the inversion may spend."""
@@ -80,7 +82,9 @@ class ClassFishing(ActiveAttack):
         head = model.get_submodule(name)
         assert isinstance(head, nn.Linear)
         if self.target >= head.out_features:
-            raise AttackError(f"does not apply: target is {self.target}, and the model knows classes 0 to {head.out_features - 1}")
+            raise AttackError(
+                f"does not apply: target is {self.target}, and the model knows classes 0 to {head.out_features - 1}"
+            )
         weight, bias = torch.zeros_like(head.weight), torch.full_like(head.bias, self.bias)
         weight[self.target], bias[self.target] = head.weight.detach()[self.target], 0.0
         # Logits of c are as the agreed model has them: none may come near the others'.
@@ -131,7 +135,8 @@ class ClassFishing(ActiveAttack):
         rate = (observation.learning_rate or 1.0) * observation.step_length
         decayed = dict(observation.model.named_parameters())
         update: Update = {
-            key: (-rate * (value + observation.weight_decay * decayed[key].detach())).cpu() for key, value in own.items()
+            key: (-rate * (value + observation.weight_decay * decayed[key].detach())).cpu()
+            for key, value in own.items()
         }
         labels = torch.full((count,), self.target)
         return replace(observation, update=update, num_examples=count, batch_size=count, labels=labels)

@@ -124,7 +124,9 @@ class ImprintLayer(ActiveAttack):
         """One guess for each, of as many images as it is of; nothing is random."""
         if self.learned is None:
             raise AttackError(f"{self} needs auxiliary data: call fit first")
-        return [self._attack(observation, self.learned) for observation, _ in zip(observations, generators, strict=True)]
+        return [
+            self._attack(observation, self.learned) for observation, _ in zip(observations, generators, strict=True)
+        ]
 
     def _attack(self, observation: ManipulatedProbe, learned: tuple[Tensor, Tensor]) -> Reconstruction:
         numbers: dict[str, float] = {}

@@ -98,7 +98,9 @@ class TrapWeights(ActiveAttack):
         shuffled = drawn.gather(1, torch.rand(rows, half, generator=generator).argsort(1))
         empty = torch.zeros(rows, size, dtype=torch.float64)
         unit = self.scale / size**0.5
-        return empty.scatter(1, places[:, :half], -unit * drawn), empty.scatter(1, places[:, half : 2 * half], unit * shuffled)
+        return empty.scatter(1, places[:, :half], -unit * drawn), empty.scatter(
+            1, places[:, half : 2 * half], unit * shuffled
+        )
 
     def manipulated(self, agreed: AgreedModel, generator: torch.Generator) -> nn.Module:
         """The agreed model with trap weights in its first layer."""

@@ -72,7 +72,9 @@ def tried_on_own(client: LocalClient, weights: Weights) -> Tried:
     """What a model does, in eval mode, on examples of the client's own: those of a chosen few, unprotected, as nothing is sent."""
     batch = client.data.plain(torch.arange(min(client.data.num_train, MOST_JUDGED)))
     model = load_weights(client.task.plan.build_model(), weights).eval()
-    rectified = [layer.name for layer in linear_layers(model, client.data.card.input_shape, batch.images) if layer.rectified]
+    rectified = [
+        layer.name for layer in linear_layers(model, client.data.card.input_shape, batch.images) if layer.rectified
+    ]
     with torch.no_grad(), called(model) as calls:
         logits = model(normalise(batch.images, client.data.card))
         one_class = client.task.plan.objective.one_class

@@ -71,7 +71,12 @@ class ActiveServer:
         return {name: tensor.clone() for name, tensor in shared_tensors(model).items()}
 
     def _observe(
-        self, task: Task, label: str, group: tuple[Attack[Any, Any], ...], sent: dict[str, Tensor], judges: dict[int, bool]
+        self,
+        task: Task,
+        label: str,
+        group: tuple[Attack[Any, Any], ...],
+        sent: dict[str, Tensor],
+        judges: dict[int, bool],
     ) -> None:
         good = self._ask(task, sent)
         asked = len(self._auditor.exchange.nodes)

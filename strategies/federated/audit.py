@@ -136,9 +136,7 @@ class UpdateAudit:
         )
 
 
-def seen_updates(
-    task: Task, kind: Kind, good: Mapping[int, Message], records: Iterable[str]
-) -> list[SeenUpdate]:
+def seen_updates(task: Task, kind: Kind, good: Mapping[int, Message], records: Iterable[str]) -> list[SeenUpdate]:
     """The updates that replies hold; arguments as ``UpdateAudit.observe``."""
     names = list(records)
     return [

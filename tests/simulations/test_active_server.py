@@ -44,7 +44,9 @@ def test_a_run_reads_batches_from_answers_to_its_model_and_keeps_them_apart(tmp_
     (study,) = read_run(tmp_path / "run").studies
     (line,) = summarise(study, {})
     assert line.strongest is not None
-    assert line.strongest.attack == "InvertingGradients(iterations=2)", "the headline is of the honest-but-curious server"
+    assert line.strongest.attack == "InvertingGradients(iterations=2)", (
+        "the headline is of the honest-but-curious server"
+    )
     assert line.attacks == 1
     page = (tmp_path / "run" / "report.html").read_text()
     before, _, section = page.partition('<section id="active"')
@@ -56,9 +58,13 @@ def test_a_run_reads_batches_from_answers_to_its_model_and_keeps_them_apart(tmp_
 
 @pytest.mark.parametrize("key", ["probe-attacks", "update-attacks"])
 def test_active_attacks_are_asked_for_by_their_own_setting(key: str) -> None:
-    with pytest.raises(ConfigError, match=r"does not attack .* but probes of manipulated models \(see active-attacks\)"):
+    with pytest.raises(
+        ConfigError, match=r"does not attack .* but probes of manipulated models \(see active-attacks\)"
+    ):
         Experiment.from_mapping({**SETTINGS, key: "ImprintLayer()"})
-    with pytest.raises(ConfigError, match=r"active-attacks: InvertingGradients\(\) does not attack probes of manipulated models"):
+    with pytest.raises(
+        ConfigError, match=r"active-attacks: InvertingGradients\(\) does not attack probes of manipulated models"
+    ):
         Experiment.from_mapping({**SETTINGS, "active-attacks": "InvertingGradients()"})
 
 

@@ -28,7 +28,9 @@ def test_what_is_fished_is_the_gradient_of_that_class_alone(model: str, count: i
     assert numbers["fished"] == count == seen.num_examples
     found = seen.gradient()
     loss = F.cross_entropy(sent(normalise(images[:count], seen)), torch.full((count,), 3))
-    for (name, _), wanted in zip(sent.named_parameters(), torch.autograd.grad(loss, list(sent.parameters())), strict=True):
+    for (name, _), wanted in zip(
+        sent.named_parameters(), torch.autograd.grad(loss, list(sent.parameters())), strict=True
+    ):
         assert F.cosine_similarity(found[name].flatten(), wanted.flatten(), dim=0) > 0.999, name
         assert found[name].norm() == pytest.approx(float(wanted.norm()), rel=0.01), name
 
@@ -51,7 +53,9 @@ def test_inverts_one_image_of_a_batch_as_if_it_were_alone() -> None:
     honest = InvertingGradients(iterations=200)(
         answered(agreed("lenet").model, images, labels_with(3)), torch.Generator().manual_seed(0)
     )
-    mixed = max(score(type(guess)(honest.images[at : at + 1], guess.labels[:1]), images[:1])["psnr"][0] for at in range(8))
+    mixed = max(
+        score(type(guess)(honest.images[at : at + 1], guess.labels[:1]), images[:1])["psnr"][0] for at in range(8)
+    )
     assert fished > mixed + 3
     assert torch.equal(guess.images[1:], torch.full_like(guess.images[1:], 0.5))
 
