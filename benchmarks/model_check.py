@@ -72,8 +72,8 @@ SETTINGS = (
 )
 PLAN = FederatedPlan(
     scenario="federated", dataset="mnist-5k", data_dir="", download=False, image_size=0, train_limit=800, test_limit=50,
-    model="mlp", width=0, norm="group", pipeline="", seed=0, rounds=8, local_epochs=3, batch_size=16, learning_rate=0.05, momentum=0.9,
-    weight_decay=0.0, probe_targets=1, probe_images=8, auxiliary_fraction=0.2,
+    model="mlp", width=0, norm="group", pipeline="", seed=0, rounds=8, local_epochs=3, batch_size=16, learning_rate=0.05,
+    momentum=0.9, weight_decay=0.0, probe_targets=1, probe_images=8, auxiliary_fraction=0.2,
 )  # fmt: skip
 
 

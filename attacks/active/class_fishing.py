@@ -26,17 +26,19 @@ NOBODY = 0.01
 class ClassFishing(ActiveAttack):
     """Magnifies one class' share of the average gradient until it is all there is, and inverts what is left.
 
-    In the last linear layer the rows of all classes but c become zero, and their biases ``bias`` above that of c. An example of another
-    class then has p_c = 0: its loss no longer depends on its features, and it leaves nothing in the layers below. One of class c has
-    p_c = 0 too, where 1 was wanted, and its gradient passes in full. The mean gradient is the sum over the examples of class c, over B.
+    In the last linear layer the rows of all classes but c become zero, and their biases ``bias`` above that of c. An example of
+    another class then has p_c = 0: its loss does not depend on its features, and it leaves nothing in the layers below. One of
+    class c has p_c = 0 too, where 1 was wanted, and its gradient passes in full. The mean gradient is the sum over the examples of
+    class c, over B.
 
-    How many there are is told exactly: dL/db_c = -n_c / B. With (dL/dW)_c = -1/B sum of their features, the head's gradient of these
-    examples alone follows, since their p_j is 1/(K - 1) for all others; so that what is handed to ``InvertingGradients`` is the
-    gradient of a batch of n_c with known labels, as if nobody else had been there. Guesses beyond n_c are grey.
+    How many there are is told exactly: dL/db_c = -n_c / B. With (dL/dW)_c = -1/B times the sum of their features, the head's
+    gradient of these examples alone follows, as their p_j is 1/(K - 1) for all others; so what is handed to
+    ``InvertingGradients`` is the gradient of a batch of n_c with known labels, as if nobody else had been there. Guesses beyond n_c
+    are grey.
 
-    Does not apply, and says so: a model that does not end in a linear layer with a bias; an update without an example of class c; with
-    noise, where the count is no whole number, the nearest is taken. Feature fishing, which tells several examples of a class
-    apart, is not covered, and BatchNorm in train mode still mixes in the others.
+    Does not apply, and says so: a model that does not end in a linear layer with a bias; an update without an example of class c,
+    or of several steps. Under noise, where the count is no whole number, the nearest is taken. Feature fishing, which tells several
+    examples of a class apart, is not covered, and BatchNorm in train mode still mixes in the others.
 
     Diagnostics: ``fished``, n_c; ``count_error``, how far it is from a whole number; and those of the inversion.
 
@@ -48,8 +50,8 @@ class ClassFishing(ActiveAttack):
     """
 
     source: ClassVar[str] = (
-        "Wen, Geiping, Fowl, Goldblum, Goldstein, Fishing for User Data in Large-Batch Federated Learning via Gradient Magnification, "
-        "ICML 2022, section 4.1 (class fishing)"
+        "Wen, Geiping, Fowl, Goldblum, Goldstein, Fishing for User Data in Large-Batch Federated Learning via Gradient "
+        "Magnification, ICML 2022, class fishing"
     )
     threat: ClassVar[str] = (
         "sends a model of its own making, of the agreed architecture; knows one update of one step, its number of examples and "
@@ -87,7 +89,6 @@ class ClassFishing(ActiveAttack):
             )
         weight, bias = torch.zeros_like(head.weight), torch.full_like(head.bias, self.bias)
         weight[self.target], bias[self.target] = head.weight.detach()[self.target], 0.0
-        # Logits of c are as the agreed model has them: none may come near the others'.
         overwrite_linear(model, name, weight, bias)
         return model
 
@@ -120,7 +121,7 @@ class ClassFishing(ActiveAttack):
         """
         if observation.local_steps != 1:
             raise AttackError(
-                f"does not apply: the update is of {observation.local_steps} local steps, behind the first of which the head is another"
+                f"does not apply: the update is of {observation.local_steps} local steps, and behind the first the head is another"
             )
         name, gradient = head_of(observation.model, observation.input_shape), observation.gradient()
         weight, bias = f"{name}.weight".lstrip("."), f"{name}.bias".lstrip(".")

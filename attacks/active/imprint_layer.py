@@ -37,31 +37,32 @@ MOST_OUTSIDE = 0.05
 class ImprintLayer(ActiveAttack):
     """Sorts the batch by one number h(x) = d . x into bins; an image that is alone in its bin is read exactly.
 
-    The first ``bins`` rows of the linear layer that sees the pixels become d, their biases -c_k, with c_1 < c_2 < ... so that as many
-    auxiliary images lie between two neighbours everywhere: neuron k is on where h(x) > c_k. The columns of the next layer that see
-    them become equal, so that the signal delta_i of an image is the same in all neurons that it turns on. Then
+    The first ``bins`` rows of the linear layer that sees the pixels become d, their biases -c_k, with c_1 < c_2 < ... so that as
+    many auxiliary images lie between two neighbours everywhere: neuron k is on where h(x) > c_k. The columns of the next layer that
+    see them become equal, so that the signal delta_i of an image is the same in all neurons that it turns on. Then
 
-        (dL/dW_k - dL/dW_(k+1)) / (dL/db_k - dL/db_(k+1)) = sum of delta_i x_i / sum of delta_i    over c_k < h(x_i) <= c_(k+1),
+        (dL/dW_k - dL/dW_(k+1)) / (dL/db_k - dL/db_(k+1)) = sum of delta_i x_i / sum of delta_i   over c_k < h(x_i) <= c_(k+1),
 
-    which is x_i where only one image lies there; of B images that fall evenly into K bins B (1 - 1/K)^(B-1) are expected to. A quotient
-    counts as such an image (diagnostic ``bins_read``) when its own h lies in the bin and its pixels in [0, 1]. The other guesses
-    are mixtures, or grey; there are as many as images.
+    which is x_i where only one image lies there; of B images that fall evenly into K bins B (1 - 1/K)^(B-1) are expected to. A
+    quotient counts as such an image (diagnostic ``bins_read``) when its own h lies in the bin and its pixels in [0, 1]. The other
+    guesses are mixtures, or grey; there are as many as images.
 
-    Does not apply, and says so: a model that does not begin with a linear layer, a ReLU and another linear layer, such as ``mlp``. The
-    paper's server adds the module to the model; but an architecture is code that clients run and can read, and names and shapes of
-    weights give another one away. So here the module must be part of what was agreed, and only weights are manipulated.
+    Does not apply, and says so: a model that does not begin with a linear layer, a ReLU and another linear layer, such as ``mlp``.
+    The paper's server adds the module to the model; but an architecture is code that clients run and can read, and names and shapes
+    of weights give another one away. So here the module must be part of what was agreed, and only weights are manipulated.
 
     Attributes:
         bins: K, rows that are used; at most the neurons of the layer.
-        measurement: "brightness" (the mean of all pixels) or "gaussian" (a random direction, orthogonal to brightness by chance only).
+        measurement: "brightness" (the mean of all pixels) or "gaussian" (a random direction).
     """
 
     source: ClassVar[str] = (
         "Fowl, Geiping, Czaja, Goldblum, Goldstein, Robbing the Fed: Directly Obtaining Private Data in Federated Learning with "
-        "Modified Models, ICLR 2022, Eq. 3 to 5"
+        "Modified Models, ICLR 2022, the imprint module"
     )
     threat: ClassVar[str] = (
-        "sends a model of its own making, of the agreed architecture; knows one update of one step; auxiliary images for quantiles"
+        "sends a model of its own making, of the agreed architecture; knows one update of one step; auxiliary images for "
+        "quantiles"
     )
     needs_auxiliary: ClassVar[bool] = True
     reads_linear_layer: ClassVar[bool] = True

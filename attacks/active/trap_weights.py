@@ -34,29 +34,31 @@ HALVINGS = 40
 class TrapWeights(ActiveAttack):
     """Sets the first linear layer so that a neuron is on for few images, and reads each neuron as if it were on for one.
 
-    Of each row half of the weights, at random, are negative, -|n|, n ~ N(0, 1), and the other half the same numbers in another order
-    times ``-factor``: on pixels in [0, 1] both halves nearly cancel, and the factor, slightly below 1, says how often the sum is
-    positive. It is found on auxiliary images, by halving, so that a neuron is on for a share ``activation`` of them. For a neuron that
-    is on for image i alone, (dL/dW)_k / (dL/db)_k = x_i; more images give a mean weighted by their signals, different in each neuron.
+    Of each row half of the weights, at random, are negative, -|n|, n ~ N(0, 1), and the other half the same numbers in another
+    order times ``-factor``: on pixels in [0, 1] both halves nearly cancel, and the factor, slightly below 1, says how often the sum
+    is positive. It is found on auxiliary images, by halving, so that a neuron is on for a share ``activation`` of them. For a
+    neuron that is on for image i alone, (dL/dW)_k / (dL/db)_k = x_i; more images give a mean weighted by their signals, different
+    in each neuron.
 
-    So a quotient that several neurons repeat is an image, and these come first, then such as lie within [0, 1], then others; there are
-    as many guesses as images, the rest grey. Diagnostics: ``neurons_on``, and ``repeated``, the images that several neurons showed.
+    So a quotient that several neurons repeat is an image, and these come first, then such as lie within [0, 1], then others; there
+    are as many guesses as images, the rest grey. Diagnostics: ``neurons_on``, and ``repeated``, the images that several showed.
 
-    Does not apply, and says so: a model without a linear layer that sees the pixels and has a ReLU behind it, such as ``cnn``. The paper
-    also passes pixels through convolutions made into identities, which pooling would blur here.
+    Does not apply, and says so: a model without a linear layer that sees the pixels and has a ReLU behind it, such as ``cnn``. The
+    paper also passes pixels through convolutions made into identities, which pooling would blur here.
 
     Attributes:
         activation: Share of auxiliary images that turn a neuron on, in the mean over neurons; about 1 over the batch is best.
         rows: Neurons that are set, at most those of the layer; the others are never on. 0: all.
-        scale: Standard deviation of the weights times the square root of the number of inputs; 0.58 is that of torch's own weights.
+        scale: Standard deviation of the weights times the square root of the number of inputs; torch's own weights have 0.58.
     """
 
     source: ClassVar[str] = (
-        "Boenisch, Dziedzic, Schuster, Shamsabadi, Shumailov, Papernot, When the Curious Abandon Honesty: Federated Learning Is Not "
-        "Private, EuroS&P 2023, section 5 (trap weights) and Eq. 4 (extraction)"
+        "Boenisch, Dziedzic, Schuster, Shamsabadi, Shumailov, Papernot, When the Curious Abandon Honesty: Federated Learning Is "
+        "Not Private, EuroS&P 2023, trap weights; quotients: Phong et al. 2017, section 3"
     )
     threat: ClassVar[str] = (
-        "sends a model of its own making, of the agreed architecture; knows one update of one step; auxiliary images for the scale"
+        "sends a model of its own making, of the agreed architecture; knows one update of one step; auxiliary images for the "
+        "scale"
     )
     needs_auxiliary: ClassVar[bool] = True
     reads_linear_layer: ClassVar[bool] = True

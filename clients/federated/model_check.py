@@ -15,8 +15,8 @@ FEWEST = 8
 LEAST_SCALE = 0.1
 """Root mean square that weights may have in any layer, times ``ModelCheck.magnitude``: some begin at zero."""
 LEAST_TURN = 0.02
-"""1 - cosine by which weights may turn in a round, times ``ModelCheck.turns``, whatever own updates did: a defence may keep all of a
-tensor's own update back."""
+"""1 - cosine by which weights may turn in a round, times ``ModelCheck.turns``, whatever own updates did: a defence may keep all of
+a tensor's own update back."""
 ROUNDING = 1e-4
 """Relative difference of two models that are the same, but for another processor's rounding."""
 
@@ -70,14 +70,14 @@ class ModelCheck:
 
     In order: names, shapes and numbers are those of the architecture; all models of one round are the same; the first one is
     that of the agreed seed; no layer moved since the last accepted model by more than ``change`` times this client's own updates,
-    nor turned by more than ``turns`` times theirs, for each round in between; no layer is ``magnitude`` times as large as it began; not more than ``share`` of a layer's rows (or
-    columns) are multiples of one another, or zero; no class' row of the last layer is ``head`` times the median row; the loss on
-    own examples is below ``loss`` times that of the last accepted model (or of a blind guess, if that is more); and no linear layer
-    that had them has less than ``active`` of its ReLUs on.
+    nor turned by more than ``turns`` times theirs, for each round in between; no layer is ``magnitude`` times as large as it began;
+    not more than ``share`` of a layer's rows (or columns) are multiples of one another, or zero; no class' row of the last layer is
+    ``head`` times the median row; the loss on own examples is below ``loss`` times that of the last accepted model (or of a blind
+    guess, if that is more); and no linear layer that had them has less than ``active`` of its ReLUs on.
 
-    It does not hold against a server that moves the model by no more than training does, round after round, nor in the first round
-    that a client sees if that is not round 1, where only the last five are left, nor against a server that agrees on a
-    seed of its choice for an architecture whose initial weights it can so choose.
+    It does not hold against a server that moves the model by no more than training does, round after round; nor fully in the first
+    round that a client sees if that is not round 1, where how far the model moved has no measure; nor against a server that agreed
+    on a seed or an architecture of its choice.
 
     Attributes:
         change: Times the largest own update, root mean square per parameter tensor. An average of updates moves by no more than the

@@ -45,7 +45,8 @@ class FederatedExperiment(WholeModelExperiment):
     )
     model_check: bool = setting(
         False,
-        "simulated clients refuse a model that is not the agreed one, as far as they can tell; a deployed node decides by its own key",
+        "simulated clients refuse a model that is not the agreed one, as far as they can tell; a deployed node decides by its "
+        "own key",
     )
     probe_mode: str = setting(
         "train",

@@ -60,7 +60,7 @@ class Auditor:
 
     @property
     def repeats_draws(self) -> bool:
-        """Whether all clients draw from the seed, so that what they were asked later hides nothing of what they were asked before."""
+        """Whether all clients draw from the seed, so that they know the draws of each answer however many they gave since."""
         return self.randomness in ("", FROM_SEED)
 
     def submit(self, job: AttackJob) -> None:

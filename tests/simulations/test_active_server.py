@@ -74,3 +74,26 @@ def test_a_model_without_the_layer_costs_one_row(tmp_path: Path) -> None:
     assert row["status"] == "failed"
     assert row["message"].startswith("does not apply: no linear layer of the agreed")
     assert row["setting"]["server"] == "active"
+
+
+def test_clients_that_check_refuse_it_in_rows_and_honest_training_goes_on(tmp_path: Path) -> None:
+    """By the setting all of them; by a node's own key one of two, where the other is read."""
+    attacks = "ImprintLayer(bins=96); TrapWeights(); ClassFishing(iterations=5)"
+    everyone = {"active_attacks": attacks, "rounds": 2, "attack_rounds": "all", "probe_targets": 1}
+    for number, (changes, nodes, refused) in enumerate(
+        [({"model_check": True}, None, 1.0), ({}, {0: {"model-check": True}}, 0.5)]
+    ):
+        rows = run(tmp_path / str(number), nodes, **everyone, **changes)
+        shares = [row["value"] for row in rows if row["metric"] == "model-refused"]
+        assert shares == [refused] * 9, "three models in two rounds and the final one"
+        told = [row for row in rows if row["status"] == "refused"]
+        assert len(told) == round(9 * 2 * refused)
+        assert all("model-check" in row["message"] and "train.probe" in row["message"] for row in told)
+        assert not any(row["metric"] == "clients-failed" and row["value"] for row in rows)
+        read = [row for row in rows if row["metric"] == "psnr" and row["setting"].get("server") == "active"]
+        assert bool([row for row in read if not row["attack"].startswith("baseline")]) == (refused < 1)
+        honest = [row for row in rows if row["attack"].startswith("InvertingGradients") and row["metric"] == "psnr"]
+        assert {row["n"] for row in honest} == {8}, "no honest probe was refused"
+        section = (tmp_path / str(number) / "report.html").read_text().partition('<section id="active"')[2]
+        assert ("2 of 2" if refused == 1 else "1 of 2") in section
+        assert "no answer" in section or refused < 1

@@ -16,12 +16,14 @@ summary or in a conclusion, and a client that checks what it is sent need not an
 {% for one in told.reads %}{% set cell = one.cell %}{% set null = cell.best_null %}
 <tr{% if cell.status | dagger %} class="doubt"{% endif %}>
 <td class="tight">{{ who(cell.defense) }}</td>
-<td class="attack"><code class="status bad">{{ cell.attack | breakable }}</code><small>{{ round_name(cell.round, cell.final) }}</small>
+<td class="attack"><code class="status bad">{{ cell.attack | breakable }}</code>
+  <small>{{ round_name(cell.round, cell.final) }}</small>
   {% if one.why %}<small>{{ one.why }}</small>{% endif %}</td>
 {% if cell.has_result or one.why %}{{ status(cell.status) }}{% else %}<td class="status">no answer</td>{% endif %}
 {{ number(one.refused[0] ~ ' of ' ~ one.refused[1] if one.refused else nothing) }}
 {{ score(cell.psnr, decibel) }}
-{{ number(cell.gap | signed if cell.gap is not none else nothing, (null[0] | null_name) ~ ' ' ~ (null[1] | decibel) if null else '') }}
+{{ number(cell.gap | signed if cell.gap is not none else nothing,
+  (null[0] | null_name) ~ ' ' ~ (null[1] | decibel) if null else '') }}
 {{ score(cell.scores.get(('ssim', 'original')), two) }}
 {{ picked_out(cell) }}
 {{ number(cell.psnr.n if cell.psnr else nothing) }}
