@@ -32,14 +32,12 @@ class AgreedModel:
         input_shape: (C, H, W) of one image.
         mean: Per-channel mean of the normalisation, C values for images in [0, 1].
         std: Per-channel standard deviation of the normalisation.
-        num_examples: Examples behind an update that answers, B.
     """
 
     model: nn.Module
     input_shape: tuple[int, int, int]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    num_examples: int
 
     def copied(self) -> nn.Module:
         """A copy to be changed: same architecture, same mode."""

@@ -66,7 +66,7 @@ class ActiveServer:
         own = ("attack", task.plan.seed, repr(first))
         if first.needs_auxiliary:
             first = first.fit(ACTIVE.knowledge(observed), generator_for(*own, "fit"))
-        agreed = AgreedModel(observed.model(), card.input_shape, card.mean, card.std, task.plan.probe_images)
+        agreed = AgreedModel(observed.model(), card.input_shape, card.mean, card.std)
         model = first.manipulated(agreed, generator_for(*own, "manipulate", task.round))
         return {name: tensor.clone() for name, tensor in shared_tensors(model).items()}
 

@@ -127,7 +127,7 @@ def wires(cls: Callable[..., Any], count: int) -> list[Any]:
     model, (images, labels) = relu_net(seed=5) if needs_linear else sigmoid_net(seed=5), data(count)
     attack = fitted(cls.__name__, "plain") if issubclass(cls, ActiveAttack) else None  # type: ignore[arg-type]
     if isinstance(attack, ActiveAttack):  # which reads what answers its own model
-        model = attack.manipulated(AgreedModel(model, (1, SIDE, SIDE), MEAN, STD, 1), torch.Generator().manual_seed(6))
+        model = attack.manipulated(AgreedModel(model, (1, SIDE, SIDE), MEAN, STD), torch.Generator().manual_seed(6))
         labels = torch.full_like(labels, getattr(attack, "target", 0)) if hasattr(attack, "target") else labels
     return [observed(model, images[i : i + 1], labels[i : i + 1]) for i in range(count)]
 

@@ -38,9 +38,9 @@ def knowledge(count: int = 400, seed: int = 99) -> Knowledge:
     return Knowledge(Batch(photos(count, seed), targets), Pipeline(()), MEAN, STD, lambda batch, seed: nn.Identity())
 
 
-def agreed(model: str = "mlp", examples: int = 8, seed: int = 0) -> AgreedModel:
+def agreed(model: str = "mlp", seed: int = 0) -> AgreedModel:
     built = build_model(model, num_classes=CLASSES, input_shape=SHAPE, seed=seed)
-    return AgreedModel(built, SHAPE, MEAN, STD, examples)
+    return AgreedModel(built, SHAPE, MEAN, STD)
 
 
 def answered(model: nn.Module, images: Tensor, labels: Tensor, **changes: Any) -> ManipulatedProbe:
@@ -59,5 +59,5 @@ def answered(model: nn.Module, images: Tensor, labels: Tensor, **changes: Any) -
 
 def probed(attack: ActiveAttack, images: Tensor, labels: Tensor, model: str = "mlp", seed: int = 0) -> Any:
     """The guess of a fitted attack on a client with these images."""
-    sent = attack.manipulated(agreed(model, len(images), seed), torch.Generator().manual_seed(seed))
+    sent = attack.manipulated(agreed(model, seed), torch.Generator().manual_seed(seed))
     return attack(answered(sent, images, labels), torch.Generator().manual_seed(seed))

@@ -80,7 +80,7 @@ def test_does_not_apply_to_fewer_neurons_than_bins_or_to_one_linear_layer() -> N
         fitted(bins=201).manipulated(agreed(), torch.Generator())
     flat = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 10))
     with pytest.raises(AttackError, match="does not apply"):
-        fitted().manipulated(AgreedModel(flat, SHAPE, MEAN, STD, 4), torch.Generator())
+        fitted().manipulated(AgreedModel(flat, SHAPE, MEAN, STD), torch.Generator())
 
 
 def test_leaves_the_agreed_model_and_its_architecture_alone() -> None:

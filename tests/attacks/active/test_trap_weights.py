@@ -18,7 +18,7 @@ def fitted(**changes: object) -> TrapWeights:
 
 def on(attack: TrapWeights, images: torch.Tensor) -> torch.Tensor:
     """(B, 200): which neurons of the manipulated layer each image turns on."""
-    known = agreed(examples=len(images))
+    known = agreed()
     sent = attack.manipulated(known, torch.Generator().manual_seed(0))
     return sent[1](normalise(images, known).flatten(1)) > 0  # type: ignore[index]
 

@@ -189,7 +189,7 @@ def test_every_active_attack_is_refused_in_the_first_round_and_later(attack: Any
         card, model = client.data.card, load_weights(MLP.plan.build_model(), weights)
         own = Knowledge(client.data.originals(), client.pipeline, card.mean, card.std, lambda *_, model=model: model)
         generator = torch.Generator().manual_seed(at)
-        agreed = AgreedModel(model, card.input_shape, card.mean, card.std, 8)
+        agreed = AgreedModel(model, card.input_shape, card.mean, card.std)
         sent = shared_tensors(attack.fit(own, generator).manipulated(agreed, generator))
         assert [bool(judged(client, last, dict(sent), at)) for client, last in nodes] == [True, True]
 
