@@ -1,4 +1,4 @@
-"""Attacks of an honest-but-curious server, and the metrics that judge them; importable without Flower, Ray or Opacus."""
+"""Attacks of a curious server, in ``active`` of one that manipulates, and metrics; importable without Flower, Ray or Opacus."""
 
 from __future__ import annotations
 
