@@ -1,7 +1,10 @@
-"""Attacks of an honest-but-curious server, and the metrics that judge them; importable without Flower, Ray or Opacus."""
+"""Attacks of a curious server, in ``active`` of one that manipulates, and metrics; importable without Flower, Ray or Opacus."""
 
 from __future__ import annotations
 
+from attacks.active.class_fishing import ClassFishing
+from attacks.active.imprint_layer import ImprintLayer
+from attacks.active.trap_weights import TrapWeights
 from attacks.attributes.inference import AttributeInference
 from attacks.attributes.property_inference import PropertyInference
 from attacks.base import (
@@ -82,6 +85,7 @@ __all__ = [
     "BackwardReconstruction",
     "BottleneckInversion",
     "Cells",
+    "ClassFishing",
     "ClassGAN",
     "ClientUpdate",
     "EdgeUpdateInversion",
@@ -93,6 +97,7 @@ __all__ = [
     "GradientInversion",
     "HeadInversion",
     "HermitianPairing",
+    "ImprintLayer",
     "InverseNetwork",
     "InvertingGradients",
     "Jigsaw",
@@ -127,6 +132,7 @@ __all__ = [
     "TokenIntersection",
     "TokenJigsaw",
     "TunedInversion",
+    "TrapWeights",
     "UpdateHistory",
     "WindowMean",
     "infer_labels",

@@ -31,6 +31,10 @@ Ledger = dict[str, dict[str, Any]]
 """What training defences must remember: their state under "train", and under "probe" that of the server's probes."""
 
 
+QUESTIONS = {"probe": 0, "active": 1}
+"""Kind of observation -> number of the question in a round: one step on the global model, or on what is sent in its place."""
+
+
 class TrainingError(RuntimeError):
     """Local training that produced nothing worth sending."""
 
@@ -84,8 +88,9 @@ class LocalClient(Client):
 
     def truths(self, observation: str) -> Truths:
         """One view for each probe target, or one for the whole local round."""
-        if observation == "probe":
-            return Truths([self.probed(target) for target in range(self.task.plan.probe_targets)])
+        if observation in QUESTIONS:
+            question = QUESTIONS[observation]
+            return Truths([self.probed(target, question) for target in range(self.task.plan.probe_targets)])
         if observation == "update":
             return Truths([self.trained_views()], whole_round=True)
         return super().truths(observation)
@@ -136,19 +141,29 @@ class LocalClient(Client):
         training = self._training(self.task.plan.build_model(), TensorDataset(everyone, everyone), {}, key)
         return (positions for positions, _ in self._batches(training))
 
-    def probe(self, weights: Mapping[str, Tensor], ledger: Ledger) -> LocalResult:
+    def probe(self, weights: Mapping[str, Tensor], ledger: Ledger, question: int = 0) -> LocalResult:
         """One-step updates on a few images each, through the same defences: the strongest setting of the papers.
 
         Noise is calibrated for the real training, never for the probe. What probes spend is booked apart: the training's
         own budget does not cover a question that a curious server adds.
+
+        Args:
+            weights: The global weights, or what the server sends in their place.
+            ledger: What the training defences recorded before.
+            question: One of ``QUESTIONS``, so that each has draws of its own and can be audited later.
+
+        Raises:
+            ValueError: On another question.
         """
+        if question not in QUESTIONS.values():
+            raise ValueError(f"question is {question}; allowed: {', '.join(map(str, QUESTIONS.values()))}")
         real = ledger.get("train", {}) or self._calibrated(weights)
         booked = ledger.get("probe") or {name: value for name, value in real.items() if name != "accountant"}
         updates, steps = [], 0
-        self.data.renew("probe")
+        self.data.renew("probe", question)
         for target in range(self.task.plan.probe_targets):
-            key = self.data.key("probe", self.task.round, target)
-            model, seen = self._model(weights), self.probed(target).seen
+            key = self.data.key("probe", self.task.round, target, number=question)
+            model, seen = self._model(weights), self.probed(target, question).seen
             images = TensorDataset(seen.images, seen.targets)
             training = self._training(model, images, booked, key, one_step=True)
             if federated_plan(self.task.plan).probe_mode == "eval":
@@ -176,15 +191,16 @@ class LocalClient(Client):
                 spent |= defense.privacy(*states)
         return spent
 
-    def probed(self, target: int) -> Probed:
-        """The images of a probe: the same in every round and pipeline, so that curves compare the same people.
+    def probed(self, target: int, question: int = 0) -> Probed:
+        """The images of a probe: the same in every round, pipeline and question, so that curves compare the same people.
 
         No two probes show the same person as long as there are enough, because scores of an image that is attacked twice are not
         two observations. Crops and mirror images are drawn anew in every round.
         """
         # Defences that mix examples need company: the probe is the first examples of a batch of the usual size.
         count, chosen = self.task.plan.probe_images, self._probed_batch(target)
-        return rows(self.data.view(chosen, self.data.key("probe", self.task.round, "batch", target)), slice(count))
+        key = self.data.key("probe", self.task.round, "batch", target, number=question)
+        return rows(self.data.view(chosen, key), slice(count))
 
     def probed_positions(self, target: int) -> Tensor:
         """Which training examples a probe is of: positions (b,)."""

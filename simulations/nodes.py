@@ -19,12 +19,10 @@ from defenses.pipeline import Pipeline
 from simulations.experiment import Experiment
 from simulations.known_clients import KnownClients
 from simulations.scenarios.base import scenario
+from strategies.audit.threat_card import FROM_SEED, OWN_SECRET
 from strategies.exchange import Exchange
 
 NODE_WAIT_SECONDS = 120.0
-
-FROM_SEED, OWN_SECRET = "follows from the seed (simulation)", "each node's own secret"
-"""What a threat card says of the clients' random draws."""
 
 
 def find_nodes(grid: Grid, experiment: Experiment) -> dict[int, int]:

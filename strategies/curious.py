@@ -21,9 +21,10 @@ from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
 from strategies.audit.score_rows import mean_and_interval
 from strategies.evaluation import fault_in_report, record_reports
+from strategies.federated.active import ActiveServer
 from strategies.federated.audit import UpdateAudit
-from strategies.federated.observations import PROBE, PROBE_ATTRIBUTE, UPDATE
-from strategies.guard import GuardedExchange, fault
+from strategies.federated.observations import ACTIVE, PROBE, PROBE_ATTRIBUTE, UPDATE
+from strategies.guard import Answers, GuardedExchange, fault
 
 PROBED = (PROBE, PROBE_ATTRIBUTE)
 """Kinds of observations that one-step probes are."""
@@ -44,6 +45,7 @@ class CuriousFedAvg(FedAvg):
         probe_attacks: Attacks on one-step probes.
         update_attacks: Attacks on real training updates.
         attribute_attacks: Attacks on the sensitive attribute behind one-step probes.
+        active_attacks: Attacks that send models of their own making instead of the agreed one; none unless a study is about them.
         attack_rounds: Server rounds that are attacked; ``plan.rounds`` + 1 is the model after the last one. None: the first
             round and that model.
         known_labels: Clients publish the classes of probed images.
@@ -64,6 +66,7 @@ class CuriousFedAvg(FedAvg):
         probe_attacks: Iterable[Attack[Any, Any]] = (),
         update_attacks: Iterable[Attack[Any, Any]] = (),
         attribute_attacks: Iterable[Attack[Any, Any]] = (),
+        active_attacks: Iterable[Attack[Any, Any]] = (),
         attack_rounds: Iterable[int] | None = None,
         known_labels: bool = False,
         fraction_train: float = 1.0,
@@ -77,9 +80,11 @@ class CuriousFedAvg(FedAvg):
         self.recorder = auditor.recorder
         attacks: dict[Kind, tuple[Attack[Any, Any], ...]] = {
             PROBE: tuple(probe_attacks), UPDATE: tuple(update_attacks), PROBE_ATTRIBUTE: tuple(attribute_attacks),
+            ACTIVE: tuple(active_attacks),
         }  # fmt: skip
         attacked = (1, plan.rounds + 1) if attack_rounds is None else attack_rounds
         self.audit = UpdateAudit(auditor, attacks, attacked, plan.rounds, label)
+        self._active = ActiveServer(self.audit, self._ask_active)
         self.known_labels = known_labels
         self._guarded = GuardedExchange(self.exchange, self.recorder, min_usable)
         self.ledgers: dict[int, str] = {}
@@ -148,6 +153,8 @@ class CuriousFedAvg(FedAvg):
         self.auditor.collect()
         if any(self.audit.wants(kind, server_round) for kind in PROBED):
             self._probe(server_round, arrays)
+        if self.audit.wants(ACTIVE, server_round):
+            self._active.probe(self.plan.at(server_round), self._weights)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -219,15 +226,28 @@ class CuriousFedAvg(FedAvg):
         """Asks every client for one-step updates and queues the attacks on them."""
         task = self.plan.at(server_round)
         asked = {"publish-labels": self.known_labels, "reveal-windows": self.audit.told_windows()}
-        contents = self._contents(server_round, arrays, sorted(self.exchange.nodes), asked)
-        records = tuple(f"target-{at}" for at in range(task.plan.probe_targets))
-        good = self._guarded.ask(task, "train.probe", contents, lambda _, reply: self._fault_in(reply, records))
-        for partition, reply in good.items():
-            self._keep_ledger(partition, reply)
+        records = _targets(task)
+        good = self._ask_step(task, arrays, asked)
         self._record_probe(task, good)
         for kind in PROBED:
             if self.audit.wants(kind, server_round):
                 self.audit.observe(task, kind, self._weights, self.accuracy, good, records)
+
+    def _ask_step(
+        self, task: Task, arrays: ArrayRecord, asked: Mapping[str, Any], at_least: float | None = None
+    ) -> Answers:
+        """One-step updates of all clients on a model."""
+        contents = self._contents(task.round, arrays, sorted(self.exchange.nodes), asked)
+        posted, records = self._guarded.post("train.probe", contents), _targets(task)
+        good = self._guarded.receive(task, posted, lambda _, reply: self._fault_in(reply, records), at_least=at_least)
+        for partition, reply in good.items():
+            self._keep_ledger(partition, reply)
+        return good
+
+    def _ask_active(self, task: Task, weights: Mapping[str, Tensor]) -> Answers:
+        """The same on a model that is not the agreed one; whoever is kept from answering ends nothing."""
+        asked = {"publish-labels": self.known_labels, "question": 1}
+        return self._ask_step(task, to_record(weights), asked, at_least=0.0)
 
     def _record_probe(self, task: Task, good: Mapping[int, Message]) -> None:
         spent = [values_of(reply, "metrics").get("epsilon-with-probes") for reply in good.values()]
@@ -260,3 +280,8 @@ class CuriousFedAvg(FedAvg):
             return None
         self.accuracy = means["test-accuracy-original"]
         return MetricRecord({**means})
+
+
+def _targets(task: Task) -> tuple[str, ...]:
+    """Names of the records that hold the updates of one step."""
+    return tuple(f"target-{at}" for at in range(task.plan.probe_targets))

@@ -119,7 +119,9 @@ class Chain(Attack[ClientUpdate, Reconstruction]):
     @property
     def threat_class(self) -> str:
         """What the most knowing stage needs; "" where the first reads no update."""
-        return max(stage.threat_class for stage in self.stages) if self.stages[0].threat_class else ""
+        letter = max(stage.threat_class for stage in self.stages) if self.stages[0].threat_class else ""
+        # Who manipulates models and has examples of its own is one letter further, whichever stage has them.
+        return "G" if letter == "F" and self.needs_auxiliary else letter
 
     @property
     def upper_bound(self) -> str:

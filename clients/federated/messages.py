@@ -16,6 +16,7 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message
 
+from clients.federated.agreed_model import note_update, require_agreed
 from clients.federated.plan import FederatedPlan
 from clients.node import answers_of, book, client_as, draws_from_seed, reply_to
 from clients.questions import refusal
@@ -27,8 +28,11 @@ from clients.training import Ledger, LocalClient, LocalResult
 def train(message: Message, context: Context) -> Message:
     """One local round."""
     client = client_as(LocalClient, message, context)
+    sent = tensors_of(message, "arrays")
+    require_agreed(context, client, sent)
     book(context, client, "an update")
-    result = client.train(tensors_of(message, "arrays"), _ledger(message, context, client.task.plan.pipeline))
+    result = client.train(sent, _ledger(message, context, client.task.plan.pipeline))
+    note_update(context, client, result.updates[0])
     return reply_to(message, {"arrays": to_record(result.updates[0]), **_account(context, client, result)})
 
 
@@ -37,7 +41,11 @@ def probe(message: Message, context: Context) -> Message:
     answers = answers_of(context)
     answers.require("probes", "updates of single steps")
     client, left_out = client_as(LocalClient, message, context), {}
-    result = client.probe(tensors_of(message, "arrays"), _ledger(message, context, client.task.plan.pipeline))
+    question = int(values_of(message, "config").get("question", 0))
+    ledger = _ledger(message, context, client.task.plan.pipeline)
+    sent = tensors_of(message, "arrays")
+    require_agreed(context, client, sent)
+    result = client.probe(sent, ledger, question)
     records: dict[str, Any] = {f"target-{at}": to_record(update) for at, update in enumerate(result.updates)}
     if values_of(message, "config").get("publish-labels") and not answers.publish_labels:
         left_out["publish-labels"] = refusal("publish_labels", "labels of probed images")

@@ -13,9 +13,11 @@ class FederatedPlan(WholeModelPlan):
 
     Attributes:
         probe_mode: "train" or "eval", of the model in probes.
+        model_check: Simulated clients refuse a model that is not the agreed one; a deployed node decides for itself.
     """
 
     probe_mode: str = "train"
+    model_check: bool = False
 
 
 def federated_plan(plan: Plan) -> FederatedPlan:

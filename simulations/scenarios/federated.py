@@ -25,7 +25,7 @@ from simulations.whole_models import WholeModelExperiment
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
 from strategies.curious import CuriousFedAvg
-from strategies.federated.observations import KINDS, PROBE, PROBE_ATTRIBUTE, UPDATE
+from strategies.federated.observations import ACTIVE, KINDS, PROBE, PROBE_ATTRIBUTE, UPDATE
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,16 @@ class FederatedExperiment(WholeModelExperiment):
         "LabelInference(); LossThreshold()", "attacks on real training updates, separated by ;"
     )
     attribute_attacks: str = attacks_setting()
+    active_attacks: str = setting(
+        "",
+        "attacks that send clients a manipulated model in place of the agreed one, separated by ;. They need an active server: the "
+        "report shows them apart, and no headline counts them",
+    )
+    model_check: bool = setting(
+        False,
+        "simulated clients refuse a model that is not the agreed one, as far as they can tell; a deployed node decides by its "
+        "own key",
+    )
     probe_mode: str = setting(
         "train",
         "mode of the model in probes; in eval mode BatchNorm uses its running statistics and dropout is off, as most "
@@ -121,6 +131,7 @@ class Federated(Scenario[FederatedExperiment]):
             probe_attacks=experiment.attacks_on(pipeline, PROBE),
             update_attacks=experiment.attacks_on(pipeline, UPDATE),
             attribute_attacks=experiment.attacks_on(pipeline, PROBE_ATTRIBUTE),
+            active_attacks=experiment.attacks_on(pipeline, ACTIVE),
             attack_rounds=experiment.attacked_rounds(),
             known_labels=experiment.labels == "known",
             fraction_train=experiment.fraction_train,

@@ -22,7 +22,7 @@ from strategies.audit.kinds import Kind, Seen
 from strategies.audit.pool import AttackPool
 from strategies.audit.recorder import Recorder
 from strategies.audit.score_rows import MEMBER, OTHER, membership_rows, score_rows
-from strategies.audit.threat_card import ThreatCard
+from strategies.audit.threat_card import FROM_SEED, ThreatCard
 from strategies.exchange import Exchange
 from strategies.guard import Answers, GuardedExchange
 
@@ -57,6 +57,11 @@ class Auditor:
         # Who does not answer leaves a row, and its scores are missing: attacks never end a run.
         self._guarded = GuardedExchange(exchange, recorder)
         self._counted: set[str] = set()
+
+    @property
+    def repeats_draws(self) -> bool:
+        """Whether all clients draw from the seed, so that they know the draws of each answer however many they gave since."""
+        return self.randomness in ("", FROM_SEED)
 
     def submit(self, job: AttackJob) -> None:
         """Queues a job; ``collect`` finishes it."""

@@ -22,6 +22,14 @@ class KnownLabels(StrEnum):
     UPLOADED = "uploaded with the images"
 
 
+ACTIVE_SERVER = "active"
+"""``ThreatCard.server`` of a server that sends models of its own making; "" is honest but curious."""
+
+
+FROM_SEED, OWN_SECRET = "follows from the seed (simulation)", "each node's own secret"
+"""``ThreatCard.randomness`` where all clients agree."""
+
+
 class Strength(StrEnum):
     """How a defence of gradients or updates acts on what is attacked, beside how it acts in training."""
 
@@ -56,6 +64,7 @@ class ThreatCard:
         members: Members among the records of a test of membership.
         others: Other records of that test.
         chance: How often a blind guess is nearest to its image among the candidates of retrieval.
+        server: ``ACTIVE_SERVER`` where it did more than look: no result of an honest-but-curious server, and never beside one.
         more: Further facts, JSON values.
     """
 
@@ -77,6 +86,7 @@ class ThreatCard:
     members: int | None = None
     others: int | None = None
     chance: float | None = None
+    server: str = ""
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -17,8 +17,8 @@ from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Kind, Observed
 from strategies.audit.majority import majority_judges
-from strategies.audit.threat_card import KnownLabels, ThreatCard, strength
-from strategies.federated.observations import PROBE, PROBE_ATTRIBUTE, UPDATE, SeenUpdate
+from strategies.audit.threat_card import ACTIVE_SERVER, KnownLabels, ThreatCard, strength
+from strategies.federated.observations import ACTIVE, PROBE, PROBE_ATTRIBUTE, UPDATE, SeenUpdate
 
 
 class UpdateAudit:
@@ -47,6 +47,7 @@ class UpdateAudit:
         self.rounds: dict[Kind, frozenset[int]] = {
             PROBE: probed,
             PROBE_ATTRIBUTE: probed,
+            ACTIVE: probed,
             UPDATE: frozenset(min(at, last_round) for at in probed),
         }
         self.label = label
@@ -79,23 +80,10 @@ class UpdateAudit:
             good: Partition -> reply that passed the guard.
             records: Names of the records that hold updates, the first for target 0.
         """
-        seen = [
-            SeenUpdate(
-                partition=partition,
-                target=at,
-                update=tensors_of(reply, record),
-                num_examples=int(values_of(reply, "metrics")["num-examples"]),
-                local_steps=int(values_of(reply, "metrics")["local-steps"]),
-                labels=_published(reply, "labels", at),
-                windows=_published(reply, "windows", at),
-                train_mode=kind is UPDATE or federated_plan(task.plan).probe_mode == "train",
-            )
-            for partition, reply in good.items()
-            for at, record in enumerate(records)
-        ]
+        seen = seen_updates(task, kind, good, records)
         if not seen:  # every node refused
             return
-        card = self._card(task, kind, seen, weights, accuracy)
+        card = self.card(task, kind, seen, weights, accuracy)
         judges = self._judges(task, kind, seen, card)
         seen = [one for one in seen if one.partition in judges]
         if not seen:
@@ -124,10 +112,10 @@ class UpdateAudit:
             return self.auditor.baselines(task, kind, sorted({one.partition for one in seen}), card)
         return majority_judges(self.auditor, task, kind, seen, card, each=1)
 
-    def _card(
-        self, task: Task, kind: Kind, seen: list[SeenUpdate], weights: Mapping[str, Tensor], accuracy: float | None
+    def card(
+        self, task: Task, kind: Kind, seen: Sequence[SeenUpdate], weights: Mapping[str, Tensor], accuracy: float | None
     ) -> ThreatCard:
-        """The threat card: what the server saw and knew."""
+        """The threat card: what the server saw and knew, and whether it did more than look."""
         statistics = any(name.endswith("running_mean") for name in weights)
         images = max(one.num_examples for one in seen)
         return self.auditor.card(
@@ -141,10 +129,30 @@ class UpdateAudit:
             learning_rate="known",
             mode="train" if seen[0].train_mode else "eval",
             batch_norm_statistics=_statistics(task, seen[0].train_mode) if statistics else "none",
+            server=ACTIVE_SERVER if kind is ACTIVE else None,
             **_label_knowledge(seen),
             **_recipe(task),
             **strength(task, one_step=kind is not UPDATE),
         )
+
+
+def seen_updates(task: Task, kind: Kind, good: Mapping[int, Message], records: Iterable[str]) -> list[SeenUpdate]:
+    """The updates that replies hold; arguments as ``UpdateAudit.observe``."""
+    names = list(records)
+    return [
+        SeenUpdate(
+            partition=partition,
+            target=at,
+            update=tensors_of(reply, record),
+            num_examples=int(values_of(reply, "metrics")["num-examples"]),
+            local_steps=int(values_of(reply, "metrics")["local-steps"]),
+            labels=_published(reply, "labels", at),
+            windows=_published(reply, "windows", at),
+            train_mode=kind is UPDATE or federated_plan(task.plan).probe_mode == "train",
+        )
+        for partition, reply in good.items()
+        for at, record in enumerate(names)
+    ]
 
 
 def _statistics(task: Task, train_mode: bool) -> str:
@@ -165,7 +173,7 @@ def _recipe(task: Task) -> dict[str, Any]:
     return found | ({"momentum": f"Nesterov, {task.plan.momentum:g}"} if task.plan.nesterov else {})
 
 
-def _label_knowledge(seen: list[SeenUpdate]) -> dict[str, Any]:
+def _label_knowledge(seen: Sequence[SeenUpdate]) -> dict[str, Any]:
     """Clients of a real federation publish no labels: where one of them does, an attack is an upper bound."""
     told = sum(one.labels is not None for one in seen)
     if not told:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from attacks.active.base import ManipulatedProbe
 from attacks.base import Attack, ClientUpdate, Knowledge, Probe, TrainingUpdate
 from attacks.spec import stages_of
 from clients.auxiliary import Auxiliary
@@ -43,8 +44,10 @@ class _Updates(Kind):
     seen: ClassVar[type[Seen]] = SeenUpdate
 
     def suits(self, attack: Attack[Any, Any]) -> bool:
-        """Whether it attacks updates, and guesses what is guessed of them."""
+        """Whether it attacks updates, and guesses what is guessed of them; who sends a model reads the answer to that only."""
         first = stages_of(attack)[0]
+        if issubclass(ManipulatedProbe, self.observation) or issubclass(first.observes, ManipulatedProbe):
+            return first.observes is self.observation
         return issubclass(first.observes, ClientUpdate) and first.infers_attributes == self.of_attributes
 
     def train(self, plan: Plan) -> Callable[[Batch, int], nn.Module]:
@@ -132,5 +135,17 @@ class AttributesOfProbes(_Updates):
         )
 
 
+class AnswersToManipulatedModels(_Updates):
+    """One-step updates that answer models of the server's own making: what an active server gets, and no other."""
+
+    name: ClassVar[str] = "active"
+    title: ClassVar[str] = "probe of a manipulated model"
+    asked: ClassVar[bool] = True
+    plural: ClassVar[str] = "probes of manipulated models"
+    observation: ClassVar[type] = ManipulatedProbe
+    start: ClassVar[str] = "ImprintLayer()"
+
+
 PROBE, UPDATE, PROBE_ATTRIBUTE = Probes(), TrainingUpdates(), AttributesOfProbes()
-KINDS = (PROBE, UPDATE, PROBE_ATTRIBUTE)
+ACTIVE = AnswersToManipulatedModels()
+KINDS = (PROBE, UPDATE, PROBE_ATTRIBUTE, ACTIVE)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from attacks import (
+    ClassFishing,
     ClassGAN,
+    ImprintLayer,
     InvertingGradients,
     LabelInference,
     LearnedRestorer,
@@ -18,6 +20,7 @@ from attacks import (
     SurrogateMatching,
     TokenDecoder,
     TunedInversion,
+    TrapWeights,
 )
 from attacks.base import Attack
 from attacks.refinement.base import Chain
@@ -35,6 +38,10 @@ from attacks.uploads.base import AsUploaded
         (Spear(), "B"),
         (LearningToInvert(), "D"),
         (TunedInversion(), "D"),
+        (ClassFishing(), "F"),
+        (ImprintLayer(), "G"),
+        (TrapWeights(), "G"),
+        (Chain((ClassFishing(), LearnedRestorer())), "G"),
         (LossThreshold(), "C"),
         (ClassGAN(), "C"),
         (ShadowModels(), "D"),

@@ -29,10 +29,11 @@ from attacks import (
     null_baselines,
     score,
 )
+from attacks.active.base import ActiveAttack, AgreedModel
 from attacks.registry import ATTACKS
 from defenses.base import Batch, Update
 from defenses.spec import parse_statements
-from tests.attacks.wire import CLASSES, MEAN, STD, classes, observe, pictures, relu_net, sigmoid_net
+from tests.attacks.wire import CLASSES, MEAN, SIDE, STD, classes, observe, pictures, relu_net, sigmoid_net
 from tests.common.any_attack import pipelines_against, quick
 
 EVERY: dict[str, Callable[..., Any]] = ATTACKS  # concrete ones: Refinement is not among them
@@ -124,6 +125,10 @@ def wires(cls: Callable[..., Any], count: int) -> list[Any]:
     observed = history_of if cls.observes_history else update_of  # type: ignore[attr-defined]
     needs_linear = cls.reads_linear_layer  # type: ignore[attr-defined]
     model, (images, labels) = relu_net(seed=5) if needs_linear else sigmoid_net(seed=5), data(count)
+    attack = fitted(cls.__name__, "plain") if issubclass(cls, ActiveAttack) else None  # type: ignore[arg-type]
+    if isinstance(attack, ActiveAttack):  # which reads what answers its own model
+        model = attack.manipulated(AgreedModel(model, (1, SIDE, SIDE), MEAN, STD), torch.Generator().manual_seed(6))
+        labels = torch.full_like(labels, getattr(attack, "target", 0)) if hasattr(attack, "target") else labels
     return [observed(model, images[i : i + 1], labels[i : i + 1]) for i in range(count)]
 
 

@@ -180,11 +180,14 @@ class Study:
         rows: Validated rows; where a model is served at several cuts, those of its training, and of what was
             spent at all of them, are in the study of each.
         pipelines: Pipeline texts in the order of the configuration, "" first.
+        active: Rows of an active server, which is another adversary: they are not among ``rows``, so that whatever is said of the
+            honest-but-curious one is said of that alone.
     """
 
     name: tuple[str, str, str, str, str]
     rows: tuple[Row, ...]
     pipelines: tuple[str, ...]
+    active: tuple[Row, ...] = ()
 
     @property
     def cut(self) -> str:
@@ -210,6 +213,12 @@ class Study:
     def null_cells(self) -> tuple[Cell, ...]:
         """The null baselines and the scales, as cells."""
         return self._cells([row for row in self.rows if row.is_null or row.is_scale], Nulls(()), Nulls(()))
+
+    @cached_property
+    def active_cells(self) -> tuple[Cell, ...]:
+        """Cells of an active server's attacks, in the same order."""
+        own = [row for row in self.active if row.is_attack]
+        return self._cells(own, Nulls(self.active), Nulls(self.active, scales=True))
 
     def _cells(self, rows: Sequence[Row], nulls: Nulls, scales: Nulls) -> tuple[Cell, ...]:
         groups: dict[tuple[str, str, int, ThreatCard], list[Row]] = defaultdict(list)
@@ -336,5 +345,7 @@ def split(rows: Iterable[Row], order: Sequence[str]) -> list[Study]:
         present = dict.fromkeys(row.defense for row in of)
         known = [text for text in order if text in present]
         pipelines = sorted(dict.fromkeys([*known, *present]), key=lambda text: text != "")
-        studies.append(Study(name, tuple(of), tuple(pipelines)))
+        active = tuple(row for row in of if row.card.server)
+        looking = tuple(row for row in of if not row.card.server)
+        studies.append(Study(name, looking, tuple(pipelines), active))
     return studies

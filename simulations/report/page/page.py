@@ -117,6 +117,7 @@ def _view(
     able = [row for row in controlled if row.attack not in study.upper_bounds] or controlled
     images = [verdict for row in able for verdict in row.verdicts if verdict]
     judged = [verdict for verdict in images if not verdict.too_few]
+    whole = {one.name: [o for o, kinds in one.own_pictures.items() if not kinds] for one in sections()}
     apart = {observation for one in sections() for observation in one.own_pictures}
     reconstructed = [one for one in pictures if one.attack not in study.class_attacks and one.observation not in apart]
     nulls = mean_each(cell.nulls for cell in study.cells)
@@ -134,6 +135,10 @@ def _view(
         "panels": plots.panels(study, faces),
         "grids": grids(reconstructed, study.pipelines, embed, study.upper_bounds),
         "sections": shown,
+        "own_grids": {
+            name: grids([one for one in pictures if one.observation in of], study.pipelines, embed, {})
+            for name, of in whole.items()
+        },
         "own_pictures": {one.name: captioned(pictures, one.own_pictures, embed) for one in sections()},
         "titles": [(one.name, one.title) for one in own],
         "deployed_on": "".join(one.deployed_on for one in own),

@@ -17,6 +17,7 @@ from simulations.rows import Row, null_name
 from strategies.audit.threat_card import ThreatCard
 
 CARD_ORDER = (
+    "server",
     "observation",
     "images",
     "batch",

@@ -26,6 +26,7 @@ class Section:
         pictures_show: What the pictures of protected images are, where this needs saying.
         own_pictures: What pictures were made from that the section shows itself, as "observation" in their index -> their kinds
             in order: the template finds them as ``view.own_pictures.NAME``, defence -> strips, and the galleries leave them out.
+            Without kinds they are grids of all attacks, ``view.own_grids.NAME``.
     """
 
     name: str

@@ -15,10 +15,10 @@ from attacks.normalisation import normalise
 from clients.records import REFUSED, tensors_of, to_record, values_of
 from clients.task import Task, load_weights
 from strategies.exchange import Exchange
-from tests.clients.test_draws import TASK, weights_of
+from tests.clients.test_draws import TASK, Node, weights_of
 from tests.local_grid import LocalGrid
 
-OPEN = {"probes": True, "repeats": -1}
+OPEN = {"model-check": False, "probes": True, "repeats": -1}
 
 
 class Asker:
@@ -150,3 +150,20 @@ def test_another_spelling_of_a_pipeline_is_the_same_account(tmp_path: Path) -> N
         spent[name] = epsilons
     assert spent["one"] == spent["two"]
     assert spent["two"][1] > spent["two"][0]
+
+
+def test_an_honest_probe_is_found_again_behind_the_question_on_another_model() -> None:
+    """Each question of a round has draws of its own, which an audit of it finds again; another number is refused."""
+    node = Node(TASK.but(pipeline="InstaHide()", batch_size=8))
+    weights = weights_of(node.task)
+    node.client().probe(weights, {})
+    first = node.client().truths("probe").views[0].seen.images
+    node.client().probe(weights, {}, 1)
+    assert torch.equal(node.client().truths("probe").views[0].seen.images, first)
+    again, other = (node.client().truths("active").views[0].seen.images for _ in "ab")
+    assert torch.equal(again, other)
+    assert not torch.equal(again, first)
+    original = [node.client().truths(kind).views[0].original.images for kind in ("probe", "active")]
+    assert torch.equal(*original), "the same people"
+    with pytest.raises(ValueError, match="question is 2; allowed: 0, 1"):
+        node.client().probe(weights, {}, 2)

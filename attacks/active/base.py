@@ -1,0 +1,157 @@
+"""What an attack of an active server is: it makes the model that is sent, and reads the update that answers it."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from attacks.base import Attack, AttackError, ClientUpdate, Reconstruction
+from attacks.exact.guessing import BEYOND
+from attacks.exact.linear_layer import LinearLayer, called, linear_layers
+from attacks.gradient.labels import infer_observed_labels
+from attacks.gradient.matching import attackable
+from attacks.normalisation import channel_statistics
+
+
+class ManipulatedProbe(ClientUpdate):
+    """The update of one step that answers a manipulated model, which is its ``model``."""
+
+
+@dataclass(frozen=True)
+class AgreedModel:
+    """What an active server manipulates, and what it knows of those who will train it.
+
+    Attributes:
+        model: The global model of the round; never changed.
+        input_shape: (C, H, W) of one image.
+        mean: Per-channel mean of the normalisation, C values for images in [0, 1].
+        std: Per-channel standard deviation of the normalisation.
+    """
+
+    model: nn.Module
+    input_shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def copied(self) -> nn.Module:
+        """A copy to be changed: same architecture, same mode."""
+        return copy.deepcopy(self.model)
+
+    def pixel_layer(self) -> LinearLayer:
+        """The linear layer with a bias that sees the pixels, behind which stands a ReLU; of a copy of the model.
+
+        Raises:
+            AttackError: When the agreed architecture has none. To add one would make it another architecture, which a client
+                notices by the names and shapes alone.
+        """
+        like = next(self.model.parameters()).detach()
+        layers = linear_layers(attackable(self.model, train_mode=True), self.input_shape, like)
+        found = [layer for layer in layers if layer.sees_pixels]
+        name = type(self.model).__name__
+        if not found:
+            raise AttackError(
+                f"does not apply: no linear layer of the agreed {name} sees the pixels, and another architecture would be refused"
+            )
+        if found[0].module.bias is None or not found[0].rectified:
+            raise AttackError(f"does not apply: layer {found[0].name!r} of {name} lacks a bias, or a ReLU behind it")
+        return found[0]
+
+    def layer_behind(self, layer: LinearLayer) -> str:
+        """Name of the linear layer that sees relu(Z), Z the values of ``layer`` (B, M), and nothing else.
+
+        Raises:
+            AttackError: When there is none.
+        """
+        like = next(self.model.parameters()).detach()
+        drawn = torch.randn(4, *self.input_shape, generator=torch.Generator().manual_seed(0), dtype=like.dtype)
+        private = attackable(self.model, train_mode=True)
+        with torch.no_grad(), called(private) as calls:
+            private(drawn.to(like.device))
+            behind = calls[layer.name][0][2].relu()
+            same = [name for name, seen in calls.items() if len(seen) == 1 and _equal(seen[0][1], behind)]
+        if not same:
+            raise AttackError(f"does not apply: no linear layer sees what layer {layer.name!r} gives to its ReLU")
+        return same[0]
+
+    def for_pixels(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights and biases on normalised pixels of rows that are meant for pixels in [0, 1].
+
+        With x = std * x' + mean, w . x = (w * std) . x' + w . mean.
+
+        Args:
+            rows: (K, C * H * W), double.
+
+        Returns:
+            Weights (K, C * H * W) and biases (K,), double.
+        """
+        mean, std = (part.expand(self.input_shape).flatten() for part in channel_statistics(self, rows))
+        return rows * std, rows @ mean
+
+
+class ActiveAttack(Attack[ManipulatedProbe, Reconstruction]):
+    """Base of attacks whose server sends a model of its own making, of the agreed architecture, and reads the answer.
+
+    The letter is F, or G where the server learns the manipulation from examples of its own (Carletti et al. 2025).
+    """
+
+    observes: ClassVar[type] = ManipulatedProbe
+    begins_chains: ClassVar[bool] = True
+
+    @property
+    def threat_class(self) -> str:
+        """It manipulates what clients are sent."""
+        return "G" if self.needs_auxiliary else "F"
+
+    @abstractmethod
+    def manipulated(self, agreed: AgreedModel, generator: torch.Generator) -> nn.Module:
+        """The model to be sent: the agreed architecture with other weights. Buffers and the mode stay as they are.
+
+        Raises:
+            AttackError: When the architecture has no place for it, with a message that begins with "does not apply: ".
+        """
+
+
+def overwrite_linear(model: nn.Module, name: str, weight: Tensor, bias: Tensor | None = None) -> None:
+    """Sets the weights of a linear layer of ``model``, in place; without ``bias`` that stays."""
+    layer = model.get_submodule(name)
+    assert isinstance(layer, nn.Linear)
+    with torch.no_grad():
+        layer.weight.copy_(weight.to(layer.weight))
+        if bias is not None and layer.bias is not None:
+            layer.bias.copy_(bias.to(layer.bias))
+
+
+def share_outside(images: Tensor) -> Tensor:
+    """(K,), the share of pixels of each of ``images`` (K, C, H, W) that lie beyond [0, 1] by 0.01 or more."""
+    return ((images < -BEYOND) | (images > 1 + BEYOND)).flatten(1).double().mean(1)
+
+
+def batch_guess(observation: ManipulatedProbe, images: Sequence[Tensor], numbers: dict[str, float]) -> Reconstruction:
+    """A guess of as many images as the update is of: what was read, and grey for the rest, which scores must not leave out.
+
+    Args:
+        observation: The update; its classes are inferred, as a multiset.
+        images: (C, H, W) each, the surest first.
+        numbers: Diagnostics.
+    """
+    count = observation.num_examples
+    grey = torch.full((count, *observation.input_shape), 0.5)
+    read = torch.stack([image.clamp(0, 1).float().cpu() for image in images[:count]]) if images else grey[:0]
+    if observation.labels is not None:
+        labels = observation.labels.cpu()
+    else:
+        try:
+            labels = infer_observed_labels(observation, observation.gradient())[:count].cpu()
+        except AttackError:
+            labels = torch.full((count,), -1)
+    return Reconstruction(torch.cat([read, grey[len(read) :]]), labels, numbers)
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and torch.equal(one, other)

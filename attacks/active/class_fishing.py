@@ -1,0 +1,170 @@
+"""Class fishing: a head that silences all classes but one, so that a large batch gives the gradient of few images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from attacks.active.base import ActiveAttack, AgreedModel, ManipulatedProbe, batch_guess, overwrite_linear
+from attacks.base import OWN_OBJECTIVE, AttackError, Reconstruction
+from attacks.exact.guessing import grey_guess
+from attacks.exact.linear_layer import called
+from attacks.gradient.matching import attackable
+from attacks.gradient.presets import InvertingGradients
+from defenses.base import Update
+from defenses.checks import is_number, is_whole, require
+
+NOBODY = 0.01
+"""Share of an example that a class' count may be off by and still be a whole number: sums of float32."""
+
+
+@dataclass(frozen=True, repr=False)
+class ClassFishing(ActiveAttack):
+    """Magnifies one class' share of the average gradient until it is all there is, and inverts what is left.
+
+    In the last linear layer the rows of all classes but c become zero, and their biases ``bias`` above that of c. An example of
+    another class then has p_c = 0: its loss does not depend on its features, and it leaves nothing in the layers below. One of
+    class c has p_c = 0 too, where 1 was wanted, and its gradient passes in full. The mean gradient is the sum over the examples of
+    class c, over B.
+
+    How many there are is told exactly: dL/db_c = -n_c / B. With (dL/dW)_c = -1/B times the sum of their features, the head's
+    gradient of these examples alone follows, as their p_j is 1/(K - 1) for all others; so what is handed to
+    ``InvertingGradients`` is the gradient of a batch of n_c with known labels, as if nobody else had been there. Guesses beyond n_c
+    are grey.
+
+    Does not apply, and says so: a model that does not end in a linear layer with a bias; an update without an example of class c,
+    or of several steps. Under noise, where the count is no whole number, the nearest is taken. Feature fishing, which tells several
+    examples of a class apart, is not covered, and BatchNorm in train mode still mixes in the others.
+
+    Diagnostics: ``fished``, n_c; ``count_error``, how far it is from a whole number; and those of the inversion.
+
+    Attributes:
+        target: c, the class that is fished for.
+        bias: By how much the other classes' logits lie above that of c; 50 leaves p_c = 2e-22.
+        iterations: Of ``InvertingGradients``.
+        restarts: Of it.
+    """
+
+    source: ClassVar[str] = (
+        "Wen, Geiping, Fowl, Goldblum, Goldstein, Fishing for User Data in Large-Batch Federated Learning via Gradient "
+        "Magnification, ICML 2022, class fishing"
+    )
+    threat: ClassVar[str] = (
+        "sends a model of its own making, of the agreed architecture; knows one update of one step, its number of examples and "
+        "learning rate; no auxiliary data"
+    )
+    needs_classes: ClassVar[bool] = True
+    quick: ClassVar[Mapping[str, Any]] = {"iterations": 40}
+
+    target: int = 0
+    bias: float = 50.0
+    iterations: int = 600
+    restarts: int = 1
+
+    def __post_init__(self) -> None:
+        require(is_whole(self.target) and self.target >= 0, self, "target", "a whole number of at least 0")
+        require(is_number(self.bias) and 0 < self.bias < float("inf"), self, "bias", "a positive number")
+        for name in ("iterations", "restarts"):
+            require(
+                is_whole(getattr(self, name)) and getattr(self, name) >= 1, self, name, "a whole number of at least 1"
+            )
+
+    def card(self) -> dict[str, int | str]:
+        """What the inversion may spend."""
+        return {"iterations": self.iterations, "restarts": self.restarts, "selection": OWN_OBJECTIVE}
+
+    def manipulated(self, agreed: AgreedModel, generator: torch.Generator) -> nn.Module:
+        """The agreed model with a head for one class; nothing is random."""
+        model = agreed.copied()
+        name = head_of(agreed.model, agreed.input_shape)
+        head = model.get_submodule(name)
+        assert isinstance(head, nn.Linear)
+        if self.target >= head.out_features:
+            raise AttackError(
+                f"does not apply: target is {self.target}, and the model knows classes 0 to {head.out_features - 1}"
+            )
+        weight, bias = torch.zeros_like(head.weight), torch.full_like(head.bias, self.bias)
+        weight[self.target], bias[self.target] = head.weight.detach()[self.target], 0.0
+        overwrite_linear(model, name, weight, bias)
+        return model
+
+    def attack_many(
+        self, observations: Sequence[ManipulatedProbe], generators: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        """One guess for each, of as many images as it is of."""
+        return [self._attack(*pair) for pair in zip(observations, generators, strict=True)]
+
+    def _attack(self, observation: ManipulatedProbe, generator: torch.Generator) -> Reconstruction:
+        numbers: dict[str, float] = {}
+        try:
+            fished = self.fished(observation, numbers)
+            inversion = InvertingGradients(iterations=self.iterations, restarts=self.restarts)
+            guess = inversion(fished, generator)
+            numbers |= guess.diagnostics
+            if guess.failure:
+                raise AttackError(guess.failure)
+            found = batch_guess(observation, list(guess.images), numbers)
+            others = torch.full((max(observation.num_examples - len(guess.labels), 0),), -1)
+            return replace(found, labels=torch.cat([guess.labels.cpu(), others]))
+        except AttackError as error:
+            return grey_guess(observation, error, numbers)
+
+    def fished(self, observation: ManipulatedProbe, numbers: dict[str, float]) -> ManipulatedProbe:
+        """The update of the examples of class c alone.
+
+        Raises:
+            AttackError: When there is none, or the update is of several steps.
+        """
+        if observation.local_steps != 1:
+            raise AttackError(
+                f"does not apply: the update is of {observation.local_steps} local steps, and behind the first the head is another"
+            )
+        name, gradient = head_of(observation.model, observation.input_shape), observation.gradient()
+        weight, bias = f"{name}.weight".lstrip("."), f"{name}.bias".lstrip(".")
+        share = -float(gradient[bias][self.target])
+        count = round(share * observation.num_examples)
+        numbers |= {"fished": float(count), "count_error": abs(share * observation.num_examples - count)}
+        if count < 1:
+            raise AttackError(f"does not apply: no example of class {self.target} is in the batch")
+        count = min(count, observation.num_examples)
+        own = {key: value * (observation.num_examples / count) for key, value in gradient.items()}
+        own[weight], own[bias] = self._head(own[weight], own[bias])
+        rate = (observation.learning_rate or 1.0) * observation.step_length
+        decayed = dict(observation.model.named_parameters())
+        update: Update = {
+            key: (-rate * (value + observation.weight_decay * decayed[key].detach())).cpu()
+            for key, value in own.items()
+        }
+        labels = torch.full((count,), self.target)
+        return replace(observation, update=update, num_examples=count, batch_size=count, labels=labels)
+
+    def _head(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        """The head's gradient of the examples of class c alone, of that of all: weights (K, N) and biases (K,)."""
+        others = len(bias) - 1
+        spread = (-weight[self.target] / others).expand_as(weight).clone()
+        spread[self.target] = weight[self.target]
+        shares = bias.new_full((len(bias),), 1.0 / others)
+        shares[self.target] = -1.0
+        return spread, shares
+
+
+def head_of(model: nn.Module, input_shape: tuple[int, int, int]) -> str:
+    """Name of the linear layer with a bias whose values are the logits.
+
+    Raises:
+        AttackError: When there is none.
+    """
+    like = next(model.parameters()).detach()
+    drawn = torch.randn(4, *input_shape, generator=torch.Generator().manual_seed(0), dtype=like.dtype)
+    private = attackable(model, train_mode=True)
+    with torch.no_grad(), called(private) as calls:
+        logits = private(drawn.to(like.device))
+    for name, seen in calls.items():
+        module, _, out = seen[-1]
+        if module.bias is not None and out.shape == logits.shape and torch.equal(out, logits):
+            return name
+    raise AttackError(f"does not apply: {type(model).__name__} does not end in a linear layer with a bias")

@@ -1,0 +1,173 @@
+"""The imprint layer of Robbing the Fed: a linear layer that sorts a batch into bins and keeps one image in each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from attacks.active.base import (
+    ActiveAttack,
+    AgreedModel,
+    ManipulatedProbe,
+    batch_guess,
+    overwrite_linear,
+    share_outside,
+)
+from attacks.base import AttackError, Knowledge, Reconstruction
+from attacks.exact.guessing import grey_guess
+from attacks.exact.linear_layer import Read
+from attacks.normalisation import channel_statistics
+from defenses.checks import is_whole, require
+
+MEASUREMENTS = ("brightness", "gaussian")
+SCALE = 0.01
+"""Of rows and biases. An update is a difference of two float32 weights: what small weights lose in it is small. The layer behind is
+as much larger, so that the gradient is, too."""
+ROUNDING = 1e-5
+"""Share of the largest signal below which a bin is empty: what is left there are rounding errors of the sums."""
+MOST_OUTSIDE = 0.05
+"""Share of pixels beyond [0, 1] up to which a bin counts as one image's: noise adds some, a mixture has many."""
+
+
+@dataclass(frozen=True, repr=False)
+class ImprintLayer(ActiveAttack):
+    """Sorts the batch by one number h(x) = d . x into bins; an image that is alone in its bin is read exactly.
+
+    The first ``bins`` rows of the linear layer that sees the pixels become d, their biases -c_k, with c_1 < c_2 < ... so that as
+    many auxiliary images lie between two neighbours everywhere: neuron k is on where h(x) > c_k. The columns of the next layer that
+    see them become equal, so that the signal delta_i of an image is the same in all neurons that it turns on. Then
+
+        (dL/dW_k - dL/dW_(k+1)) / (dL/db_k - dL/db_(k+1)) = sum of delta_i x_i / sum of delta_i   over c_k < h(x_i) <= c_(k+1),
+
+    which is x_i where only one image lies there; of B images that fall evenly into K bins B (1 - 1/K)^(B-1) are expected to. A
+    quotient counts as such an image (diagnostic ``bins_read``) when its own h lies in the bin and its pixels in [0, 1]. The other
+    guesses are mixtures, or grey; there are as many as images.
+
+    Does not apply, and says so: a model that does not begin with a linear layer, a ReLU and another linear layer, such as ``mlp``.
+    The paper's server adds the module to the model; but an architecture is code that clients run and can read, and names and shapes
+    of weights give another one away. So here the module must be part of what was agreed, and only weights are manipulated.
+
+    Attributes:
+        bins: K, rows that are used; at most the neurons of the layer.
+        measurement: "brightness" (the mean of all pixels) or "gaussian" (a random direction).
+    """
+
+    source: ClassVar[str] = (
+        "Fowl, Geiping, Czaja, Goldblum, Goldstein, Robbing the Fed: Directly Obtaining Private Data in Federated Learning with "
+        "Modified Models, ICLR 2022, the imprint module"
+    )
+    threat: ClassVar[str] = (
+        "sends a model of its own making, of the agreed architecture; knows one update of one step; auxiliary images for "
+        "quantiles"
+    )
+    needs_auxiliary: ClassVar[bool] = True
+    reads_linear_layer: ClassVar[bool] = True
+    quick: ClassVar[Mapping[str, Any]] = {"bins": 16}
+
+    bins: int = 64
+    measurement: str = "brightness"
+    learned: tuple[Tensor, Tensor] | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        require(is_whole(self.bins) and self.bins >= 2, self, "bins", "a whole number of at least 2")
+        require(self.measurement in MEASUREMENTS, self, "measurement", " or ".join(map(repr, MEASUREMENTS)))
+
+    def card(self) -> dict[str, int | str]:
+        """How it chooses among bins."""
+        return {"selection": "measurement within its bin, pixels within [0, 1]"}
+
+    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
+        """Learns where to cut: direction (C * H * W,) and thresholds (K,), double."""
+        images = knowledge.auxiliary.images.flatten(1).double()
+        if len(images) < 2:
+            raise AttackError(f"{self} needs 2 auxiliary images for its quantiles, and there are {len(images)}")
+        size = images.shape[1]
+        drawn = torch.randn(size, generator=generator, dtype=torch.float64)
+        direction = (torch.ones_like(drawn) if self.measurement == "brightness" else drawn) / size
+        measured = images @ direction
+        inner = measured.quantile(torch.arange(1, self.bins, dtype=torch.float64) / self.bins)
+        # Nobody is below the first: who turns no neuron on leaves nothing behind.
+        lowest = measured.min() - 2 * (measured.max() - measured.min())
+        return replace(self, learned=(direction, torch.cat([lowest[None], inner])))
+
+    def manipulated(self, agreed: AgreedModel, generator: torch.Generator) -> nn.Module:
+        """The agreed model with an imprinted first layer, and equal columns behind it."""
+        if self.learned is None:
+            raise AttackError(f"{self} needs auxiliary data: call fit first")
+        layer, model = agreed.pixel_layer(), agreed.copied()
+        behind, (neurons, size) = agreed.layer_behind(layer), layer.module.weight.shape
+        if neurons < self.bins:
+            raise AttackError(
+                f"does not apply: layer {layer.name!r} has {neurons} neurons, and bins is {self.bins}; allowed: 2 to {neurons}"
+            )
+        direction, thresholds = self.learned
+        weights, constants = agreed.for_pixels(direction.expand(self.bins, size))
+        weight, bias = torch.zeros(neurons, size).double(), -torch.ones(neurons).double()  # the others never turn on
+        weight[: self.bins], bias[: self.bins] = weights, constants - thresholds
+        overwrite_linear(model, layer.name, SCALE * weight, SCALE * bias)
+        next_layer = model.get_submodule(behind)
+        assert isinstance(next_layer, nn.Linear)
+        # A typical image turns half of the neurons on: with this length it is seen as about one of unit size.
+        typical = (thresholds[self.bins // 2] - thresholds).clamp(min=0).sum().clamp(min=1e-9)
+        column = torch.randn(len(next_layer.weight), generator=generator, dtype=torch.float64) / (SCALE * typical)
+        columns = next_layer.weight.detach().clone()
+        columns[:, : self.bins] = column[:, None].to(columns)
+        overwrite_linear(model, behind, columns)
+        return model
+
+    def attack_many(
+        self, observations: Sequence[ManipulatedProbe], generators: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        """One guess for each, of as many images as it is of; nothing is random."""
+        if self.learned is None:
+            raise AttackError(f"{self} needs auxiliary data: call fit first")
+        return [
+            self._attack(observation, self.learned) for observation, _ in zip(observations, generators, strict=True)
+        ]
+
+    def _attack(self, observation: ManipulatedProbe, learned: tuple[Tensor, Tensor]) -> Reconstruction:
+        numbers: dict[str, float] = {}
+        try:
+            read = Read.of(observation)
+            layer = read.on_pixels()
+            gradient = read.of_layer(layer)
+            if gradient.bias is None or len(gradient.bias) < self.bins:
+                raise AttackError(f"does not apply: layer {layer.name!r} has no bias, or fewer neurons than bins")
+            weight, signal = _between(gradient.weight[: self.bins]), _between(gradient.bias[: self.bins])
+            return self._read(observation, weight, signal, learned, numbers)
+        except AttackError as error:
+            return grey_guess(observation, error, numbers)
+
+    def _read(
+        self,
+        observation: ManipulatedProbe,
+        weight: Tensor,
+        signal: Tensor,
+        learned: tuple[Tensor, Tensor],
+        numbers: dict[str, float],
+    ) -> Reconstruction:
+        """The guess, of differences of neighbours: ``weight`` (K, C * H * W) and ``signal`` (K,)."""
+        used = signal.abs() > ROUNDING * signal.abs().max()
+        if not used.any():
+            raise AttackError("does not apply: no image turned an imprinted neuron on")
+        quotients = weight[used] / signal[used, None]
+        mean, std = channel_statistics(observation, quotients)
+        images = quotients.view(-1, *observation.input_shape) * std + mean
+        direction, thresholds = learned
+        upper = torch.cat([thresholds[1:], thresholds.new_full((1,), float("inf"))])
+        measured, slack = images.flatten(1) @ direction, 0.1 * (thresholds[-1] - thresholds[1]) / self.bins
+        inside = (measured > thresholds[used] - slack) & (measured <= upper[used] + slack)
+        alone = inside & (share_outside(images) <= MOST_OUTSIDE)
+        order = sorted(range(len(images)), key=lambda at: (not alone[at], -float(signal[used][at].abs())))
+        numbers |= {"bins_used": float(used.sum()), "bins_read": float(alone.sum())}
+        finite = [at for at in order if images[at].isfinite().all()]
+        return batch_guess(observation, [images[at] for at in finite], numbers)
+
+
+def _between(rows: Tensor) -> Tensor:
+    """Of rows (K, ...) each without what the next one holds as well."""
+    return torch.cat([rows[:-1] - rows[1:], rows[-1:]])

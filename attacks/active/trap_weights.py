@@ -1,0 +1,167 @@
+"""Trap weights: a first layer so balanced that few images of a batch turn a neuron on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from attacks.active.base import (
+    ActiveAttack,
+    AgreedModel,
+    ManipulatedProbe,
+    batch_guess,
+    overwrite_linear,
+    share_outside,
+)
+from attacks.active.imprint_layer import MOST_OUTSIDE, ROUNDING
+from attacks.base import AttackError, Knowledge, Reconstruction
+from attacks.exact.guessing import grey_guess
+from attacks.exact.linear_layer import Read
+from attacks.normalisation import channel_statistics
+from defenses.checks import is_number, is_whole, require
+
+SAME = 1e-3
+"""Mean squared error, in [0, 1], below which two neurons show the same image."""
+HALVINGS = 40
+"""Of the interval in which the scale lies."""
+
+
+@dataclass(frozen=True, repr=False)
+class TrapWeights(ActiveAttack):
+    """Sets the first linear layer so that a neuron is on for few images, and reads each neuron as if it were on for one.
+
+    Of each row half of the weights, at random, are negative, -|n|, n ~ N(0, 1), and the other half the same numbers in another
+    order times ``-factor``: on pixels in [0, 1] both halves nearly cancel, and the factor, slightly below 1, says how often the sum
+    is positive. It is found on auxiliary images, by halving, so that a neuron is on for a share ``activation`` of them. For a
+    neuron that is on for image i alone, (dL/dW)_k / (dL/db)_k = x_i; more images give a mean weighted by their signals, different
+    in each neuron.
+
+    So a quotient that several neurons repeat is an image, and these come first, then such as lie within [0, 1], then others; there
+    are as many guesses as images, the rest grey. Diagnostics: ``neurons_on``, and ``repeated``, the images that several showed.
+
+    Does not apply, and says so: a model without a linear layer that sees the pixels and has a ReLU behind it, such as ``cnn``. The
+    paper also passes pixels through convolutions made into identities, which pooling would blur here.
+
+    Attributes:
+        activation: Share of auxiliary images that turn a neuron on, in the mean over neurons; about 1 over the batch is best.
+        rows: Neurons that are set, at most those of the layer; the others are never on. 0: all.
+        scale: Standard deviation of the weights times the square root of the number of inputs; torch's own weights have 0.58.
+    """
+
+    source: ClassVar[str] = (
+        "Boenisch, Dziedzic, Schuster, Shamsabadi, Shumailov, Papernot, When the Curious Abandon Honesty: Federated Learning Is "
+        "Not Private, EuroS&P 2023, trap weights; quotients: Phong et al. 2017, section 3"
+    )
+    threat: ClassVar[str] = (
+        "sends a model of its own making, of the agreed architecture; knows one update of one step; auxiliary images for the "
+        "scale"
+    )
+    needs_auxiliary: ClassVar[bool] = True
+    reads_linear_layer: ClassVar[bool] = True
+    quick: ClassVar[Mapping[str, Any]] = {"activation": 0.4}
+
+    activation: float = 0.05
+    rows: int = 0
+    scale: float = 0.58
+    learned: float | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        share, scale = self.activation, self.scale
+        require(is_number(share) and 0 < share < 1, self, "activation", "a number above 0 and below 1")
+        require(is_whole(self.rows) and self.rows >= 0, self, "rows", "a whole number of at least 0")
+        require(is_number(scale) and 0 < scale < float("inf"), self, "scale", "a positive number")
+
+    def card(self) -> dict[str, int | str]:
+        """How it chooses among neurons."""
+        return {"selection": "repeated by several neurons, pixels within [0, 1]"}
+
+    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
+        """Learns the factor between the halves."""
+        images = knowledge.auxiliary.images.flatten(1).double()
+        if not len(images):
+            raise AttackError(f"{self} needs auxiliary images for its scale, and there are none")
+        negative, positive = self._halves(256, images.shape[1], generator)
+        below, above, low, high = images @ negative.T, images @ positive.T, 0.0, 2.0
+        for _ in range(HALVINGS):
+            factor = (low + high) / 2
+            often = float((below + factor * above > 0).double().mean()) > self.activation
+            low, high = (low, factor) if often else (factor, high)
+        return replace(self, learned=low)
+
+    def _halves(self, rows: int, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Negative and positive weights (rows, size) each, zero in the other half; double."""
+        half = size // 2
+        drawn = torch.randn(rows, half, generator=generator, dtype=torch.float64).abs()
+        places = torch.rand(rows, size, generator=generator).argsort(1)
+        shuffled = drawn.gather(1, torch.rand(rows, half, generator=generator).argsort(1))
+        empty = torch.zeros(rows, size, dtype=torch.float64)
+        unit = self.scale / size**0.5
+        return empty.scatter(1, places[:, :half], -unit * drawn), empty.scatter(
+            1, places[:, half : 2 * half], unit * shuffled
+        )
+
+    def manipulated(self, agreed: AgreedModel, generator: torch.Generator) -> nn.Module:
+        """The agreed model with trap weights in its first layer."""
+        if self.learned is None:
+            raise AttackError(f"{self} needs auxiliary data: call fit first")
+        layer, model = agreed.pixel_layer(), agreed.copied()
+        neurons, size = layer.module.weight.shape
+        used = self.rows or neurons
+        if used > neurons:
+            raise AttackError(
+                f"does not apply: layer {layer.name!r} has {neurons} neurons, and rows is {used}; allowed: 0 to {neurons}"
+            )
+        negative, positive = self._halves(used, size, generator)
+        weights, constants = agreed.for_pixels(negative + self.learned * positive)
+        weight, bias = torch.zeros(neurons, size).double(), -torch.ones(neurons).double()  # the others never turn on
+        weight[:used], bias[:used] = weights, constants
+        overwrite_linear(model, layer.name, weight, bias)
+        return model
+
+    def attack_many(
+        self, observations: Sequence[ManipulatedProbe], generators: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        """One guess for each, of as many images as it is of; nothing is random."""
+        if self.learned is None:
+            raise AttackError(f"{self} needs auxiliary data: call fit first")
+        return [self._attack(observation) for observation, _ in zip(observations, generators, strict=True)]
+
+    def _attack(self, observation: ManipulatedProbe) -> Reconstruction:
+        numbers: dict[str, float] = {}
+        try:
+            read = Read.of(observation)
+            layer = read.on_pixels()
+            gradient = read.of_layer(layer)
+            if gradient.bias is None:
+                raise AttackError(f"does not apply: layer {layer.name!r} has no bias")
+            used = gradient.bias.abs() > ROUNDING * gradient.bias.abs().max()
+            if not used.any():
+                raise AttackError("does not apply: no image turned a neuron on")
+            quotients = gradient.weight[used] / gradient.bias[used, None]
+            mean, std = channel_statistics(observation, quotients)
+            images = quotients.view(-1, *observation.input_shape) * std + mean
+            images = images[images.flatten(1).isfinite().all(1)]
+            numbers["neurons_on"] = float(used.sum())
+            return batch_guess(observation, list(_surest_first(images, numbers)), numbers)
+        except AttackError as error:
+            return grey_guess(observation, error, numbers)
+
+
+def _surest_first(images: Tensor, numbers: dict[str, float]) -> Tensor:
+    """Each of the neurons' images (K, C, H, W) once: those that most neurons show first, and of others those within [0, 1]."""
+    outside, flat = share_outside(images), images.clamp(-1, 2).flatten(1)
+    # Without the matrix-product shortcut, which loses the digits that tell equal images from alike ones.
+    apart = torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist").square() / flat.shape[1]
+    alike = (apart < SAME) & (outside <= MOST_OUTSIDE)[:, None]
+    support = alike.sum(1)
+    left, kept = torch.ones(len(images), dtype=torch.bool), list[int]()
+    for at in sorted(range(len(images)), key=lambda at: (-int(support[at]), float(outside[at]))):
+        if left[at]:
+            kept.append(at)
+            left &= apart[at] >= SAME
+    numbers["repeated"] = float((support[kept] > 1).sum())
+    return images[kept]

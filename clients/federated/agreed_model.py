@@ -1,0 +1,105 @@
+"""A node's memory of the models that it accepted, and its refusal of others, as its configuration says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context
+from torch import Tensor
+from torch.nn import functional as F
+
+from attacks.exact.linear_layer import called, linear_layers
+from attacks.local_model import shared_tensors
+from attacks.normalisation import normalise
+from clients.federated.model_check import ModelCheck, Remembered, Tried, Weights
+from clients.federated.plan import federated_plan
+from clients.node import draws_from_seed
+from clients.questions import RefusedError, refusal
+from clients.records import to_record, to_tensors
+from clients.task import load_weights
+from clients.training import LocalClient
+
+MOST_JUDGED = 64
+"""Own examples on which a model is tried."""
+KEY = "model-check"
+"""Of the node's configuration, and the beginning of the names under which the node remembers."""
+
+
+def checks_models(context: Context, client: LocalClient) -> bool:
+    """Whether this node refuses models that are not the agreed one.
+
+    By its own key; else a deployed node does, and a simulated one where the experiment says so.
+
+    Raises:
+        ValueError: When the key is neither true nor false.
+    """
+    chosen: Any = context.node_config.get(KEY)
+    if chosen is None:
+        return federated_plan(client.task.plan).model_check if draws_from_seed(context) else True
+    if not isinstance(chosen, bool):
+        raise ValueError(f"{KEY} is {chosen!r} in the node's configuration; allowed: true or false")
+    return chosen
+
+
+def require_agreed(context: Context, client: LocalClient, sent: Weights) -> None:
+    """Remembers a model that can be the agreed one.
+
+    Raises:
+        RefusedError: When it cannot be; nothing of it is remembered.
+    """
+    if not checks_models(context, client):
+        return
+    initial = shared_tensors(client.task.plan.build_model())
+    last, at = _remembered(context, client, initial), client.task.round
+    classes = client.data.card.num_classes
+    if why := ModelCheck().fault(sent, initial, last, at, lambda weights: tried_on_own(client, weights), classes):
+        raise RefusedError(refusal("model_check", f"updates of a model that is not the agreed one ({why})"))
+    _remember(context, client, replace(last, round=at, weights=sent))
+
+
+def note_update(context: Context, client: LocalClient, update: Mapping[str, Tensor]) -> None:
+    """Remembers how far this node's own training moves a model."""
+    if checks_models(context, client):
+        _remember(context, client, _remembered(context, client, {}).after(update))
+
+
+def tried_on_own(client: LocalClient, weights: Weights) -> Tried:
+    """What a model does, in eval mode, on examples of the client's own: those of a chosen few, unprotected, as nothing is sent."""
+    batch = client.data.plain(torch.arange(min(client.data.num_train, MOST_JUDGED)))
+    model = load_weights(client.task.plan.build_model(), weights).eval()
+    rectified = [
+        layer.name for layer in linear_layers(model, client.data.card.input_shape, batch.images) if layer.rectified
+    ]
+    with torch.no_grad(), called(model) as calls:
+        logits = model(normalise(batch.images, client.data.card))
+        one_class = client.task.plan.objective.one_class
+        loss = (F.cross_entropy if one_class else F.binary_cross_entropy_with_logits)(logits, batch.targets)
+    on = [float((calls[name][0][2] > 0).double().mean()) for name in rectified]
+    return Tried(float(loss), min(on, default=1.0))
+
+
+def _place(client: LocalClient) -> str:
+    return f"{KEY} {hashlib.blake2b(client.task.plan.pipeline.encode(), digest_size=8).hexdigest()}"
+
+
+def _remembered(context: Context, client: LocalClient, initial: Weights) -> Remembered:
+    place = _place(client)
+    if f"{place} weights" not in context.state:
+        return Remembered(0, initial)
+    record, about = context.state[f"{place} weights"], context.state[place]
+    assert isinstance(record, ArrayRecord)
+    assert isinstance(about, ConfigRecord)
+    told = json.loads(str(about["about"]))
+    return Remembered(int(told["round"]), to_tensors(record), told["moved"], told["turned"])
+
+
+def _remember(context: Context, client: LocalClient, last: Remembered) -> None:
+    place = _place(client)
+    context.state[f"{place} weights"] = to_record(last.weights)
+    about = {"round": last.round, "moved": dict(last.moved), "turned": dict(last.turned)}
+    context.state[place] = ConfigRecord({"about": json.dumps(about)})

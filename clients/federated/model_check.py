@@ -1,0 +1,228 @@
+"""ModelCheck: whether a model that a server sends can be the agreed one, as far as a client can know; no Flower here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor
+
+PARALLEL = 0.999
+"""|cosine| of two rows of a layer from which they count as multiples of one another."""
+FEWEST = 8
+"""Rows and columns of a layer below which nothing is said about its rows: few numbers are parallel by chance."""
+LEAST_SCALE = 0.1
+"""Root mean square that weights may have in any layer, times ``ModelCheck.magnitude``: some begin at zero."""
+LEAST_TURN = 0.02
+"""1 - cosine by which weights may turn in a round, times ``ModelCheck.turns``, whatever own updates did: a defence may keep all of
+a tensor's own update back."""
+ROUNDING = 1e-4
+"""Relative difference of two models that are the same, but for another processor's rounding."""
+
+Weights = Mapping[str, Tensor]
+"""Name -> tensor: parameters and floating-point buffers, as clients and server exchange them."""
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """What a client keeps of the models that it accepted.
+
+    Attributes:
+        round: Of the last one; 0: none yet, and ``weights`` are those that the agreed seed gives.
+        weights: The last one.
+        moved: Parameter -> largest root mean square of this client's own updates of a local round; empty before the first.
+        turned: Parameter -> largest 1 - cosine of the weights before and after such an update.
+    """
+
+    round: int
+    weights: Weights
+    moved: Mapping[str, float] = field(default_factory=dict)
+    turned: Mapping[str, float] = field(default_factory=dict)
+
+    def after(self, update: Weights) -> Remembered:
+        """What it keeps when its own training of the last model ended in ``update``."""
+        own = {name: value for name, value in update.items() if not is_statistic(name)}
+        moved = {name: max(rms(value), self.moved.get(name, 0.0)) for name, value in own.items()}
+        turned = {
+            name: max(turn(self.weights[name], self.weights[name] + value), self.turned.get(name, 0.0))
+            for name, value in own.items()
+        }
+        return replace(self, moved=moved, turned=turned)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What a model does on examples of the client's own.
+
+    Attributes:
+        loss: Mean cross-entropy.
+        active: Of the layers with a ReLU behind them the smallest share of values that are on; 1 where nobody looked.
+    """
+
+    loss: float
+    active: float = 1.0
+
+
+@dataclass(frozen=True)
+class ModelCheck:
+    """Refuses what no honest round could have made; the model of a round is an average that a client cannot work out.
+
+    In order: names, shapes and numbers are those of the architecture; all models of one round are the same; the first one is
+    that of the agreed seed; no layer moved since the last accepted model by more than ``change`` times this client's own updates,
+    nor turned by more than ``turns`` times theirs, for each round in between; no layer is ``magnitude`` times as large as it began;
+    not more than ``share`` of a layer's rows (or columns) are multiples of one another, or zero; no class' row of the last layer is
+    ``head`` times the median row; the loss on own examples is below ``loss`` times that of the last accepted model (or of a blind
+    guess, if that is more); and no linear layer that had them has less than ``active`` of its ReLUs on.
+
+    It does not hold against a server that moves the model by no more than training does, round after round; nor fully in the first
+    round that a client sees if that is not round 1, where how far the model moved has no measure; nor against a server that agreed
+    on a seed or an architecture of its choice.
+
+    Attributes:
+        change: Times the largest own update, root mean square per parameter tensor. An average of updates moves by no more than the
+            longest; of weights the ratio was at most 1.1 over honest rounds (``benchmarks/model_check.py``).
+        turns: Times the largest own 1 - cosine.
+        magnitude: Times the initial root mean square.
+        share: Of a layer's rows.
+        head: Times the median norm of the rows of the last layer.
+        loss: Times the last accepted model's.
+        active: Share of a layer's values on own examples.
+    """
+
+    change: float = 4.0
+    turns: float = 2.5
+    magnitude: float = 10.0
+    share: float = 0.1
+    head: float = 10.0
+    loss: float = 4.0
+    active: float = 0.1
+
+    def fault(
+        self,
+        sent: Weights,
+        initial: Weights,
+        last: Remembered,
+        at: int,
+        tried: Callable[[Weights], Tried],
+        classes: int,
+    ) -> str:
+        """Why a model is not the agreed one, or "".
+
+        Args:
+            sent: What the server sends.
+            initial: What the agreed seed gives.
+            last: What the client remembers.
+            at: The round.
+            tried: What a model does on examples of the client's own.
+            classes: Of the data set.
+        """
+        if why := architecture_fault(sent, initial):
+            return why
+        if at <= last.round or at == 1:
+            same = "that of the agreed seed" if last.round == 0 else f"the one of round {last.round}"
+            return "" if equal(sent, last.weights) else f"it is not {same}"
+        by_weights = (
+            self.change_fault(sent, last, at)
+            or self.magnitude_fault(sent, initial)
+            or self.rows_fault(sent)
+            or self.head_fault(sent, classes)
+        )
+        return by_weights or self.behaviour_fault(tried(sent), tried(last.weights), classes)
+
+    def change_fault(self, sent: Weights, last: Remembered, at: int) -> str:
+        """Whether a parameter moved further, or turned more, than own updates a round let one expect."""
+        if not last.moved:
+            return ""
+        # A defence may have kept all of one tensor's own update back: then the update as a whole says how far others go.
+        overall = math.sqrt(sum(value**2 for value in last.moved.values()) / len(last.moved))
+        for name, value in sent.items():
+            if name not in last.moved or is_statistic(name):
+                continue
+            rounds, before = at - last.round, last.weights[name]
+            # Biases are few numbers, of which clients differ more: they may move as far as any tensor did.
+            own = max(last.moved[name], overall) if value.dim() > 1 else max(last.moved.values())
+            allowed = self.change * rounds * own
+            if (moved := rms(value - before)) > allowed:
+                return f"{name} moved by {moved:.2g} since round {last.round}, and own updates allow {allowed:.2g}"
+            allowed = self.turns * rounds * max(last.turned[name], LEAST_TURN)
+            if value.dim() > 1 and (turned := turn(before, value)) > allowed:
+                return f"{name} turned by {turned:.2g} (1 - cosine) since round {last.round}, and own updates allow {allowed:.2g}"
+        return ""
+
+    def magnitude_fault(self, sent: Weights, initial: Weights) -> str:
+        """Whether a parameter is far larger than it began."""
+        for name, value in sent.items():
+            allowed = self.magnitude * max(rms(initial[name]), LEAST_SCALE)
+            if not is_statistic(name) and rms(value) > allowed:
+                return f"{name} has a root mean square of {rms(value):.2g}, and {allowed:.2g} is allowed"
+        return ""
+
+    def rows_fault(self, sent: Weights) -> str:
+        """Whether rows or columns of a linear layer are multiples of one another, or zero."""
+        for name, value in sent.items():
+            if value.dim() != 2 or min(value.shape) < FEWEST:
+                continue
+            for what, rows in (("rows", value), ("columns", value.T)):
+                if (share := share_of_copies(rows)) > self.share:
+                    return f"{share:.0%} of the {what} of {name} are zero or multiples of others"
+        return ""
+
+    def head_fault(self, sent: Weights, classes: int) -> str:
+        """Whether one class' row of the last linear layer is far from the others."""
+        heads = [(name, value) for name, value in sent.items() if value.dim() == 2 and len(value) == classes]
+        for name, value in heads[-1:]:
+            norms = value.norm(dim=1)
+            if classes > 2 and float(norms.max()) > self.head * float(norms.median()):
+                return f"one row of {name} is {float(norms.max() / norms.median().clamp(min=1e-12)):.3g} times the median row"
+        return ""
+
+    def behaviour_fault(self, now: Tried, before: Tried, classes: int) -> str:
+        """Whether the model is far worse on own examples than the last one, or than guessing; or silent where that was not."""
+        allowed = self.loss * max(before.loss, math.log(classes))
+        if now.loss > allowed:
+            return f"its loss on own examples is {now.loss:.3g}, and {allowed:.3g} is allowed"
+        if now.active < self.active <= before.active:
+            return f"{now.active:.1%} of the values of a layer are on for own examples, and {before.active:.0%} were"
+        return ""
+
+
+def architecture_fault(sent: Weights, initial: Weights) -> str:
+    """Whether names, shapes and dtypes are other than agreed, or numbers are not finite."""
+    if odd := sorted(set(sent) ^ set(initial)):
+        return f"its weights are named otherwise than agreed at {odd[:3]}"
+    for name, value in sent.items():
+        if value.shape != initial[name].shape or value.dtype != initial[name].dtype:
+            return f"{name} is {value.dtype}{tuple(value.shape)}, agreed is {initial[name].dtype}{tuple(initial[name].shape)}"
+        if not value.isfinite().all():
+            return f"{name} holds NaN or infinite values"
+    return ""
+
+
+def equal(one: Weights, other: Weights) -> bool:
+    """Whether two models of one architecture are the same, up to ``ROUNDING``."""
+    return all(rms(one[name] - value) <= ROUNDING * rms(value) for name, value in other.items())
+
+
+def share_of_copies(rows: Tensor) -> float:
+    """Share of ``rows`` (M, N) that are zero, or a multiple of another one."""
+    norms = rows.norm(dim=1, keepdim=True)
+    unit = rows / norms.clamp(min=1e-12)
+    alike = (unit @ unit.T).abs().fill_diagonal_(0.0).amax(1) > PARALLEL
+    return float((alike | (norms[:, 0] <= 1e-12)).double().mean())
+
+
+def is_statistic(name: str) -> bool:
+    """Whether a tensor is a running statistic of BatchNorm, which follows the data and has no usual size."""
+    return name.endswith(("running_mean", "running_var"))
+
+
+def turn(one: Tensor, other: Tensor) -> float:
+    """1 - cosine, in [0, 2]; 0 of nothing."""
+    a, b = one.detach().flatten().double(), other.detach().flatten().double()
+    return float(1 - a @ b / (a.norm() * b.norm()).clamp(min=1e-30)) if a.any() and b.any() else 0.0
+
+
+def rms(value: Tensor) -> float:
+    """Root mean square; 0 of nothing."""
+    return float(value.detach().double().square().mean().sqrt()) if value.numel() else 0.0

@@ -1,0 +1,112 @@
+"""The active server: it sends clients models of its own making, asks for one step on each, and has the answers attacked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from attacks.active.base import ActiveAttack, AgreedModel
+from attacks.base import Attack, AttackError
+from attacks.local_model import shared_tensors
+from attacks.spec import stages_of
+from clients.task import Task
+from defenses.base import generator_for
+from strategies.audit.jobs import AttackJob, grouped
+from strategies.audit.kinds import Observed
+from strategies.audit.threat_card import ACTIVE_SERVER, ThreatCard
+from strategies.federated.audit import UpdateAudit, seen_updates
+from strategies.federated.observations import ACTIVE
+from strategies.guard import Answers
+
+Ask = Callable[[Task, Mapping[str, Tensor]], Answers]
+"""(orders, weights of the model to send) -> partition -> the updates of one step that answer it."""
+
+
+class ActiveServer:
+    """Probes with manipulated models, one for each attack of the kind ``ACTIVE``.
+
+    Training and honest probes always get the agreed model: what is sent here leaves no trace in it. Clients may refuse what is not
+    the agreed model; each attack has a row that says how many did ("model-refused").
+
+    Args:
+        audit: Knows the attacks, and makes threat cards.
+        ask: Sends a model to all clients and asks for one step on it.
+    """
+
+    def __init__(self, audit: UpdateAudit, ask: Ask) -> None:
+        self._audit, self._ask = audit, ask
+        self._auditor, self._recorder = audit.auditor, audit.recorder
+
+    def probe(self, task: Task, weights: Mapping[str, Tensor]) -> None:
+        """Makes and sends the models of one round, and queues the attacks on what comes back.
+
+        Args:
+            task: Orders of the round.
+            weights: The agreed global model.
+        """
+        judges: dict[int, bool] = {}
+        for at, group in enumerate(grouped(self._audit.attacks[ACTIVE])[0]):
+            try:
+                sent = self._manipulated(group[0], task, weights)
+            except AttackError as error:
+                for attack in group:
+                    self._failed(task, attack, str(error))
+                continue
+            # A deployed node knows the draws of its latest answer only: that to the model before must have been judged by now.
+            self._auditor.collect(wait=at > 0 and not self._auditor.repeats_draws)
+            self._observe(task, f"{at:02d}", group, sent, judges)
+
+    def _manipulated(self, attack: Attack[Any, Any], task: Task, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Weights of the model that the attack wants to send."""
+        first, observed, card = stages_of(attack)[0], Observed(task, dict(weights), []), task.plan.data_card()
+        if not isinstance(first, ActiveAttack):
+            raise AttackError(f"{first} sends no model")
+        own = ("attack", task.plan.seed, repr(first))
+        if first.needs_auxiliary:
+            first = first.fit(ACTIVE.knowledge(observed), generator_for(*own, "fit"))
+        agreed = AgreedModel(observed.model(), card.input_shape, card.mean, card.std)
+        model = first.manipulated(agreed, generator_for(*own, "manipulate", task.round))
+        return {name: tensor.clone() for name, tensor in shared_tensors(model).items()}
+
+    def _observe(
+        self,
+        task: Task,
+        label: str,
+        group: tuple[Attack[Any, Any], ...],
+        sent: dict[str, Tensor],
+        judges: dict[int, bool],
+    ) -> None:
+        good = self._ask(task, sent)
+        asked = len(self._auditor.exchange.nodes)
+        for attack in group:
+            self._recorder.row(
+                task, metric="model-refused", value=len(good.refused) / asked, n=asked, attack=repr(attack),
+                card=_card(task, attack),
+            )  # fmt: skip
+        seen = seen_updates(task, ACTIVE, good, [f"target-{at}" for at in range(task.plan.probe_targets)])
+        if not seen:
+            return
+        card = self._audit.card(task, ACTIVE, seen, sent, None)
+        # Blind guesses are about the same images whatever was sent: they are scored once.
+        new = sorted({one.partition for one in seen} - judges.keys())
+        willing = self._auditor.baselines(task, ACTIVE, new, card) if new else []
+        judges |= {partition: partition in willing for partition in new}
+        seen = [one for one in seen if judges[one.partition]]
+        if seen:
+            name = f"{self._audit.label}-r{task.round:04d}-{ACTIVE.name}-{label}"
+            self._auditor.submit(AttackJob(name, group, ACTIVE, Observed(task, sent, seen), card))
+
+    def _failed(self, task: Task, attack: Attack[Any, Any], why: str) -> None:
+        nodes = len(self._auditor.exchange.nodes)
+        self._recorder.row(
+            task, metric="attack", value=None, attack=repr(attack), card=_card(task, attack), status="failed", n=nodes,
+            failures=nodes, message=why,
+        )  # fmt: skip
+
+
+def _card(task: Task, attack: Attack[Any, Any]) -> ThreatCard:
+    """Of what no update came of."""
+    bare = ThreatCard(observation=ACTIVE.title, round=task.round, server=ACTIVE_SERVER)
+    return bare.but(threat_class=attack.threat_class or None)

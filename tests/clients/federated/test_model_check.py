@@ -1,0 +1,229 @@
+"""ModelCheck accepts what honest rounds made and refuses the rest, each of its tests for a reason of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from attacks import ClassFishing, ImprintLayer, Knowledge, TrapWeights
+from attacks.active.base import AgreedModel
+from attacks.local_model import shared_tensors
+from clients.federated.agreed_model import tried_on_own
+from clients.federated.model_check import ModelCheck, Remembered, Tried, share_of_copies, turn
+from clients.local_data import LocalData
+from clients.records import REFUSED
+from clients.task import load_weights
+from clients.training import LocalClient
+from tests.clients.federated.test_messages import Asker
+from tests.clients.test_draws import TASK, weights_of
+
+CLASSES = 10
+PLAIN = Tried(2.3, 0.4)
+MLP = TASK.but(model="mlp", momentum=0.5, learning_rate=0.05, local_epochs=2)
+ATTACKS = [ImprintLayer(), TrapWeights(), ClassFishing()]
+
+
+def layers(seed: int = 0, spread: float = 0.1) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    shapes = {"first.weight": (32, 64), "first.bias": (32,), "head.weight": (CLASSES, 32), "head.bias": (CLASSES,)}
+    return {name: spread * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+
+
+INITIAL = layers()
+STEP = layers(seed=1, spread=0.01)
+LAST = Remembered(3, INITIAL).after(STEP)
+
+
+def verdict(sent: dict[str, Tensor], last: Remembered = LAST, at: int = 4, tried: Tried = PLAIN) -> str:
+    def of(weights: Any) -> Tried:
+        return tried if weights is sent else PLAIN
+
+    return ModelCheck().fault(sent, INITIAL, last, at, of, CLASSES)
+
+
+def moved(times: float = 1.0) -> dict[str, Tensor]:
+    return {name: value + times * layers(seed=2, spread=0.01)[name] for name, value in INITIAL.items()}
+
+
+def with_weight(value: Tensor, name: str = "first.weight") -> dict[str, Tensor]:
+    return {**INITIAL, name: value}
+
+
+def test_accepts_an_average_of_updates_such_as_its_own() -> None:
+    assert verdict(moved()) == ""
+    assert verdict(moved(2.0)) == ""
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        ({name: value for name, value in INITIAL.items() if name != "head.bias"}, "named otherwise than agreed"),
+        ({**INITIAL, "extra": torch.zeros(1)}, "named otherwise than agreed"),
+        (with_weight(torch.zeros(33, 64)), "agreed is"),
+        (with_weight(INITIAL["first.weight"].double()), "agreed is"),
+        (with_weight(INITIAL["first.weight"] * math.nan), "NaN or infinite"),
+        (moved(8.0), "moved by"),
+    ],
+    ids=["missing", "extra", "shape", "dtype", "nan", "moved"],
+)
+def test_refuses_what_no_round_makes(sent: dict[str, Tensor], why: str) -> None:
+    assert why in verdict(sent)
+
+
+def test_a_layer_that_turned_is_told_from_one_that_grew() -> None:
+    """Own updates were long, along the weights: they allow a longer layer, and no other one."""
+    grown = Remembered(3, INITIAL).after({name: 0.8 * value for name, value in INITIAL.items()})
+    assert verdict({name: 1.5 * value for name, value in INITIAL.items()}, grown) == ""
+    assert "turned by" in verdict(with_weight(layers(seed=9)["first.weight"]), grown)
+
+
+def far(**changes: Any) -> Remembered:
+    """Who has no updates of its own to compare with, as in the first round that it sees."""
+    return replace(Remembered(0, INITIAL), **changes)
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        (with_weight(20 * INITIAL["first.weight"]), "root mean square"),
+        (
+            with_weight(INITIAL["first.weight"][:1].expand(32, 64) * torch.arange(1, 33)[:, None] / 32),
+            "multiples of others",
+        ),
+        (with_weight(INITIAL["head.weight"][:, :1].expand(CLASSES, 32), "head.weight"), "multiples of others"),
+        (
+            with_weight(torch.cat([INITIAL["head.weight"][:1] * 12, INITIAL["head.weight"][1:]]), "head.weight"),
+            "median row",
+        ),
+    ],
+    ids=["magnitude", "rows", "columns", "head"],
+)
+def test_refuses_odd_weights_without_a_memory(sent: dict[str, Tensor], why: str) -> None:
+    assert why in verdict(sent, far(), at=5)
+    assert verdict(moved(8.0), far(), at=5) == "", "nothing to compare with"
+
+
+def test_refuses_odd_behaviour() -> None:
+    assert "loss on own examples is 20" in verdict(moved(), tried=Tried(20.0, 0.4))
+    assert "of the values of a layer are on" in verdict(moved(), tried=Tried(2.3, 0.05))
+    assert verdict(moved(), tried=Tried(8.0, 0.15)) == ""
+
+
+def test_the_first_model_is_that_of_the_seed_and_a_round_has_one_model() -> None:
+    assert verdict(INITIAL, far(), at=1) == ""
+    assert verdict(moved(0.1), far(), at=1) == "it is not that of the agreed seed"
+    assert verdict(INITIAL, at=3) == ""
+    assert verdict(moved(0.1), at=3) == "it is not the one of round 3"
+    nudged = {name: value * (1 + 1e-6) for name, value in INITIAL.items()}
+    assert verdict(nudged, far(), at=1) == "", "another processor may round otherwise"
+
+
+def test_rounds_that_were_missed_allow_as_much_more() -> None:
+    assert "moved by" in verdict(moved(6.0), at=4)
+    assert verdict(moved(6.0), at=6) == ""
+
+
+def test_closed_forms() -> None:
+    assert turn(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 2.0])) == pytest.approx(1.0)
+    assert turn(torch.tensor([1.0, 1.0]), torch.tensor([-1.0, -1.0])) == pytest.approx(2.0)
+    rows = torch.eye(8)
+    assert share_of_copies(rows) == 0.0
+    assert share_of_copies(torch.cat([rows[:6], -3 * rows[:2]])) == 0.5
+    assert share_of_copies(torch.cat([rows[:7], torch.zeros(1, 8)])) == 1 / 8
+
+
+# Real training ------------------------------------------------------------------------------------------------------------
+
+
+def honest(
+    task: Any, clients: int, rounds: int
+) -> Iterator[tuple[int, dict[str, Tensor], list[tuple[LocalClient, Remembered]]]]:
+    """Rounds of federated averaging: number, global model, and the clients with what they remember of the round before."""
+    initial = weights = weights_of(task)
+    size = 160 // clients
+    nodes = [
+        (LocalClient(LocalData(task, at, range(size * at, size * at + size), range(20))), Remembered(0, initial))
+        for at in range(clients)
+    ]
+    for at in range(1, rounds + 1):
+        for client, _ in nodes:
+            client.data.task = task.but(round=at)
+        yield at, weights, nodes
+        updates = [client.train(weights, {}).updates[0] for client, _ in nodes]
+        nodes = [
+            (client, replace(last, round=at, weights=weights).after(update))
+            for (client, last), update in zip(nodes, updates, strict=True)
+        ]
+        weights = {name: value + sum(update[name] for update in updates) / clients for name, value in weights.items()}
+
+
+def judged(client: LocalClient, last: Remembered, sent: dict[str, Tensor], at: int) -> str:
+    initial = weights_of(client.task)
+    return ModelCheck().fault(sent, initial, last, at, lambda weights: tried_on_own(client, weights), CLASSES)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"model": "lenet"}, {"pipeline": "GaussianNoise(std=0.01, per='update')"}], ids=str
+)
+def test_no_honest_round_is_refused(changes: dict[str, Any]) -> None:
+    """16 verdicts each; benchmarks/model_check.py has more of them."""
+    verdicts = [
+        judged(client, last, weights, at)
+        for at, weights, nodes in honest(MLP.but(**changes), 4, 4)
+        for client, last in nodes
+    ]
+    assert verdicts == [""] * 16
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=repr)
+def test_every_active_attack_is_refused_in_the_first_round_and_later(attack: Any) -> None:
+    for at, weights, nodes in honest(MLP, 2, 3):
+        client = nodes[0][0]
+        card, model = client.data.card, load_weights(MLP.plan.build_model(), weights)
+        own = Knowledge(client.data.originals(), client.pipeline, card.mean, card.std, lambda *_, model=model: model)
+        generator = torch.Generator().manual_seed(at)
+        agreed = AgreedModel(model, card.input_shape, card.mean, card.std)
+        sent = shared_tensors(attack.fit(own, generator).manipulated(agreed, generator))
+        assert [bool(judged(client, last, dict(sent), at)) for client, last in nodes] == [True, True]
+
+
+# At the node --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_deployed_node_refuses_by_default_and_its_operator_may_turn_that_off(tmp_path: Path) -> None:
+    other = {name: value + 0.1 for name, value in weights_of(TASK).items()}
+    for number, (keys, refused) in enumerate(
+        [({}, True), ({"model-check": True}, True), ({"model-check": False}, False)]
+    ):
+        ask = Asker(tmp_path / str(number), probes=True, **keys)
+        for kind in ("train", "train.probe"):
+            reply = ask(kind, TASK, other)
+            assert reply.has_error() == refused
+            if refused:
+                assert reply.error.code == REFUSED
+                assert "may allow it by model-check in the node's configuration" in str(reply.error.reason)
+                assert "agreed seed" in str(reply.error.reason)
+        assert not ask("train.probe", TASK, weights_of(TASK)).has_error()
+
+
+def test_what_a_node_refused_is_forgotten_and_what_it_accepted_is_not(tmp_path: Path) -> None:
+    ask, weights = Asker(tmp_path, probes=True), weights_of(TASK)
+    other = {name: value + 0.1 for name, value in weights.items()}
+    assert ask("train.probe", TASK, other).has_error()
+    assert not ask("train.probe", TASK, weights).has_error()
+    assert not ask("train", TASK, weights).has_error(), "the honest model is as good as before"
+    assert "moved by" in str(
+        ask("train.probe", TASK.but(round=2), {n: v + 5.0 for n, v in weights.items()}).error.reason
+    )
+
+
+def test_another_value_of_the_key_is_named(tmp_path: Path) -> None:
+    reply = Asker(tmp_path, probes=True, **{"model-check": "yes"})("train", TASK, weights_of(TASK))
+    assert "model-check is 'yes' in the node's configuration; allowed: true or false" in str(reply.error.reason)
