@@ -69,6 +69,18 @@ class ClientUpdate:
         """By how many learning rates a first step moves along its gradient: 1; with Nesterov's momentum 1 + momentum."""
         return 1 + self.momentum if self.nesterov else 1.0
 
+    def require_one_step(self) -> None:
+        """For attacks that read the gradient of one step, which an update of several does not hold.
+
+        Raises:
+            AttackError: When the update is of several local steps; it says which attacks are for such.
+        """
+        if self.local_steps != 1:
+            raise AttackError(
+                f"does not apply: the update is of {self.local_steps} local steps, and the gradient of one is solved for; "
+                "SurrogateMatching and InvertingGradients attack whole rounds"
+            )
+
     def gradient(self, learning_rate: float | None = None) -> Update:
         """The mean gradient that SGD would have needed: -update / (learning_rate * step_length * local_steps) - weight_decay * w.
 

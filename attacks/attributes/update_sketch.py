@@ -91,7 +91,9 @@ def made_by(
         AttackError: Where clients send no one-step updates, or the defences refuse such images.
     """
     if knowledge.probes is None:
-        raise AttackError("there are no one-step updates to learn from: this is for federated learning")
+        raise AttackError(
+            "does not apply: it learns from updates of one step, which only one-step probes of federated learning are of"
+        )
     own = Batch(knowledge.auxiliary.images[rows], knowledge.auxiliary.targets[rows])
     try:
         yield from knowledge.probes(own, count, int(torch.randint(1 << 31, (), generator=generator)))

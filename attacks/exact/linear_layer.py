@@ -147,10 +147,7 @@ class Read:
         """Raises: AttackError when the update fits neither the model nor the attack."""
         if observation.num_examples < 1:
             raise AttackError(f"the update covers {observation.num_examples} examples; at least 1 is needed")
-        if observation.local_steps != 1:
-            raise AttackError(
-                f"does not apply: the update is of {observation.local_steps} local steps, and the gradient of one is solved for"
-            )
+        observation.require_one_step()
         # Inputs do not depend on the length of the gradient: any learning rate serves, unless weight decay is to be told from it.
         if observation.learning_rate is None and observation.weight_decay:
             raise AttackError("does not apply: the learning rate is unknown, so weight decay cannot be subtracted")

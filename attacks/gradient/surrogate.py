@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attacks.base import AttackError, ClientUpdate, Reconstruction, TrainingUpdate
+from attacks.base import AttackError, ClientUpdate, Probe, Reconstruction, TrainingUpdate
 from attacks.gradient.finite_difference import DifferencedMatching
 from attacks.gradient.inversion import GradientInversion, Trials
 from attacks.gradient.inversion_loop import Minimum
@@ -30,9 +30,14 @@ class SurrogateMatching(GradientInversion):
 
     over all the client's images x together. The steps' gradients were taken at points near this line, and their sum is close to the
     gradient of some point on it. Neither the learning rate nor the number of steps, epochs or batches is asked for, and the price
-    does not grow with them. alpha is an unknown like the pixels, within [0, 1].
+    does not grow with them. alpha is an unknown like the pixels, within [0, 1]. A one-step probe holds the gradient at w_0: there
+    alpha is 0, and this is plain matching.
 
-    Diagnostics: ``alpha``, that of the guess.
+    Where kinks of ReLUs and maxima lie on the line, D jumps in alpha as they do in the weights. The derivative is that between two
+    jumps and knows nothing of them (in the tests some tenth of what D changes by from w_0 to w_T), so that a descent on alpha alone
+    may settle beside a lower value.
+
+    Diagnostics: ``alpha``, that of the guess; 0 for a probe.
 
     Attributes:
         alpha: Where it starts; ``0.0`` is the global model, as all other inversions have it.
@@ -87,12 +92,13 @@ class SurrogateMatching(GradientInversion):
         guess = super()._guess(target, victim, end, differenced)
         if guess.failure:
             return guess
-        alpha = ALPHA_UNIT * float(end.unknowns[int(end.loss.argmin()), -1])
+        at_global = isinstance(target.observation, Probe)
+        alpha = 0.0 if at_global else ALPHA_UNIT * float(end.unknowns[int(end.loss.argmin()), -1])
         return replace(guess, diagnostics={**guess.diagnostics, "alpha": alpha})
 
 
 def moves(owners: list[Target]) -> Update:
-    """Name -> w_T - w_0 of each target, (T, *shape).
+    """Name -> w_T - w_0 of each target, (T, *shape); 0 for one-step probes, whose gradient is that of w_0.
 
     Raises:
         AttackError: When an update does not fit the model; see ``ClientUpdate.gradient``.
@@ -101,6 +107,8 @@ def moves(owners: list[Target]) -> Update:
     def sent(observation: ClientUpdate, like: Update) -> Update:
         if missing := sorted(set(like) - set(observation.update)):
             raise AttackError(f"the update lacks {missing[:3]}")
+        if isinstance(observation, Probe):
+            return {name: torch.zeros_like(value) for name, value in like.items()}
         return {name: observation.update[name].detach().to(value) for name, value in like.items()}
 
     found = [sent(owner.observation, owner.gradient) for owner in owners]

@@ -164,6 +164,7 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
         shape = (observation.num_examples, *observation.input_shape)
         unlabelled = torch.full((observation.num_examples,), -1)
         try:
+            observation.require_one_step()
             if shape != learned.shape:
                 raise AttackError(
                     f"the update is of images {shape}, it was fitted to updates of images {learned.shape}"

@@ -119,6 +119,7 @@ class Kind(ABC):
         start: How a chain of attacks on it may begin.
         chosen: The audit chooses its images (``probe-targets``, ``probe-images``), so that pictures of them can be shown.
         asked: The server asks for it with messages of its own, which training would not send.
+        instead_of: Title of the kind that training does send, in whose place the server asks for it: reports say both; "" for none.
         paired: It says which row is of which image, so that guess i is of image i.
         of_attributes: Attacks on it guess a sensitive attribute; on other kinds they never do.
     """
@@ -131,6 +132,7 @@ class Kind(ABC):
     start: ClassVar[str] = "InvertingGradients()"
     chosen: ClassVar[bool] = True
     asked: ClassVar[bool] = False
+    instead_of: ClassVar[str] = ""
     paired: ClassVar[bool] = False
     of_attributes: ClassVar[bool] = False
 

@@ -80,21 +80,6 @@ class _Updates(Kind):
         ]
 
 
-class Probes(_Updates):
-    """Updates of one step on few images: the strongest setting of the papers."""
-
-    name: ClassVar[str] = "probe"
-    title: ClassVar[str] = "one-step probe"
-    asked: ClassVar[bool] = True
-    plural: ClassVar[str] = "one-step probes"
-    observation: ClassVar[type] = Probe
-
-    def knowledge(self, observed: Observed) -> Knowledge:
-        """With what makes one-step updates of the server's own images."""
-        made = functools.partial(probes_alone, observed.task, observed.weights)
-        return replace(super().knowledge(observed), probes=made)
-
-
 class TrainingUpdates(_Updates):
     """What training sends."""
 
@@ -103,6 +88,22 @@ class TrainingUpdates(_Updates):
     plural: ClassVar[str] = "training updates"
     observation: ClassVar[type] = TrainingUpdate
     chosen: ClassVar[bool] = False
+
+
+class Probes(_Updates):
+    """Updates of one step on few images: the strongest setting of the papers."""
+
+    name: ClassVar[str] = "probe"
+    title: ClassVar[str] = "one-step probe"
+    asked: ClassVar[bool] = True
+    instead_of: ClassVar[str] = TrainingUpdates.title
+    plural: ClassVar[str] = "one-step probes"
+    observation: ClassVar[type] = Probe
+
+    def knowledge(self, observed: Observed) -> Knowledge:
+        """With what makes one-step updates of the server's own images."""
+        made = functools.partial(probes_alone, observed.task, observed.weights)
+        return replace(super().knowledge(observed), probes=made)
 
 
 class AttributesOfProbes(_Updates):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from simulations.report.analysis.control import LEAST_IMAGES
-from simulations.report.analysis.families import ATTRIBUTES, READING, Family
+from simulations.report.analysis.families import ATTRIBUTES, IMAGES, READING, Family
+from simulations.report.analysis.real_updates import stand_ins
 from simulations.report.analysis.score import Score
 from simulations.report.analysis.study import Cell
 from simulations.report.analysis.summary import Line
@@ -11,8 +12,10 @@ from simulations.report.text import count, decibel
 from simulations.rows import null_name
 
 
-def sentence(line: Line, seeds: int = 1) -> str:
+def sentence(line: Line) -> str:
     """The headline of one defence, without its name: what the strongest attack recovered, and against what.
+
+    Where the scenario knows one-step probes, this is said of them and of the updates that training sends, each with its interval.
 
     Never says that something is private: an attack that fails shows only that this attack fails.
     """
@@ -27,21 +30,45 @@ def sentence(line: Line, seeds: int = 1) -> str:
                 return f"only attacked by what no server can do ({'; '.join(line.bounds)}), which says nothing of one that can."
             return "not attacked yet."
         return "no attack on the images has a score, so nothing is known about them."
-    told = _recovered(best, best.psnr, seeds)
+    told = f"{_observed(line, best)}."
     if line.attributes is None:
         return told
     return f"{told} Of {ATTRIBUTES.attacked} the strongest attack {_guessed(line.attributes, '')}."
 
 
-def _recovered(best: Cell, score: Score, seeds: int) -> str:
-    """What the strongest attack on the images did."""
+def _observed(line: Line, best: Cell) -> str:
+    """What the strongest attack did, on probes and on real updates where these are told apart."""
+    if line.strongest not in (line.probe, line.update):
+        return _recovered(best)
+    parts = [f"{_seen(cell)}: {_recovered(cell, within=True)}" for cell in line.leading]
+    if line.update is None:
+        parts.append(f"real updates: {'no score of their images' if line.update_attacks else 'not attacked'}")
+    return "; ".join(parts)
+
+
+def _seen(cell: Cell) -> str:
+    """What was attacked, such as "training update of 4 steps"."""
+    steps = cell.card.local_steps
+    return (
+        cell.observation
+        if steps is None or cell.observation in stand_ins()
+        else f"{cell.observation} of {count(steps, 'step')}"
+    )
+
+
+def _recovered(cell: Cell, *, within: bool = False) -> str:
+    """What an attack on the images did; ``within``: with the interval of its mean."""
+    score = cell.scores[IMAGES.decides]
     if score.all_failed:
-        return f"the attack failed on all {score.n} images, so nothing is known about them."
+        return f"the attack failed on all {score.n} images, so nothing is known about them"
+    seeds = len(score.by_seed)
     details = [f"n = {score.n}" + (f" over {seeds} seeds" if seeds > 1 else "")]
+    if within and score.low is not None and score.high is not None:
+        details.insert(0, f"95 % interval {decibel(score.low)} to {decibel(score.high)}")
     details += [f"worst {decibel(score.worst)}"] if score.worst is not None else []
     details += [f"{count(score.failures, 'failure')} scored as a grey image"] if score.failures else []
     shown = f"{decibel(score.mean)} dB ({', '.join(details)})"
-    return f"the strongest attack {_verdict(best, score, shown)}."
+    return f"the strongest attack {_verdict(cell, score, shown)}"
 
 
 def _read(cell: Cell) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from simulations.report.analysis.adaptive import adaptive_caveats
 from simulations.report.analysis.families import ATTRIBUTES, IMAGES, LABELS, MEMBERSHIP, READING
+from simulations.report.analysis.real_updates import apart, untested_on_updates
 from simulations.report.analysis.score import PARTLY_FAILED, Score
 from simulations.report.analysis.study import Cell, Study
 from simulations.report.analysis.windows import WindowCounts, window_counts
@@ -28,6 +29,9 @@ class Line:
         protected: Test accuracy on images protected as in deployment, where the defence protects them.
         drop: Accuracy lost against no defence in the same round and seeds, as deployed; in [-1, 1].
         strongest: Cell of the strongest attack; None when no attack has a score.
+        probe: The same among attacks on one-step probes, where the scenario knows such; see ``real_updates``.
+        update: The same among attacks on updates that training sends.
+        update_attacks: Attacks of any kind on updates that training sends.
         labels: Cell that recovered most labels over chance, among attacks that did not know them.
         membership: Cell with the highest membership AUC.
         epsilon: Budget spent by training (in split learning evaluation too) so far, in edge-cloud inference by the queries at one
@@ -71,6 +75,15 @@ class Line:
     windows: WindowCounts | None = None
     reading: Cell | None = None
     attributes: Cell | None = None
+    probe: Cell | None = None
+    update: Cell | None = None
+    update_attacks: int = 0
+
+    @property
+    def leading(self) -> tuple[Cell, ...]:
+        """Cells that the headline is of: the strongest, or those of probes and of real updates."""
+        both = tuple(filter(None, (self.probe, self.update)))
+        return both if self.strongest in both else tuple(filter(None, [self.strongest]))
 
     @property
     def deployed(self) -> Score | None:
@@ -122,6 +135,7 @@ def _line(study: Study, defense: str, known: Any) -> Line:
     clean, protected = (_at(study, defense, "test-accuracy", of, at) for of in ("original", "transformed"))
     cells = study.cells_of(defense)
     best, windows = strongest(cells), window_counts(study, defense)
+    probe, update = (strongest(of) for of in apart(cells))
     seconds, seconds_ratio = _cost(study, defense, "train-seconds")
     size, size_ratio = _cost(study, defense, "update-bytes")
     failed = sum(row.metric == "client" for row in study.rows if row.defense == defense and row.status == "failed")
@@ -130,6 +144,14 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         for row in study.rows
         if (row.defense, row.metric) == (defense, "clients-failed") and row.value and math.isfinite(row.value)
     )
+    caveats = _caveats(defense, best, cells, known)
+    caveats += [
+        f"{one.observation}: {told}"
+        for one in (probe, update)
+        if one not in (None, best)
+        for told in _doubts(defense, one)
+    ]
+    caveats += untested_on_updates(cells, update, known) if defense else []
     return Line(
         defense=defense,
         round=at,
@@ -155,8 +177,11 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         failed_clients=max(failed, int(counted)),
         attacks=sum(not cell.is_upper_bound for cell in cells),
         bounds=tuple(dict.fromkeys(cell.card.upper_bound for cell in cells if cell.is_upper_bound)),
-        caveats=tuple(filter(None, (*_caveats(defense, best, cells, known), windows.caveat if windows else ""))),
+        caveats=tuple(filter(None, (*caveats, windows.caveat if windows else ""))),
         windows=windows,
+        probe=probe,
+        update=update,
+        update_attacks=sum(not cell.is_upper_bound for cell in apart(cells)[1]),
     )
 
 
@@ -191,19 +216,8 @@ def _cost(study: Study, defense: str, metric: str) -> tuple[float | None, float 
 
 
 def _caveats(defense: str, best: Cell | None, cells: Sequence[Cell], known: Any) -> list[str]:
-    found = []
     best = best or strongest(cells, READING.decides) or strongest(cells, ATTRIBUTES.decides)
-    if best and best.status == "not-validated":
-        if defense == "":
-            found.append("positive control failed: this attack does not break the undefended run")
-        elif best.leaks or best.picks or best.leaking & {READING.decides, ATTRIBUTES.decides}:
-            found.append("not validated: this attack did not break the undefended run in that round")
-        else:
-            found.append(
-                "not validated: this attack did not break the undefended run either, so its failure shows nothing"
-            )
-    if best and best.status == PARTLY_FAILED:
-        found.append("partly failed: some seeds have no score, and the mean leaves them out")
+    found = _doubts(defense, best) if best else []
     if best and best.card.defense_strength == Strength.ONE_STEP:
         found.append(
             "not the strength of the accuracy beside it: the defence acts once per update, on a probe of one step as strongly as "
@@ -213,3 +227,20 @@ def _caveats(defense: str, best: Cell | None, cells: Sequence[Cell], known: Any)
         found += adaptive_caveats(cells, known)
     told = known.get("caveats") if isinstance(known, Mapping) else None
     return found + [str(caveat) for caveat in told or ()]
+
+
+def _doubts(defense: str, cell: Cell) -> list[str]:
+    """Why the score of an attack may say little."""
+    found = []
+    if cell.status == "not-validated":
+        if defense == "":
+            found.append("positive control failed: this attack does not break the undefended run")
+        elif cell.leaks or cell.picks or cell.leaking & {READING.decides, ATTRIBUTES.decides}:
+            found.append("not validated: this attack did not break the undefended run in that round")
+        else:
+            found.append(
+                "not validated: this attack did not break the undefended run either, so its failure shows nothing"
+            )
+    if cell.status == PARTLY_FAILED:
+        found.append("partly failed: some seeds have no score, and the mean leaves them out")
+    return found

@@ -12,6 +12,8 @@ means that more was recovered. Mark and bar: mean and its 95&nbsp;% interval; ri
 baselines (grey and mean image), which need no attack. Images are recovered when the whole interval lies above the mean image and
 true images are picked out of others of their kind far more often than chance. An attack that fails shows only that this attack
 fails.
+{%- if view.lines | selectattr('probe') | list or view.lines | selectattr('update') | list %} A one-step probe is what a curious
+server asks for, the strongest setting; a training update, of all steps of a round, is what clients send anyway.{% endif %}
 {%- if 'scale:blurred' in view.scale_db %} To read PSNR by: a blurred copy of the truth scores
 {{ view.scale_db['scale:blurred'] | decibel }} dB on these images; that is a scale, not a bar.{% endif %}
 {%- if 'scale:class-mean' in view.scale_db %} What who knows only the class could guess, the mean of its other images, scores
@@ -23,13 +25,14 @@ fails.
 <li>
   <div>
     <p><span class="who">{{ who(line.defense) }}</span>:
-    {{ sentence(line, best.psnr.by_seed | length if best else 1) | replace('n = ', 'n&nbsp;=&nbsp;' | safe) }}</p>
+    {{ sentence(line) | replace('n = ', 'n&nbsp;=&nbsp;' | safe)
+      | replace('95 %', '95&nbsp;%' | safe) }}</p>
     <p class="meta">
-    {% if best %}
-    <span>{{ best.attack | breakable }}, {{ round_name(best.round, best.final) }}
-      {{- ', ' if best.observation }}{{ best.observation }}</span>
-    {% if (line.defense, best.attack) in view.adaptive %}<span>adaptive to this defence</span>{% endif %}
-    {% endif %}
+    {% for cell in line.leading %}
+    <span>{{ cell.attack | breakable }}, {{ round_name(cell.round, cell.final) }}
+      {{- ', ' if cell.observation }}{{ cell.observation }}
+      {{- ', adaptive to this defence' if (line.defense, cell.attack) in view.adaptive }}</span>
+    {% endfor %}
     {% if line.deployed %}
     <span>test accuracy {{ line.deployed.mean | percent }}
       {%- if line.drop is not none %} ({{ -line.drop | points }} points){% endif %}</span>

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.base import ClientUpdate
+from attacks.base import ClientUpdate, Probe, TrainingUpdate
 from attacks.gradient.costs import COSTS
 from attacks.gradient.finite_difference import agrees
 from attacks.gradient.inversion import GradientInversion
@@ -172,3 +172,33 @@ def test_an_update_that_lacks_a_weight_is_a_failed_guess() -> None:
     kept = dict(list(seen.update.items())[1:])
     guess = SurrogateMatching(**FEW)(replace(seen, update=kept), generators(1)[0])
     assert "lacks" in guess.failure
+
+
+def of_kind(kind: type, seen: ClientUpdate) -> ClientUpdate:
+    found: ClientUpdate = kind(**vars(seen))
+    return found
+
+
+def test_a_one_step_probe_is_matched_at_the_global_model_wherever_alpha_starts() -> None:
+    """The gradient was taken there, and that is known: what it finds is what plain matching finds."""
+    images, labels = pictures(2), torch.tensor([0, 1])
+    probe = of_kind(Probe, trained(sigmoid_net().double(), images, labels, [[0, 1]], 2.0))
+    few = {**FEW, "iterations": 100}
+    plain = mean_psnr(GradientInversion(max_unrolled_steps=0, **few), probe, images)
+    guess = SurrogateMatching(alpha=1.0, **few)(probe, generators(1)[0])
+    found = score(guess, images)["psnr"]
+    assert guess.diagnostics["alpha"] == 0
+    assert sum(found) / len(found) == pytest.approx(plain, abs=1)
+    assert plain > 20
+
+
+def test_a_probe_beside_a_whole_round_keeps_its_own_line() -> None:
+    images, labels, model = pictures(2), torch.tensor([0, 1]), sigmoid_net().double()
+    pair = [
+        of_kind(Probe, trained(model, images, labels, [[0, 1]], 2.0)),
+        of_kind(TrainingUpdate, trained(model, images, labels, [[0, 1]] * 6, 0.5)),
+    ]
+    pair[1] = replace(pair[1], model=pair[0].model)
+    probe, update = SurrogateMatching(**{**FEW, "iterations": 30}).attack_many(pair, generators(2))
+    assert probe.diagnostics["alpha"] == 0
+    assert 0 < update.diagnostics["alpha"] <= 1

@@ -141,10 +141,18 @@ def test_what_it_cannot_learn_from_is_refused_in_words() -> None:
     few = LearningToInvert(**LearningToInvert.quick)
     with pytest.raises(AttackError, match="15 auxiliary examples are too few to learn from; at least 16"):
         few.fit(knowledge(count=15), seeded(0))
-    with pytest.raises(AttackError, match="no one-step updates to learn from"):
+    with pytest.raises(AttackError, match="does not apply: it learns from updates of one step"):
         few.fit(knowledge(probes=None), seeded(0))
     with pytest.raises(AttackError, match="call fit first"):
         few.attack_many(victims(1, None, 1)[0], [seeded(0)])
+
+
+def test_a_whole_round_fails_and_names_what_attacks_it() -> None:
+    fitted = LearningToInvert(**LearningToInvert.quick).fit(knowledge(), seeded(1))
+    round_of_three = replace(victims(1, None, 1)[0][0], local_steps=3)
+    failure = fitted(round_of_three, seeded(0)).failure
+    assert failure.startswith("does not apply: the update is of 3 local steps")
+    assert "SurrogateMatching" in failure
 
 
 def test_updates_of_another_size_or_model_fail_and_say_why() -> None:

@@ -150,7 +150,7 @@ def test_sentences_about_missing_scores() -> None:
 
 def test_seeds_are_counted_in_the_sentence() -> None:
     found = line(*(psnr(9.0, 8.0, defense="D()", seed=seed) for seed in (0, 1)))
-    assert "(n = 32 over 2 seeds)" in sentence(found, 2)
+    assert "(n = 32 over 2 seeds)" in sentence(found)
 
 
 def test_the_strongest_attack_is_the_highest_score_that_clears_its_own_baselines() -> None:

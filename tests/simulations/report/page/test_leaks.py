@@ -249,7 +249,7 @@ def test_adaptive_attacks_are_named_with_the_defence_that_they_were_made_against
     # The restorer was made against the mixer; on DP-SGD it is an attack like any other, and so is all on no defence.
     assert adaptive == {(MIXER, CHAINED), (eight, INVERSION), (eight, MEMBERS)}
     text = " ".join(found.sections["headline"].split())
-    assert re.search(r"Mixer\(window=4\): [^·]*LearnedRestorer\(\), round 1, probe adaptive to this defence", text)
+    assert re.search(r"Mixer\(window=4\): [^·]*LearnedRestorer\(\), round 1, probe, adaptive to this defence", text)
     assert text.count("adaptive to this defence") == 2
     assert text.count("untested against an adaptive attacker") == 1  # DPSGD(target_epsilon=2.0) names none
 

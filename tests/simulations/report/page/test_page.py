@@ -541,3 +541,28 @@ def test_the_package_is_python_only_because_a_flower_bundle_drops_the_rest() -> 
     assert {path.suffix for path in files} == {".py"}
     assert not [path for path in files if path.stem.startswith("test_") or path.stem.endswith("_test")]
     assert page_module.PAGE.count("<!doctype html>") == 1
+
+
+# Probes and real updates ----------------------------------------------------------------------------------------------
+
+
+def test_the_headline_says_what_real_updates_give_beside_the_probe(tmp_path: Path) -> None:
+    """The mixer's real updates were attacked by another attack; DP-SGD's were not attacked at all."""
+
+    def seen_as(one: dict[str, Any], observation: str, **given: Any) -> dict[str, Any]:
+        return one | {"setting": one["setting"] | {"observation": observation}} | given
+
+    plain = demo_rows()
+    rows = [seen_as(one, "one-step probe") if one["setting"] else one for one in plain]
+    for one in plain:
+        if one["attack"] == INVERSION and one["round"] == 1 and "DPSGD" not in one["defense"]:
+            real = seen_as(one, "training update", attack="SurrogateMatching()", n=64)
+            rows.append(real | {"setting": real["setting"] | {"local_steps": 4}})
+    page = build(tmp_path, rows=rows)
+    text = " ".join(page.sections["headline"].replace("\xa0", " ").split())
+    assert "31.2 dB (95 % interval 29.2 to 33.2, n = 16, worst 40.1)" in text
+    assert "training update of 4 steps: the strongest attack scored 9.0 dB (95 % interval 8.5 to 9.5, n = 64" in text
+    assert text.count("real updates: not attacked") == 2
+    assert "SurrogateMatching(), round 1, training update" in text
+    assert "A one-step probe is what a curious server asks for" in text
+    assert "what a curious server asks for" not in build(tmp_path / "none").sections["headline"]

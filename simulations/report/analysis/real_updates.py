@@ -1,0 +1,42 @@
+"""Attacks on what a curious server asks for, one-step probes, told apart from those on the updates that training sends."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from simulations.report.analysis.adaptive import is_adaptive
+from simulations.report.analysis.families import IMAGES
+from simulations.report.analysis.study import Cell
+from strategies.audit.kinds import kinds
+
+
+@functools.cache
+def stand_ins() -> dict[str, str]:
+    """What stands in for something that training sends: its title -> the title of that."""
+    return {kind.title: kind.instead_of for kind in kinds().values() if kind.instead_of}
+
+
+def apart(cells: Sequence[Cell]) -> tuple[list[Cell], list[Cell]]:
+    """Cells of probes, and those of real updates; what is neither, as in scenarios that know no probes, is in none of the two."""
+    real = set(stand_ins().values())
+    return [c for c in cells if c.observation in stand_ins()], [c for c in cells if c.observation in real]
+
+
+def untested_on_updates(cells: Sequence[Cell], update: Cell | None, known: Any) -> list[str]:
+    """That adaptive attacks on the images ran on probes only, where the images of real updates were attacked, too.
+
+    Args:
+        cells: All attacks on one defence.
+        update: The strongest on real updates.
+        known: The defence's configuration, as in ``is_adaptive``.
+    """
+
+    def adapted(of: Sequence[Cell]) -> bool:
+        return any(is_adaptive(cell, known) and cell.has_result and IMAGES.scored(cell.scores) for cell in of)
+
+    probes, updates = apart([cell for cell in cells if not cell.is_upper_bound])
+    if update is None or adapted(updates) or not adapted(probes):
+        return []
+    return ["adaptive attacks on the images ran on probes only; updates that training sends are untested against them"]

@@ -1,0 +1,126 @@
+"""The headline says what one-step probes give, and beside it what the updates give that training sends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from simulations.report import Row, validate
+from simulations.report.analysis.real_updates import apart, stand_ins
+from simulations.report.analysis.sentences import sentence
+from simulations.report.analysis.study import split
+from simulations.report.analysis.summary import Line, summarise
+from strategies.audit.threat_card import ThreatCard
+
+PROBE = ThreatCard(observation="one-step probe", images=4, local_steps=1)
+UPDATE = ThreatCard(observation="training update", images=16, local_steps=4)
+MEANS = {"baseline:grey": 8.0, "baseline:mean": 12.0}
+RESTORER = {"adaptive_attacks": ["Restorer"]}
+
+
+def psnr(card: ThreatCard, value: float, half: float = 0.5, n: int = 16, **given: Any) -> list[Row]:
+    """A PSNR with its interval, and how many true images were picked out: all where the interval is above the mean image."""
+    ends = {"ci_low": value - half, "ci_high": value + half, "worst": value + 2}
+    base = Row(metric="psnr", reference="original", attack="A()", card=card, round=1, value=value, n=n, **ends)
+    one = replace(base, **given)
+    hits = float(value - half > 12)
+    found = replace(one, metric="retrieval", value=hits, ci_low=None, ci_high=None, card=card.but(chance=0.01))
+    return [one, found]
+
+
+def line(*groups: list[Row], defense: str = "D()", known: dict[str, Any] | None = None) -> Line:
+    """Of a defence, with an undefended run that is broken on both observations unless rows of it are given."""
+    rows = [row for group in groups for row in group]
+    if not any(row.defense == "" for row in rows):
+        rows += [row for card in (PROBE, UPDATE) for row in psnr(card, 30.0)]
+    nulls = [psnr(card, v, attack=name)[0] for card in (PROBE, UPDATE) for name, v in MEANS.items()]
+    study = split(validate([*rows, *nulls]), ["", "D()"])[0]
+    return next(one for one in summarise(study, {"D()": known}) if one.defense == defense)
+
+
+def test_probes_stand_in_for_what_training_sends() -> None:
+    assert stand_ins() == {"one-step probe": "training update"}
+
+
+def test_both_are_said_each_with_its_number_and_interval() -> None:
+    found = line(psnr(PROBE, 20.0, defense="D()"), psnr(UPDATE, 11.0, 1.0, n=64, defense="D()"))
+    assert sentence(found) == (
+        "one-step probe: the strongest attack recovered the images at 20.0 dB (95 % interval 19.5 to 20.5, n = 16, worst 22.0), "
+        "16 of 16 true images picked out of 100 candidates; training update of 4 steps: the strongest attack scored 11.0 dB "
+        "(95 % interval 10.0 to 12.0, n = 64, worst 13.0), no better than the mean image (12.0 dB); "
+        "its worst image is above that baseline's mean, and 0 of 64 true images picked out of 100 candidates."
+    )
+    assert [cell.observation for cell in found.leading] == ["one-step probe", "training update"]
+
+
+def test_each_part_has_the_strongest_attack_on_its_own_observation() -> None:
+    rows = [psnr(card, value, defense="D()", attack=name) for card, name, value in (
+        (PROBE, "A()", 20.0), (PROBE, "B()", 25.0), (UPDATE, "A()", 18.0), (UPDATE, "B()", 15.0),
+    )]  # fmt: skip
+    plain = [psnr(card, 30.0, attack=name) for card in (PROBE, UPDATE) for name in ("A()", "B()")]
+    for order in (1, -1):
+        found = line(*plain, *rows[::order])
+        assert found.probe is not None
+        assert found.update is not None
+        assert (found.probe.attack, found.update.attack) == ("B()", "A()")
+        assert found.strongest == found.probe
+        # The real update comes second even where it gives more.
+        more = line(*plain, *rows[::order], psnr(UPDATE, 28.0, defense="D()", attack="C()"))
+        assert more.strongest == more.update
+        assert sentence(more).index("one-step probe") < sentence(more).index("training update of 4 steps")
+
+
+def test_where_only_probes_were_attacked_it_says_so() -> None:
+    only = psnr(PROBE, 20.0, defense="D()")
+    assert sentence(line(only)).endswith("; real updates: not attacked.")
+    # A test of membership on real updates is an attack on them, and says nothing of their images.
+    member = Row(metric="membership-auc", attack="M()", card=UPDATE, round=1, value=0.6, n=100, defense="D()")
+    assert sentence(line(only, [member])).endswith("; real updates: no score of their images.")
+    # Nor does what no server can do.
+    told = psnr(UPDATE.but(upper_bound="told the labels"), 28.0, defense="D()")
+    found = line(only, told)
+    assert found.update is None
+    assert sentence(found).endswith("; real updates: not attacked.")
+
+
+def test_where_only_real_updates_were_attacked_nothing_is_said_of_probes() -> None:
+    text = sentence(line(psnr(UPDATE.but(local_steps=1), 20.0, defense="D()")))
+    assert text.startswith("training update of 1 step: the strongest attack recovered the images at 20.0 dB")
+    assert "probe" not in text
+
+
+def test_other_observations_are_told_as_ever() -> None:
+    smashed = ThreatCard(observation="smashed data", images=16)
+    found = line(psnr(smashed, 20.0), defense="")
+    assert (found.probe, found.update, apart([])) == (None, None, ([], []))
+    assert sentence(found).startswith("the strongest attack scored 20.0 dB (n = 16, worst 22.0); there is no null")
+
+
+def test_seeds_are_counted_for_each_of_the_two() -> None:
+    two = [psnr(PROBE, 20.0, defense="D()", seed=seed) for seed in (0, 1)]
+    text = sentence(line(*two, psnr(UPDATE, 11.0, defense="D()")))
+    assert "n = 32 over 2 seeds" in text
+    assert "n = 16, worst 13.0" in text
+
+
+def test_a_failed_control_on_real_updates_is_said_although_the_probe_leads() -> None:
+    plain = [*psnr(PROBE, 30.0), *psnr(UPDATE, 9.0)]
+    found = line(plain, psnr(PROBE, 20.0, defense="D()"), psnr(UPDATE, 8.5, defense="D()"), known={"caveats": []})
+    doubt = "training update: not validated: this attack did not break the undefended run either, so its failure shows nothing"
+    assert doubt in found.caveats
+    undefended = line(plain, defense="")
+    assert (
+        "training update: positive control failed: this attack does not break the undefended run" in undefended.caveats
+    )
+
+
+@pytest.mark.parametrize(("refined", "silent"), [((PROBE,), False), ((UPDATE,), True), ((PROBE, UPDATE), True)])
+def test_it_says_where_adaptive_attacks_on_images_ran_on_probes_only(
+    refined: tuple[ThreatCard, ...], silent: bool
+) -> None:
+    rows = [psnr(card, 20.0, defense="D()") for card in (PROBE, UPDATE)]
+    rows += [psnr(card, 18.0, defense="D()", attack="A() | Restorer()") for card in refined]
+    caveat = "adaptive attacks on the images ran on probes only; updates that training sends are untested against them"
+    assert (caveat not in line(*rows, known=RESTORER).caveats) is silent
