@@ -46,6 +46,15 @@ class Seen:
     target: int
     num_examples: int
 
+    @property
+    def judges(self) -> tuple[int, ...]:
+        """Partitions of the clients that score a guess about it: whoever has images behind it."""
+        return (self.partition,)
+
+    def scored(self, images: int) -> int:
+        """How many values these clients give of one metric for a guess of so many images."""
+        return images
+
     def tensors(self) -> dict[str, Tensor]:
         """Its tensors under flat names: FIELD, or FIELD/NAME for tensors by name."""
         found: dict[str, Tensor] = {}

@@ -18,7 +18,7 @@ from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Kind, Observed
 from strategies.audit.majority import majority_judges
 from strategies.audit.threat_card import KnownLabels, ThreatCard, strength
-from strategies.federated.observations import PROBE, PROBE_ATTRIBUTE, UPDATE, SeenUpdate
+from strategies.federated.observations import AGGREGATE, PROBE, PROBE_ATTRIBUTE, UPDATE, SeenUpdate
 
 
 class UpdateAudit:
@@ -47,6 +47,7 @@ class UpdateAudit:
         self.rounds: dict[Kind, frozenset[int]] = {
             PROBE: probed,
             PROBE_ATTRIBUTE: probed,
+            AGGREGATE: probed,
             UPDATE: frozenset(min(at, last_round) for at in probed),
         }
         self.label = label
@@ -79,23 +80,10 @@ class UpdateAudit:
             good: Partition -> reply that passed the guard.
             records: Names of the records that hold updates, the first for target 0.
         """
-        seen = [
-            SeenUpdate(
-                partition=partition,
-                target=at,
-                update=tensors_of(reply, record),
-                num_examples=int(values_of(reply, "metrics")["num-examples"]),
-                local_steps=int(values_of(reply, "metrics")["local-steps"]),
-                labels=_published(reply, "labels", at),
-                windows=_published(reply, "windows", at),
-                train_mode=kind is UPDATE or federated_plan(task.plan).probe_mode == "train",
-            )
-            for partition, reply in good.items()
-            for at, record in enumerate(records)
-        ]
+        seen = seen_updates(task, kind, good, records)
         if not seen:  # every node refused
             return
-        card = self._card(task, kind, seen, weights, accuracy)
+        card = self.card(task, kind, seen, weights, accuracy)
         judges = self._judges(task, kind, seen, card)
         seen = [one for one in seen if one.partition in judges]
         if not seen:
@@ -124,8 +112,8 @@ class UpdateAudit:
             return self.auditor.baselines(task, kind, sorted({one.partition for one in seen}), card)
         return majority_judges(self.auditor, task, kind, seen, card, each=1)
 
-    def _card(
-        self, task: Task, kind: Kind, seen: list[SeenUpdate], weights: Mapping[str, Tensor], accuracy: float | None
+    def card(
+        self, task: Task, kind: Kind, seen: Sequence[SeenUpdate], weights: Mapping[str, Tensor], accuracy: float | None
     ) -> ThreatCard:
         """The threat card: what the server saw and knew."""
         statistics = any(name.endswith("running_mean") for name in weights)
@@ -147,6 +135,25 @@ class UpdateAudit:
         )
 
 
+def seen_updates(task: Task, kind: Kind, good: Mapping[int, Message], records: Iterable[str]) -> list[SeenUpdate]:
+    """The updates that replies hold; arguments as ``UpdateAudit.observe``."""
+    names = list(records)
+    return [
+        SeenUpdate(
+            partition=partition,
+            target=at,
+            update=tensors_of(reply, record),
+            num_examples=int(values_of(reply, "metrics")["num-examples"]),
+            local_steps=int(values_of(reply, "metrics")["local-steps"]),
+            labels=_published(reply, "labels", at),
+            windows=_published(reply, "windows", at),
+            train_mode=kind is UPDATE or federated_plan(task.plan).probe_mode == "train",
+        )
+        for partition, reply in good.items()
+        for at, record in enumerate(names)
+    ]
+
+
 def _statistics(task: Task, train_mode: bool) -> str:
     if not train_mode:
         return "sent, and not moved by the client, in eval mode"
@@ -165,7 +172,7 @@ def _recipe(task: Task) -> dict[str, Any]:
     return found | ({"momentum": f"Nesterov, {task.plan.momentum:g}"} if task.plan.nesterov else {})
 
 
-def _label_knowledge(seen: list[SeenUpdate]) -> dict[str, Any]:
+def _label_knowledge(seen: Sequence[SeenUpdate]) -> dict[str, Any]:
     """Clients of a real federation publish no labels: where one of them does, an attack is an upper bound."""
     told = sum(one.labels is not None for one in seen)
     if not told:
