@@ -114,8 +114,8 @@ class TrainingUpdate(ClientUpdate):
 class Aggregate(ClientUpdate):
     """What secure aggregation leaves of one-step updates: the sum over clients, here divided by the number of their examples.
 
-    For one step of SGD that is the update of a single client that holds everybody's examples, but for BatchNorm in train mode, whose
-    statistics are of each client's own batch. ``num_examples`` and ``batch_size`` count the examples of all.
+    For one step of SGD that is the update of a single client that holds everybody's examples, but for BatchNorm in train mode,
+    whose statistics are of each client's own batch. ``num_examples`` and ``batch_size`` count the examples of all.
 
     Attributes:
         num_clients: Clients behind the sum; of one it is the plain probe.

@@ -25,9 +25,9 @@ WITHHELD = "aggregates-withheld"
 class SecureSums:
     """Sums the probes of groups of clients, and queues the attacks on the sums.
 
-    No secure aggregation is run: the simulated server holds each update, and hides it from these attacks. Which clients form a group
-    is drawn from the run's seed, and is the same in every round and pipeline; nobody is in two groups of one size, and whoever is
-    left over is in none. Update defences have acted at each client by then.
+    No secure aggregation is run: the simulated server holds each update, and hides it from these attacks. Which clients form a
+    group is drawn from the run's seed, and is the same in every round and pipeline; nobody is in two groups of one size, and
+    whoever is left over is in none. Update defences have acted at each client by then.
 
     Args:
         audit: Knows the attacks, and makes threat cards.

@@ -180,11 +180,14 @@ class Study:
         rows: Validated rows; where a model is served at several cuts, those of its training, and of what was
             spent at all of them, are in the study of each.
         pipelines: Pipeline texts in the order of the configuration, "" first.
+        aggregates: Rows about sums over clients: they are not among ``rows``, so that headlines and conclusions are of single
+            updates alone.
     """
 
     name: tuple[str, str, str, str, str]
     rows: tuple[Row, ...]
     pipelines: tuple[str, ...]
+    aggregates: tuple[Row, ...] = ()
 
     @property
     def cut(self) -> str:
@@ -210,6 +213,12 @@ class Study:
     def null_cells(self) -> tuple[Cell, ...]:
         """The null baselines and the scales, as cells."""
         return self._cells([row for row in self.rows if row.is_null or row.is_scale], Nulls(()), Nulls(()))
+
+    @cached_property
+    def aggregate_cells(self) -> tuple[Cell, ...]:
+        """Cells of attacks on sums over clients, in the same order."""
+        own = [row for row in self.aggregates if row.is_attack]
+        return self._cells(own, Nulls(self.aggregates), Nulls(self.aggregates, scales=True))
 
     def _cells(self, rows: Sequence[Row], nulls: Nulls, scales: Nulls) -> tuple[Cell, ...]:
         groups: dict[tuple[str, str, int, ThreatCard], list[Row]] = defaultdict(list)
@@ -336,5 +345,7 @@ def split(rows: Iterable[Row], order: Sequence[str]) -> list[Study]:
         present = dict.fromkeys(row.defense for row in of)
         known = [text for text in order if text in present]
         pipelines = sorted(dict.fromkeys([*known, *present]), key=lambda text: text != "")
-        studies.append(Study(name, tuple(of), tuple(pipelines)))
+        summed = tuple(row for row in of if row.card.clients is not None)
+        single = tuple(row for row in of if row.card.clients is None)
+        studies.append(Study(name, single, tuple(pipelines), aggregates=summed))
     return studies

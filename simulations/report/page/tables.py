@@ -18,6 +18,8 @@ from strategies.audit.threat_card import ThreatCard
 
 CARD_ORDER = (
     "observation",
+    "clients",
+    "aggregation",
     "images",
     "batch",
     "attacked",
