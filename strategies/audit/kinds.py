@@ -129,6 +129,7 @@ class Kind(ABC):
         chosen: The audit chooses its images (``probe-targets``, ``probe-images``), so that pictures of them can be shown.
         asked: The server asks for it with messages of its own, which training would not send.
         paired: It says which row is of which image, so that guess i is of image i.
+        pooled: One is of several clients together, each of whom scores the guess.
         of_attributes: Attacks on it guess a sensitive attribute; on other kinds they never do.
     """
 
@@ -141,6 +142,7 @@ class Kind(ABC):
     chosen: ClassVar[bool] = True
     asked: ClassVar[bool] = False
     paired: ClassVar[bool] = False
+    pooled: ClassVar[bool] = False
     of_attributes: ClassVar[bool] = False
 
     @property

@@ -165,6 +165,7 @@ class Aggregates(_Updates):
     observation: ClassVar[type] = Aggregate
     seen: ClassVar[type[Seen]] = SeenAggregate
     chosen: ClassVar[bool] = False
+    pooled: ClassVar[bool] = True
 
     def suits(self, attack: Attack[Any, Any]) -> bool:
         """Whether it guesses images of any single update; what learns from one client's probes knows nothing of sums."""
