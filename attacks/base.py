@@ -123,6 +123,23 @@ class TrainingUpdate(ClientUpdate):
 
 
 @dataclass(frozen=True)
+class Aggregate(ClientUpdate):
+    """What secure aggregation leaves of one-step updates: the sum over clients, here divided by the number of their examples.
+
+    For one step of SGD that is the update of a single client that holds everybody's examples, but for BatchNorm in train mode,
+    whose statistics are of each client's own batch. ``num_examples`` and ``batch_size`` count the examples of all.
+
+    Attributes:
+        num_clients: Clients behind the sum; of one it is the plain probe.
+
+    Source: Bonawitz, Ivanov, Kreuter, Marcedone, McMahan, Patel, Ramage, Segal, Seth, "Practical Secure Aggregation for
+    Privacy-Preserving Machine Learning", CCS 2017, section 2: the server learns the sum of the clients' vectors alone.
+    """
+
+    num_clients: int = 1
+
+
+@dataclass(frozen=True)
 class Knowledge:
     """What the server holds besides its observations.
 

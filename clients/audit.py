@@ -38,6 +38,8 @@ from clients.table_audit import cell_baselines, cell_scores
 COUNTS, MOST_COUNTED = "counts", 1000
 """What stands before the names of totals among the scores; images of a client, evenly spaced, that are counted at most."""
 
+LABELS = "label-accuracy"
+
 BASELINE_IMAGES = 8
 """As many as gradient inversion reconstructs of a larger batch by default."""
 
@@ -95,9 +97,10 @@ def audit_guesses(
             _add(scores, "", {name: values for name, values in found.items() if values})
         elif not isinstance(guess, Attributes):
             paired = known.paired
-            _add(scores, "", score_both(guess, truth, paired=paired))
+            found = score_both(guess, truth, paired=paired)
+            _add(scores, "", {name: values for name, values in found.items() if not (known.pooled and name == LABELS)})
             if isinstance(guess, Reconstruction):
-                others = _others(client, known, target)
+                others = _others(client, known, target, len(guess.images))
                 _add(scores, "", _retrieval(guess, truth, others, known))
             if isinstance(guess, Reconstruction) and known.in_paper_scale:
                 _add(scores, "", paper_scores(guess.images, truth.original.images, paper_scale(client.task)))
@@ -168,11 +171,11 @@ def audit_baselines(client: Client, observation: str, *, pictures: bool, totals:
             if known.at_many_scales:
                 found |= scores_at_many_scales(guesses[0].images, truth.original.images)
             _add(scores, f"{name}:", found)
-        if client.task.plan.objective.one_class:
+        if client.task.plan.objective.one_class and not known.pooled:
             scores["baseline:uniform:label-accuracy"].extend(
                 uniform_label_accuracy(truth.original, paired=known.paired)
             )
-        if pictures and not known.whole_round:
+        if pictures and not known.whole_round and not known.pooled:
             shared |= {f"original-{target}": truth.original.images, f"protected-{target}": truth.seen.images}
     if totals:
         scores |= {f"{COUNTS}:{name}": [float(number)] for name, number in defense_totals(client).items()}
@@ -193,8 +196,13 @@ def defense_totals(client: Client) -> dict[str, float]:
     return {**totals, "counted-images": len(chosen)} if totals else {}
 
 
-def _others(client: Client, known: Truths, target: int) -> Tensor:
-    return other_images(client.data, known.views[target], target, CANDIDATES - 1 if known.whole_round else None)
+def _others(client: Client, known: Truths, target: int, guesses: int = 1) -> Tensor:
+    """Of a sum over clients 100 candidates for each guess, as each may be the one that the assignment picks for an image."""
+    truth = known.views[target]
+    wanted = CANDIDATES - 1 if known.whole_round else None
+    if known.pooled:
+        wanted = CANDIDATES * max(guesses, len(truth.positions)) - len(truth.positions)
+    return other_images(client.data, truth, target, wanted)
 
 
 def _retrieval(guess: Reconstruction, truth: Probed, others: Tensor, known: Truths) -> dict[str, list[float]]:

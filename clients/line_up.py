@@ -71,7 +71,8 @@ def retrieval(
 
     Where the wire says which guess is of which image, the line-up of each is its own image and 99 others. Where it does not, the
     assignment lets a guess choose among the B images behind the observation: all B are lined up with all 99 B others, which
-    leaves a blind guess at most the same chance of 1 in 100.
+    leaves a blind guess at most the same chance of 1 in 100. Where guesses are more than images (of a sum over clients), each image
+    is nearest to a given blind one with probability 1 in all candidates at most, and has as many chances as there are guesses.
 
     Args:
         guess: The guesses.
@@ -86,7 +87,7 @@ def retrieval(
     images, truth = guess.images.detach().cpu(), truth.cpu()
     if not paired:
         hits = retrieved(images[pairs[0]], torch.cat([truth, others]), pairs[1])
-        chance = len(truth) / (len(truth) + len(others))
+        chance = min(max(len(truth), len(images)) / (len(truth) + len(others)), 1.0)
         return {"retrieval-original": hits, "retrieval-chance": [chance] * len(hits)}
     hits, size = [], min(CANDIDATES - 1, len(others))
     for place, (row, column) in enumerate(zip(*pairs, strict=True)):

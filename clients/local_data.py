@@ -58,6 +58,8 @@ class Truths:
         in_paper_scale: Guesses are also scored in the convention of the shuffling paper (``clients.image_scores.paper_scores``).
         embed: Of rows of a table: rows (n, 1, F, 1) -> embeddings (n, F, D) as the client half makes them; None where it changes.
         at_many_scales: Images are also scored by MS-SSIM (``clients.image_scores.scores_at_many_scales``).
+        pooled: Each observation is of other clients' images as well: of the guesses of all images, each of this client's gets the
+            one that the assignment gives it, and classes, of which nobody knows whose they are, get no score.
     """
 
     views: list[Probed]
@@ -66,6 +68,7 @@ class Truths:
     in_paper_scale: bool = False
     embed: Callable[[Tensor], Tensor] | None = None
     at_many_scales: bool = False
+    pooled: bool = False
 
 
 class LocalData:

@@ -93,6 +93,8 @@ class LocalClient(Client):
             return Truths([self.probed(target, question) for target in range(self.task.plan.probe_targets)])
         if observation == "update":
             return Truths([self.trained_views()], whole_round=True)
+        if observation == "aggregate":  # the client's part of it, which is its probe
+            return replace(self.truths("probe"), pooled=True)
         return super().truths(observation)
 
     def sensitive(self, observation: str) -> list[Tensor]:

@@ -228,8 +228,9 @@ def _attacks(experiment: Experiment, step: Step) -> Iterator[str]:
             texts.update(map(repr, chosen))
             # Chains that begin with the same attack run it once.
             for first in {repr(stage): stage for stage in (stages_of(attack)[0] for attack in chosen)}.values():
-                if kind.chosen and isinstance(first, GradientInversion):
-                    evaluations += first.evaluations * targets * experiment.probe_images * rounds
+                if (kind.chosen or kind.pooled) and isinstance(first, GradientInversion):
+                    times = scenario(experiment.scenario).observed_rounds(experiment, kind) if kind.pooled else rounds
+                    evaluations += first.evaluations * targets * experiment.probe_images * times
     if not texts or not rounds:
         yield "attacks:    none"
         return

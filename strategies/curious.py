@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,9 @@ from strategies.audit.kinds import Kind
 from strategies.audit.score_rows import mean_and_interval
 from strategies.evaluation import fault_in_report, record_reports
 from strategies.federated.active import ActiveServer
+from strategies.federated.aggregates import SecureSums
 from strategies.federated.audit import UpdateAudit
-from strategies.federated.observations import ACTIVE, PROBE, PROBE_ATTRIBUTE, UPDATE
+from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_ATTRIBUTE, UPDATE
 from strategies.guard import Answers, GuardedExchange, fault
 
 PROBED = (PROBE, PROBE_ATTRIBUTE)
@@ -46,6 +47,8 @@ class CuriousFedAvg(FedAvg):
         update_attacks: Attacks on real training updates.
         attribute_attacks: Attacks on the sensitive attribute behind one-step probes.
         active_attacks: Attacks that send models of their own making instead of the agreed one; none unless a study is about them.
+        aggregate_attacks: Attacks on sums of clients' one-step probes.
+        aggregate_clients: Over how many clients these sums are; one by one.
         attack_rounds: Server rounds that are attacked; ``plan.rounds`` + 1 is the model after the last one. None: the first
             round and that model.
         known_labels: Clients publish the classes of probed images.
@@ -67,6 +70,8 @@ class CuriousFedAvg(FedAvg):
         update_attacks: Iterable[Attack[Any, Any]] = (),
         attribute_attacks: Iterable[Attack[Any, Any]] = (),
         active_attacks: Iterable[Attack[Any, Any]] = (),
+        aggregate_attacks: Iterable[Attack[Any, Any]] = (),
+        aggregate_clients: Sequence[int] = (),
         attack_rounds: Iterable[int] | None = None,
         known_labels: bool = False,
         fraction_train: float = 1.0,
@@ -81,10 +86,12 @@ class CuriousFedAvg(FedAvg):
         attacks: dict[Kind, tuple[Attack[Any, Any], ...]] = {
             PROBE: tuple(probe_attacks), UPDATE: tuple(update_attacks), PROBE_ATTRIBUTE: tuple(attribute_attacks),
             ACTIVE: tuple(active_attacks),
+            AGGREGATE: tuple(aggregate_attacks) if aggregate_clients else (),
         }  # fmt: skip
         attacked = (1, plan.rounds + 1) if attack_rounds is None else attack_rounds
         self.audit = UpdateAudit(auditor, attacks, attacked, plan.rounds, label)
         self._active = ActiveServer(self.audit, self._ask_active)
+        self._sums = SecureSums(self.audit, aggregate_clients)
         self.known_labels = known_labels
         self._guarded = GuardedExchange(self.exchange, self.recorder, min_usable)
         self.ledgers: dict[int, str] = {}
@@ -151,7 +158,7 @@ class CuriousFedAvg(FedAvg):
         """Probes the clients on a round's global model, if it is to be attacked; nothing is trained."""
         self._weights = to_tensors(arrays)
         self.auditor.collect()
-        if any(self.audit.wants(kind, server_round) for kind in PROBED):
+        if any(self.audit.wants(kind, server_round) for kind in (*PROBED, AGGREGATE)):
             self._probe(server_round, arrays)
         if self.audit.wants(ACTIVE, server_round):
             self._active.probe(self.plan.at(server_round), self._weights)
@@ -232,6 +239,8 @@ class CuriousFedAvg(FedAvg):
         for kind in PROBED:
             if self.audit.wants(kind, server_round):
                 self.audit.observe(task, kind, self._weights, self.accuracy, good, records)
+        if self.audit.wants(AGGREGATE, server_round):
+            self._sums.observe(task, self._weights, self.accuracy, good, records)
 
     def _ask_step(
         self, task: Task, arrays: ArrayRecord, asked: Mapping[str, Any], at_least: float | None = None

@@ -15,6 +15,7 @@ from clients.records import to_record, to_tensors
 from clients.task import Plan
 from defenses.base import EdgeTrainingDefense, SmashedDefense
 from defenses.pipeline import Pipeline
+from simulations.aggregate_settings import check_aggregates, check_group_sizes, group_sizes
 from simulations.attribute_settings import attacks_setting, check_attribute_attacks
 from simulations.checkpoints import Checkpoint
 from simulations.errors import ConfigError
@@ -25,7 +26,7 @@ from simulations.whole_models import WholeModelExperiment
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
 from strategies.curious import CuriousFedAvg
-from strategies.federated.observations import ACTIVE, KINDS, PROBE, PROBE_ATTRIBUTE, UPDATE
+from strategies.federated.observations import ACTIVE, AGGREGATE, KINDS, PROBE, PROBE_ATTRIBUTE, UPDATE
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,12 @@ class FederatedExperiment(WholeModelExperiment):
         "simulated clients refuse a model that is not the agreed one, as far as they can tell; a deployed node decides by its "
         "own key",
     )
+    aggregate_clients: str = setting(
+        "",
+        "sizes of the groups of clients whose one-step probes are summed before they are attacked, as secure aggregation leaves "
+        "them, such as 1,2,4; empty: none",
+    )
+    aggregate_attacks: str = setting("", "attacks on these sums, separated by ;")
     probe_mode: str = setting(
         "train",
         "mode of the model in probes; in eval mode BatchNorm uses its running statistics and dropout is off, as most "
@@ -105,6 +112,7 @@ class Federated(Scenario[FederatedExperiment]):
         """Refuses defences of what is never sent, and auxiliary data of other kinds."""
         experiment.check_whole_model()
         check_attribute_attacks(experiment, PROBE_ATTRIBUTE)
+        check_aggregates(experiment)
         for pipeline in experiment.pipelines():
             for defense in pipeline.defenses:
                 if isinstance(defense, SmashedDefense | EdgeTrainingDefense):
@@ -115,6 +123,10 @@ class Federated(Scenario[FederatedExperiment]):
     def check_data(self, experiment: FederatedExperiment, pipeline: Pipeline, card: DataCard) -> None:
         """Builds the model."""
         replace(experiment.plan(pipeline), card=card).build_model()
+
+    def check_clients(self, experiment: FederatedExperiment, clients: KnownClients) -> None:
+        """Refuses sums over more clients than there are."""
+        check_group_sizes(experiment.aggregate_clients, len(clients.sizes))
 
     def check_share(self, experiment: FederatedExperiment, train: int, test: int) -> None:
         """Refuses probes of more images than a client trains on."""
@@ -132,6 +144,8 @@ class Federated(Scenario[FederatedExperiment]):
             update_attacks=experiment.attacks_on(pipeline, UPDATE),
             attribute_attacks=experiment.attacks_on(pipeline, PROBE_ATTRIBUTE),
             active_attacks=experiment.attacks_on(pipeline, ACTIVE),
+            aggregate_attacks=experiment.attacks_on(pipeline, AGGREGATE),
+            aggregate_clients=group_sizes(experiment.aggregate_clients),
             attack_rounds=experiment.attacked_rounds(),
             known_labels=experiment.labels == "known",
             fraction_train=experiment.fraction_train,
@@ -150,6 +164,11 @@ class Federated(Scenario[FederatedExperiment]):
         clients, rounds = experiment.num_clients, experiment.rounds
         trained = max(1, round(experiment.fraction_train * clients))
         return rounds * trained + (rounds + 1) * clients
+
+    def observed_rounds(self, experiment: FederatedExperiment, kind: Kind) -> int:
+        """Of sums over clients each round once for each number of clients."""
+        sizes = len(group_sizes(experiment.aggregate_clients)) if kind.pooled else 1
+        return super().observed_rounds(experiment, kind) * sizes
 
     def needs_whole_share(self, experiment: FederatedExperiment) -> str:
         """A training update is scored against all images behind it."""

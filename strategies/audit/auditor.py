@@ -166,9 +166,10 @@ class Auditor:
         guesses: dict[int, list[tuple[int, Any]]] = defaultdict(list)
         records: dict[int, dict[str, Tensor]] = defaultdict(dict)
         for at, (one, guess) in enumerate(zip(seen, outcome.guesses, strict=True)):
-            guesses[one.partition].append((one.target, guess))
             recognised = outcome.recognised[at] if outcome.recognised else None
-            records[one.partition] |= guess_tensors(guess, one.target, recognised)
+            for judge in one.judges:
+                guesses[judge].append((one.target, guess))
+                records[judge] |= guess_tensors(guess, one.target, recognised)
         guessed = _guessed(outcome.guesses[0])
         shared = {"oracle": to_record(outcome.oracle)} if outcome.oracle else {}
         contents = {p: RecordDict({"guesses": to_record(theirs), **shared}) for p, theirs in records.items()}
@@ -180,7 +181,7 @@ class Auditor:
         if guessed == "membership":
             self._membership(job.task, outcome, card, scores, failures=len(failed))
         else:
-            self._rows(job.task, repr(outcome.attack), card, scores, outcome=outcome)
+            self._rows(job.task, repr(outcome.attack), card, scores, outcome=outcome, seen=seen)
         self._diagnostics(job.task, outcome, card)
         shown = job.kind.chosen or guessed == "representatives"
         if guessed in ("images", "representatives") and self.share_images and shown:
@@ -257,19 +258,26 @@ class Auditor:
         return self._guarded.ask(task, "query.audit", messages)
 
     def _rows(
-        self, task: Task, attack: str, card: ThreatCard, scores: Scores, *, outcome: Outcome | None = None
+        self,
+        task: Task,
+        attack: str,
+        card: ThreatCard,
+        scores: Scores,
+        *,
+        outcome: Outcome | None = None,
+        seen: Sequence[Seen] = (),
     ) -> None:
         """One row for each score; of an attack, with its time and how many of the values come from guesses that failed."""
         for columns in score_rows(scores, card):
-            failures = _failed_values(outcome.guesses, columns["n"]) if outcome else 0
+            failures = _failed_values(outcome.guesses, seen, columns["n"]) if outcome else 0
             seconds = outcome.seconds if outcome else 0.0
             self.recorder.row(task, attack=attack, failures=failures, seconds=seconds, **columns)
 
 
-def _failed_values(guesses: Sequence[Any], n: int) -> int:
+def _failed_values(guesses: Sequence[Any], seen: Sequence[Seen], n: int) -> int:
     """How many of n values failed guesses gave: some metrics have one value for a guess, others one for each of its images."""
-    failed = [guess for guess in guesses if guess.failure]
-    return len(failed) if n <= len(guesses) else sum(_images_of(guess) for guess in failed)
+    failed = [(guess, one) for guess, one in zip(guesses, seen, strict=True) if guess.failure]
+    return len(failed) if n <= len(guesses) else sum(one.scored(_images_of(guess)) for guess, one in failed)
 
 
 def _images_of(guess: Any) -> int:

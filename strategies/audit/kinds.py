@@ -46,6 +46,15 @@ class Seen:
     target: int
     num_examples: int
 
+    @property
+    def judges(self) -> tuple[int, ...]:
+        """Partitions of the clients that score a guess about it: whoever has images behind it."""
+        return (self.partition,)
+
+    def scored(self, images: int) -> int:
+        """How many values these clients give of one metric for a guess of so many images."""
+        return images
+
     def tensors(self) -> dict[str, Tensor]:
         """Its tensors under flat names: FIELD, or FIELD/NAME for tensors by name."""
         found: dict[str, Tensor] = {}
@@ -121,6 +130,7 @@ class Kind(ABC):
         asked: The server asks for it with messages of its own, which training would not send.
         instead_of: Title of the kind that training does send, in whose place the server asks for it: reports say both; "" for none.
         paired: It says which row is of which image, so that guess i is of image i.
+        pooled: One is of several clients together, each of whom scores the guess.
         of_attributes: Attacks on it guess a sensitive attribute; on other kinds they never do.
     """
 
@@ -134,6 +144,7 @@ class Kind(ABC):
     asked: ClassVar[bool] = False
     instead_of: ClassVar[str] = ""
     paired: ClassVar[bool] = False
+    pooled: ClassVar[bool] = False
     of_attributes: ClassVar[bool] = False
 
     @property

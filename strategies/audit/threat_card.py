@@ -58,6 +58,7 @@ class ThreatCard:
         randomness: Where the clients' draws come from; see ``Clients.randomness``.
         defense_strength: One of ``Strength``; "" without a defence of gradients or updates.
         rounds_observed: Rounds that an attack on a history saw.
+        clients: Clients whose updates were attacked as one sum; None where each was attacked by itself.
         undefended: What the observation is without a defence, where it is the images themselves.
         upper_bound: What the attack was given that no server of the run has; "" for real attacks.
         attack_failures: Why guesses failed.
@@ -80,6 +81,7 @@ class ThreatCard:
     randomness: str = ""
     defense_strength: str = ""
     rounds_observed: int | None = None
+    clients: int | None = None
     undefended: str = ""
     upper_bound: str = ""
     attack_failures: tuple[str, ...] = ()

@@ -18,7 +18,7 @@ from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Kind, Observed
 from strategies.audit.majority import majority_judges
 from strategies.audit.threat_card import ACTIVE_SERVER, KnownLabels, ThreatCard, strength
-from strategies.federated.observations import ACTIVE, PROBE, PROBE_ATTRIBUTE, UPDATE, SeenUpdate
+from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_ATTRIBUTE, UPDATE, SeenUpdate
 
 
 class UpdateAudit:
@@ -48,6 +48,7 @@ class UpdateAudit:
             PROBE: probed,
             PROBE_ATTRIBUTE: probed,
             ACTIVE: probed,
+            AGGREGATE: probed,
             UPDATE: frozenset(min(at, last_round) for at in probed),
         }
         self.label = label

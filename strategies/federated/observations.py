@@ -7,10 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from attacks.active.base import ManipulatedProbe
-from attacks.base import Attack, ClientUpdate, Knowledge, Probe, TrainingUpdate
+from attacks.base import Aggregate, Attack, ClientUpdate, Knowledge, Probe, TrainingUpdate
+from attacks.refinement.base import Refinement
 from attacks.spec import stages_of
 from clients.auxiliary import Auxiliary
 from clients.federated.lone_training import probes_alone, train_alone
@@ -36,6 +38,28 @@ class SeenUpdate(Seen):
     labels: Tensor | None = None
     windows: Tensor | None = None
     train_mode: bool = True
+
+
+@dataclass(frozen=True)
+class SeenAggregate(SeenUpdate):
+    """The sum of several clients' updates, weighted by their examples and divided by the number of these.
+
+    Attributes:
+        num_clients: How many clients.
+        scorers: Partitions (k,), int64, of those of them that score guesses; ``partition`` is the first client's.
+    """
+
+    num_clients: int = 1
+    scorers: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
+
+    @property
+    def judges(self) -> tuple[int, ...]:
+        """Those that score guesses."""
+        return tuple(self.scorers.tolist())
+
+    def scored(self, images: int) -> int:
+        """Each client scores as many guesses as it has images, none twice."""
+        return len(self.scorers) * min(images, self.num_examples // self.num_clients)
 
 
 class _Updates(Kind):
@@ -147,6 +171,36 @@ class AnswersToManipulatedModels(_Updates):
     start: ClassVar[str] = "ImprintLayer()"
 
 
+class Aggregates(_Updates):
+    """Sums of several clients' one-step updates, which is all that secure aggregation lets the server see of them."""
+
+    name: ClassVar[str] = "aggregate"
+    title: ClassVar[str] = "sum of clients' one-step probes"
+    plural: ClassVar[str] = "sums of clients' one-step probes"
+    observation: ClassVar[type] = Aggregate
+    seen: ClassVar[type[Seen]] = SeenAggregate
+    chosen: ClassVar[bool] = False
+    pooled: ClassVar[bool] = True
+
+    def suits(self, attack: Attack[Any, Any]) -> bool:
+        """Whether it guesses images of any single update; what learns from one client's probes knows nothing of sums."""
+        first = stages_of(attack)[0]
+        told = first.observes_history or first.learns_from_model or first.reveals_windows
+        return super().suits(attack) and first.begins_chains and not told
+
+    def meant(self, attack: Attack[Any, Any]) -> bool:
+        """As one on one-step probes, or on the images that such an attack found."""
+        if attack.observes is not Probe or attack.infers_attributes or attack.reveals_windows:
+            return False
+        return isinstance(attack, Refinement) or self.suits(attack)
+
+    def observations(self, observed: Observed) -> list[Any]:
+        """Of each sum the update of one step on the images of all."""
+        of = [one.num_clients for one in observed.seen if isinstance(one, SeenAggregate)]
+        found = zip(super().observations(observed), of, strict=True)
+        return [replace(one, batch_size=one.num_examples, num_clients=clients) for one, clients in found]
+
+
 PROBE, UPDATE, PROBE_ATTRIBUTE = Probes(), TrainingUpdates(), AttributesOfProbes()
-ACTIVE = AnswersToManipulatedModels()
-KINDS = (PROBE, UPDATE, PROBE_ATTRIBUTE, ACTIVE)
+ACTIVE, AGGREGATE = AnswersToManipulatedModels(), Aggregates()
+KINDS = (PROBE, UPDATE, PROBE_ATTRIBUTE, ACTIVE, AGGREGATE)

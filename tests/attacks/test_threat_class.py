@@ -19,8 +19,8 @@ from attacks import (
     Spear,
     SurrogateMatching,
     TokenDecoder,
-    TunedInversion,
     TrapWeights,
+    TunedInversion,
 )
 from attacks.base import Attack
 from attacks.refinement.base import Chain

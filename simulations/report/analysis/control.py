@@ -27,7 +27,7 @@ CHAIN = " | "
 """Stands between the stages of an attack: an inversion and what refines its guess."""
 
 Audit = tuple[Any, ...]
-"""(experiment, scenario, dataset, model, cut, seed, round, observation): what a score and its null baselines share."""
+"""(experiment, scenario, dataset, model, cut, seed, round, observation, clients of a sum): what score and null share."""
 
 T = TypeVar("T")
 
@@ -78,8 +78,8 @@ def chance_of_retrieval(row: Row) -> float | None:
 
 
 def audit_of(row: Row) -> Audit:
-    """The audited round and observation of a row."""
-    return (*row.study, row.seed, row.round, row.card.observation)
+    """The audited round and observation of a row; sums over other numbers of clients are other observations."""
+    return (*row.study, row.seed, row.round, row.card.observation, row.card.clients)
 
 
 def closest(row: Row, candidates: Sequence[T], row_of: Callable[[T], Row]) -> list[T]:

@@ -182,12 +182,15 @@ class Study:
         pipelines: Pipeline texts in the order of the configuration, "" first.
         active: Rows of an active server, which is another adversary: they are not among ``rows``, so that whatever is said of the
             honest-but-curious one is said of that alone.
+        aggregates: Rows about sums over clients: they are not among ``rows``, so that headlines and conclusions are of single
+            updates alone.
     """
 
     name: tuple[str, str, str, str, str]
     rows: tuple[Row, ...]
     pipelines: tuple[str, ...]
     active: tuple[Row, ...] = ()
+    aggregates: tuple[Row, ...] = ()
 
     @property
     def cut(self) -> str:
@@ -219,6 +222,12 @@ class Study:
         """Cells of an active server's attacks, in the same order."""
         own = [row for row in self.active if row.is_attack]
         return self._cells(own, Nulls(self.active), Nulls(self.active, scales=True))
+
+    @cached_property
+    def aggregate_cells(self) -> tuple[Cell, ...]:
+        """Cells of attacks on sums over clients, in the same order."""
+        own = [row for row in self.aggregates if row.is_attack]
+        return self._cells(own, Nulls(self.aggregates), Nulls(self.aggregates, scales=True))
 
     def _cells(self, rows: Sequence[Row], nulls: Nulls, scales: Nulls) -> tuple[Cell, ...]:
         groups: dict[tuple[str, str, int, ThreatCard], list[Row]] = defaultdict(list)
@@ -346,6 +355,7 @@ def split(rows: Iterable[Row], order: Sequence[str]) -> list[Study]:
         known = [text for text in order if text in present]
         pipelines = sorted(dict.fromkeys([*known, *present]), key=lambda text: text != "")
         active = tuple(row for row in of if row.card.server)
-        looking = tuple(row for row in of if not row.card.server)
-        studies.append(Study(name, looking, tuple(pipelines), active))
+        summed = tuple(row for row in of if row.card.clients is not None)
+        looking = tuple(row for row in of if not row.card.server and row.card.clients is None)
+        studies.append(Study(name, looking, tuple(pipelines), active, summed))
     return studies

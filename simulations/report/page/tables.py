@@ -19,6 +19,8 @@ from strategies.audit.threat_card import ThreatCard
 CARD_ORDER = (
     "server",
     "observation",
+    "clients",
+    "aggregation",
     "images",
     "batch",
     "attacked",

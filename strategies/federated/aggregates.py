@@ -1,0 +1,149 @@
+"""Secure aggregation as the server would see it: sums of clients' one-step updates in place of the updates, handed to attacks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from flwr.app import Message
+from torch import Tensor
+
+from clients.task import Task
+from defenses.base import Update, generator_for
+from strategies.audit.jobs import AttackJob, grouped
+from strategies.audit.kinds import Observed
+from strategies.audit.threat_card import ThreatCard
+from strategies.federated.audit import UpdateAudit, seen_updates
+from strategies.federated.observations import AGGREGATE, SeenAggregate, SeenUpdate
+
+WITHHELD = "aggregates-withheld"
+"""Groups of which fewer than two clients answered: secure aggregation then reveals nothing."""
+
+
+class SecureSums:
+    """Sums the probes of groups of clients, and queues the attacks on the sums.
+
+    No secure aggregation is run: the simulated server holds each update, and hides it from these attacks. Which clients form a
+    group is drawn from the run's seed, and is the same in every round and pipeline; nobody is in two groups of one size, and
+    whoever is left over is in none. Update defences have acted at each client by then.
+
+    Args:
+        audit: Knows the attacks, and makes threat cards.
+        sizes: Clients of a group; each size gives sums of its own. Of one client the sum is its plain probe.
+    """
+
+    def __init__(self, audit: UpdateAudit, sizes: Sequence[int]) -> None:
+        self._audit, self._sizes = audit, tuple(sizes)
+        self._auditor, self._recorder = audit.auditor, audit.auditor.recorder
+
+    def observe(
+        self,
+        task: Task,
+        weights: dict[str, Tensor],
+        accuracy: float | None,
+        good: Mapping[int, Message],
+        records: Iterable[str],
+    ) -> None:
+        """Queues the attacks on sums of one round's probes; arguments as ``UpdateAudit.observe``."""
+        of: dict[int, list[SeenUpdate]] = defaultdict(list)
+        for one in seen_updates(task, AGGREGATE, good, records):
+            of[one.partition].append(one)
+        everyone = sorted(self._auditor.exchange.nodes)
+        for size in self._sizes:
+            groups = groups_of(everyone, size, task.plan.seed)
+            answered = [[partition for partition in group if partition in of] for group in groups]
+            if size > 1 and (hidden := sum(len(group) < 2 for group in answered)):
+                self._recorder.row(
+                    task, metric=WITHHELD, value=hidden, n=len(groups), status="failed",
+                    message=f"of {hidden} groups of {size} clients fewer than two answered: no sum of one is revealed",
+                )  # fmt: skip
+            # A group is who answered: sums over fewer clients are told apart.
+            for count in range(size, min(size, 2) - 1, -1):
+                sums = [total for group in answered if len(group) == count for total in _sums([of[p] for p in group])]
+                if sums:
+                    self._submit(task, size, sums, weights, accuracy)
+
+    def _submit(
+        self, task: Task, size: int, sums: Sequence[SeenAggregate], weights: dict[str, Tensor], accuracy: float | None
+    ) -> None:
+        card = self._card(task, size, sums, weights, accuracy)
+        partitions = sorted({judge for one in sums for judge in one.judges})
+        willing = set(self._auditor.baselines(task, AGGREGATE, partitions, card))
+        judged = [replace(one, scorers=torch.tensor([p for p in one.judges if p in willing])) for one in sums]
+        judged = [one for one in judged if len(one.scorers)]
+        if not judged:
+            return
+        count = sums[0].num_clients
+        name = f"{self._audit.label}-r{task.round:04d}-{AGGREGATE.name}-{size:03d}-{count:03d}"
+        observed = Observed(task, weights, judged)
+        for at, group in enumerate(grouped(self._audit.attacks[AGGREGATE])[0]):
+            self._auditor.submit(AttackJob(f"{name}-{at:02d}", group, AGGREGATE, observed, card))
+
+    def _card(
+        self, task: Task, size: int, sums: Sequence[SeenAggregate], weights: dict[str, Tensor], accuracy: float | None
+    ) -> ThreatCard:
+        count = sums[0].num_clients
+        told = f"sum of {count} clients; single updates are hidden by secure aggregation (assumed, not run)"
+        card = self._audit.card(task, AGGREGATE, sums, weights, accuracy).but(
+            clients=count, aggregation=told if count > 1 else "none: of one client the sum is the plain probe"
+        )
+        if count < size:
+            card = card.but(clients_missing=f"{size - count} of {size} did not answer")
+        if count > 1 and sums[0].train_mode and any(name.endswith("running_mean") for name in weights):
+            card = card.but(batch_statistics="of each client's own batch, where the attack assumes one batch of all")
+        return card
+
+
+def groups_of(partitions: Sequence[int], size: int, seed: int) -> list[list[int]]:
+    """Disjoint groups of ``size`` partitions, drawn from the seed; fewer than ``size`` may be left over.
+
+    Args:
+        partitions: All of them, in an order that does not depend on the run.
+        size: Clients of a group, at least 1.
+        seed: Of the run.
+
+    Returns:
+        Each ascending.
+    """
+    order = torch.randperm(len(partitions), generator=generator_for(seed, "aggregate", size)).tolist()
+    full = len(partitions) // size
+    return [sorted(partitions[i] for i in order[at * size : (at + 1) * size]) for at in range(full)]
+
+
+def summed(updates: Sequence[Update], examples: Sequence[int]) -> Update:
+    """The mean of clients' updates, weighted by their examples: what the server makes of the weighted sum that it is shown.
+
+    Args:
+        updates: Name -> tensor, of each client.
+        examples: Of each client.
+    """
+    total = sum(examples)
+    names = updates[0]
+    return {
+        name: torch.stack([u[name].double() * n for u, n in zip(updates, examples, strict=True)]).sum(0).div(total)
+        .to(tensor.dtype if tensor.is_floating_point() else torch.float32)
+        for name, tensor in names.items()
+    }  # fmt: skip
+
+
+def _sums(group: Sequence[Sequence[SeenUpdate]]) -> list[SeenAggregate]:
+    """One sum for each target of a group, of each of whose clients there are the probes in order of target."""
+    return [_sum(ones) for ones in zip(*group, strict=True)]
+
+
+def _sum(ones: Sequence[SeenUpdate]) -> SeenAggregate:
+    examples = [one.num_examples for one in ones]
+    labels = [one.labels for one in ones if one.labels is not None]
+    return SeenAggregate(
+        partition=ones[0].partition,
+        target=ones[0].target,
+        num_examples=sum(examples),
+        update=summed([one.update for one in ones], examples),
+        local_steps=max(one.local_steps for one in ones),
+        labels=torch.cat(labels) if len(labels) == len(ones) else None,
+        train_mode=ones[0].train_mode,
+        num_clients=len(ones),
+        scorers=torch.tensor([one.partition for one in ones]),
+    )
