@@ -75,6 +75,7 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
 
     observes: ClassVar[type] = Probe
     learns_from_model: ClassVar[bool] = True
+    learns_prior: ClassVar[bool] = True
     begins_chains: ClassVar[bool] = True
     source: ClassVar[str] = (
         "Wu, Chen, Liu, Guo, Weinberger, Learning To Invert: Simple Adaptive Attacks for Gradient Inversion in Federated Learning, "

@@ -41,17 +41,17 @@ class LearnedDenoiser(Refinement):
     """A U-Net trained to remove noise from auxiliary images, applied to the images that an inversion recovered.
 
     It learns the mean of the clean image x given y = clip(x + s n, 0, 1), by squared error: n normal, of grains of 1, 2 or 4 pixels
-    and unit variance; s drawn for each image from [0, ``strongest``]. It is not told s: nobody knows how wrong a guess is. No update
-    is simulated for it: guesses of the inversion behind it would be nearer to what it meets, but cost as many inversions as
-    training images, for every pipeline and round. So it goes by no defence, and one network serves all pipelines and rounds.
+    and unit variance; s drawn for each image from [0, ``strongest``]. It is not told s: nobody knows how wrong a guess is. No
+    update is simulated for it: guesses of the inversion before it would be nearer to what it meets, but cost as many inversions
+    as training images, for every pipeline and round. So it goes by no defence, and one network serves all pipelines and rounds.
 
-    A network that knows images can paint one from nothing (``learns_prior``). An audit therefore runs the whole chain a second time, on
-    updates of noise, and scores that guess beside it: see ``simulations.report.analysis.control``. That doubles the cost of the
-    inversion in front.
+    A network that knows images can paint one from nothing (``learns_prior``). An audit therefore runs the whole chain a second
+    time, on updates of noise, and scores that guess beside it: see ``simulations.report.analysis.bars``. That runs the inversion
+    before it twice.
 
     One auxiliary example in eight is held out. Diagnostics, means in dB over them: ``holdout_psnr`` of images denoised from s =
-    ``strongest`` / 2, beside ``holdout_psnr_noisy`` before that; and ``holdout_psnr_noise``, of what it paints from pure noise, beside
-    ``holdout_psnr_mean_image`` of the mean of the other images.
+    ``strongest`` / 2, beside ``holdout_psnr_noisy`` before that; and ``holdout_psnr_noise``, of what it paints from pure noise,
+    beside ``holdout_psnr_mean_image`` of the mean of the other images.
 
     Attributes:
         iterations: Steps of Adam; the learning rate warms up and falls to zero.
@@ -63,9 +63,9 @@ class LearnedDenoiser(Refinement):
     """
 
     source: ClassVar[str] = (
-        "Zhang, Zuo, Chen, Meng, Zhang, Beyond a Gaussian Denoiser, IEEE TIP 2017 (blind denoising over a range of noise levels); Zhang, "
-        "Li, Zuo, Zhang, Van Gool, Timofte, Plug-and-Play Image Restoration with Deep Denoiser Prior, IEEE TPAMI 2022 (U-Net); "
-        "differs: applied once, behind the inversion, to grains of several sizes"
+        "Zhang, Zuo, Chen, Meng, Zhang, Beyond a Gaussian Denoiser, IEEE TIP 2017 (blind denoising over a range of noise levels); "
+        "Zhang, Li, Zuo, Zhang, Van Gool, Timofte, Plug-and-Play Image Restoration with Deep Denoiser Prior, IEEE TPAMI 2022 "
+        "(U-Net); differs: applied once, behind the inversion, to grains of several sizes"
     )
     threat: ClassVar[str] = "a guess of the images; auxiliary images like the clients'"
     needs_auxiliary: ClassVar[bool] = True
