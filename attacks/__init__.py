@@ -47,6 +47,7 @@ from attacks.queries.backward import BackwardReconstruction
 from attacks.queries.inverse_network import InverseNetwork
 from attacks.queries.query_inversion import QueryInversion
 from attacks.refinement.base import Refinement
+from attacks.refinement.denoising import LearnedDenoiser
 from attacks.refinement.encodings import EncodingInversion
 from attacks.refinement.policy_inversion import PolicyInversion
 from attacks.refinement.restoration import LearnedRestorer
@@ -106,6 +107,7 @@ __all__ = [
     "LBFGSCosine",
     "LabelInference",
     "Labels",
+    "LearnedDenoiser",
     "LearnedRestorer",
     "LearningToInvert",
     "LossThreshold",

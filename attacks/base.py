@@ -285,6 +285,8 @@ class Attack(Generic[Observation, Guess]):
             for one of the first two can be run on the other.
         observes_history: Its observations are ``UpdateHistory``, one for each client, not single updates.
         begins_chains: Its guesses are images that a ``Refinement`` can go on from.
+        learns_prior: What ``fit`` learns can paint plausible images from nothing. An audit then runs the attack on updates of noise
+            too, and it counts only where it does better on the clients'.
         learns_from_model: What ``fit`` learns depends on the global model of the attacked round; it is fitted anew for each.
         reads_steps: It reads how an update moves the model, not only the model that it leads to.
         on_images: It attacks what is sent of images.
@@ -302,6 +304,7 @@ class Attack(Generic[Observation, Guess]):
     observes: ClassVar[type] = Probe
     observes_history: ClassVar[bool] = False
     begins_chains: ClassVar[bool] = False
+    learns_prior: ClassVar[bool] = False
     learns_from_model: ClassVar[bool] = False
     reads_steps: ClassVar[bool] = False
     on_images: ClassVar[bool] = True

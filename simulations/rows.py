@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from strategies.audit.threat_card import ThreatCard
+from strategies.audit.threat_card import PAINTED, ThreatCard
 
 NULL_PREFIX = "baseline:"
 """Attack texts of the null baselines, such as ``baseline:grey``: guesses that need no attack."""
@@ -92,6 +92,16 @@ class Row:
         return self.attack != "" and not self.is_null and not self.is_scale
 
     @property
+    def painted_by(self) -> str:
+        """Text of the attack that made the guess from noise in place of updates; "" for every other row."""
+        return self.attack.removeprefix(PAINTED) if self.attack.startswith(PAINTED) else ""
+
+    @property
+    def learns_prior(self) -> bool:
+        """Whether the attack knows images, and could paint one from nothing, as its threat card says."""
+        return self.card.more.get("learns_prior") is True
+
+    @property
     def study(self) -> tuple[str, str, str, str, str]:
         """What must agree before numbers may be averaged over seeds: each cut of a model is a deployment of its own."""
         return (self.experiment, self.scenario, self.dataset, self.model, self.cut)
@@ -126,7 +136,9 @@ class Row:
 
 
 def null_name(attack: str) -> str:
-    """``baseline:grey`` -> "grey", ``scale:blurred`` -> "blurred"."""
+    """``baseline:grey`` -> "grey", ``scale:blurred`` -> "blurred", ``baseline:painted:A()`` -> "A() on noise"."""
+    if attack.startswith(PAINTED):
+        return f"{attack.removeprefix(PAINTED)} on noise"
     return attack.removeprefix(NULL_PREFIX).removeprefix(SCALE_PREFIX)
 
 

@@ -112,6 +112,11 @@ class Chain(Attack[ClientUpdate, Reconstruction]):
         return any(stage.needs_auxiliary for stage in self.stages)
 
     @property
+    def learns_prior(self) -> bool:  # type: ignore[override]
+        """Whether any stage may paint what no update says."""
+        return any(stage.learns_prior for stage in self.stages)
+
+    @property
     def knows_defenses(self) -> bool:
         """Whether any stage does."""
         return any(stage.knows_defenses for stage in self.stages)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
@@ -98,39 +98,28 @@ class LearnedRestorer(Refinement):
         batch, shape = knowledge.auxiliary, tuple(knowledge.auxiliary.images.shape[1:])
         if not any(isinstance(defense, InputDefense) for defense in knowledge.pipeline.defenses):
             return replace(self, learned=Restorer(None, shape, {}))
-        if len(batch) < 2 * HOLDOUT:
-            raise AttackError(
-                f"{self} learns from {2 * HOLDOUT} auxiliary examples or more, and there are {len(batch)}"
-            )
-        order = torch.randperm(len(batch), generator=generator)
-        kept, held = (_select(batch, rows) for rows in order.tensor_split([len(batch) - len(batch) // HOLDOUT]))
+        kept, held = kept_and_held(batch, generator, str(self))
         network = self._train(kept, knowledge.pipeline, generator)
         protected = protect_afresh(knowledge.pipeline, held, generator).images
         scores = {
-            "holdout_psnr": _mean_psnr(restore(network, protected), held.images),
-            "holdout_psnr_unrestored": _mean_psnr(protected, held.images),
+            "holdout_psnr": mean_psnr(restore(network, protected), held.images),
+            "holdout_psnr_unrestored": mean_psnr(protected, held.images),
         }
         return replace(self, learned=Restorer(network.cpu(), shape, scores))
 
     def _train(self, clean: Batch, pipeline: Pipeline, generator: torch.Generator) -> nn.Module:
-        channels, like = clean.images.shape[1], clean.images
-        network = UNet(2 * channels, channels, self.width, generator).to(like)
-        optimizer = torch.optim.Adam(network.parameters(), self.learning_rate)
-        # The rate rises for a fifth of the way, which must be longer than one step.
-        schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, self.learning_rate, max(self.iterations, 6), pct_start=0.2
-        )
-        for _ in range(self.iterations):
-            examples = _select(clean, torch.randperm(len(clean), generator=generator)[: self.batch_size])
-            protected = protect_afresh(pipeline, examples, generator).images
+        def protected(examples: Batch) -> Tensor:
+            images = protect_afresh(pipeline, examples, generator).images
             std = self.input_noise * torch.rand(len(examples), 1, 1, 1, generator=generator)
-            noisy = protected + (std * torch.randn(protected.shape, generator=generator)).to(like)
-            loss = (network(network_input(noisy.clamp(0, 1))) - examples.images).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-        return network.eval()
+            noisy = images + (std * torch.randn(images.shape, generator=generator)).to(images)
+            return network_input(noisy.clamp(0, 1))
+
+        channels = clean.images.shape[1]
+        network = UNet(2 * channels, channels, self.width, generator).to(clean.images)
+        return train_on_pairs(
+            network, clean, protected, generator,
+            iterations=self.iterations, batch_size=self.batch_size, learning_rate=self.learning_rate,
+        )  # fmt: skip
 
     def refine(self, observation: ClientUpdate, guess: Reconstruction, generator: torch.Generator) -> Reconstruction:
         """Restores every image. Where the clients protect none they stay as they are, with ``nothing_to_undo`` = 1.
@@ -147,6 +136,52 @@ class LearnedRestorer(Refinement):
         weight = next(network.parameters())
         images = restore(network, guess.images.to(weight)).to(guess.images)
         return replace(guess, images=images, diagnostics=guess.diagnostics | self.learned.diagnostics)
+
+
+def train_on_pairs(
+    network: nn.Module, clean: Batch, spoil: Callable[[Batch], Tensor], generator: torch.Generator, *, iterations: int,
+    batch_size: int, learning_rate: float,
+) -> nn.Module:  # fmt: skip
+    """Adam on the squared error between what a network makes of spoiled images and the clean ones.
+
+    Args:
+        network: What ``spoil`` returns -> images (B, C, H, W) in [0, 1].
+        clean: The examples.
+        spoil: Clean examples -> the network's input, under fresh draws at every step.
+        generator: Of the choice of examples.
+        iterations: Steps.
+        batch_size: Examples per step, at most all of them.
+        learning_rate: The largest; it warms up and falls to zero.
+
+    Returns:
+        The network, in eval mode.
+    """
+    optimizer = torch.optim.Adam(network.parameters(), learning_rate)
+    # The rate rises for a fifth of the way, which must be longer than one step.
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, max(iterations, 6), pct_start=0.2)
+    for _ in range(iterations):
+        examples = select(clean, torch.randperm(len(clean), generator=generator)[:batch_size])
+        loss = (network(spoil(examples)) - examples.images).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    return network.eval()
+
+
+def kept_and_held(auxiliary: Batch, generator: torch.Generator, learner: str) -> tuple[Batch, Batch]:
+    """Auxiliary examples to learn from, and one in ``HOLDOUT`` to judge by.
+
+    Raises:
+        AttackError: With fewer than 16 examples.
+    """
+    if len(auxiliary) < 2 * HOLDOUT:
+        raise AttackError(
+            f"{learner} learns from {2 * HOLDOUT} auxiliary examples or more, and there are {len(auxiliary)}"
+        )
+    order = torch.randperm(len(auxiliary), generator=generator)
+    kept, held = order.tensor_split([len(auxiliary) - len(auxiliary) // HOLDOUT])
+    return select(auxiliary, kept), select(auxiliary, held)
 
 
 def network_input(images: Tensor) -> Tensor:
@@ -167,11 +202,13 @@ def restore(network: nn.Module, protected: Tensor) -> Tensor:
     return restored.clamp(0, 1)
 
 
-def _select(batch: Batch, rows: Tensor) -> Batch:
+def select(batch: Batch, rows: Tensor) -> Batch:
+    """Some examples."""
     rows = rows.to(batch.images.device)
     return Batch(batch.images[rows], batch.targets[rows])
 
 
-def _mean_psnr(guess: Tensor, truth: Tensor) -> float:
+def mean_psnr(guess: Tensor, truth: Tensor) -> float:
+    """In dB, over images."""
     # Equal images have infinite PSNR, which no report can average; 100 dB is beyond any picture.
     return float(psnr(guess, truth).clamp(max=100).mean())

@@ -159,7 +159,7 @@ class Auditor:
         seen, card = job.observed.seen, _card(job, outcome.attack)
         if outcome.error:
             self.recorder.row(
-                job.task, metric="attack", value=None, attack=repr(outcome.attack), card=card, status="failed",
+                job.task, metric="attack", value=None, attack=outcome.name, card=card, status="failed",
                 n=len(seen), failures=len(seen), message=outcome.error, seconds=outcome.seconds,
             )  # fmt: skip
             return
@@ -181,11 +181,12 @@ class Auditor:
         if guessed == "membership":
             self._membership(job.task, outcome, card, scores, failures=len(failed))
         else:
-            self._rows(job.task, repr(outcome.attack), card, scores, outcome=outcome, seen=seen)
-        self._diagnostics(job.task, outcome, card)
+            self._rows(job.task, outcome.name, card, scores, outcome=outcome, seen=seen)
+        if not outcome.of_noise:
+            self._diagnostics(job.task, outcome, card)
         shown = job.kind.chosen or guessed == "representatives"
         if guessed in ("images", "representatives") and self.share_images and shown:
-            self._keep_reconstructions(job, repr(outcome.attack), guesses, replies)
+            self._keep_reconstructions(job, outcome.name, guesses, replies)
 
     def _membership(self, task: Task, outcome: Outcome, card: ThreatCard, scores: Scores, *, failures: int) -> None:
         """One ROC curve over the records of all clients whose test did not fail; a failed row where there is none."""
@@ -300,6 +301,8 @@ def _card(job: AttackJob, attack: Attack[Any, Any]) -> ThreatCard:
     """The threat card with what the attack itself adds to it."""
     told = " and ".join(bound for bound in (job.card.upper_bound, attack.upper_bound) if bound)
     card = job.card.but(**attack.card() | {"upper_bound": told, "threat_class": attack.threat_class or None})
+    if attack.learns_prior:
+        card = card.but(learns_prior=True)
     if not attack.knows_defenses:
         card = card.but(knows_defenses=False)
     if not attack.needs_auxiliary:

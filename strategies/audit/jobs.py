@@ -16,7 +16,7 @@ from attacks.base import Attack
 from attacks.spec import parse_attacks, stages_of
 from clients.task import Task
 from strategies.audit.kinds import Kind, Observed, kind_of, part_of
-from strategies.audit.threat_card import ThreatCard
+from strategies.audit.threat_card import PAINTED, ThreatCard
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,7 @@ class Outcome:
         oracle_accuracy: The oracle's accuracy on auxiliary examples that it was not trained on.
         oracle: The oracle's weights, for the clients; only where guesses are paired with the images (smashed data).
         oracle_error: Why there is no oracle although the server has auxiliary data, or "".
+        of_noise: The attack was run on updates of noise: a null baseline of what it paints from nothing.
     """
 
     attack: Attack[Any, Any]
@@ -102,6 +103,12 @@ class Outcome:
     oracle_accuracy: float | None = None
     oracle: dict[str, Tensor] = field(default_factory=dict)
     oracle_error: str = ""
+    of_noise: bool = False
+
+    @property
+    def name(self) -> str:
+        """What its rows and pictures call it."""
+        return f"{PAINTED if self.of_noise else ''}{self.attack!r}"
 
 
 @dataclass(frozen=True)

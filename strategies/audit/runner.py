@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from attacks.base import Attack, AttackError, ClientUpdate, Reconstruction, Representatives, UpdateHistory
+from attacks.learned.learning_to_invert import noise_like
 from attacks.refinement.base import Chain
 from attacks.scoring.oracle import Oracle, train_oracle
 from attacks.spec import stages_of
@@ -29,24 +30,36 @@ MOST_LEARNED = 8
 def run_job(job: AttackJob) -> AttackResult:
     """Runs a job in this process. A crash of an attack is a result as well; it must not end the run."""
     outcomes = []
-    runner = _Runner(job)
+    runner, silent = _Runner(job), _Runner(job, of_noise=True)
     for attack in job.attacks:
-        start = time.perf_counter()
-        try:
-            outcome = runner(attack)
-        except Exception as error:
-            last = traceback.extract_tb(error.__traceback__)[-1]
-            reason = f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
-            outcome = Outcome(attack, [], 0.0, reason)
-        outcomes.append(replace(outcome, seconds=time.perf_counter() - start))
+        outcomes.append(_timed(runner, attack))
+        if attack.learns_prior and not outcomes[-1].error:
+            outcomes.append(replace(_timed(silent, attack), of_noise=True))
     return AttackResult(job, outcomes)
 
 
-class _Runner:
-    """Runs the attacks of one job, which share the observations; chains also share the guess of their first attack."""
+def _timed(runner: _Runner, attack: Attack[Any, Any]) -> Outcome:
+    start = time.perf_counter()
+    try:
+        outcome = runner(attack)
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        reason = f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
+        outcome = Outcome(attack, [], 0.0, reason)
+    return replace(outcome, seconds=time.perf_counter() - start)
 
-    def __init__(self, job: AttackJob) -> None:
+
+class _Runner:
+    """Runs the attacks of one job, which share the observations; chains also share the guess of their first attack.
+
+    Args:
+        job: The job.
+        of_noise: Attacks are given noise in place of every update: what those that know images paint from nothing.
+    """
+
+    def __init__(self, job: AttackJob, *, of_noise: bool = False) -> None:
         self.job = job
+        self.of_noise = of_noise
         self.first: dict[str, list[Any]] = {}
 
     def __call__(self, attack: Attack[Any, Any]) -> Outcome:
@@ -79,7 +92,10 @@ class _Runner:
     @functools.cached_property
     def observations(self) -> list[Any]:
         """What the attacks see of the round, all of one model; no attack changes it."""
-        return self.job.kind.observations(self.job.observed)
+        found = self.job.kind.observations(self.job.observed)
+        if not self.of_noise:
+            return found
+        return [silenced(one, noise) for one, noise in zip(found, self._streams("noise for updates"), strict=True)]
 
     @functools.cached_property
     def histories(self) -> list[UpdateHistory]:
@@ -111,6 +127,17 @@ class _Runner:
             generator_for("attack", task.plan.seed, text, kind, task.round, seen.partition, seen.target)
             for seen in self.job.observed.seen
         ]
+
+
+def silenced(observation: Any, generator: torch.Generator) -> ClientUpdate:
+    """The same observation with noise in place of its update, each tensor as long as before.
+
+    Raises:
+        AttackError: When it holds no update.
+    """
+    if not isinstance(observation, ClientUpdate):
+        raise AttackError(f"{type(observation).__name__} holds no update that noise could stand for")
+    return replace(observation, update=noise_like(observation.update, generator))
 
 
 _learned: OrderedDict[tuple[str, Plan, str], Attack[Any, Any]] = OrderedDict()

@@ -38,6 +38,10 @@ class Strength(StrEnum):
     ONE_STEP = "per update, here on a single step"
 
 
+PAINTED = "baseline:painted:"
+"""Stands before an attack's text where it was run on updates of noise: whatever it then shows, no update said."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ThreatCard:
     """What the attacker observed, knew and spent.

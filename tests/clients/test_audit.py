@@ -18,7 +18,7 @@ from clients.line_up import other_images, retrieval
 from clients.local_data import LocalData
 from clients.training import LocalClient
 from simulations.report import Row
-from simulations.report.analysis.control import picked_out
+from simulations.report.analysis.bars import picked_out
 from strategies.audit.score_rows import score_rows
 from strategies.audit.threat_card import ThreatCard
 

@@ -48,3 +48,33 @@ def test_whole_rounds_are_matched_at_a_surrogate(tmp_path: Path) -> None:
     card = found["psnr"]["setting"]
     assert (card["observation"], card["local_steps"], card["threat_class"]) == ("training update", 2, "B")
     assert not card.get("attack_failures")
+
+
+def test_what_knows_images_is_also_run_on_noise_and_scored_beside(tmp_path: Path) -> None:
+    first = "InvertingGradients(iterations=40)"
+    chain = f"{first} | LearnedDenoiser(iterations=20, width=4)"
+    noise = "GaussianNoise(std=0.01, per='step')"
+    rows = rows_of(
+        tmp_path / "run",
+        **{"probe-attacks": f"{first}; {chain}; {LEARNED}", "defenses": noise, "attack-rounds": "1"},
+    )
+    psnr = {
+        (row["defense"], row["attack"]): row
+        for row in rows
+        if row["metric"] == "psnr" and row["reference"] == "original" and not row["attack"].startswith("scale:")
+    }
+    nulls = {"baseline:grey", "baseline:mean"}
+    painted = {f"baseline:painted:{attack}" for attack in (chain, LEARNED)}
+    for defense in ("", noise):
+        assert {attack for of, attack in psnr if of == defense} - nulls == {first, chain, LEARNED} | painted
+        for attack in (chain, LEARNED):
+            mine, of_noise = psnr[defense, attack], psnr[defense, f"baseline:painted:{attack}"]
+            assert mine["n"] == of_noise["n"] == 4
+            assert mine["value"] != of_noise["value"]
+            assert mine["setting"]["learns_prior"] is of_noise["setting"]["learns_prior"] is True
+        assert "learns_prior" not in psnr[defense, first]["setting"]
+    # Without a defence the first stage reads the digits a little, and what is made of noise stays below that.
+    assert psnr["", chain]["value"] > psnr["", f"baseline:painted:{chain}"]["value"] + 1
+    pictures = read_lines(tmp_path / "run" / "pictures" / "index.jsonl")
+    assert painted <= {one["attack"] for one in pictures}
+    assert "(from noise)" in (tmp_path / "run" / "report.html").read_text()

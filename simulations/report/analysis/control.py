@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
 
-from simulations.report.analysis.families import LABELS, REPRESENTATIVES, Family, class_attacks, decides, family
-from simulations.report.analysis.score import exact
+from simulations.report.analysis.bars import (
+    FAR_MORE,
+    Audit,
+    Nulls,
+    Painted,
+    audit_of,
+    chance_of_retrieval,
+    closest,
+    leaks,
+    picked_out,
+)
+from simulations.report.analysis.families import IMAGES, LABELS, REPRESENTATIVES, Family, class_attacks, decides, family
 from simulations.rows import Row, null_name
 
 LEAST_IMAGES = 16
 """Attacked images below which there is no verdict. With 16, Student's factor is 2.1 (with 4 it is 3.2, with 2 it is 12.7, and an
 interval may run from -33 to 96 dB), and the exact interval of 16 of 16 reaches down to 79 % (of 2 of 2 to 16 %)."""
-FAR_MORE = 10
-"""Multiple of chance that the whole 95 % interval of retrieval must lie above: of 100 candidates above 10 %, where 5 of 16 images
-suffice. A guess that is as near to every candidate reaches that by the binomial law once in 2.5 million runs (P = 4.0e-7 at 1 %).
-This is not the rate of whoever knows the class: the mean of its other images was nearest to 11 of 96 true digits and to 3 of 96
-true photographs, which reaches 5 of 16 in 2.9 % of runs at the first rate, in 0.01 % at the second. The rows ``scale:class-mean``
-tell its rate in a run. Of fewer images nearly all must be found (2 of 2, 3 of 4), one is never
-enough, and with ten candidates or fewer nothing is."""
 LEAST_OTHERS = 100
 """Non-members from which a false positive rate of 1 % can be reached at all without being 0."""
 CHAIN = " | "
 """Stands between the stages of an attack: an inversion and what refines its guess."""
-
-Audit = tuple[Any, ...]
-"""(experiment, scenario, dataset, model, cut, seed, round, observation, clients of a sum): what score and null share."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -65,80 +62,13 @@ def too_few(row: Row, drawn: Collection[str] = ()) -> bool:
     return kind is not None and kind.counts_images and row.value is not None and images_behind(row) < LEAST_IMAGES
 
 
-def picked_out(row: Row) -> bool:
-    """Whether true images were picked out among others far more often than chance: see ``FAR_MORE``."""
-    found, chance = exact([row]), chance_of_retrieval(row)
-    return row.status != "failed" and found is not None and chance is not None and found[1] > FAR_MORE * chance
-
-
-def chance_of_retrieval(row: Row) -> float | None:
-    """How often a blind guess is nearest to its image among the candidates, as the row says; None where it does not."""
-    chance = row.card.chance
-    return float(chance) if chance is not None and 0 < chance <= 1 else None
-
-
-def audit_of(row: Row) -> Audit:
-    """The audited round and observation of a row; sums over other numbers of clients are other observations."""
-    return (*row.study, row.seed, row.round, row.card.observation, row.card.clients)
-
-
-def closest(row: Row, candidates: Sequence[T], row_of: Callable[[T], Row]) -> list[T]:
-    """Candidates with the same number of images and local steps, or all when none has."""
-    wanted = _size(row)
-    return [one for one in candidates if _size(row_of(one)) == wanted] or list(candidates)
-
-
-def _size(row: Row) -> tuple[Any, Any]:
-    return row.card.images, row.card.local_steps
-
-
-class Nulls:
-    """Looks up the null baselines (or the scales) of a row: same round and observation, same defence if it has its own."""
-
-    def __init__(self, rows: Iterable[Row], *, scales: bool = False) -> None:
-        self._found: dict[Audit, list[Row]] = defaultdict(list)
-        for row in rows:
-            if (row.is_scale if scales else row.is_null) and row.value is not None:
-                self._found[audit_of(row)].append(row)
-
-    def of(self, row: Row) -> dict[str, float]:
-        """Name -> mean of every null baseline with the row's metric and reference."""
-        same = [r for r in self._found[audit_of(row)] if (r.metric, r.reference) == (row.metric, row.reference)]
-        # Clients hold the same images whatever the defence, so the undefended run's baselines serve for all.
-        own = [r for r in same if r.defense == row.defense] or [r for r in same if r.defense == ""]
-        return {r.attack: r.value for r in closest(row, own, lambda r: r) if r.value is not None}
-
-    def best(self, row: Row) -> tuple[str, float] | None:
-        """The highest of ``of(row)``.
-
-        Without a baseline, a membership score is compared with chance, 0.5, and recognition with one over the number of classes.
-        """
-        found = self.of(row)
-        if not found and row.metric == "recognition":
-            chance = row.card.chance_of_recognition
-            return None if chance is None else ("chance", chance)
-        if not found and row.metric == "membership-auc":
-            return "chance", 0.5
-        return max(found.items(), key=lambda item: item[1]) if found else None
-
-
-def leaks(row: Row, null: tuple[str, float] | None) -> bool:
-    """Whether a score counts as recovered: its whole interval lies above the null baseline.
-
-    Without an interval (n = 1) the score itself decides: what was recovered is not to be hidden by a small sample.
-    """
-    if null is None or row.status == "failed" or row.value is None:
-        return False
-    return (row.value if row.ci_low is None else row.ci_low) > null[1]
-
-
 def controls(rows: Sequence[Row]) -> list[Control]:
     """The verdict on every attack on the undefended run.
 
     A label attack without a chance baseline gets no verdict, nor a GAN attack whose threat card does not give the number of
     classes; an image attack without a null baseline fails.
     """
-    nulls, drawn = Nulls(rows), class_attacks(rows)
+    nulls, painted, drawn = Nulls(rows), Painted(rows), class_attacks(rows)
     plain = [row for row in rows if row.is_attack and row.defense == ""]
     looked_for: dict[tuple[Audit, str], list[Row]] = defaultdict(list)
     for row in plain:
@@ -151,7 +81,9 @@ def controls(rows: Sequence[Row]) -> list[Control]:
             if null is not None or row.metric == "psnr":
                 same = closest(row, looked_for[audit_of(row), row.attack], lambda one: one)
                 picked = same[0] if same and row.metric == "psnr" else None
-                reason = _reason(row, null) or (_missed(picked) if row.metric == "psnr" else "")
+                reason = _reason(row, null)
+                if row.metric == "psnr":
+                    reason = reason or _missed(picked) or painted.reason(row)
                 found.append(Control(row, null, not reason, reason, picked, too_few(row, drawn)))
     return found
 
@@ -236,6 +168,10 @@ def validate(rows: Sequence[Row]) -> list[Row]:
     run: where it has no undefended row of its own, the control of its first stage in the same round and observation is its
     control. This says that the inversion is strong enough to hand something on; it says nothing about the refinement.
 
+    An attack that knows images (``Row.learns_prior``: a learned denoiser, or a network from updates to images) could paint one from
+    nothing. No first stage answers for it: it needs an undefended row of its own, and ``Painted`` must hold there. Where its guess
+    from noise is itself a success under a defence, or nobody scored it, its image rows are "not-validated" under that defence.
+
     Where what the server sees of the undefended run are the images themselves (``undefended`` on the threat card), the first stage
     hands on the truth and controls nothing: there a chain must itself recover more than its first stage, and enough, under one of
     the run's defences (``_broken``), and is "not-validated" under all of them if it does under none.
@@ -254,6 +190,7 @@ def validate(rows: Sequence[Row]) -> list[Row]:
     verdicts: dict[tuple[Audit, str, Family | None], list[Control]] = defaultdict(list)
     for control in controls(rows):
         verdicts[audit_of(control.row), control.row.attack, family(control.row, drawn)].append(control)
+    painted = Painted(rows)
     has_chance = {audit_of(row) for row in rows if row.is_null and row.metric == "label-accuracy"}
     broken = _broken(rows) if any(row.card.undefended for row in rows) else set()
 
@@ -266,6 +203,10 @@ def validate(rows: Sequence[Row]) -> list[Row]:
         if kind == REPRESENTATIVES and row.card.chance_of_recognition is None:
             return row
         at, first = audit_of(row), row.attack.split(CHAIN)[0]
+        if row.learns_prior and kind == IMAGES:
+            first = row.attack
+            if painted.success(row):
+                return replace(row, status="not-validated")
         if row.card.undefended and row.attack != first:
             return row if (at, row.attack) in broken else replace(row, status="not-validated")
         own = verdicts.get((at, row.attack, kind)) or verdicts.get((at, first, kind), [])

@@ -8,16 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from simulations.report.analysis.control import (
-    Control,
-    Nulls,
-    chance_of_retrieval,
-    controls,
-    leaks,
-    picked_out,
-    too_few,
-)
-from simulations.report.analysis.families import CLASS_METRICS, FAMILIES, class_attacks, decides
+from simulations.report.analysis.bars import Nulls, Painted, chance_of_retrieval, leaks, picked_out
+from simulations.report.analysis.control import Control, controls, too_few
+from simulations.report.analysis.families import CLASS_METRICS, FAMILIES, IMAGES, class_attacks, decides, family
 from simulations.report.analysis.knowledge import knows_defenses
 from simulations.report.analysis.metrics import ALL_CUTS, COST_METRICS
 from simulations.report.analysis.score import PARTLY_FAILED, Score, merge
@@ -213,6 +206,10 @@ class Study:
         return self._cells([row for row in self.rows if row.is_attack], Nulls(self.rows), Nulls(self.rows, scales=True))
 
     @cached_property
+    def _painted(self) -> Painted:
+        return Painted(self.rows)
+
+    @cached_property
     def null_cells(self) -> tuple[Cell, ...]:
         """The null baselines and the scales, as cells."""
         return self._cells([row for row in self.rows if row.is_null or row.is_scale], Nulls(()), Nulls(()))
@@ -233,7 +230,7 @@ class Study:
         groups: dict[tuple[str, str, int, ThreatCard], list[Row]] = defaultdict(list)
         for row in rows:
             groups[row.defense, row.attack, row.round, row.card.lasting()].append(row)
-        cells = [_cell(*key, of, nulls, scales) for key, of in groups.items()]
+        cells = [_cell(*key, of, nulls, scales, self._painted) for key, of in groups.items()]
         attacks = list(dict.fromkeys(row.attack for row in rows))
         return tuple(sorted(cells, key=lambda c: (self.pipelines.index(c.defense), c.round, attacks.index(c.attack))))
 
@@ -297,7 +294,9 @@ class Study:
         return found
 
 
-def _cell(defense: str, attack: str, at: int, card: ThreatCard, rows: list[Row], nulls: Nulls, scales: Nulls) -> Cell:
+def _cell(
+    defense: str, attack: str, at: int, card: ThreatCard, rows: list[Row], nulls: Nulls, scales: Nulls, painted: Painted
+) -> Cell:
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
         groups[row.metric, row.reference].append(row)
@@ -314,7 +313,7 @@ def _cell(defense: str, attack: str, at: int, card: ThreatCard, rows: list[Row],
         card,
         {key: merge(of) for key, of in groups.items()},
         null_scores={key: mean_each(nulls.of(row) for row in of) for key, of in groups.items()},
-        leaking=frozenset(key for key, of in groups.items() if any(_leaks(row, nulls) for row in of)),
+        leaking=frozenset(key for key, of in groups.items() if any(_leaks(row, nulls, painted) for row in of)),
         model_accuracy=sum(known) / len(known) if known else None,
         members=sum(members) if members else None,
         final=any(row.final for row in rows),
@@ -325,7 +324,9 @@ def _cell(defense: str, attack: str, at: int, card: ThreatCard, rows: list[Row],
     )
 
 
-def _leaks(row: Row, nulls: Nulls) -> bool:
+def _leaks(row: Row, nulls: Nulls, painted: Painted) -> bool:
+    if row.is_attack and family(row) == IMAGES and painted.success(row):
+        return False
     return picked_out(row) if row.metric == "retrieval" else decides(row) and leaks(row, nulls.best(row))
 
 

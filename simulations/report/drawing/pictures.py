@@ -12,6 +12,7 @@ from typing import Any
 
 from simulations.report.analysis.rows import read_lines
 from simulations.report.text import count, round_name, short_names
+from strategies.audit.threat_card import PAINTED
 
 TARGETS_FIRST, TARGETS_LATER = 24, 6
 """Targets kept per defence in the first attacked round and in each later one; the rest stays in ``pictures/``."""
@@ -174,7 +175,8 @@ def grids(
 ) -> dict[str, list[Grid]]:
     """Defence -> its grids, first attacked round first; defences in the order of ``pipelines``, unknown ones last.
 
-    ``upper_bounds`` are texts of what knows more than any server: shown as such, and no worst case.
+    ``upper_bounds`` are texts of what knows more than any server: shown as such, and no worst case. Nor is what was
+    painted from noise.
     """
     groups: dict[tuple[str, int], list[Picture]] = defaultdict(list)
     for picture in pictures:
@@ -182,12 +184,14 @@ def grids(
     order = list(dict.fromkeys([*pipelines, *(defense for defense, _ in groups)]))
     short = short_names(list(dict.fromkeys(picture.attack for picture in pictures if picture.attack)), LONG)
     names = {attack: f"{name} (upper bound)" if attack in upper_bounds else name for attack, name in short.items()}
+    painted = [attack for attack in short if attack.startswith(PAINTED)]
+    names |= {attack: f"{short.get(attack.removeprefix(PAINTED), attack)} (from noise)" for attack in painted}
     found: dict[str, list[Grid]] = {}
     for defense in order:
         for at in sorted(at for name, at in groups if name == defense):
             most = TARGETS_LATER if defense in found else TARGETS_FIRST
             found.setdefault(defense, []).append(
-                _grid(defense, at, groups[defense, at], most, names, embed, upper_bounds)
+                _grid(defense, at, groups[defense, at], most, names, embed, [*upper_bounds, *painted])
             )
     return found
 
@@ -199,13 +203,13 @@ def _grid(
     most: int,
     names: Mapping[str, str],
     embed: Embedder,
-    upper_bounds: Collection[str],
+    unranked: Collection[str],
 ) -> Grid:
     targets: dict[tuple[Any, ...], list[Picture]] = defaultdict(list)
     for picture in pictures:
         targets[picture.target].append(picture)
     attacks = list(dict.fromkeys(picture.attack for picture in pictures if picture.kind == "reconstruction"))
-    attacked = {target: [one for one in of if one.attack not in upper_bounds] for target, of in targets.items()}
+    attacked = {target: [one for one in of if one.attack not in unranked] for target, of in targets.items()}
     worst = sorted(targets, key=lambda target: -_highest(attacked[target]))
     strips = tuple(Strip(_named(target), _tiles(targets[target], attacks, names, embed)) for target in worst[:most])
     sources = ", ".join(dict.fromkeys(picture.source for picture in pictures if picture.source))

@@ -14,7 +14,8 @@ from markupsafe import Markup
 
 from simulations.report import text
 from simulations.report.analysis.adaptive import is_adaptive
-from simulations.report.analysis.control import FAR_MORE, LEAST_IMAGES
+from simulations.report.analysis.bars import FAR_MORE
+from simulations.report.analysis.control import LEAST_IMAGES
 from simulations.report.analysis.failures import failures
 from simulations.report.analysis.run import ReadRun, read_run
 from simulations.report.analysis.sentences import picked, sentence

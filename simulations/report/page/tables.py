@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from simulations.report.analysis.control import Control, chance_of_retrieval, images_behind
+from simulations.report.analysis.bars import chance_of_retrieval
+from simulations.report.analysis.control import Control, images_behind
 from simulations.report.analysis.families import IMAGE_METRICS
 from simulations.report.analysis.metrics import ATTACK_METRICS, COLUMN, MCC_METRICS, UTILITY_METRICS, WINDOWS
 from simulations.report.analysis.score import Score, exact, merge
