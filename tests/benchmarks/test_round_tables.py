@@ -25,7 +25,7 @@ def run(path: Path, epochs: int, batch: int, steps: int, scores: dict[str, float
             Row(metric="psnr", reference="original", attack=attack, value=value, n=64, round=1, card=card, **ends)
         )
         rows.append(Row(metric="ssim", reference="original", attack=attack, value=0.5, n=64, round=1, card=card))
-    (path / "rows.jsonl").write_text("".join(json.dumps(row.to_json()) + "\n" for row in rows))
+    (path / "rows.jsonl").write_text("".join(row.to_json() + "\n" for row in rows))
     told = {"config": {"local-epochs": epochs, "batch-size": batch}, "pipelines": [""]}
     (path / "config.json").write_text(json.dumps(told))
     return path
