@@ -24,25 +24,33 @@ class Means:
         total: Sum (C, H, W) over all of them, float64.
         count: How many they are.
         classes: Class -> sum and number of its images; of the classes that were asked for.
-        attacked: Position -> that image as it is part of the sums.
+        attacked: Position -> that image as it is part of the sums, and its class.
     """
 
     total: Tensor
     count: int
     classes: dict[int, tuple[Tensor, int]]
-    attacked: dict[int, Tensor]
+    attacked: dict[int, tuple[Tensor, int]]
 
     def mean(self) -> Tensor:
         """Of all."""
         return (self.total / self.count).float()
 
-    def class_mean(self, number: int, position: int) -> Tensor:
-        """Of a class without the image at ``position``; of all other images where the class has no other."""
-        own = self.attacked.get(position)
-        for total, count in (self.classes.get(number, (self.total, 0)), (self.total, self.count)):
-            rest = count - (own is not None)
-            if rest > 0:
-                return ((total - own if own is not None else total) / rest).float()
+    def class_mean(self, number: int, without: Collection[int]) -> Tensor:
+        """Of a class without the images at some positions; of all other images where the class has none besides.
+
+        Without all images of an observation, not only the one that is guessed: where two are of one class, the mean without
+        the first would be the second, and the other way round, so that together they would be a perfect guess of both.
+        """
+        left_out = [self.attacked[position] for position in without if position in self.attacked]
+        of_class = [image for image, own in left_out if own == number]
+        every = [image for image, _ in left_out]
+        for (total, count), out in (
+            (self.classes.get(number, (self.total, 0)), of_class),
+            ((self.total, self.count), every),
+        ):
+            if count > len(out):
+                return ((total - sum(out, torch.zeros_like(total))) / (count - len(out))).float()
         return self.mean()
 
 
@@ -66,7 +74,7 @@ def means_of(
     labels = data.train_labels()
     total = torch.zeros(data.card.input_shape, dtype=torch.float64)
     sums = {number: (torch.zeros_like(total), 0) for number in classes}
-    kept: dict[int, Tensor] = {}
+    kept: dict[int, tuple[Tensor, int]] = {}
     for at, piece in enumerate(chunks(len(chosen), size)):
         positions = chosen[piece]
         images = read(positions, at).double().cpu()
@@ -74,7 +82,8 @@ def means_of(
         for number, (so_far, count) in sums.items():
             mine = labels[positions] == number
             sums[number] = so_far + images[mine].sum(0), count + int(mine.sum())
-        kept |= {int(p): image for p, image in zip(positions, images, strict=True) if int(p) in attacked}
+        known = zip(positions.tolist(), images, labels[positions].tolist(), strict=True)
+        kept |= {position: (image, number) for position, image, number in known if position in attacked}
     return Means(total, len(chosen), sums, kept)
 
 
@@ -83,8 +92,8 @@ class BlindGuesses:
 
     Null baselines ("baseline:grey", "baseline:mean") are what anyone can guess; their mean is of this client's own images, which no
     attacker has. Scales are no bars: "scale:blurred" is a blurred copy of the truth, and "scale:class-mean" what who knows only the
-    class could guess: the mean of the client's images of the true class without the attacked one (not where examples have several
-    labels). Against the transformed images
+    class could guess: the mean of the client's images of the true class without those of the observation (not where examples have
+    several labels). Against the transformed images
     means are of transformed images. Where the attacked images are cropped and mirrored, means are of such views.
 
     Args:
@@ -117,8 +126,8 @@ class BlindGuesses:
         if not self._one_class:
             return found
         classes = truth.original.targets[self.few].argmax(1).tolist()
-        which = list(zip(classes, truth.positions[self.few].tolist(), strict=True))
-        by_class = [torch.stack([of.class_mean(*one) for one in which]).to(images[0]) for of in self._means]
+        without = truth.positions[self.few].tolist()
+        by_class = [torch.stack([of.class_mean(one, without) for one in classes]).to(images[0]) for of in self._means]
         by_class[0] = torch.stack([self._shown(image) for image in by_class[0]])
         return found | {"scale:class-mean": (_unlabelled(by_class[0]), _unlabelled(by_class[1]))}
 

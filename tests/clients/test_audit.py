@@ -269,6 +269,16 @@ def test_of_the_only_image_of_its_class_the_class_mean_is_the_mean_of_the_others
     assert len(audit_baselines(few, "probe", pictures=False).scores["scale:class-mean:psnr-original"]) == 1
 
 
+def test_two_images_of_a_class_are_no_guess_of_each_other() -> None:
+    """The mean without the first would be the second, and the other way round: together a perfect guess of both."""
+    labels = TASK.plan.load_data().train.labels.tolist()
+    twin = next(at for at in range(11, 400) if labels[at] == labels[10])
+    others = [at for at in range(11, 400) if labels[at] != labels[10]][:2]
+    one = client(train=(10, twin, *others), test=range(8), probe_targets=1, probe_images=4)
+    scores = audit_baselines(one, "probe", pictures=False).scores["scale:class-mean:psnr-original"]
+    assert max(scores) < 30
+
+
 # Whole rounds ----------------------------------------------------------------------------------------------------------
 
 
