@@ -1,4 +1,4 @@
-"""Whole rounds beside one-step probes, in a federation in this process: adaptive attacks on both, and what the report says of them."""
+"""Whole rounds beside one-step probes, in a federation in this process: attacks on both, and what the report says of them."""
 
 from __future__ import annotations
 
