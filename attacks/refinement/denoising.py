@@ -45,9 +45,9 @@ class LearnedDenoiser(Refinement):
     update is simulated for it: guesses of the inversion before it would be nearer to what it meets, but cost as many inversions
     as training images, for every pipeline and round. So it goes by no defence, and one network serves all pipelines and rounds.
 
-    What it takes away is a mean over noise levels that it guesses itself: a guess that is already close loses by it. On digits (12 x 12,
-    sigmoid network, inversions of 100 iterations, n = 8, one seed) inversions of 10.3 and 16.5 dB became 14.1 and 18.4 dB, one of
-    22.3 dB stayed (22.4), and one of 150 iterations under the least noise lost 4 dB (n = 24).
+    A guess that is already close loses by it, as it must guess the noise level itself. On digits (12 x 12, sigmoid network,
+    inversions of 100 iterations under three strengths of noise, n = 8, one seed) 10.3, 16.5 and 22.3 dB became 14.1, 18.4 and
+    22.4 dB; those of 150 iterations under the least noise lost 4.1 dB (n = 24).
 
     A network that knows images can paint one from nothing (``learns_prior``). An audit therefore runs the whole chain a second
     time, on updates of noise, and scores that guess beside it: see ``simulations.report.analysis.bars``. That runs the inversion
