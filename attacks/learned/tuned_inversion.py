@@ -22,7 +22,7 @@ from defenses.checks import is_whole, require
 
 SHORT = 4
 """Settings are first tried with so many times fewer iterations; one in so many of them, and the defaults, again with all."""
-PRIORS = (1e-4, 1.0)
+PRIORS = (1e-4, 10.0)
 RATES = (0.02, 0.3)
 
 
@@ -45,17 +45,17 @@ class Trials:
 
 @dataclass(frozen=True, repr=False)
 class TunedInversion(InvertingGradients):
-    """``InvertingGradients`` whose weight of the prior, step size and cost are those that worked best on the server's own images.
+    """``InvertingGradients`` with the prior's weight, step size, sign and cost that worked best on the server's own images.
 
     The right weight of the prior differs by orders of magnitude between networks and kinds of images, and the objective cannot
     choose it, being another one for every weight. A server that has images like the clients' can: it makes updates of them with the
     clients' own code at the attacked global model, defences included, attacks these, and keeps the settings under which its own
     images come out best. Nothing of a client's update enters the choice.
 
-    Tried are the defaults and ``tune - 1`` draws: ``total_variation`` log-uniform from 1e-4 to 1, ``learning_rate`` log-uniform
-    from 0.02 to 0.3, ``prior_decay`` and ``cost`` (of those that ignore the scale) at random; each with a quarter of the
-    iterations, then the best quarter of them and the defaults with all: successive halving (Jamieson and Talwalkar, AISTATS 2016)
-    of two rungs. That costs as much as attacking some ``tune * updates / 2`` further updates.
+    Tried are the defaults and ``tune - 1`` draws: ``total_variation`` log-uniform from 1e-4 to 10, ``learning_rate`` log-uniform
+    from 0.02 to 0.3, ``prior_decay``, ``signed`` and ``cost`` (of those that ignore the scale) at random; each
+    with a quarter of the iterations, then the best quarter of them and the defaults with all: successive halving (Jamieson and
+    Talwalkar, AISTATS 2016) of two rungs. That costs as much as attacking some ``tune * updates / 2`` further updates.
 
     Diagnostics: the settings that won; ``tuned_psnr`` and ``tuned_psnr_default``, mean PSNR in dB on the auxiliary images under
     these and under the defaults. The first is of the images by which the settings were chosen, and so too high as an estimate.
@@ -106,12 +106,13 @@ class TunedInversion(InvertingGradients):
         return replace(self, learned=learned)
 
     def _drawn(self, generator: torch.Generator) -> dict[str, Any]:
-        prior, rate, decay, cost = torch.rand(4, generator=generator).tolist()
+        prior, rate, decay, sign, cost = torch.rand(5, generator=generator).tolist()
         costs = [name for name, cost in self.costs.items() if cost.scale_free]
         return {
             "total_variation": between(PRIORS, prior),
             "learning_rate": between(RATES, rate),
             "prior_decay": decay < 0.5 and self.step_decay,
+            "signed": sign < 0.5,
             "cost": costs[int(cost * len(costs))],
         }
 
@@ -145,7 +146,7 @@ class TunedInversion(InvertingGradients):
         winner = max(whole, key=lambda at: whole[at])
         best = self._with(trials.settings[winner], self.iterations)
         told = {"tuned_psnr": whole[winner], "tuned_psnr_default": whole[0]}
-        chosen = {"total_variation": best.total_variation, "step_size": best.learning_rate}
+        chosen = {"total_variation": best.total_variation, "step_size": best.learning_rate, "signed": best.signed}
         return best, told | {f"tuned_{name}": float(value) for name, value in chosen.items()}
 
     def _tried(self, trials: Trials, like: ClientUpdate, settings: Mapping[str, Any], iterations: int) -> float:

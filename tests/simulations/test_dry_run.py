@@ -21,7 +21,7 @@ from simulations.cli import app
 from simulations.dry_run import count_messages, describe, measure, shares
 from simulations.experiment import Experiment
 from simulations.notices import idle_defenses
-from strategies.federated.observations import PROBE
+from strategies.federated.observations import AGGREGATE, PROBE, UPDATE
 from tests.clients.data_files import write_celeba, write_cifar10, write_cifar100, write_mnist
 from tests.clients.table_files import criteo_line, write_census
 
@@ -114,7 +114,9 @@ def test_what_a_header_counts_is_what_the_settings_say(path: Path) -> None:
     for attacked in re.findall(r"and (\d+) attacked images", header):
         images = experiment.num_clients * experiment.probe_targets * experiment.probe_images
         assert int(attacked) == images * pipelines * len(experiment.attacked_rounds())
-    inversions = [stages_of(attack)[0] for attack in experiment.attacks_on(Pipeline(), PROBE)]
+    inversions = [
+        stages_of(one)[0] for kind in (PROBE, UPDATE, AGGREGATE) for one in experiment.attacks_on(Pipeline(), kind)
+    ]
     assert experiment.scenario != "federated" or any(isinstance(one, GradientInversion) for one in inversions)
     if "Differs from the paper" in header and experiment.nesterov:
         assert "GroupNorm" not in header

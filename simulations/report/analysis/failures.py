@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from simulations.rows import Row
 from strategies.audit.recorder import FIT
 
 FITS = "fit of defences"
+NUMBER = re.compile(r"\d+(\.\d+)?(e[-+]?\d+)?")
 
 
 @dataclass(frozen=True)
@@ -40,12 +42,20 @@ def failures(rows: Sequence[Row]) -> list[Failure]:
     for row in rows:
         if row.status in ("failed", "refused") or row.failures:
             client = FITS if row.metric == FIT else "" if row.client is None else f"client {row.client}"
-            message = row.message or "; ".join(row.card.attack_failures)
+            message = row.message or "; ".join(each_once(row.card.attack_failures))
             groups[row.defense, row.attack or client, row.seed, message].append(row)
     return [
         Failure(defense, what, *_rounds_and_trials(of), seed, tuple(dict.fromkeys(r.metric for r in of)), message)
         for (defense, what, seed, message), of in groups.items()
     ]
+
+
+def each_once(reasons: Sequence[str]) -> list[str]:
+    """The first of all reasons that differ in their numbers alone, and how many more there are of them."""
+    alike: dict[str, list[str]] = defaultdict(list)
+    for reason in reasons:
+        alike[NUMBER.sub("", reason)].append(reason)
+    return [of[0] + (f" (and {len(of) - 1} more with other numbers)" if len(of) > 1 else "") for of in alike.values()]
 
 
 def _rounds_and_trials(rows: Sequence[Row]) -> tuple[tuple[str, ...], int]:

@@ -138,7 +138,7 @@ def test_an_update_that_cannot_be_read_is_never_right(broken: str, why: str) -> 
     [
         ({"sensitive": None}, "no sensitive attribute"),
         ({"sensitive": torch.ones(160, dtype=torch.int64)}, "the same sensitive attribute"),
-        ({"probes": None}, "for federated learning"),
+        ({"probes": None}, "only one-step probes of federated learning"),
     ],
 )
 def test_knowledge_that_is_not_enough_is_refused(changes: dict[str, Any], message: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simulations.report.analysis.failures import failed_attacks
+from simulations.report.analysis.failures import each_once, failed_attacks
 from tests.simulations.report.report_run import row
 
 
@@ -25,3 +25,9 @@ from tests.simulations.report.report_run import row
 def test_attacks_without_a_score_are_those_that_failed_on_everything(tmp_path: Path, fields: dict, lost: bool) -> None:
     (tmp_path / "rows.jsonl").write_text(json.dumps(row(attack="Some()", **fields)) + "\n")
     assert bool(failed_attacks(tmp_path)) == lost
+
+
+def test_reasons_that_differ_in_their_numbers_alone_are_told_once() -> None:
+    reasons = ["rank 0.41 and 0.4e-3 of 8", "rank 0.42 and 0.41 of 8", "no linear layer", "rank 3 and 2 of 8"]
+    assert each_once(reasons) == ["rank 0.41 and 0.4e-3 of 8 (and 2 more with other numbers)", "no linear layer"]
+    assert each_once([]) == []
