@@ -25,6 +25,7 @@ from simulations.report.drawing import plots
 from simulations.report.drawing.charts import marker, svg
 from simulations.report.drawing.looks import Look, looks
 from simulations.report.drawing.pictures import LONG, Embedder, Picture, captioned, drawn, grids, read_index
+from simulations.report.drawing.placing import placed
 from simulations.report.drawing.roc import roc_charts
 from simulations.report.page.style import CSS
 from simulations.report.page.tables import cards, control_table, others
@@ -40,7 +41,8 @@ def build(directory: Path) -> tuple[str, list[Row]]:
     """The page and the validated rows of a run directory, as far as its parts exist."""
     run = read_run(directory)
     rows, config, order = run.rows, run.config, run.order
-    pictures, picture_notes = read_index(directory)
+    listed, picture_notes = read_index(directory)
+    pictures = placed(listed, directory / "pictures")
     # One look per pipeline for the whole page, including pipelines that have not started.
     every = dict.fromkeys([*order, *(row.defense for row in rows), *(picture.defense for picture in pictures)])
     faces = looks(sorted(every, key=lambda one: one != ""))
