@@ -1,7 +1,7 @@
 """The inversion engine on a GPU: its tests, and one table of speed, agreement and memory beside the processor and breaching.
 
 Needs torch and torchvision alone: neither Flower nor Ray nor Opacus. Ten minutes on one GPU are enough. For each case of
-``attack_speed.py`` it attacks ``--targets`` photographs together, on the device and, a few of them, on the processor; where
+``attack_speed.py`` it attacks ``--targets`` updates together, on the device and, a few of them, on the processor; where
 breaching 0.1.2 can be imported, that attacks a few on the device, too. Printed are image-iterations per second, the ratios, the
 time in units of a forward and backward pass, PSNR on the device and on the processor for the same targets, whether differences
 stood for second derivatives (device / processor), and the peak of the device's memory beside what
@@ -97,11 +97,11 @@ def attacked(seen: Sequence[ClientUpdate], device: torch.device, iterations: int
     return Timed(seconds, guesses, torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0)
 
 
-def one_pass(model: nn.Module, seen: Sequence[ClientUpdate], device: torch.device) -> float:
-    """Seconds of a forward and backward pass on all targets together, the median of twenty."""
+def one_pass(model: nn.Module, truth: Tensor, device: torch.device) -> float:
+    """Seconds of a forward and backward pass on all images together, the median of twenty."""
     private = copy.deepcopy(model).to(device)
-    images = torch.rand(len(seen), *seen[0].input_shape, device=device, requires_grad=True)
-    labels = torch.cat([one.labels for one in seen if one.labels is not None]).to(device)
+    images = torch.rand_like(truth, device=device).requires_grad_()
+    labels = torch.zeros(len(truth), dtype=torch.long, device=device)
 
     def run() -> object:
         return torch.autograd.grad(F.cross_entropy(private(images), labels), [*private.parameters(), images])
@@ -124,30 +124,33 @@ def beside_breaching(seen: Sequence[ClientUpdate], device: torch.device, iterati
         for one in seen
     ]
     run_breaching(there[:1], 2)
-    return len(there) * iterations / waited(device, lambda: run_breaching(there, iterations))[0]
+    seconds, images = waited(device, lambda: run_breaching(there, iterations))
+    return len(images) * iterations / seconds
 
 
-def line(case: str, device: torch.device, targets: int, iterations: int) -> list[str]:
+def line(name: str, device: torch.device, targets: int, iterations: int) -> list[str]:
     """A line of the table."""
-    name, width, _, usual, _ = CASES[case]
-    iterations = iterations or usual
-    model = build_model(name, num_classes=10, input_shape=load_dataset(DATASET).input_shape, width=width).eval()
-    seen, truth = observe(model, DATASET, targets)
+    case = CASES[name]
+    each = case.batch * case.steps
+    iterations = iterations or case.iterations
+    shape = load_dataset(DATASET).input_shape
+    model = build_model(case.model, num_classes=10, input_shape=shape, width=case.width).eval()
+    seen, truth = observe(model, DATASET, targets, case.batch, case.steps)
     there = attacked(seen, device, iterations)
     here = attacked(seen[:FEW], torch.device("cpu"), iterations)
-    rate, other = targets * iterations / there.seconds, min(FEW, targets) * iterations / here.seconds
+    rate, other = (len(one.images) * iterations / one.seconds for one in (there, here))
     peer = beside_breaching(seen[:FEW], device, iterations)
-    estimate = targets * trial_bytes(model, seen[0].input_shape, 1)
+    estimate = targets * trial_bytes(model, seen[0].input_shape, each)
     return [
-        case,
+        name,
         str(targets),
         str(iterations),
         f"{rate:.1f}",
         f"{rate / other:.1f}",
         "-" if peer is None else f"{rate / peer:.1f}",
-        f"{there.seconds / iterations / one_pass(model, seen, device):.1f}",
-        f"{psnr(there.images, truth)[:FEW].mean():.2f}",
-        f"{psnr(here.images, truth[:FEW]).mean():.2f}",
+        f"{there.seconds / iterations / one_pass(model, truth, device):.1f}",
+        f"{psnr(there.images, truth)[: FEW * each].mean():.2f}",
+        f"{psnr(here.images, truth[: FEW * each]).mean():.2f}",
         " / ".join("yes" if one.guesses[0].diagnostics.get("differenced") else "no" for one in (there, here)),
         f"{there.peak / 2**30:.2f}" if there.peak else "-",
         f"{there.peak / estimate:.2f}" if there.peak else "-",

@@ -1,16 +1,20 @@
-"""Gradient inversion beside the package breaching 0.1.2 at equal wall time: what each recovers of the same updates.
+r"""Gradient inversion beside the package breaching 0.1.2 at equal time: what each recovers of the same updates.
 
-A cell is a network, how it normalises, a data set and a batch. Both methods get the same one-step updates of the same weights, the
-labels, and the same seconds: their speed is measured on the cell first, and decides how many iterations each may take. Everything
-else is what each publishes: ``InvertingGradients()`` here, ``attack=invertinggradients`` there, whose schedules stretch over their
-iterations. Each image is scored once, paired by the smallest total error within its batch: PSNR, SSIM, HaarPSI (piq), and whether
-it is nearest to its guess among 100 images. A line for each method and cell is appended to ``--out``, so that a long study can be
-stopped and taken up again; without ``--cells`` the tables of what is there are printed.
+A cell is a network, how it normalises, a data set and a batch. All methods get the same one-step updates of the same weights and
+the labels. Ours take ``--iterations``; breaching (``attack=invertinggradients`` as it publishes it, but for the number of
+iterations, over which its schedule stretches) takes as many as fit into the time of the first of ours. Time is the processor's, on one thread:
+on an idle machine the clock shows the same. Each image is scored once, paired by the smallest total error within its
+batch: PSNR, SSIM, HaarPSI (piq), and whether it is nearest to its guess among 100 images. A line for each method, cell and
+seed is appended to ``--out``, so that a long study can be stopped and taken up again; without ``--cells`` the tables of what is
+there are printed.
 
-    uv run --with breaching==0.1.2 --with piq==0.8.0 python benchmarks/peer_strength.py --cells convnet:group:photos:1 --seeds 0 1 2
-    python benchmarks/peer_strength.py
+    uv run --with breaching==0.1.2 --with piq==0.8.0 python benchmarks/peer_strength.py --cells all --seeds 0 1 2 --images 16
+    uv run python benchmarks/peer_strength.py
+    uv run --with piq==0.8.0 python benchmarks/peer_strength.py --auxiliary --no-peer --out settings.jsonl --cells \
+        convnet:group:photos:1 --attacks "InvertingGradients()" "InvertingGradients(total_variation=0.1, signed=False)"
 
-Grey images are given as three equal channels, as breaching's total variation takes no other number.
+Grey images are given as three equal channels, as breaching's total variation takes no other number. Settings are chosen on images
+of the training split (``--auxiliary``), never on those that are compared.
 """
 
 from __future__ import annotations
@@ -19,11 +23,11 @@ import argparse
 import itertools
 import json
 import logging
-import os
 import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +38,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.base import ClientUpdate, Reconstruction
-from attacks.gradient.presets import InvertingGradients
 from attacks.image_measures import psnr, ssim
 from attacks.scoring.metrics import optimal_assignment, retrieved
+from attacks.spec import parse_attacks
 from clients.data.datasets import load_dataset, to_float
 from clients.models.classifiers import build_model
 
@@ -54,6 +58,8 @@ CANDIDATES, LEARNING_RATE, FIRST = 100, 0.1, 8
 """Images of a line-up; of the clients' one step; iterations by which speed is measured."""
 MEASURES = ("psnr", "ssim", "haarpsi", "picked")
 OURS, THEIRS, MEAN = "InvertingGradients()", "breaching", "mean image"
+CEILING = 50.0
+"""PSNR in dB that equal images count, so that they do not outweigh all others."""
 
 
 class Cell:
@@ -63,9 +69,10 @@ class Cell:
         name: One of ``CELLS``.
         seed: Of weights and images.
         images: How many are attacked, a multiple of the batch.
+        auxiliary: They are of the training split.
     """
 
-    def __init__(self, name: str, seed: int, images: int) -> None:
+    def __init__(self, name: str, seed: int, images: int, auxiliary: bool) -> None:
         kind, self.mode, dataset, batch = name.split(":")
         data = load_dataset(dataset)
         shape = (3, *data.input_shape[1:])
@@ -74,11 +81,12 @@ class Cell:
         self.model = build_model(
             kind, num_classes=data.num_classes, input_shape=shape, width=WIDTHS[kind], norm=norm, seed=seed
         ).train(self.mode == "train")
-        order = torch.randperm(len(data.test), generator=torch.Generator().manual_seed(seed))
-        self.truth = colours(to_float(data.test.images[order[:images]]))
-        self.others = colours(to_float(data.test.images[order[images : images + CANDIDATES - 1]]))
+        split = data.train if auxiliary else data.test
+        order = torch.randperm(len(split), generator=torch.Generator().manual_seed(seed))
+        self.truth = colours(to_float(split.images[order[:images]]))
+        self.others = colours(to_float(split.images[order[images : images + CANDIDATES - 1]]))
         self.mean_image = colours(to_float(data.train.images)).mean(0)
-        labels = data.test.labels[order[:images]]
+        labels = split.labels[order[:images]]
         self.batches = list(zip(self.truth.split(int(batch)), labels.split(int(batch)), strict=True))
         self.seen = [self._observed(*one) for one in self.batches]
         self.num_classes = data.num_classes
@@ -111,7 +119,7 @@ class Cell:
         for guess, (truth, _) in zip(guesses, self.batches, strict=True):
             rows, columns = optimal_assignment(guess, truth)
             mine, own = guess[rows].float(), truth[columns]
-            found["psnr"] += psnr(mine, own).clamp(max=50).tolist()
+            found["psnr"] += psnr(mine, own).clamp(max=CEILING).tolist()
             found["ssim"] += ssim(mine, own).tolist()
             found["haarpsi"] += perceptual(mine, own)
             line_up = torch.cat([truth, self.others[: CANDIDATES - len(truth)]])
@@ -132,11 +140,12 @@ def perceptual(guess: Tensor, truth: Tensor) -> list[float]:
     return values
 
 
-def ours(cell: Cell, iterations: int, seed: int) -> list[Tensor]:
+def ours(text: str, cell: Cell, iterations: int, seed: int) -> list[Tensor]:
     """All updates together."""
-    attack = InvertingGradients(iterations=iterations, labels="known")
+    attack = replace(parse_attacks(text)[0], iterations=iterations, labels="known")
     generators = [torch.Generator().manual_seed(1000 * seed + at) for at in range(len(cell.seen))]
     guesses: list[Reconstruction] = attack.attack_many(cell.seen, generators)
+    assert not any(guess.failure for guess in guesses), guesses[0].failure
     return [guess.images for guess in guesses]
 
 
@@ -173,28 +182,29 @@ def theirs(cell: Cell, iterations: int, seed: int) -> list[Tensor]:
     return found
 
 
-METHODS: dict[str, Callable[[Cell, int, int], list[Tensor]]] = {OURS: ours, THEIRS: theirs}
-
-
 def timed(method: Callable[[], list[Tensor]]) -> tuple[float, list[Tensor]]:
-    """Wall time and result."""
-    start = time.perf_counter()
+    """Seconds of the processor, and the result."""
+    start = time.process_time()
     result = method()
-    return time.perf_counter() - start, result
+    return time.process_time() - start, result
 
 
-def study(name: str, seed: int, images: int, seconds: float) -> Iterator[dict[str, Any]]:
-    """A line for the mean image and for each method, which gets ``seconds`` for each image."""
-    cell = Cell(name, seed, images)
-    about = {"cell": name, "seed": seed, "n": images}
+def study(cell: Cell, about: dict[str, Any], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """A line for the mean image and for each method."""
     guess = [cell.mean_image.expand_as(truth) for truth, _ in cell.batches]
     yield {**about, "method": MEAN, "iterations": 0, "seconds": 0.0, **cell.scores(guess)}
-    for method, run in METHODS.items():
-        run(cell, 2, seed)  # Whatever is made at the first call is made by now.
-        first, _ = timed(lambda run=run: run(cell, FIRST, seed))  # type: ignore[misc]
-        iterations = max(FIRST, round(seconds * images * FIRST / first))
-        took, guesses = timed(lambda run=run, n=iterations: run(cell, n, seed))  # type: ignore[misc]
-        yield {**about, "method": method, "iterations": iterations, "seconds": took, **cell.scores(guesses)}
+    seed, budget = about["seed"], 0.0
+    for text in options.attacks:
+        ours(text, cell, 2, seed)  # Whatever is made at the first call is made by now.
+        took, found = timed(lambda text=text: ours(text, cell, options.iterations, seed))  # type: ignore[misc]
+        budget = budget or took
+        yield {**about, "method": text, "iterations": options.iterations, "seconds": took, **cell.scores(found)}
+    if options.peer:
+        theirs(cell, 2, seed)
+        first, _ = timed(lambda: theirs(cell, FIRST, seed))
+        iterations = max(FIRST, round(budget * FIRST / first))
+        took, found = timed(lambda: theirs(cell, iterations, seed))
+        yield {**about, "method": THEIRS, "iterations": iterations, "seconds": took, **cell.scores(found)}
 
 
 def mean_and_reach(values: Sequence[float]) -> tuple[float, float]:
@@ -210,29 +220,23 @@ def shown(lines: Sequence[dict[str, Any]]) -> str:
     for line in lines:
         groups[line["cell"], line["method"]].append(line)
     body = []
-    for name in dict.fromkeys(line["cell"] for line in lines):
-        scores = {
-            method: {key: [v for one in groups[name, method] for v in one[key]] for key in MEASURES}
-            for method in (OURS, THEIRS, MEAN)
-        }
-        if not all(scores[method]["psnr"] for method in METHODS):
-            continue
-        gaps = [a - b for a, b in zip(scores[OURS]["psnr"], scores[THEIRS]["psnr"], strict=True)]
-        for method in (OURS, THEIRS, MEAN):
-            mine, values = groups[name, method], scores[method]
-            body.append(
-                [
-                    name,
-                    method,
-                    str(len(values["psnr"])),
-                    str(len({one["seed"] for one in mine})),
-                    f"{sum(one['iterations'] for one in mine) / len(mine):.0f}",
-                    f"{sum(one['seconds'] for one in mine) / sum(one['n'] for one in mine):.1f}",
-                    *("{:.2f} ± {:.2f}".format(*mean_and_reach(values[key])) for key in MEASURES[:3]),
-                    f"{sum(values['picked']):.0f} of {len(values['picked'])}",
-                    "{:+.2f} ± {:.2f}".format(*mean_and_reach(gaps)) if method == OURS else "",
-                ]
-            )
+    for (name, method), mine in sorted(groups.items(), key=lambda pair: CELLS.index(pair[0][0])):
+        values = {key: [v for one in mine for v in one[key]] for key in MEASURES}
+        peer = {line["seed"]: line["psnr"] for line in groups[name, THEIRS]} if (name, THEIRS) in groups else {}
+        gaps = [a - b for one in mine for a, b in zip(one["psnr"], peer.get(one["seed"], []), strict=False)]
+        body.append(
+            [
+                name,
+                method,
+                str(len(values["psnr"])),
+                str(len({one["seed"] for one in mine})),
+                f"{sum(one['iterations'] for one in mine) / len(mine):.0f}",
+                f"{sum(one['seconds'] for one in mine) / sum(one['n'] for one in mine):.1f}",
+                *("{:.2f} ± {:.2f}".format(*mean_and_reach(values[key])) for key in MEASURES[:3]),
+                f"{sum(values['picked']):.0f} of {len(values['picked'])}",
+                "{:+.2f} ± {:.2f}".format(*mean_and_reach(gaps)) if gaps and method != THEIRS else "",
+            ]
+        )
     header = ["cell", "method", "n", "seeds", "iterations", "s/image", "PSNR, dB", "SSIM", "HaarPSI", "picked out"]
     return table([*header, "dB above breaching"], body)
 
@@ -240,10 +244,14 @@ def shown(lines: Sequence[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", nargs="*", default=[], metavar="NETWORK:NORM:DATA:BATCH", help="or: all")
+    parser.add_argument("--attacks", nargs="+", default=[OURS], metavar="ATTACK", help="of ours")
     parser.add_argument("--seeds", nargs="*", type=int, default=[0])
-    parser.add_argument("--images", type=int, default=32, help="attacked in each cell; a multiple of the batch")
-    parser.add_argument("--seconds", type=float, default=10.0, help="for each image and method")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument(
+        "--images", type=int, default=16, help="attacked for each cell and seed; a multiple of the batch"
+    )
+    parser.add_argument("--iterations", type=int, default=200, help="of ours")
+    parser.add_argument("--auxiliary", action="store_true", help="images of the training split, to choose settings by")
+    parser.add_argument("--peer", action=argparse.BooleanOptionalAction, default=True, help="breaching, too")
     parser.add_argument("--out", type=Path, default=Path("peer_strength.jsonl"))
     options = parser.parse_args()
     cells = CELLS if options.cells == ["all"] else options.cells
@@ -251,17 +259,18 @@ def main() -> None:
         parser.error(f"unknown cells {', '.join(unknown)}; allowed: all, or {', '.join(CELLS)}")
     if odd := [name for name in cells if options.images % int(name.rsplit(":", 1)[1])]:
         parser.error(f"--images {options.images} is no multiple of the batch of {', '.join(odd)}")
-    torch.set_num_threads(options.threads)
+    torch.set_num_threads(1)
     logging.disable(logging.INFO)
     lines = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
-    done = {(line["cell"], line["seed"]) for line in lines if line["method"] == list(METHODS)[-1]}
+    done = {(line["cell"], line["seed"]) for line in lines if line["method"] in (THEIRS, options.attacks[-1])}
     for name, seed in itertools.product(cells, options.seeds):
         if (name, seed) in done:
             continue
-        for line in study(name, seed, options.images, options.seconds):
-            lines.append(line)
-            with options.out.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+        about = {"cell": name, "seed": seed, "n": options.images}
+        # Written together: what was stopped in between is done again.
+        lines += (new := list(study(Cell(name, seed, options.images, options.auxiliary), about, options)))
+        with options.out.open("a") as file:
+            file.writelines(json.dumps(line) + "\n" for line in new)
     print(shown(lines))
 
 
