@@ -3,7 +3,7 @@
 Same model, targets and settings for both: signed Adam 0.1 with step decay, cosine distance, total variation, box, known
 labels, eval mode; a target is the update of one image, of a batch, or of several local steps, which both unroll. breaching attacks
 one target after the other, fedveil all of them together; both may use ``--threads`` threads. The floor is one forward and backward
-pass of the model on all images in one batch, for each local step.
+pass of the model on all images in one batch.
 
     uv run --with breaching==0.1.2 python benchmarks/attack_speed.py
 """
