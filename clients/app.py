@@ -93,8 +93,9 @@ def audit(message: Message, context: Context) -> Message:
         if wanted and not answers.share_images:
             left_out["share-images"] = refusal("share_images", "pictures")
         found = audit_baselines(
-            client, observation, pictures=wanted and answers.share_images, totals=bool(config.get("totals", True))
-        )
+            client, observation, pictures=wanted and answers.share_images, totals=bool(config.get("totals", True)),
+            images=max(0, int(config.get("guesses", 0))),
+        )  # fmt: skip
         return _audit_reply(message, found, left_out)
     arrays = tensors_of(message, "guesses")
     model = client.task.plan.build_model() if kind == "membership" else None

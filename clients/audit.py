@@ -149,8 +149,13 @@ def membership_scores(client: Client, test: Membership) -> dict[str, list[float]
     return found
 
 
-def audit_baselines(client: Client, observation: str, *, pictures: bool, totals: bool = True) -> Audited:
+def audit_baselines(
+    client: Client, observation: str, *, pictures: bool, totals: bool = True, images: int = 0
+) -> Audited:
     """Scores of guesses that used no observation at all, and of the scales; shares pictures if asked.
+
+    ``images`` are as many of each observation as attacks guess: of more images than are guessed, the assignment picks those that
+    are nearest to a guess, and a blind guess must have the same choice. 0: ``BASELINE_IMAGES``, or a probe's if these are more.
 
     With ``totals`` also what the input defences did (``defense_totals``), which is the same in every round.
 
@@ -159,8 +164,8 @@ def audit_baselines(client: Client, observation: str, *, pictures: bool, totals:
     known = client.truths(observation)
     if client.data.card.is_table:
         return Audited(cell_baselines(client.data, known))
-    # Of a whole local round an attack reconstructs a few images, so the baselines answer with a few as well.
-    blind = BlindGuesses(client.data, known.views, slice(max(client.task.plan.probe_images, BASELINE_IMAGES)))
+    few = images or max(client.task.plan.probe_images, BASELINE_IMAGES)
+    blind = BlindGuesses(client.data, known.views, slice(few))
     scores: dict[str, list[float]] = defaultdict(list)
     shared: dict[str, Tensor] = {}
     for target, truth in enumerate(known.views):

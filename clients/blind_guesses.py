@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,33 +24,33 @@ class Means:
         total: Sum (C, H, W) over all of them, float64.
         count: How many they are.
         classes: Class -> sum and number of its images; of the classes that were asked for.
-        attacked: Position -> that image as it is part of the sums, and its class.
+        attacked: Of each observation: class -> sum and number of its images, as they are part of the sums.
     """
 
     total: Tensor
     count: int
     classes: dict[int, tuple[Tensor, int]]
-    attacked: dict[int, tuple[Tensor, int]]
+    attacked: list[dict[int, tuple[Tensor, int]]]
 
     def mean(self) -> Tensor:
         """Of all."""
         return (self.total / self.count).float()
 
-    def class_mean(self, number: int, without: Collection[int]) -> Tensor:
-        """Of a class without the images at some positions; of all other images where the class has none besides.
+    def class_mean(self, number: int, observation: int) -> Tensor:
+        """Of a class without the images behind an observation; of all other images where the class has none besides.
 
-        Without all images of an observation, not only the one that is guessed: where two are of one class, the mean without
-        the first would be the second, and the other way round, so that together they would be a perfect guess of both.
+        Without all of them, guessed or not: where two are of one class, the mean without the first would be the second, and the
+        other way round, so that together they would be a perfect guess of both.
         """
-        left_out = [self.attacked[position] for position in without if position in self.attacked]
-        of_class = [image for image, own in left_out if own == number]
-        every = [image for image, _ in left_out]
-        for (total, count), out in (
-            (self.classes.get(number, (self.total, 0)), of_class),
+        own = self.attacked[observation]
+        nothing = torch.zeros_like(self.total), 0
+        every = sum((total for total, _ in own.values()), nothing[0]), sum(count for _, count in own.values())
+        for (total, count), (left_out, fewer) in (
+            (self.classes.get(number, nothing), own.get(number, nothing)),
             ((self.total, self.count), every),
         ):
-            if count > len(out):
-                return ((total - sum(out, torch.zeros_like(total))) / (count - len(out))).float()
+            if count > fewer:
+                return ((total - left_out) / (count - fewer)).float()
         return self.mean()
 
 
@@ -59,7 +59,7 @@ def means_of(
     read: Callable[[Tensor, int], Tensor],
     size: int,
     classes: Collection[int] = (),
-    attacked: Collection[int] = (),
+    attacked: Sequence[Tensor] = (),
 ) -> Means:
     """Sums over the training images that ``LocalData.averaged`` names.
 
@@ -68,23 +68,30 @@ def means_of(
         read: Positions (n,) and the number of the piece -> images (n, C, H, W).
         size: Images that are read at once.
         classes: Classes to be summed apart.
-        attacked: Positions of images to be kept, so that they can be left out.
+        attacked: Positions (n,) of the images behind each observation, to be summed apart so that they can be left out.
     """
     chosen = data.averaged()
     labels = data.train_labels()
     total = torch.zeros(data.card.input_shape, dtype=torch.float64)
-    sums = {number: (torch.zeros_like(total), 0) for number in classes}
-    kept: dict[int, tuple[Tensor, int]] = {}
+    sums: dict[int, tuple[Tensor, int]] = {}
+    apart: list[dict[int, tuple[Tensor, int]]] = [{} for _ in attacked]
     for at, piece in enumerate(chunks(len(chosen), size)):
         positions = chosen[piece]
         images = read(positions, at).double().cpu()
         total += images.sum(0)
-        for number, (so_far, count) in sums.items():
-            mine = labels[positions] == number
-            sums[number] = so_far + images[mine].sum(0), count + int(mine.sum())
-        known = zip(positions.tolist(), images, labels[positions].tolist(), strict=True)
-        kept |= {position: (image, number) for position, image, number in known if position in attacked}
-    return Means(total, len(chosen), sums, kept)
+        _add_up(sums, images, labels[positions], classes)
+        for found, out in zip(apart, attacked, strict=True):
+            mine = torch.isin(positions, out)
+            _add_up(found, images[mine], labels[positions][mine], set(labels[positions][mine].tolist()))
+    return Means(total, len(chosen), sums, apart)
+
+
+def _add_up(sums: dict[int, tuple[Tensor, int]], images: Tensor, labels: Tensor, classes: Collection[int]) -> None:
+    """Adds images (n, C, H, W) of labels (n,) to the sums of their classes."""
+    for number in classes:
+        mine = labels == number
+        so_far, count = sums.get(number, (torch.zeros(()), 0))
+        sums[number] = so_far + images[mine].sum(0), count + int(mine.sum())
 
 
 class BlindGuesses:
@@ -109,14 +116,18 @@ class BlindGuesses:
         classes = (
             {int(c) for truth in known for c in truth.original.targets[few].argmax(1)} if self._one_class else set()
         )
-        attacked = {int(p) for truth in known for p in truth.positions[few]}
+        self._known = known
+        attacked = [truth.positions for truth in known]
         self._means = (
             means_of(data, lambda positions, _: data.plain(positions).images, CHUNK, classes, attacked),
             means_of(data, transformed(data), data.task.plan.batch_size, classes, attacked),
         )
 
     def of(self, truth: Probed) -> dict[str, tuple[Reconstruction, Reconstruction]]:
-        """Name -> a guess of the original and one of the transformed images; null baselines depend on their shape alone."""
+        """Name -> a guess of the original and one of the transformed images behind one of the observations.
+
+        Null baselines depend on their shape alone.
+        """
         images = truth.original.images[self.few], truth.seen.images[self.few]
         means = self._shown(self._means[0].mean()), self._means[1].mean()
         nulls = [null_baselines(of, mean) for of, mean in zip(images, means, strict=True)]
@@ -126,8 +137,8 @@ class BlindGuesses:
         if not self._one_class:
             return found
         classes = truth.original.targets[self.few].argmax(1).tolist()
-        without = truth.positions[self.few].tolist()
-        by_class = [torch.stack([of.class_mean(one, without) for one in classes]).to(images[0]) for of in self._means]
+        at = next(at for at, one in enumerate(self._known) if one is truth)
+        by_class = [torch.stack([of.class_mean(one, at) for one in classes]).to(images[0]) for of in self._means]
         by_class[0] = torch.stack([self._shown(image) for image in by_class[0]])
         return found | {"scale:class-mean": (_unlabelled(by_class[0]), _unlabelled(by_class[1]))}
 

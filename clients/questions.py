@@ -124,3 +124,8 @@ def require_pipeline(node_config: Mapping[str, Any], pipeline: str) -> None:
 def refusal(name: str, what: str) -> str:
     """The text of a refusal: it names the key that would allow it."""
     return f"this node does not give {what}: its operator may allow it by {name.replace('_', '-')} in the node's configuration"
+
+
+def is_refusal(reason: str, name: str) -> bool:
+    """Whether ``refusal`` of the key ``name`` wrote this."""
+    return reason.endswith(refusal(name, "")[len("this node does not give ") :])

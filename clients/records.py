@@ -58,5 +58,5 @@ def reason_of(message: Message) -> str:
 
 
 WRAPPING = "Exception ClientAppException occurred. Message: "
-MAX_REASON = 300
+MAX_REASON = 400
 """Characters; a reason may carry a whole traceback, and with it data."""

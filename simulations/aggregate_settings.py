@@ -7,6 +7,8 @@ from typing import Any
 from simulations.errors import ConfigError
 
 KEY = "aggregate-clients"
+MOST_DIGITS = 9
+"""Of a number of clients: Python reads no number of thousands of digits."""
 
 
 def group_sizes(text: str) -> tuple[int, ...]:
@@ -21,7 +23,11 @@ def group_sizes(text: str) -> tuple[int, ...]:
     if not text.strip():
         return ()
     words = [word.strip() for word in text.split(",")]
-    if wrong := [word for word in words if not (word.isascii() and word.isdecimal()) or int(word) < 1]:
+    if wrong := [
+        word
+        for word in words
+        if not (word.isascii() and word.isdecimal() and len(word) <= MOST_DIGITS) or int(word) < 1
+    ]:
         raise ConfigError(
             f"{KEY} is {text!r}, and {wrong[0]!r} is no number of clients; allowed: whole numbers of at least 1, separated by "
             "commas, such as 1,2,4"

@@ -230,7 +230,10 @@ def _attacks(experiment: Experiment, step: Step) -> Iterator[str]:
             for first in {repr(stage): stage for stage in (stages_of(attack)[0] for attack in chosen)}.values():
                 if (kind.chosen or kind.pooled) and isinstance(first, GradientInversion):
                     times = scenario(experiment.scenario).observed_rounds(experiment, kind) if kind.pooled else rounds
-                    evaluations += first.evaluations * targets * experiment.probe_images * times
+                    # What knows how images look is run on noise, too.
+                    runs = 1 + any(repr(stages_of(one)[0]) == repr(first) and one.learns_prior for one in chosen)
+                    every = runs * first.evaluations * targets + first.preparation
+                    evaluations += every * experiment.probe_images * times
     if not texts or not rounds:
         yield "attacks:    none"
         return

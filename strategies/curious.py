@@ -25,7 +25,7 @@ from strategies.federated.active import ActiveServer
 from strategies.federated.aggregates import SecureSums
 from strategies.federated.audit import UpdateAudit
 from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_ATTRIBUTE, UPDATE
-from strategies.guard import Answers, GuardedExchange, fault
+from strategies.guard import Answers, GuardedExchange, TooFewReplies, fault
 
 PROBED = (PROBE, PROBE_ATTRIBUTE)
 """Kinds of observations that one-step probes are."""
@@ -171,6 +171,11 @@ class CuriousFedAvg(FedAvg):
         asked, received = self._sample(server_round), self.exchange.by_partition(replies)
         good = self._guarded.check(task, "train", asked, received, lambda _, reply: self._fault_in(reply))
         self.recorder.row(task, metric="clients-failed", value=len(asked) - len(good), n=len(asked))
+        if not good:
+            first = next(iter(good.refused.values()), "no reply")
+            raise TooFewReplies(
+                f"round {server_round}, {task.plan.pipeline or 'no defence'}: no client trains; first reason: {first}"
+            )
         for partition, reply in good.items():
             self._keep_ledger(partition, reply)
         self._record_training(task, good)
@@ -256,7 +261,9 @@ class CuriousFedAvg(FedAvg):
     def _ask_active(self, task: Task, weights: Mapping[str, Tensor]) -> Answers:
         """The same on a model that is not the agreed one; whoever is kept from answering ends nothing."""
         asked = {"publish-labels": self.known_labels, "question": 1}
-        return self._ask_step(task, to_record(weights), asked, at_least=0.0)
+        good = self._ask_step(task, to_record(weights), asked, at_least=0.0)
+        self._record_probe(task, good)
+        return good
 
     def _record_probe(self, task: Task, good: Mapping[int, Message]) -> None:
         spent = [values_of(reply, "metrics").get("epsilon-with-probes") for reply in good.values()]

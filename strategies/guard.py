@@ -31,12 +31,12 @@ class Answers(dict[int, Message]):
     """Partition -> reply that can be used, in the order asked.
 
     Attributes:
-        refused: Partitions whose nodes, as they are configured, do not answer the question.
+        refused: Partition whose node, as it is configured, does not answer the question -> its words.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.refused: set[int] = set()
+        self.refused: dict[int, str] = {}
 
 
 class GuardedExchange:
@@ -107,7 +107,7 @@ class GuardedExchange:
         for partition in asked:
             reply = replies.get(partition)
             if reply is not None and self._refuses(task, message_type, partition, reply):
-                good.refused.add(partition)
+                good.refused[partition] = reason_of(reply)
                 continue
             standing.append(partition)
             reason = self._reason(partition, reply, fault_in)

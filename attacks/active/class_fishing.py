@@ -18,6 +18,8 @@ from attacks.gradient.presets import InvertingGradients
 from defenses.base import Update
 from defenses.checks import is_number, is_whole, require
 
+MOST_BIAS = 1e6
+"""Beyond it logits lose what distinguishes examples to rounding, and overflow."""
 NOBODY = 0.01
 """Share of an example that a class' count may be off by and still be a whole number: sums of float32."""
 
@@ -67,7 +69,12 @@ class ClassFishing(ActiveAttack):
 
     def __post_init__(self) -> None:
         require(is_whole(self.target) and self.target >= 0, self, "target", "a whole number of at least 0")
-        require(is_number(self.bias) and 0 < self.bias < float("inf"), self, "bias", "a positive number")
+        require(
+            is_number(self.bias) and 0 < self.bias <= MOST_BIAS,
+            self,
+            "bias",
+            f"a positive number of at most {MOST_BIAS:g}",
+        )
         for name in ("iterations", "restarts"):
             require(
                 is_whole(getattr(self, name)) and getattr(self, name) >= 1, self, name, "a whole number of at least 1"

@@ -23,6 +23,8 @@ from attacks.exact.linear_layer import Read
 from attacks.normalisation import channel_statistics
 from defenses.checks import is_whole, require
 
+MOST_BINS = 10**6
+"""Bins that are no slip of the pen: more rows than any layer has."""
 MEASUREMENTS = ("brightness", "gaussian")
 SCALE = 0.01
 """Of rows and biases. An update is a difference of two float32 weights: what small weights lose in it is small. The layer behind is
@@ -73,7 +75,9 @@ class ImprintLayer(ActiveAttack):
     learned: tuple[Tensor, Tensor] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        require(is_whole(self.bins) and self.bins >= 2, self, "bins", "a whole number of at least 2")
+        require(
+            is_whole(self.bins) and 2 <= self.bins <= MOST_BINS, self, "bins", f"a whole number from 2 to {MOST_BINS}"
+        )
         require(self.measurement in MEASUREMENTS, self, "measurement", " or ".join(map(repr, MEASUREMENTS)))
 
     def card(self) -> dict[str, int | str]:

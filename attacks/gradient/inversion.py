@@ -175,6 +175,11 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
         return self._step_evaluations * self.iterations * self.restarts
 
     @property
+    def preparation(self) -> int:
+        """How often it evaluates an objective besides, once for all observations of a round."""
+        return 0
+
+    @property
     def _step_evaluations(self) -> int:
         return STEP_ITERATIONS if self.optimizer == "lbfgs" and not self.line_search else 1
 

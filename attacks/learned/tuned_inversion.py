@@ -87,6 +87,20 @@ class TunedInversion(InvertingGradients):
         require(is_whole(self.tune) and self.tune >= 2, self, "tune", "a whole number of at least 2")
         require(is_whole(self.updates) and self.updates >= 1, self, "updates", "a whole number of at least 1")
 
+    @property
+    def preparation(self) -> int:
+        """Evaluations on updates of auxiliary images: of all settings shortly, of the best of them and the defaults whole."""
+        short, whole = self.tune * max(1, self.iterations // SHORT), (max(1, self.tune // SHORT) + 1) * self.iterations
+        return (short + whole) * self.updates * self.restarts * self._step_evaluations
+
+    def card(self) -> dict[str, int | str]:
+        """As the inversion, and what settings were chosen by."""
+        own, chosen = (
+            super().card(),
+            f"settings: highest PSNR on {self.updates} updates of auxiliary images, of {self.tune} tried",
+        )
+        return {**own, "training_iterations": self.preparation, "selection": f"{own['selection']}; {chosen}"}
+
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Makes updates and draws settings; they are tried when the global model is seen.
 

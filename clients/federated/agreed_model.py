@@ -28,6 +28,8 @@ MOST_JUDGED = 64
 """Own examples on which a model is tried."""
 KEY = "model-check"
 """Of the node's configuration, and the beginning of the names under which the node remembers."""
+ROUNDS = f"{KEY} rounds"
+"""Under which it remembers how many a run has."""
 
 
 def checks_models(context: Context, client: LocalClient) -> bool:
@@ -55,11 +57,16 @@ def require_agreed(context: Context, client: LocalClient, sent: Weights) -> None
     if not checks_models(context, client):
         return
     initial = shared_tensors(client.task.plan.build_model())
-    last, at = _remembered(context, client, initial), client.task.round
+    at, rounds = client.task.round, _rounds(context, client)
+    if at > rounds + 1:
+        raise RefusedError(_refused(f"round {at} of a run that was to have {rounds} rounds"))
+    known = _remembered(context, client, initial)
+    # A pipeline that was never trained may be a name that was made up to be judged by nothing.
+    last = known.measured_by(_told(about) for key, about in context.state.items() if _is_memory(key))
     classes = client.data.card.num_classes
     if why := ModelCheck().fault(sent, initial, last, at, lambda weights: tried_on_own(client, weights), classes):
-        raise RefusedError(refusal("model_check", f"updates of a model that is not the agreed one ({why})"))
-    _remember(context, client, replace(last, round=at, weights=sent))
+        raise RefusedError(_refused(why))
+    _remember(context, client, replace(known, round=at, weights=sent))
 
 
 def note_update(context: Context, client: LocalClient, update: Mapping[str, Tensor]) -> None:
@@ -83,6 +90,18 @@ def tried_on_own(client: LocalClient, weights: Weights) -> Tried:
     return Tried(float(loss), min(on, default=1.0))
 
 
+def _refused(why: str) -> str:
+    return refusal("model_check", f"updates of a model that is not the agreed one ({why})")
+
+
+def _rounds(context: Context, client: LocalClient) -> int:
+    """Of the run, as the first order said; 1 beyond them is the final model."""
+    if ROUNDS not in context.state:
+        context.state[ROUNDS] = ConfigRecord({"rounds": client.task.plan.rounds})
+    kept: Any = context.state[ROUNDS]
+    return int(kept["rounds"])
+
+
 def _place(client: LocalClient) -> str:
     return f"{KEY} {hashlib.blake2b(client.task.plan.pipeline.encode(), digest_size=8).hexdigest()}"
 
@@ -91,11 +110,18 @@ def _remembered(context: Context, client: LocalClient, initial: Weights) -> Reme
     place = _place(client)
     if f"{place} weights" not in context.state:
         return Remembered(0, initial)
-    record, about = context.state[f"{place} weights"], context.state[place]
+    record = context.state[f"{place} weights"]
     assert isinstance(record, ArrayRecord)
-    assert isinstance(about, ConfigRecord)
+    return _told(context.state[place], to_tensors(record))
+
+
+def _is_memory(key: str) -> bool:
+    return key.startswith(f"{KEY} ") and not key.endswith(" weights") and key != ROUNDS
+
+
+def _told(about: Any, weights: Weights | None = None) -> Remembered:
     told = json.loads(str(about["about"]))
-    return Remembered(int(told["round"]), to_tensors(record), told["moved"], told["turned"])
+    return Remembered(int(told["round"]), weights or {}, told["moved"], told["turned"])
 
 
 def _remember(context: Context, client: LocalClient, last: Remembered) -> None:

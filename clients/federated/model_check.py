@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor
@@ -17,6 +17,8 @@ LEAST_SCALE = 0.1
 LEAST_TURN = 0.02
 """1 - cosine by which weights may turn in a round, times ``ModelCheck.turns``, whatever own updates did: a defence may keep all of
 a tensor's own update back."""
+MOST_TURN = 0.5
+"""1 - cosine by which weights may turn at most, however many rounds the server says have passed: only it knows how many did."""
 ROUNDING = 1e-4
 """Relative difference of two models that are the same, but for another processor's rounding."""
 
@@ -39,6 +41,16 @@ class Remembered:
     weights: Weights
     moved: Mapping[str, float] = field(default_factory=dict)
     turned: Mapping[str, float] = field(default_factory=dict)
+
+    def measured_by(self, others: Iterable[Remembered]) -> Remembered:
+        """The same, where no own update is known measured by what ``others``, of the same architecture, did."""
+        if self.moved:
+            return self
+        moved, turned = dict[str, float](), dict[str, float]()
+        for other in others:
+            for mine, theirs in ((moved, other.moved), (turned, other.turned)):
+                mine.update({name: max(value, mine.get(name, 0.0)) for name, value in theirs.items()})
+        return replace(self, moved=moved, turned=turned)
 
     def after(self, update: Weights) -> Remembered:
         """What it keeps when its own training of the last model ended in ``update``."""
@@ -75,9 +87,13 @@ class ModelCheck:
     ``head`` times the median row; the loss on own examples is below ``loss`` times that of the last accepted model (or of a blind
     guess, if that is more); and no linear layer that had them has less than ``active`` of its ReLUs on.
 
-    It does not hold against a server that moves the model by no more than training does, round after round; nor fully in the first
-    round that a client sees if that is not round 1, where how far the model moved has no measure; nor against a server that agreed
-    on a seed or an architecture of its choice.
+    The number of the round is the server's word. So that it buys little, the last round is what the first order said, and no
+    count of rounds lets weights turn by more than ``MOST_TURN``; what a client knows of its own updates counts for all pipelines
+    of a run.
+
+    It does not hold against a server that moves the model by no more than training does, round after round, or skips rounds to
+    move it by as much at once; nor fully before the client's first own update, when how far models move has no measure; nor
+    against a server that agreed on a seed or an architecture of its choice.
 
     Attributes:
         change: Times the largest own update, root mean square per parameter tensor. An average of updates moves by no more than the
@@ -145,7 +161,7 @@ class ModelCheck:
             allowed = self.change * rounds * own
             if (moved := rms(value - before)) > allowed:
                 return f"{name} moved by {moved:.2g} since round {last.round}, and own updates allow {allowed:.2g}"
-            allowed = self.turns * rounds * max(last.turned[name], LEAST_TURN)
+            allowed = min(self.turns * rounds * max(last.turned[name], LEAST_TURN), MOST_TURN)
             if value.dim() > 1 and (turned := turn(before, value)) > allowed:
                 return f"{name} turned by {turned:.2g} (1 - cosine) since round {last.round}, and own updates allow {allowed:.2g}"
         return ""

@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from attacks.spec import stages_of
+from attacks.uploads.joint_encodings import JointEncodingInversion
 from clients.data.card import DataCard
 from clients.local_data import chunks
 from clients.outsourced.plan import outsourced_plan
@@ -96,6 +98,16 @@ class Outsourced(Scenario[OutsourcedExperiment]):
             raise ConfigError(
                 f"attack-rounds is {experiment.attack_rounds!r}, when nothing is trained yet, and model-attacks is "
                 f"{experiment.model_attacks!r}: add final to attack-rounds, or set model-attacks = ''"
+            )
+        joint = [
+            one
+            for one in experiment.chosen_attacks(COLLECTION)
+            if isinstance(stages_of(one)[0], JointEncodingInversion)
+        ]
+        if joint and experiment.upload_passes == 1:
+            raise ConfigError(
+                f"upload-passes is 1, and {joint[0]} in collection-attacks compares several encodings of an image; allowed "
+                "with it: 2 or more (32 in simulations/configs/instahide_break.toml)"
             )
         if experiment.crop_padding or experiment.horizontal_flip:
             raise ConfigError(

@@ -98,13 +98,22 @@ class Auditor:
             randomness=self.randomness,
         ).but(**facts)
 
-    def baselines(self, task: Task, kind: Kind, partitions: Sequence[int], card: ThreatCard) -> list[int]:
+    def baselines(
+        self, task: Task, kind: Kind, partitions: Sequence[int], card: ThreatCard, images: int = 0
+    ) -> list[int]:
         """Rows of the guesses that used no observation, and the original and protected pictures.
+
+        Args:
+            task: Orders of the round.
+            kind: What they are baselines of.
+            partitions: Who is asked.
+            card: The threat card.
+            images: Of each observation, as many as the attacks guess; 0: as the client thinks fit.
 
         Returns:
             The partitions that do not refuse to score guesses: attacks on the others' messages would find no judge.
         """
-        replies = self._ask(task, kind, "baselines", dict.fromkeys(partitions, RecordDict()))
+        replies = self._ask(task, kind, "baselines", dict.fromkeys(partitions, RecordDict()), images)
         by_name: dict[str, Scores] = defaultdict(lambda: defaultdict(list))
         for name, values in _gather(replies.values()).items():
             guess, metric = name.rsplit(":", 1)
@@ -113,9 +122,9 @@ class Auditor:
         for guess, scores in by_name.items():
             self._rows(task, guess, card, scores)
         for partition, reply in replies.items():
-            for name, images in tensors_of(reply, "pictures").items():
+            for name, shared in tensors_of(reply, "pictures").items():
                 shown, target = name.rsplit("-", 1)
-                self._pictures(task, images, card, attack="", client=partition, target=int(target), kind=shown)
+                self._pictures(task, shared, card, attack="", client=partition, target=int(target), kind=shown)
         return [partition for partition in partitions if partition not in replies.refused]
 
     def blind_guess(
@@ -143,7 +152,7 @@ class Auditor:
             first = next(iter(guesses.values()))
             replies = self._ask(task, kind, _guessed(first[0]), records, len(first))
             found.append(_gather(replies.values()))
-            refused |= replies.refused
+            refused.update(replies.refused)
         self._rows(task, f"baseline:{name}", card, max(found, key=lambda scores: sum(map(sum, scores.values()))))
         return [partition for partition in candidates[0] if partition not in refused]
 

@@ -11,12 +11,13 @@ from attacks.active.base import ActiveAttack, AgreedModel
 from attacks.base import Attack, AttackError
 from attacks.local_model import shared_tensors
 from attacks.spec import stages_of
+from clients.questions import is_refusal
 from clients.task import Task
 from defenses.base import generator_for
 from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Observed
 from strategies.audit.threat_card import ACTIVE_SERVER, ThreatCard
-from strategies.federated.audit import UpdateAudit, seen_updates
+from strategies.federated.audit import UpdateAudit, fewest_guesses, seen_updates
 from strategies.federated.observations import ACTIVE
 from strategies.guard import Answers
 
@@ -50,9 +51,10 @@ class ActiveServer:
         for at, group in enumerate(grouped(self._audit.attacks[ACTIVE])[0]):
             try:
                 sent = self._manipulated(group[0], task, weights)
-            except AttackError as error:
+            except Exception as error:
+                why = str(error) if isinstance(error, AttackError) else f"{type(error).__name__}: {error}"
                 for attack in group:
-                    self._failed(task, attack, str(error))
+                    self._failed(task, attack, why)
                 continue
             # A deployed node knows the draws of its latest answer only: that to the model before must have been judged by now.
             self._auditor.collect(wait=at > 0 and not self._auditor.repeats_draws)
@@ -79,10 +81,12 @@ class ActiveServer:
         judges: dict[int, bool],
     ) -> None:
         good = self._ask(task, sent)
-        asked = len(self._auditor.exchange.nodes)
-        for attack in group:
+        # Who answers no probes at all says nothing about the model; that has a row of its own.
+        refused = [why for why in good.refused.values() if is_refusal(why, "model_check")]
+        judged = len(self._auditor.exchange.nodes) - len(good.refused) + len(refused)
+        for attack in group if judged else ():
             self._recorder.row(
-                task, metric="model-refused", value=len(good.refused) / asked, n=asked, attack=repr(attack),
+                task, metric="model-refused", value=len(refused) / judged, n=judged, attack=repr(attack),
                 card=_card(task, attack),
             )  # fmt: skip
         seen = seen_updates(task, ACTIVE, good, [f"target-{at}" for at in range(task.plan.probe_targets)])
@@ -91,7 +95,8 @@ class ActiveServer:
         card = self._audit.card(task, ACTIVE, seen, sent, None)
         # Blind guesses are about the same images whatever was sent: they are scored once.
         new = sorted({one.partition for one in seen} - judges.keys())
-        willing = self._auditor.baselines(task, ACTIVE, new, card) if new else []
+        images = fewest_guesses(self._audit.attacks[ACTIVE], seen)
+        willing = self._auditor.baselines(task, ACTIVE, new, card, images) if new else []
         judges |= {partition: partition in willing for partition in new}
         seen = [one for one in seen if judges[one.partition]]
         if seen:

@@ -110,7 +110,8 @@ class UpdateAudit:
     def _judges(self, task: Task, kind: Kind, seen: Sequence[SeenUpdate], card: ThreatCard) -> list[int]:
         """Who scores guesses, asked by having the blind ones scored."""
         if not kind.of_attributes:
-            return self.auditor.baselines(task, kind, sorted({one.partition for one in seen}), card)
+            judges, images = sorted({one.partition for one in seen}), fewest_guesses(self.attacks[kind], seen)
+            return self.auditor.baselines(task, kind, judges, card, images)
         return majority_judges(self.auditor, task, kind, seen, card, each=1)
 
     def card(
@@ -135,6 +136,12 @@ class UpdateAudit:
             **_recipe(task),
             **strength(task, one_step=kind is not UPDATE),
         )
+
+
+def fewest_guesses(attacks: Iterable[Attack[Any, Any]], seen: Sequence[SeenUpdate]) -> int:
+    """Images of an update that each attack guesses at least: the fewer, the easier are those that a blind guess may choose."""
+    every = max(one.num_examples for one in seen)
+    return min((getattr(stages_of(attack)[0], "max_images", every) for attack in attacks), default=every)
 
 
 def seen_updates(task: Task, kind: Kind, good: Mapping[int, Message], records: Iterable[str]) -> list[SeenUpdate]:

@@ -84,7 +84,7 @@ class Service:
         refused = set[int]()
         for first in range(0, max(map(len, self.work.values())), self.batches_per_message):
             replies = self._next_message(first)
-            refused |= replies.refused
+            refused.update(replies.refused)
             # The share is of all clients: the last messages may be for a single one, whose rest is all that its failure costs.
             others = sorted(set(self.work) - refused)
             require_enough(self.task, "query.features", others, sorted(self.whole), self.exchange.min_usable)

@@ -87,7 +87,7 @@ class OutsourcedServer:
         self.whole, refused = set(work), set[int]()
         for first in range(0, max(map(len, work.values())), self.batches_per_message):
             answers = self._next_message(task, first, work)
-            refused |= answers.refused
+            refused.update(answers.refused)
             # The share is of all clients: the last messages may be for a single one, whose rest is all that its failure costs.
             others = sorted(set(work) - refused)
             require_enough(task, "train.upload", others, sorted(self.whole), self.exchange.min_usable)

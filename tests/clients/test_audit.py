@@ -279,6 +279,17 @@ def test_two_images_of_a_class_are_no_guess_of_each_other() -> None:
     assert max(scores) < 30
 
 
+def test_blind_guesses_are_as_many_as_the_attacks_and_the_class_mean_knows_none_of_the_attacked() -> None:
+    one = client(train=range(10, 34), test=range(8), probe_targets=1, probe_images=16)
+    found = {images: audit_baselines(one, "probe", pictures=False, images=images).scores for images in (0, 4, 16)}
+    each = {images: np.array(scores["baseline:mean:psnr-original"]) for images, scores in found.items()}
+    assert [len(each[images]) for images in (4, 16)] == [4, 16]
+    np.testing.assert_array_equal(each[0], each[16])
+    # Of equal guesses the assignment gives each the image that it is nearest to, so that few of them have the easy images.
+    np.testing.assert_allclose(np.sort(each[4]), np.sort(each[16])[-4:])
+    assert max(found[4]["scale:class-mean:psnr-original"]) < 30
+
+
 # Whole rounds ----------------------------------------------------------------------------------------------------------
 
 

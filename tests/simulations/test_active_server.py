@@ -13,6 +13,7 @@ from simulations.report.analysis.run import read_run
 from simulations.report.analysis.summary import summarise
 from simulations.run_directory import read_lines
 from simulations.server_app import run_experiment
+from strategies.guard import TooFewReplies
 from tests.local_grid import LocalGrid
 
 SETTINGS: dict[str, Any] = {
@@ -74,6 +75,40 @@ def test_a_model_without_the_layer_costs_one_row(tmp_path: Path) -> None:
     assert row["status"] == "failed"
     assert row["message"].startswith("does not apply: no linear layer of the agreed")
     assert row["setting"]["server"] == "active"
+
+
+def test_who_answers_no_probes_has_not_judged_the_model(tmp_path: Path) -> None:
+    rows = run(tmp_path / "run", {0: {"probes": False}}, probe_attacks="", active_attacks="ImprintLayer(bins=96)")
+    (refused,) = [row for row in rows if row["metric"] == "model-refused"]
+    assert (refused["value"], refused["n"]) == (0.0, 1)
+
+
+def test_what_active_probes_spend_is_told(tmp_path: Path) -> None:
+    rows = run(
+        tmp_path / "run", probe_attacks="", adaptive=False, active_attacks="ImprintLayer(bins=96); TrapWeights()",
+        defenses="DPSGD(target_epsilon=8.0)",
+    )  # fmt: skip
+    spent = [row["value"] for row in rows if row["metric"] == "epsilon-with-probes"]
+    trained = [row["value"] for row in rows if row["metric"] == "epsilon"]
+    assert len(spent) >= 2
+    assert spent == sorted(spent)
+    assert spent[-1] > spent[0] > 0
+    assert trained
+
+
+def test_a_run_that_was_only_attacked_actively_says_so_and_tells_what_failed(tmp_path: Path) -> None:
+    run(tmp_path / "run", probe_attacks="", active_attacks="ImprintLayer(bins=96); ImprintLayer(bins=5000)")
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "attacked only by an active server" in page
+    assert "No attack has finished yet" not in page
+    failures = page.partition('<section id="failures"')[2].partition("</section>")[0]
+    assert "Nothing failed" not in failures
+    assert "bins is 5000" in failures
+
+
+def test_where_every_client_refuses_to_train_the_first_reason_is_told(tmp_path: Path) -> None:
+    with pytest.raises(TooFewReplies, match=r"no client trains; first reason: .*pipelines"):
+        run(tmp_path / "run", {at: {"pipelines": "ImageNoise(std=0.1)"} for at in (0, 1)}, probe_attacks="")
 
 
 def test_clients_that_check_refuse_it_in_rows_and_honest_training_goes_on(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_what_a_header_counts_is_what_the_settings_say(path: Path) -> None:
         ("InvertingGradients(iterations=10)", (10 + 800) + 10 + (10 + 800)),
         ("LBFGSL2(iterations=3, restarts=2)", 2 * 3 * 20 * 3 + 2 * 800),
     ],
-)
+)  # fmt: skip
 def test_evaluations_are_counted_as_attacks_make_them(attacks: str, each: int) -> None:
     settings = {"num-clients": 3, "probe-targets": 2, "attack-rounds": "first,final", "probe-attacks": attacks}
     experiment = Experiment.from_mapping(
@@ -138,6 +138,18 @@ def test_evaluations_are_counted_as_attacks_make_them(attacks: str, each: int) -
     )
     (told,) = (line for line in describe(experiment, 1) if line.startswith("attacks:"))
     assert f"up to {each * 3 * 2 * 2:,} evaluations" in told
+
+
+def test_what_tuning_and_controls_by_noise_cost_is_counted() -> None:
+    """Eight settings with a quarter of 40 evaluations, two of them and the defaults whole, on three updates: once a round."""
+    settings = {"num-clients": 3, "probe-targets": 2, "attack-rounds": "first", "adaptive": False}
+    for attacks, each in (
+        ("TunedInversion(iterations=40, tune=8, updates=3)", 40 * 6 + (8 * 10 + 3 * 40) * 3),
+        ("InvertingGradients(iterations=40) | LearnedDenoiser()", 2 * 40 * 6),
+    ):
+        experiment = Experiment.from_mapping({**settings, "defenses": "", "probe-attacks": attacks})
+        (told,) = (line for line in describe(experiment, 1) if line.startswith("attacks:"))
+        assert f"up to {each:,} evaluations" in told
 
 
 def test_the_ats_recipe_is_the_published_one() -> None:
@@ -160,6 +172,9 @@ def test_the_ats_recipe_is_the_published_one() -> None:
         (["image-memory=0.0001", "auxiliary-limit=30"], "update-attacks: all images of a client are"),
         (["image-memory=0"], "image-memory is 0; allowed: above 0"),
         (["auxiliary-limit=-1"], "auxiliary-limit is -1; allowed: at least 0"),
+        (["defenses=Soteria(layer='nope')"], "the model's fully connected layers are"),
+        (["aggregate-clients=" + "9" * 5000], "is no number of clients"),
+        (["probe-attacks=", "active-attacks=ImprintLayer(bins=10**12)"], "bins"),
     ],
 )
 def test_what_cannot_run_is_refused_by_name(settings: list[str], message: str) -> None:

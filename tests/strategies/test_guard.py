@@ -69,7 +69,7 @@ def test_every_reply_is_handed_on_or_costs_its_client_a_row(clock: Clock) -> Non
     answers = exchange.ask(TASK, "train", contents(4, 5, 2, 3, 1, 0), fault_in)
     assert list(answers) == [4, 0]
     assert [values_of(reply, "config")["for"] for reply in answers.values()] == [4, 0]
-    assert answers.refused == {2}
+    assert answers.refused == {2: "stub"}
     assert rows.found == [
         ("failed", 5, "train: odd"),
         ("refused", 2, "train: stub"),

@@ -28,6 +28,8 @@ def sentence(line: Line) -> str:
         if not line.attacks:
             if line.bounds:
                 return f"only attacked by what no server can do ({'; '.join(line.bounds)}), which says nothing of one that can."
+            if line.apart:
+                return f"attacked only {' and '.join(line.apart)}, of which sections of their own tell."
             return "not attacked yet."
         return "no attack on the images has a score, so nothing is known about them."
     told = f"{_observed(line, best)}."

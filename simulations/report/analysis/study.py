@@ -203,34 +203,45 @@ class Study:
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
         """All cells: pipelines in order, then rounds, then attacks in order of appearance."""
-        return self._cells([row for row in self.rows if row.is_attack], Nulls(self.rows), Nulls(self.rows, scales=True))
+        return self._attacked(self.rows)
 
-    @cached_property
-    def _painted(self) -> Painted:
-        return Painted(self.rows)
+    @property
+    def all_rows(self) -> tuple[Row, ...]:
+        """Rows of every adversary."""
+        return (*self.rows, *self.active, *self.aggregates)
+
+    @property
+    def apart(self) -> tuple[str, ...]:
+        """In words, by whom else the run was attacked: in sections of their own."""
+        found = {"by an active server": self.active_cells, "as sums over clients": self.aggregate_cells}
+        return tuple(words for words, cells in found.items() if cells)
 
     @cached_property
     def null_cells(self) -> tuple[Cell, ...]:
         """The null baselines and the scales, as cells."""
-        return self._cells([row for row in self.rows if row.is_null or row.is_scale], Nulls(()), Nulls(()))
+        own = [row for row in self.rows if row.is_null or row.is_scale]
+        return self._cells(own, Nulls(()), Nulls(()), Painted(()))
 
     @cached_property
     def active_cells(self) -> tuple[Cell, ...]:
         """Cells of an active server's attacks, in the same order."""
-        own = [row for row in self.active if row.is_attack]
-        return self._cells(own, Nulls(self.active), Nulls(self.active, scales=True))
+        return self._attacked(self.active)
 
     @cached_property
     def aggregate_cells(self) -> tuple[Cell, ...]:
         """Cells of attacks on sums over clients, in the same order."""
-        own = [row for row in self.aggregates if row.is_attack]
-        return self._cells(own, Nulls(self.aggregates), Nulls(self.aggregates, scales=True))
+        return self._attacked(self.aggregates)
 
-    def _cells(self, rows: Sequence[Row], nulls: Nulls, scales: Nulls) -> tuple[Cell, ...]:
+    def _attacked(self, rows: Sequence[Row]) -> tuple[Cell, ...]:
+        """Cells of the attacks among rows of one adversary, each against the baselines and controls among these rows."""
+        own = [row for row in rows if row.is_attack]
+        return self._cells(own, Nulls(rows), Nulls(rows, scales=True), Painted(rows))
+
+    def _cells(self, rows: Sequence[Row], nulls: Nulls, scales: Nulls, painted: Painted) -> tuple[Cell, ...]:
         groups: dict[tuple[str, str, int, ThreatCard], list[Row]] = defaultdict(list)
         for row in rows:
             groups[row.defense, row.attack, row.round, row.card.lasting()].append(row)
-        cells = [_cell(*key, of, nulls, scales, self._painted) for key, of in groups.items()]
+        cells = [_cell(*key, of, nulls, scales, painted) for key, of in groups.items()]
         attacks = list(dict.fromkeys(row.attack for row in rows))
         return tuple(sorted(cells, key=lambda c: (self.pipelines.index(c.defense), c.round, attacks.index(c.attack))))
 

@@ -162,7 +162,7 @@ def _view(
         "scale_picked": mean_each(line.strongest.picked_scales for line in lines if line.strongest),
         "scale_names": sorted({name for cell in study.cells for name in cell.scales}),
         "cards": cards(study.cells),
-        "failures": failures(study.rows),
+        "failures": failures(study.all_rows),
         "others": others(study),
         "rounds": sorted({row.round for row in study.rows if not row.final}),
     }

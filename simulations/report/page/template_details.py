@@ -145,7 +145,8 @@ Failed trials are counted and scored as a grey image, never dropped. Cost is the
 says what the attacker knew. Small print is a 95&nbsp;% interval or a null baseline.</p></header>
 {% if view.attacked %}{{ attack_table(view.attacked, view.null_names, view.cards.numbers, view.has_recognition,
   view.adaptive, view.scale_names) }}
-{% else %}<p class="soft">No attack has finished yet.</p>{% endif %}
+{% else %}<p class="soft">{{ 'Attacked only ' ~ study.apart | join(' and ') ~ ', which has a section of its own.' if study.apart
+  else 'No attack has finished yet.' }}</p>{% endif %}
 {% if study.null_cells %}
 <details><summary>The null baselines{{ ' and the scales' if view.scale_names }} themselves</summary>
 {{ attack_table(study.null_cells, [], {}) }}</details>
@@ -217,7 +218,8 @@ report does, so the scores are those of clients that keep a secret of their own,
 {% for value in values %}<td>{{ value or nothing }}</td>{% endfor %}</tr>
 {% endfor %}
 </tbody></table></div>
-{% else %}<p class="soft">No attack has finished yet.</p>{% endif %}
+{% else %}<p class="soft">{{ 'Those of attacks ' ~ study.apart | join(' and ') ~ ' are in sections of their own.' if study.apart
+  else 'No attack has finished yet.' }}</p>{% endif %}
 </section>
 """
 

@@ -18,7 +18,7 @@ from attacks.local_model import shared_tensors
 from clients.federated.agreed_model import tried_on_own
 from clients.federated.model_check import ModelCheck, Remembered, Tried, share_of_copies, turn
 from clients.local_data import LocalData
-from clients.records import REFUSED
+from clients.records import REFUSED, tensors_of
 from clients.task import load_weights
 from clients.training import LocalClient
 from tests.clients.federated.test_messages import Asker
@@ -130,6 +130,10 @@ def test_rounds_that_were_missed_allow_as_much_more() -> None:
     assert verdict(moved(6.0), at=6) == ""
 
 
+def test_no_count_of_rounds_lets_a_layer_turn_round() -> None:
+    assert "turned by" in verdict({**moved(0.1), **{n: -v for n, v in INITIAL.items() if v.dim() > 1}}, at=50)
+
+
 def test_closed_forms() -> None:
     assert turn(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 2.0])) == pytest.approx(1.0)
     assert turn(torch.tensor([1.0, 1.0]), torch.tensor([-1.0, -1.0])) == pytest.approx(2.0)
@@ -222,6 +226,30 @@ def test_what_a_node_refused_is_forgotten_and_what_it_accepted_is_not(tmp_path: 
     assert "moved by" in str(
         ask("train.probe", TASK.but(round=2), {n: v + 5.0 for n, v in weights.items()}).error.reason
     )
+
+
+def test_neither_a_later_round_nor_another_pipeline_lets_a_replaced_layer_pass(tmp_path: Path) -> None:
+    ask, weights = Asker(tmp_path, probes=True), weights_of(TASK)
+    moved_by = tensors_of(ask("train", TASK, weights), "arrays")
+    honest_model = {name: value + moved_by[name] for name, value in weights.items()}
+    assert not ask("train.probe", TASK.but(round=2), honest_model).has_error()
+    generator = torch.Generator().manual_seed(0)
+    # As large as it was, so that nothing but its direction tells.
+    name = next(name for name, value in weights.items() if value.dim() > 1)
+    value = honest_model[name]
+    other = torch.randn(value.shape, generator=generator) * value.square().mean().sqrt()
+    replaced = {**honest_model, name: other}
+    last = TASK.plan.rounds + 1
+    for task, why in (
+        (TASK.but(round=last), "0.weight "),
+        (TASK.but(round=60), f"round 60 of a run that was to have {TASK.plan.rounds} rounds"),
+        (TASK.but(round=60, rounds=60), f"round 60 of a run that was to have {TASK.plan.rounds} rounds"),
+        (TASK.but(round=2, pipeline="GaussianNoise(std=1e-12)"), "0.weight "),
+    ):
+        reply = ask("train.probe", task, replaced)
+        assert reply.has_error(), task
+        assert why in str(reply.error.reason)
+    assert not ask("train.probe", TASK.but(round=2, pipeline="GaussianNoise(std=1e-12)"), honest_model).has_error()
 
 
 def test_another_value_of_the_key_is_named(tmp_path: Path) -> None:

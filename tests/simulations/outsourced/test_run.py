@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from clients.records import tensors_of
 from defenses import VisualMixer
 from simulations import server_app
+from simulations.errors import ConfigError
 from simulations.experiment import Experiment
 from simulations.run_directory import read_lines
 from simulations.server_app import run_experiment
@@ -374,6 +375,13 @@ def test_a_client_that_breaks_off_leaves_the_run_and_its_report_whole(tmp_path: 
 
 
 @pytest.mark.usefixtures("no_report")
+def test_one_encoding_of_an_image_is_none_to_compare_with() -> None:
+    with pytest.raises(
+        ConfigError, match=r"upload-passes is 1, and JointEncodingInversion\(.*\) in collection-attacks"
+    ):
+        Experiment.from_mapping({"scenario": "outsourced", "collection-attacks": "JointEncodingInversion()"})
+
+
 def test_uploads_of_several_passes_are_attacked_together(tmp_path: Path) -> None:
     """Every image is uploaded three times under fresh draws; all of a client's uploads are one observation."""
     attack, mixes = "JointEncodingInversion(iterations=4, restarts=1)", "InstaHide(num_mixed=4)"
