@@ -23,8 +23,8 @@ class RecordingStrategy(Strategy):
     """Does what the wrapped strategy does, and keeps the weights sent in each round, every reply and its metadata.
 
     Wrap the outermost strategy: Flower's wrappers for differential privacy clip replies in place, and inside of one a recording
-    would hold what it made of them. The files are those of ``strategies.recording_files``; ``fedveil attack FOLDER`` reads them. From
-    what they hold training data can be seen, so they deserve the protection that these deserve.
+    would hold what it made of them. The files are those of ``strategies.recording_files``; ``fedveil attack FOLDER`` reads them.
+    Training data can be read from them, so they deserve the protection that the data have.
 
     Recording never ends a run: what cannot be written (a full disk) is logged and left out.
 

@@ -147,7 +147,11 @@ class RecordedReply:
 
     def number(self, *names: str) -> float | None:
         """The first of these numbers among its metrics, the configuration that it answers and the settings; None without."""
-        records = [*self.values.get("metrics", {}).values(), *self.values.get("sent-config", {}).values(), self.settings]
+        records = [
+            *self.values.get("metrics", {}).values(),
+            *self.values.get("sent-config", {}).values(),
+            self.settings,
+        ]
         found = (record[name] for record in records for name in names if name in record)
         return next((one for one in found if isinstance(one, int | float) and not isinstance(one, bool)), None)
 

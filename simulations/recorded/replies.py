@@ -157,15 +157,21 @@ def assumptions(asked: RecordingRequest, reply: RecordedReply, *, renamed: bool)
     if not request.local_steps:
         found.append("How many local steps there were: counted from the local epochs, the batch size and the examples.")
     if not request.learning_rate:
-        found.append(f"The learning rate: {reply.number(*RATES)} was read from what the server sent or the app was set to.")
+        found.append(
+            f"The learning rate: {reply.number(*RATES)} was read from what the server sent or the app was set to."
+        )
     if not request.num_examples:
         found.append("How many examples there were: the clients' own counts were believed.")
     if not request.mean or not request.std:
         found.append("How images are normalised: mean 0 and std 1 were assumed, for want of --mean and --std.")
     if renamed:
-        found.append(f"Which array is which: their names are not those of {request.model}, so they were taken in order.")
+        found.append(
+            f"Which array is which: their names are not those of {request.model}, so they were taken in order."
+        )
     if asked.originals is None:
-        found.append("What the images were: without --originals nothing is scored, and no attack is validated or refuted.")
+        found.append(
+            "What the images were: without --originals nothing is scored, and no attack is validated or refuted."
+        )
     return found
 
 
@@ -188,7 +194,11 @@ def _attackable(reply: RecordedReply, client: int, asked: RecordingRequest) -> A
             )
         steps = epochs * math.ceil(examples / batch)
     own = replace(
-        request, num_examples=examples, learning_rate=float(rate), local_steps=steps, batch_size=min(batch or examples, examples)
+        request,
+        num_examples=examples,
+        learning_rate=float(rate),
+        local_steps=steps,
+        batch_size=min(batch or examples, examples),
     )
     return Attackable(reply, client, own, parse_request(own))
 
@@ -207,7 +217,9 @@ def _chosen(replies: list[RecordedReply], rounds: str) -> list[RecordedReply]:
     there = {reply.round for reply in replies}
     wanted = {int(part) if part.strip().isdecimal() else 0 for part in rounds.split(",")}
     if not wanted <= there:
-        raise ConfigError(f"--rounds is {rounds!r}; allowed: of {', '.join(map(str, sorted(there))) or 'none'}, such as 1,3")
+        raise ConfigError(
+            f"--rounds is {rounds!r}; allowed: of {', '.join(map(str, sorted(there))) or 'none'}, such as 1,3"
+        )
     return [reply for reply in replies if reply.round in wanted]
 
 

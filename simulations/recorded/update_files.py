@@ -139,9 +139,7 @@ def model_tensors(where: str, found: Mapping[str, Tensor], model: nn.Module) -> 
         )
     for name, tensor in found.items():
         if tensor.shape != own[name].shape:
-            raise ConfigError(
-                f"{where}: {name!r} has shape {tuple(tensor.shape)}, the model {tuple(own[name].shape)}"
-            )
+            raise ConfigError(f"{where}: {name!r} has shape {tuple(tensor.shape)}, the model {tuple(own[name].shape)}")
     # Integer buffers, such as BatchNorm's batch counter, carry nothing that a model needs.
     floating = {name: tensor for name, tensor in found.items() if own[name].is_floating_point()}
     return {name: _as_float32(f"{where}: {name!r}", tensor) for name, tensor in floating.items()}

@@ -61,7 +61,10 @@ class TwoNodes:
         node, round_ = self.node(message), message.content["config"]["server-round"]
         if self.fails and node == 8 and round_ == 2:
             return Message(Error(code=3, reason="out of memory"), reply_to=message)
-        moved = {name: Array(np.asarray(array.numpy() + np.float32(node - 6))) for name, array in message.content["arrays"].items()}
+        moved = {
+            name: Array(np.asarray(array.numpy() + np.float32(node - 6)))
+            for name, array in message.content["arrays"].items()
+        }
         metrics = MetricRecord({"num-examples": node, "loss": float("nan")})
         content: dict[str, Any] = {"metrics": metrics}
         if message.metadata.message_type == "train":
@@ -161,7 +164,7 @@ def test_bad_folders_are_refused(tmp_path: Path) -> None:
         RecordingStrategy(FedAvg(), tmp_path)
     with pytest.raises(ValueError, match="max_bytes is 0"):
         RecordingStrategy(FedAvg(), tmp_path / "other", max_bytes=0)
-    with pytest.raises(RecordingError, match="no recording.json"):
+    with pytest.raises(RecordingError, match=r"no recording\.json"):
         read_recording(tmp_path / "nothing")
 
 
