@@ -145,15 +145,15 @@ def attack(
     from simulations.recorded.replies import RecordingRequest
 
     folder = (out or Path("runs") / datetime.now().strftime("attack-%Y%m%d-%H%M%S")).resolve()
-    request = Request(
-        update=update, model=model, num_classes=num_classes, input_shape=input_shape, learning_rate=learning_rate,
-        weights=weights, local=local, width=width, norm=norm, mean=mean, std=std, num_examples=num_examples or 0,
-        local_steps=local_steps or 0, batch_size=batch_size, weight_decay=weight_decay, momentum=momentum,
-        nesterov=nesterov, labels=labels, eval_mode=eval_mode, attacks="; ".join(attack or [DEFAULT_ATTACKS]),
-        auxiliary=auxiliary, data_dir=data_dir, defense=self_contained(defense, "--defense"), truth=truth, seed=seed,
-    )  # fmt: skip
     given = {"--local-epochs": local_epochs, "--rounds": rounds, "--originals": originals}
     try:
+        request = Request(
+            update=update, model=model, num_classes=num_classes, input_shape=input_shape, learning_rate=learning_rate,
+            weights=weights, local=local, width=width, norm=norm, mean=mean, std=std, num_examples=num_examples or 0,
+            local_steps=local_steps or 0, batch_size=batch_size, weight_decay=weight_decay, momentum=momentum,
+            nesterov=nesterov, labels=labels, eval_mode=eval_mode, attacks="; ".join(attack or [DEFAULT_ATTACKS]),
+            auxiliary=auxiliary, data_dir=data_dir, defense=self_contained(defense, "--defense"), truth=truth, seed=seed,
+        )  # fmt: skip
         if update.is_dir():
             failed = attack_recording(console, RecordingRequest(request, local_epochs, rounds, originals), folder)
         else:

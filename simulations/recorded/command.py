@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from simulations.recorded.attack_file import prepare, run
+from simulations.recorded import attack_file
 from simulations.recorded.attack_recording import prepare_recording, refuse_results, run_recording
 from simulations.recorded.replies import RecordingRequest
 from simulations.recorded.request import Request
@@ -23,11 +23,11 @@ def attack_update(console: Console, request: Request, out: Path) -> bool:
         OSError: When the folder cannot be made.
     """
     refuse_results(out)
-    prepared = prepare(request)
+    prepared = attack_file.prepare(request)
     out.mkdir(parents=True, exist_ok=True)
     for notice in prepared.notices:
         console.print(f"notice: {notice}", markup=False, soft_wrap=True)
-    entries = run(prepared, out)
+    entries = attack_file.run(prepared, out)
     for entry in entries:
         console.print(_told(entry), markup=False, soft_wrap=True)
     console.print(f"results: {out / 'result.json'}", soft_wrap=True, markup=False)

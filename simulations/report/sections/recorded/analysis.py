@@ -52,6 +52,7 @@ class Recording:
 
 def recorded_updates(study: Study, lines: Sequence[Line]) -> Recording | None:
     """The section, or None for a study of no recording."""
+    del lines  # It is about replies, not about defences.
     rows = sorted((row for row in study.rows if row.metric == RECORDED), key=lambda row: row.round)
     if not rows:
         return None
