@@ -24,19 +24,23 @@ from simulations.run_directory import read_lines
 from strategies.recording import RecordingStrategy
 
 MEAN, STD, RATE = 0.1307, 0.3081, 0.1
-NODES = (11, 12)
+NODES = tuple(range(11, 27))
+EXACT = "Spear()"
 DLG = "DLG(iterations=60, restarts=1, labels='auto')"
 
 
 class Torch:
     """A grid of nodes that train a torch model by SGD: plain torch, nothing of ours."""
 
-    def __init__(self, model: nn.Module, each: int, batch: int, originals: Path | None, names: bool) -> None:
+    def __init__(
+        self, model: nn.Module, each: int, batch: int, originals: Path | None, names: bool, nodes: int
+    ) -> None:
         TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
         self.model, self.each, self.batch, self.originals, self.names = model, each, batch, originals, names
+        self.nodes = NODES[:nodes]
 
     def get_node_ids(self) -> list[int]:
-        return list(NODES)
+        return list(self.nodes)
 
     def send_and_receive(self, messages: Iterable[Message], timeout: float | None = None) -> list[Message]:
         return [self.answer(message) for message in messages]
@@ -78,13 +82,14 @@ def record(
     batch: int = 1,
     rounds: int = 1,
     names: bool = True,
+    nodes: int = 2,
     **settings: Any,
 ) -> Path:
     """A recording in ``folder``/rec, and the true images in ``folder``/originals."""
     originals = folder / "originals"
     originals.mkdir(parents=True)
     net = build_model(model, num_classes=10, input_shape=(1, 28, 28), seed=4)
-    grid = Torch(net, each, batch, originals, names)
+    grid = Torch(net, each, batch, originals, names, nodes)
     strategy = RecordingStrategy(FedAvg(fraction_evaluate=0.0), folder / "rec", settings=settings)
     strategy.start(grid, grid.arrays(), num_rounds=rounds, train_config=ConfigRecord({"lr": RATE}))  # type: ignore[arg-type]
     return folder / "rec"
@@ -148,7 +153,26 @@ def test_a_batch_of_32_on_a_relu_network_gets_a_plain_verdict(tmp_path: Path) ->
     psnr = next(row for row in rows if row["metric"] == "psnr" and row["attack"].startswith("Inv"))
     assert (psnr["n"], psnr["status"]) == (64, "not-validated")
     assert (psnr["setting"]["batch"], psnr["setting"]["local_steps"]) == (32, 1)
-    assert "Not validated: no attack here recovered these images." in (out / "report.html").read_text()
+    page = (out / "report.html").read_text()
+    assert "Not validated: no attack here recovered these images (the undefended run scores no better than " in page
+
+
+def test_what_an_exact_attack_recovers_is_validated(tmp_path: Path) -> None:
+    """A linear layer that sees the pixels gives a single image away: a closed form, so the verdict must be the opposite."""
+    steps = {"local-epochs": 1, "batch-size": 1}
+    folder, out = record(tmp_path, model="mlp", nodes=16, **steps), tmp_path / "out"
+    options = {"originals": tmp_path / "originals", "auxiliary": "mnist-5k", "model": "mlp", "attack": EXACT}
+    result = invoke(folder, out=out, **options)
+    assert result.exit_code == 0, result.output
+    psnr = next(
+        row for row in read_lines(out / "rows.jsonl") if row["metric"] == "psnr" and row["attack"].startswith("Spear")
+    )
+    assert (psnr["n"], psnr["status"]) == (16, "ok")
+    assert psnr["value"] > 60, "exact but for the rounding of float32 weights, whose difference the update is"
+    assert "in round 1 recovered images from these updates." in (out / "report.html").read_text()
+    result = invoke(folder, out=tmp_path / "told", defense="GaussianNoise(std=0.1)", **options)
+    assert result.exit_code == 0, result.output
+    assert "There is no undefended recording beside them" in (tmp_path / "told" / "report.html").read_text()
 
 
 def test_several_local_steps_are_counted(tmp_path: Path) -> None:

@@ -72,12 +72,21 @@ def _verdict(study: Study, *, scored: bool) -> str:
             "whoever holds the data can tell."
         )
     of_images = [cell for cell in study.cells if ("psnr", "original") in cell.scores]
-    validated = [cell for cell in of_images if cell.status == "ok" and cell.leaks and cell.picks]
-    if validated:
+    recovered = [cell for cell in of_images if cell.leaks and cell.picks]
+    if validated := [cell for cell in recovered if cell.status == "ok"]:
         return f"Validated: {_named(validated)} recovered images from these updates."
     if any(cell.too_few for cell in of_images):
         return "Under-powered: too few images for a verdict."
-    return "Not validated: no attack here recovered these images. That shows only that these attacks, with these settings, fail."
+    if recovered:
+        return (
+            f"{_named(recovered)} recovered images from these updates. There is no undefended recording beside them, so nothing "
+            "says how much the defence took away."
+        )
+    reasons = "; ".join(dict.fromkeys(one.reason for one in study.controls if one.row.metric == "psnr" and one.reason))
+    return (
+        f"Not validated: no attack here recovered these images{f' ({reasons})' if reasons else ''}. That shows only that these "
+        "attacks, with these settings, fail."
+    )
 
 
 def _named(cells: Sequence[Cell]) -> str:
