@@ -98,7 +98,7 @@ def read_originals(folder: Path, replies: Sequence[Attackable], auxiliary: Tenso
 def _others(every: Tensor, own: Tensor) -> Tensor:
     """Different images that are none of ``own``, at most 99 for each of these."""
     known = {image.numpy().tobytes() for image in own}
-    kept = []
+    kept: list[Tensor] = []
     for image in every:
         if len(kept) == (CANDIDATES - 1) * len(own):
             break

@@ -115,15 +115,14 @@ def replay(asked: RecordingRequest) -> Replay:
         if not usable:
             told = "; ".join(sorted({reply.unusable for reply in replies})[:3]) or "no client replied"
             raise ConfigError(f"{asked.request.update} holds no reply that can be attacked: {told}")
-        found = [_attackable(reply, nodes.index(reply.node), asked) for reply in usable]
+        found, faulty = _sorted_out(usable, nodes, asked)
         largest = max(found, key=lambda one: one.request.num_examples)
         model = build(largest.request, largest.parsed)
         check_memory(model, largest.request, largest.parsed)
         renamed = not _names_fit(usable[0].sent_arrays(), model)
-        found[0].observe()  # A model that does not fit is told before any work.
     except RecordingError as error:
         raise ConfigError(str(error)) from error
-    unusable = [(reply.round, reply.node, reply.unusable) for reply in replies if reply.unusable]
+    unusable = [(reply.round, reply.node, reply.unusable) for reply in replies if reply.unusable] + faulty
     return Replay(found, unusable, nodes, assumptions(asked, usable[0], renamed=renamed))
 
 
@@ -173,6 +172,28 @@ def assumptions(asked: RecordingRequest, reply: RecordedReply, *, renamed: bool)
             "What the images were: without --originals nothing is scored, and no attack is validated or refuted."
         )
     return found
+
+
+def _sorted_out(
+    usable: Sequence[RecordedReply], nodes: Sequence[int], asked: RecordingRequest
+) -> tuple[list[Attackable], list[tuple[int, int, str]]]:
+    """The replies that make an observation, and (round, node, why) of those that do not, such as one with NaN.
+
+    Raises:
+        ConfigError: When none does: then it is the options that do not fit.
+    """
+    found, faulty, errors = list[Attackable](), list[tuple[int, int, str]](), list[Exception]()
+    for reply in usable:
+        try:
+            one = _attackable(reply, nodes.index(reply.node), asked)
+            one.observe()
+            found.append(one)
+        except (ConfigError, RecordingError) as error:
+            faulty.append((reply.round, reply.node, str(error)))
+            errors.append(error)
+    if not found:
+        raise errors[0]
+    return found, faulty
 
 
 def _attackable(reply: RecordedReply, client: int, asked: RecordingRequest) -> Attackable:

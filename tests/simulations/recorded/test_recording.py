@@ -12,6 +12,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.task_identity import TaskIdentity
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -217,7 +218,21 @@ def test_refuses_what_is_no_recording(tmp_path: Path) -> None:
     assert "--rounds is for recordings" in invoke(file, "--rounds", "1", "--learning-rate", 1).output
 
 
-def test_who_sent_nothing_new_or_failed_is_told(foreign: Path, tmp_path: Path) -> None:
+def test_a_reply_with_nan_is_told_and_the_others_are_attacked(tmp_path: Path) -> None:
+    folder = record(tmp_path)
+    path = folder / "round-0001" / "train-0001-0.safetensors"
+    with safe_open(path, framework="pt") as file:
+        order, arrays = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    arrays["0.weight"][0] = float("nan")
+    save_file(arrays, path, order)
+    result = invoke(folder, "--local-steps", 1, out=tmp_path / "out", attack="LabelInference()")
+    assert result.exit_code == 0, result.output
+    assert "'0.weight' holds NaN or infinite values" in " ".join(result.output.split())
+    about = next(row for row in read_lines(tmp_path / "out" / "rows.jsonl") if row["metric"] == "recorded-updates")
+    assert (about["n"], len(about["unusable"])) == (1, 1)
+
+
+def test_a_dropped_reply_is_told(foreign: Path, tmp_path: Path) -> None:
     """A reply whose arrays were dropped is told in the report, and the others are attacked."""
     path = foreign / "round-0001" / "train-0000.json"
     before = path.read_text()

@@ -7,7 +7,7 @@ RECORDING = """
 <section id="recorded{{ s }}">
 <header><h2>The recording</h2><p>Replies of clients of somebody's own Flower app, as they reached the server. Nobody asked the
 clients for anything, and none of them scored a guess.</p></header>
-<p><b>{{ recorded.verdict | breakable }}</b></p>
+<p><b>{{ recorded.verdict }}</b></p>
 <div class="scroll"><table>
 <thead><tr><th scope="col">Round</th>
 <th scope="col" class="num edge">replies attacked</th>
