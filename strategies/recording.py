@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from strategies.recording_files import RecordingWriter
+from strategies.tensor_file import values_of_array
 
 DEFAULT_MAX_BYTES = 10 * 2**30
 HOOKS = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
@@ -187,8 +188,7 @@ class RecordingStrategy(Strategy):
 
     def _keep_arrays(self, name: str, arrays: ArrayRecord) -> str:
         try:
-            # Flower's numpy() reads without unpickling.
-            return self._writer.keep_arrays(name, {key: array.numpy() for key, array in arrays.items()})
+            return self._writer.keep_arrays(name, {key: values_of_array(array) for key, array in arrays.items()})
         except (TypeError, ValueError, OSError) as error:  # arrays of no NumPy type, damaged ones, a full disk
             return f"{type(error).__name__}: {error}"
 

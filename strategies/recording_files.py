@@ -25,7 +25,8 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+
+from strategies.tensor_file import Values, write_tensors
 
 FORMAT = 1
 """Of the files above; a reader refuses any other."""
@@ -73,23 +74,18 @@ class RecordingWriter:
         text = json.dumps(plain(values), indent=1, allow_nan=False) + "\n"
         self._keep(name, lambda path: path.write_text(text, encoding="utf-8"))
 
-    def keep_arrays(self, name: str, arrays: Arrays) -> str:
+    def keep_arrays(self, name: str, values: Mapping[str, Values]) -> str:
         """Writes a safetensors file, whole or not at all.
 
         Returns:
             Why it was not written, or "".
         """
-        size = sum(array.nbytes for array in arrays.values())
+        size = sum(one.data.nbytes for one in values.values())
         if self.written + size > self.max_bytes:
             return f"{size} bytes would exceed max_bytes, {self.max_bytes}, of which {self.written} are used"
-        # asarray keeps arrays without axes as they are, which ascontiguousarray does not.
-        ordered = {key: np.asarray(array, order="C") for key, array in arrays.items()}
         # safetensors sorts: how a model orders its arrays is what is left where its names are those of no model.
-        order = {"order": json.dumps(list(arrays))}
-        try:
-            self._keep(name, lambda path: save_file(ordered, path, order))
-        except (SafetensorError, KeyError) as error:  # a type that safetensors does not know
-            return f"{type(error).__name__}: {error}"
+        order = {"order": json.dumps(list(values))}
+        self._keep(name, lambda path: write_tensors(path, values, order))
         return ""
 
     def _keep(self, name: str, write: Callable[[Path], Any]) -> None:
