@@ -96,6 +96,10 @@ class RecordingWriter:
             write(partial)
             with partial.open("rb") as file:
                 os.fsync(file.fileno())
+                if hasattr(os, "posix_fadvise"):
+                    # Nobody reads it soon: kept in memory, gigabytes of it would push out what clients train on, and where memory
+                    # is short every further write costs several times as much.
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             self.written += partial.stat().st_size
             partial.replace(path)
         finally:
