@@ -31,7 +31,7 @@ from strategies.federated.observations import UPDATE
 
 @dataclass(frozen=True)
 class PreparedRecording:
-    """A recording that can be attacked. ``run_recording`` looks at the truth only when guesses are made.
+    """A recording that can be attacked. The truth is kept apart: it is looked at when a guess is made.
 
     Attributes:
         asked: As asked.

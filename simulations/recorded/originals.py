@@ -1,4 +1,4 @@
-"""Scores of guesses from a recording against the true images, where the user has them; attacks have ended by then."""
+"""Scores of guesses from a recording against the true images, where the user has them; no attack sees them."""
 
 from __future__ import annotations
 
