@@ -55,7 +55,8 @@ class RecordingStrategy(Strategy):
         if max_bytes <= 0:
             raise ValueError(f"max_bytes is {max_bytes}; allowed: a positive number of bytes")
         self.strategy = strategy
-        self._writer = RecordingWriter(Path(folder), max_bytes, settings or {})
+        about = {"settings": settings or {}, "strategy": list(_chain(strategy))}
+        self._writer = RecordingWriter(Path(folder), max_bytes, about)
         self._rounds = None if rounds is None else frozenset(rounds)
         self._inner = {name: getattr(strategy, name) for name in HOOKS}
         self._contents: dict[str, int] = {}
@@ -191,6 +192,13 @@ class RecordingStrategy(Strategy):
             return self._writer.keep_arrays(name, {key: values_of_array(array) for key, array in arrays.items()})
         except (TypeError, ValueError, OSError) as error:  # arrays of no NumPy type, damaged ones, a full disk
             return f"{type(error).__name__}: {error}"
+
+
+def _chain(strategy: Any) -> Iterator[str]:
+    """Names of a strategy and of those inside it: Flower's wrappers call theirs ``strategy``."""
+    while isinstance(strategy, Strategy):
+        yield type(strategy).__name__
+        strategy = getattr(strategy, "strategy", None)
 
 
 def _folder(server_round: int) -> str:

@@ -48,13 +48,13 @@ class RecordingWriter:
         folder: Absolute; it must not hold a recording yet.
         max_bytes: Bound on all files together. Arrays that would exceed it are not written, and their JSON file says so; the few
             hundred bytes of JSON of each reply are written all the same.
-        settings: Kept in ``recording.json``.
+        about: What else goes into ``recording.json``: the "settings" of the app, and the "strategy", outermost first.
 
     Raises:
         RecordingError: When the folder is relative, holds a recording, or cannot be made.
     """
 
-    def __init__(self, folder: Path, max_bytes: int, settings: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, max_bytes: int, about: Mapping[str, Any]) -> None:
         if not folder.is_absolute():
             # A simulation runs in the folder of whoever first started Flower's daemon.
             raise RecordingError(f"the recording's folder is {str(folder)!r}; allowed: an absolute path")
@@ -62,10 +62,10 @@ class RecordingWriter:
             raise RecordingError(f"{folder} already holds a recording; name another folder, or move that one away")
         self.folder, self.max_bytes, self.written = folder, max_bytes, 0
         versions = _versions("fedveil", "flwr")
-        about = {"format": FORMAT, "begun": _now(), "max-bytes": max_bytes, "versions": versions, "settings": settings}
+        own = {"format": FORMAT, "begun": _now(), "max-bytes": max_bytes, "versions": versions}
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self.keep_json(ABOUT, about)
+            self.keep_json(ABOUT, {**about, **own})
         except OSError as error:
             raise RecordingError(f"{folder} cannot be written to: {error}") from error
 
@@ -170,18 +170,32 @@ class RecordedReply:
             raise RecordingError(f"{path} cannot be read as safetensors: {error}") from error
 
 
+def strategy_of(folder: Path) -> tuple[str, ...]:
+    """Class names of the recorded strategy and of those that it wraps, outermost first.
+
+    Raises:
+        RecordingError: When the folder holds no recording that can be read.
+    """
+    return tuple(map(str, _about(folder).get("strategy", ())))
+
+
 def read_recording(folder: Path) -> list[RecordedReply]:
     """The replies to training of a recording, by round and in order of arrival; of a killed run those that were complete.
 
     Raises:
         RecordingError: When the folder holds no recording of this format, or a JSON file of it is damaged.
     """
+    about = _about(folder)
+    return [reply for at in sorted(folder.glob("round-*")) for reply in _replies(at, about.get("settings", {}))]
+
+
+def _about(folder: Path) -> dict[str, Any]:
     if not (folder / ABOUT).is_file():
         raise RecordingError(f"{folder} holds no recording (no {ABOUT})")
     about = _read_json(folder / ABOUT)
     if about.get("format") != FORMAT:
         raise RecordingError(f"{folder / ABOUT}: format is {about.get('format')!r}; this version reads {FORMAT}")
-    return [reply for at in sorted(folder.glob("round-*")) for reply in _replies(at, about.get("settings", {}))]
+    return about
 
 
 def _replies(folder: Path, settings: Mapping[str, Any]) -> Iterator[RecordedReply]:

@@ -19,7 +19,7 @@ from simulations.errors import ConfigError
 from simulations.recorded.attack_file import build, check_memory
 from simulations.recorded.request import Parsed, Request, parse_request
 from simulations.recorded.update_files import model_tensors
-from strategies.recording_files import RecordedReply, RecordingError, read_recording
+from strategies.recording_files import RecordedReply, RecordingError, read_recording, strategy_of
 
 EXAMPLES = ("num-examples", "num_examples")
 RATES = ("lr", "learning-rate", "learning_rate")
@@ -153,6 +153,7 @@ def assumptions(asked: RecordingRequest, reply: RecordedReply, *, renamed: bool)
         "Whether images were augmented, or the last, smaller batch of an epoch left out: neither was assumed.",
         f"Whether gradients were computed in train mode: {'eval' if request.eval_mode else 'train'} mode was assumed.",
     ]
+    found += _told_by_strategy(strategy_of(request.update), reply)
     if not request.local_steps:
         found.append("How many local steps there were: counted from the local epochs, the batch size and the examples.")
     if not request.learning_rate:
@@ -170,6 +171,20 @@ def assumptions(asked: RecordingRequest, reply: RecordedReply, *, renamed: bool)
     if asked.originals is None:
         found.append(
             "What the images were: without --originals nothing is scored, and no attack is validated or refuted."
+        )
+    return found
+
+
+def _told_by_strategy(names: Sequence[str], reply: RecordedReply) -> list[str]:
+    """What the server's own strategy asks of clients, and the attacks do not reckon with."""
+    found = []
+    if (mu := reply.number("proximal-mu")) and mu > 0:
+        found.append(
+            f"FedProx asks clients for a proximal term of weight {mu:g}: 0 in the first step, left out in later ones."
+        )
+    if clipped := [name for name in names if name.startswith("DifferentialPrivacyClientSide")]:
+        found.append(
+            f"{clipped[0]} asks clients to clip their updates: by how much each was scaled down is not in the recording."
         )
     return found
 

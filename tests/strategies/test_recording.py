@@ -27,7 +27,7 @@ from flwr.serverapp.strategy import (
 from flwr.supercore.task_identity import TaskIdentity
 
 from strategies.recording import RecordingStrategy
-from strategies.recording_files import RecordingError, RecordingWriter, read_recording
+from strategies.recording_files import RecordingError, RecordingWriter, read_recording, strategy_of
 
 SHAPES = {"b.weight": (3, 2), "a.bias": (), "c.count": (1,)}
 """Neither sorted by name nor by type, as a state_dict is not; one has no axes."""
@@ -109,6 +109,11 @@ def test_the_recording_holds_what_crossed_the_wire(make: Callable[[], Strategy],
     text = (tmp_path / "rec" / "round-0001" / "sent.json").read_text()
     assert "6 bytes, not recorded" in text, "whatever is in bytes stays out"
     assert json.loads((tmp_path / "rec/round-0001/train-0000.json").read_text())["metrics"]["metrics"]["loss"] == "nan"
+
+
+def test_the_strategy_is_told_with_what_it_wraps(tmp_path: Path) -> None:
+    RecordingStrategy(private(0.0), tmp_path)
+    assert strategy_of(tmp_path) == ("DifferentialPrivacyServerSideFixedClipping", "FedAvg")
 
 
 def test_a_failed_client_and_rounds_not_asked_for(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import FedProx
 from flwr.supercore.task_identity import TaskIdentity
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -84,6 +84,7 @@ def record(
     rounds: int = 1,
     names: bool = True,
     nodes: int = 2,
+    mu: float = 0.0,
     **settings: Any,
 ) -> Path:
     """A recording in ``folder``/rec, and the true images in ``folder``/originals."""
@@ -91,7 +92,7 @@ def record(
     originals.mkdir(parents=True)
     net = build_model(model, num_classes=10, input_shape=(1, 28, 28), seed=4)
     grid = Torch(net, each, batch, originals, names, nodes)
-    strategy = RecordingStrategy(FedAvg(fraction_evaluate=0.0), folder / "rec", settings=settings)
+    strategy = RecordingStrategy(FedProx(fraction_evaluate=0.0, proximal_mu=mu), folder / "rec", settings=settings)
     strategy.start(grid, grid.arrays(), num_rounds=rounds, train_config=ConfigRecord({"lr": RATE}))  # type: ignore[arg-type]
     return folder / "rec"
 
@@ -177,12 +178,13 @@ def test_what_an_exact_attack_recovers_is_validated(tmp_path: Path) -> None:
 
 
 def test_several_local_steps_are_counted(tmp_path: Path) -> None:
-    folder = record(tmp_path, each=6, batch=2)
+    folder = record(tmp_path, each=6, batch=2, mu=0.3)
     out = tmp_path / "out"
     result = invoke(folder, "--local-epochs", 1, "--batch-size", 2, out=out, attack="LabelInference()")
     assert result.exit_code == 0, result.output
     about = next(row for row in read_lines(out / "rows.jsonl") if row["metric"] == "recorded-updates")
     assert about["local_steps"] == [3, 3]
+    assert any("a proximal term of weight 0.3" in text for text in about["assumed"])
     assert about["examples"] == [6, 6]
     assert about["clients"] == {"0": "11", "1": "12"}
 
