@@ -214,3 +214,43 @@ def test_kill_9_leaves_what_was_complete(tmp_path: Path) -> None:
     for reply in replies:
         assert not reply.unusable
         assert list(reply.arrays()) == list(reply.sent_arrays()) == list(SHAPES)
+
+
+HALFWAY = """
+import os, pathlib, signal, sys
+sys.path.insert(0, {root!r})
+from strategies import recording_files
+from tests.strategies.test_recording import FedAvg, RecordingStrategy, run
+
+left = {{"arrays": 3, "json": 4}}
+arrays, text = recording_files.write_tensors, pathlib.Path.write_text
+
+def halfway(kind, path):
+    left[kind] -= 1
+    if kind == {kind!r} and not left[kind]:
+        os.truncate(path, path.stat().st_size // 2)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def write_tensors(path, *rest):
+    arrays(path, *rest)
+    halfway("arrays", path)
+
+def write_text(path, *rest, **more):
+    text(path, *rest, **more)
+    halfway("json", path)
+
+recording_files.write_tensors, pathlib.Path.write_text = write_tensors, write_text
+run(RecordingStrategy(FedAvg(), pathlib.Path({folder!r})))
+"""
+
+
+@pytest.mark.parametrize("kind", ["arrays", "json"])
+def test_kill_9_in_the_middle_of_a_file_costs_that_reply(kind: str, tmp_path: Path) -> None:
+    """The worst moments: the second reply's arrays, or its JSON, are half written when the process is killed."""
+    root, folder = str(Path(__file__).resolve().parents[2]), tmp_path / "rec"
+    script = HALFWAY.format(root=root, folder=str(folder), kind=kind)
+    done = subprocess.run([sys.executable, "-c", script], cwd=root, stderr=subprocess.DEVNULL, timeout=300, check=False)
+    assert done.returncode == -signal.SIGKILL
+    replies = read_recording(folder)
+    assert [(one.round, one.node, one.unusable) for one in replies] == [(1, 7, "")]
+    assert list(replies[0].arrays()) == list(SHAPES)
