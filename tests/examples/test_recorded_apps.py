@@ -35,7 +35,7 @@ def test_at_most_ten_marked_lines_record_an_app(app: str) -> None:
     added = [line for line in lines if MARK in line]
     assert 0 < len(added) <= 10
     rest = "".join(line for line in lines if MARK not in line)
-    for word in ("strategies.", "attacks", "simulations", "Recording", "recording"):
+    for word in ("fedveil", "strategies.", "attacks", "simulations", "Recording", "recording"):
         assert word not in rest.replace("recorded for an audit", "").replace("recorded.", "")
 
 
