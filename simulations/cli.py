@@ -84,12 +84,18 @@ def run(
 @app.command()
 def attack(
     update: Annotated[
-        Path, typer.Argument(metavar="UPDATE.safetensors", help="Name -> (local - global), of every parameter.")
+        Path,
+        typer.Argument(
+            metavar="UPDATE",
+            help="Safetensors of name -> (local - global), of every parameter; or the folder of a recording.",
+        ),
     ],
     model: Annotated[str, typer.Option(help="Name of the model, as `fedveil list models` shows.")],
     num_classes: Annotated[int, typer.Option(help="Number of logits.")],
     input_shape: Annotated[str, typer.Option(metavar="C,H,W", help="One image, such as 1,28,28.")],
-    learning_rate: Annotated[float, typer.Option(help="Of the client's SGD.")],
+    learning_rate: Annotated[
+        float, typer.Option(help="Of the client's SGD.", show_default="what a recording says")
+    ] = 0.0,
     weights: Annotated[
         Path | None, typer.Option(help="Safetensors of the global weights; without it, the initial ones of --seed.")
     ] = None,
@@ -98,8 +104,18 @@ def attack(
     norm: Annotated[str, typer.Option(help="group or batch.")] = "group",
     mean: Annotated[str, typer.Option(help="Normalisation of images in [0, 1], per channel: 0.49,0.48,0.45.")] = "",
     std: Annotated[str, typer.Option(help="Likewise.")] = "",
-    num_examples: Annotated[int, typer.Option(help="Examples that the update was computed on.")] = 1,
-    local_steps: Annotated[int, typer.Option(help="Optimizer steps of the client.")] = 1,
+    num_examples: Annotated[
+        int | None,
+        typer.Option(help="Examples that the update was computed on.", show_default="1, or what a recording says"),
+    ] = None,
+    local_steps: Annotated[
+        int | None, typer.Option(help="Optimizer steps of the client.", show_default="1, or counted in a recording")
+    ] = None,
+    local_epochs: Annotated[int, typer.Option(help="Of the clients of a recording; 0 for what it says.")] = 0,
+    rounds: Annotated[str, typer.Option(metavar="1,3", help="Of a recording.", show_default="all")] = "",
+    originals: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="True images of a recording, to score the guesses.")
+    ] = None,
     batch_size: Annotated[int, typer.Option(help="Examples of a local step; 0 for all.")] = 0,
     weight_decay: Annotated[float, typer.Option(help="L2 coefficient of the client.")] = 0.0,
     momentum: Annotated[float, typer.Option(help="Of the client's SGD, which starts each round without any.")] = 0.0,
@@ -121,35 +137,37 @@ def attack(
         Path | None, typer.Option(help="Folder for the results.", show_default="runs/attack-DATE-TIME")
     ] = None,
 ) -> None:
-    """Attacks one update that any Flower app recorded, and writes what it guesses.
+    """Attacks one update, or a whole recording, of any Flower app, and writes what it guesses.
 
-    The client must have trained by SGD from the weights given by --weights.
+    The client must have trained by SGD from the weights given by --weights, or in the recording.
     """
-    from simulations.recorded.attack_file import prepare
-    from simulations.recorded.attack_file import run as run_attacks
+    from simulations.recorded.command import attack_recording, attack_update
+    from simulations.recorded.replies import RecordingRequest
 
     folder = (out or Path("runs") / datetime.now().strftime("attack-%Y%m%d-%H%M%S")).resolve()
+    given = {"--local-epochs": local_epochs, "--rounds": rounds, "--originals": originals}
     try:
         request = Request(
             update=update, model=model, num_classes=num_classes, input_shape=input_shape, learning_rate=learning_rate,
-            weights=weights, local=local, width=width, norm=norm, mean=mean, std=std, num_examples=num_examples,
-            local_steps=local_steps, batch_size=batch_size, weight_decay=weight_decay, momentum=momentum,
+            weights=weights, local=local, width=width, norm=norm, mean=mean, std=std, num_examples=num_examples or 0,
+            local_steps=local_steps or 0, batch_size=batch_size, weight_decay=weight_decay, momentum=momentum,
             nesterov=nesterov, labels=labels, eval_mode=eval_mode, attacks="; ".join(attack or [DEFAULT_ATTACKS]),
             auxiliary=auxiliary, data_dir=data_dir, defense=self_contained(defense, "--defense"), truth=truth, seed=seed,
         )  # fmt: skip
-        if (folder / "result.json").exists():
-            raise ConfigError(f"--out {folder} already holds results; name another folder")
-        prepared = prepare(request)
-        folder.mkdir(parents=True, exist_ok=True)
+        if update.is_dir():
+            failed = attack_recording(console, RecordingRequest(request, local_epochs, rounds, originals), folder)
+        else:
+            if odd := next((option for option, value in given.items() if value), None):
+                raise ConfigError(f"{odd} is for recordings, and {update} is no folder")
+            single = replace(
+                request,
+                num_examples=1 if num_examples is None else num_examples,
+                local_steps=1 if local_steps is None else local_steps,
+            )
+            failed = attack_update(console, single, folder)
     except (ConfigError, OSError) as error:
         fail(str(error))
-    for notice in prepared.notices:
-        console.print(f"notice: {notice}", markup=False, soft_wrap=True)
-    entries = run_attacks(prepared, folder)
-    for entry in entries:
-        console.print(_told(entry), markup=False, soft_wrap=True)
-    console.print(f"results: {folder / 'result.json'}", soft_wrap=True, markup=False)
-    if all(entry["failure"] for entry in entries):
+    if failed:
         raise typer.Exit(1)
 
 
@@ -188,16 +206,6 @@ def list_(
 def main() -> None:
     """Entry point of the command."""
     app()
-
-
-def _told(entry: dict[str, Any]) -> str:
-    """One line on how an attack on a recorded update ended."""
-    scores = ", ".join(
-        f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {[round(v, 3) for v in value]}"
-        for key, value in entry["scores"].items()
-    )
-    ended = f"failed: {entry['failure']}" if entry["failure"] else scores or "done"
-    return f"{entry['attack']}: {ended} ({entry['seconds']:.1f} s)"
 
 
 def _experiment(

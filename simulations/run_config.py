@@ -45,10 +45,15 @@ def about_run(experiment: Experiment, path: Path, progress: Mapping[str, Any]) -
         "config": experiment.to_mapping(),
         "pipelines": [str(p) for p in pipelines],
         "defenses": described,
-        "versions": {name: v for name in PACKAGES if (v := _version(name))},
+        "versions": versions(),
         "progress": dict(progress),
         "command": f"fedveil report {path}",
     }
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that matter, as far as they are installed."""
+    return {name: v for name in PACKAGES if (v := _version(name))}
 
 
 def _version(package: str) -> str:

@@ -83,8 +83,8 @@ def attack_update(
     attacks = PROBE.parse(text)
     for attack in attacks:
         require_usable(attack, has_auxiliary=knowledge is not None)
-    fitted = attacks if knowledge is None else [_fit(attack, seed, knowledge) for attack in attacks]
-    return [_guess(attack, observation, seed) for attack in fitted]
+    fitted = attacks if knowledge is None else [fit(attack, seed, knowledge) for attack in attacks]
+    return [guess_of(attack, observation, seed) for attack in fitted]
 
 
 def prepare(request: Request) -> Prepared:
@@ -94,26 +94,26 @@ def prepare(request: Request) -> Prepared:
         ConfigError: Naming the option or the file, what came and what is allowed.
     """
     parsed = parse_request(request)
-    model = _build(request, parsed)
+    model = build(request, parsed)
     notices = _load_start(model, request)
     update = read_update(model, request.update, local=request.local)
     if not request.local and resembles_weights(update, model):
         notices.append(f"{request.update} is close to the global weights: if it holds local weights, add --local")
     if not request.mean or not request.std:
         notices.append("without --mean and --std, images are assumed to enter the model with mean 0 and std 1")
-    _check_memory(model, request, parsed)
+    check_memory(model, request, parsed)
     observation = ClientUpdate(
         model, update, parsed.input_shape, parsed.mean, parsed.std, request.num_examples,
         request.batch_size or request.num_examples, request.local_steps, request.learning_rate, request.weight_decay,
         parsed.labels, not request.eval_mode, request.momentum, request.nesterov,
     )  # fmt: skip
-    knowledge = _knowledge(request, parsed)
+    knowledge = knowledge_of(request, parsed)
     truth = {}
     if request.truth:
         truth = read_truth(request.truth, parsed.input_shape, request.num_examples, request.num_classes)
     # Last, because it may take minutes: by now everything else is known to be sound.
     with blaming("--attack"):
-        fitted = [_fit(attack, request.seed, knowledge) for attack in parsed.attacks]
+        fitted = [fit(attack, request.seed, knowledge) for attack in parsed.attacks]
     return Prepared(request, observation, fitted, truth, notices)
 
 
@@ -128,9 +128,9 @@ def run(prepared: Prepared, out: Path) -> list[dict[str, Any]]:
     for attack, name in zip(prepared.attacks, file_names(prepared.attacks), strict=True):
         start = time.perf_counter()
         try:
-            guess: Any = _guess(attack, prepared.observation, prepared.request.seed)
+            guess: Any = guess_of(attack, prepared.observation, prepared.request.seed)
         except Exception as error:  # A crash of one attack is a result; the others go on.
-            guess = _crashed(attack, prepared.observation, f"{type(error).__name__}: {error}")
+            guess = crashed(attack, prepared.observation, f"{type(error).__name__}: {error}")
         seconds = time.perf_counter() - start
         tensors = guess_tensors(guess)
         guesses |= {f"{name}/{kind}": tensor for kind, tensor in tensors.items()}
@@ -146,7 +146,12 @@ def run(prepared: Prepared, out: Path) -> list[dict[str, Any]]:
     return entries
 
 
-def _build(request: Request, parsed: Parsed) -> nn.Module:
+def build(request: Request, parsed: Parsed) -> nn.Module:
+    """The model that a request names, with the initial weights of its seed.
+
+    Raises:
+        ConfigError: When there is none of that name, or it cannot be built so.
+    """
     try:
         return build_model(
             request.model, num_classes=request.num_classes, input_shape=parsed.input_shape, width=request.width,
@@ -170,7 +175,7 @@ def _load_start(model: nn.Module, request: Request) -> list[str]:
     return [f"{request.weights} lacks {few(absent)}: the model's own initial values stand in"] if absent else []
 
 
-def _check_memory(model: nn.Module, request: Request, parsed: Parsed) -> None:
+def check_memory(model: nn.Module, request: Request, parsed: Parsed) -> None:
     """Refuses inversions of which not even one trial fits into memory."""
     for attack in parsed.attacks:
         most = getattr(stages_of(attack)[0], "max_images", 1)
@@ -178,7 +183,7 @@ def _check_memory(model: nn.Module, request: Request, parsed: Parsed) -> None:
             fitting_trials(model, parsed.input_shape, min(request.num_examples, most))
 
 
-def _knowledge(request: Request, parsed: Parsed) -> Knowledge:
+def knowledge_of(request: Request, parsed: Parsed) -> Knowledge:
     """Auxiliary data and the defence; an empty batch without auxiliary data."""
     shape, classes = parsed.input_shape, request.num_classes
     batch = Batch(torch.zeros(0, *shape), torch.zeros(0, classes))
@@ -208,15 +213,17 @@ def _knowledge(request: Request, parsed: Parsed) -> Knowledge:
     return Knowledge(batch, parsed.pipeline, parsed.mean, parsed.std, train)
 
 
-def _fit(attack: Attack[Any, Any], seed: int, knowledge: Knowledge) -> Attack[Any, Any]:
+def fit(attack: Attack[Any, Any], seed: int, knowledge: Knowledge) -> Attack[Any, Any]:
+    """The attack once it has learned from what the server knows."""
     return attack.fit(knowledge, generator_for("attack", seed, repr(attack), "fit"))
 
 
-def _guess(attack: Attack[Any, Any], observation: ClientUpdate, seed: int) -> Any:
-    return attack(observation, generator_for("attack", seed, repr(attack)))
+def guess_of(attack: Attack[Any, Any], observation: ClientUpdate, seed: int, *which: int) -> Any:
+    """The guess of an attack; ``which`` tells observations of one seed apart."""
+    return attack(observation, generator_for("attack", seed, repr(attack), *which))
 
 
-def _crashed(attack: Attack[Any, Any], observation: ClientUpdate, why: str) -> Reconstruction | Labels:
+def crashed(attack: Attack[Any, Any], observation: ClientUpdate, why: str) -> Reconstruction | Labels:
     """The guess of an attack that raised: classes -1, and grey images unless it guesses labels alone."""
     unknown = torch.full((observation.num_examples,), -1)
     if guess_type(attack) is Labels:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -27,7 +27,7 @@ def load_global_weights(model: nn.Module, path: Path) -> list[str]:
     Raises:
         ConfigError: When a parameter is missing, or names, shapes or values do not fit.
     """
-    weights, own = _model_tensors("--weights", path, model), shared_tensors(model)
+    weights, own = model_tensors(f"--weights: {path}", _read("--weights", path), model), shared_tensors(model)
     load_weights(model, own | weights)
     return [name for name in own if name not in weights]
 
@@ -43,7 +43,7 @@ def read_update(model: nn.Module, path: Path, *, local: bool) -> Update:
     Raises:
         ConfigError: When names, shapes or values do not fit the model, and when no parameter has changed.
     """
-    found = _model_tensors("UPDATE", path, model)
+    found = model_tensors(f"UPDATE: {path}", _read("UPDATE", path), model)
     if local:
         start = shared_tensors(model)
         found = {name: value - start[name] for name, value in found.items()}
@@ -65,27 +65,29 @@ def resembles_weights(update: Update, model: nn.Module) -> bool:
     return away < 0.25 * size
 
 
-def read_truth(path: Path, input_shape: tuple[int, int, int], num_examples: int, num_classes: int) -> dict[str, Tensor]:
+def read_truth(
+    path: Path, input_shape: tuple[int, int, int], num_examples: int, num_classes: int, option: str = "--truth"
+) -> dict[str, Tensor]:
     """The true "images" (num_examples, C, H, W) in [0, 1], float32, and perhaps "labels" (num_examples,), int64.
 
     Raises:
         ConfigError: When the file holds anything else.
     """
-    found = _read("--truth", path)
+    found = _read(option, path)
     if "images" not in found or set(found) - {"images", "labels"}:
-        raise ConfigError(f"--truth: {path} holds {few(found)}; allowed: 'images', and perhaps 'labels'")
+        raise ConfigError(f"{option}: {path} holds {few(found)}; allowed: 'images', and perhaps 'labels'")
     images, expected = found["images"], (num_examples, *input_shape)
     if images.shape != expected or not images.is_floating_point():
         raise ConfigError(
-            f"--truth: images are {images.dtype} {tuple(images.shape)}; allowed: floating point {expected}"
+            f"{option}: images are {images.dtype} {tuple(images.shape)}; allowed: floating point {expected}"
         )
     if not (images.min() >= 0 and images.max() <= 1):  # A NaN is neither.
         raise ConfigError(
-            f"--truth: images run from {images.min():g} to {images.max():g}; allowed: 0 to 1, before normalisation"
+            f"{option}: images run from {images.min():g} to {images.max():g}; allowed: 0 to 1, before normalisation"
         )
     truth = {"images": images.float()}
     if "labels" in found:
-        truth["labels"] = _checked_labels(found["labels"], num_examples, num_classes)
+        truth["labels"] = _checked_labels(found["labels"], num_examples, num_classes, option)
     return truth
 
 
@@ -96,12 +98,12 @@ def few(names: Iterable[str]) -> str:
     return ", ".join(map(repr, listed[:3])) + more or "nothing"
 
 
-def _checked_labels(labels: Tensor, num_examples: int, num_classes: int) -> Tensor:
+def _checked_labels(labels: Tensor, num_examples: int, num_classes: int, option: str) -> Tensor:
     allowed = f"allowed: {num_examples} whole numbers from 0 to {num_classes - 1}"
     if labels.dtype not in WHOLE or labels.shape != (num_examples,):
-        raise ConfigError(f"--truth: labels are {labels.dtype} {tuple(labels.shape)}; {allowed}")
+        raise ConfigError(f"{option}: labels are {labels.dtype} {tuple(labels.shape)}; {allowed}")
     if labels.min() < 0 or labels.max() >= num_classes:
-        raise ConfigError(f"--truth: labels run from {labels.min()} to {labels.max()}; {allowed}")
+        raise ConfigError(f"{option}: labels run from {labels.min()} to {labels.max()}; {allowed}")
     return labels.long()
 
 
@@ -114,27 +116,33 @@ def _read(option: str, path: Path) -> dict[str, Tensor]:
         raise ConfigError(f"{option}: {path} cannot be read as safetensors: {error}") from error
 
 
-def _model_tensors(option: str, path: Path, model: nn.Module) -> dict[str, Tensor]:
-    """A file's tensors as float32: every parameter of the model, and any of its floating-point buffers."""
-    found = _read(option, path)
+def model_tensors(where: str, found: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """Tensors as float32: every parameter of the model, and any of its floating-point buffers.
+
+    Args:
+        where: They come from; errors begin with it.
+        found: By name.
+        model: Whose they must be.
+
+    Raises:
+        ConfigError: When a parameter is missing, or names, shapes or values do not fit.
+    """
     parameters = dict(model.named_parameters())
     own = parameters | dict(model.named_buffers())
     if missing := [name for name in parameters if name not in found]:
         raise ConfigError(
-            f"{option}: {path} lacks {few(missing)} of the model's {len(parameters)} parameters; it holds {few(found)}"
+            f"{where} lacks {few(missing)} of the model's {len(parameters)} parameters; it holds {few(found)}"
         )
     if unknown := [name for name in found if name not in own]:
         raise ConfigError(
-            f"{option}: {path} holds {few(unknown)}, which the model does not have; its names begin {few(parameters)}"
+            f"{where} holds {few(unknown)}, which the model does not have; its names begin {few(parameters)}"
         )
     for name, tensor in found.items():
         if tensor.shape != own[name].shape:
-            raise ConfigError(
-                f"{option}: {path}: {name!r} has shape {tuple(tensor.shape)}, the model {tuple(own[name].shape)}"
-            )
+            raise ConfigError(f"{where}: {name!r} has shape {tuple(tensor.shape)}, the model {tuple(own[name].shape)}")
     # Integer buffers, such as BatchNorm's batch counter, carry nothing that a model needs.
     floating = {name: tensor for name, tensor in found.items() if own[name].is_floating_point()}
-    return {name: _as_float32(f"{option}: {path}: {name!r}", tensor) for name, tensor in floating.items()}
+    return {name: _as_float32(f"{where}: {name!r}", tensor) for name, tensor in floating.items()}
 
 
 def _as_float32(what: str, tensor: Tensor) -> Tensor:

@@ -261,7 +261,7 @@ def test_refuses_local_weights_that_did_not_move(files: Path, tmp_path: Path) ->
 def test_refuses_files_that_are_none(files: Path, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
     refused(invoke(tmp_path / "none"), "UPDATE: there is no file")
-    refused(invoke(tmp_path), "UPDATE: there is no file")
+    refused(invoke(tmp_path), "holds no recording (no recording.json)")
     refused(invoke(tmp_path / "text"), "cannot be read as safetensors")
     refused(invoke(files / "update", weights=tmp_path / "none"), "--weights: there is no file")
     refused(invoke(files / "update", truth=tmp_path / "none"), "--truth: there is no file")

@@ -1,0 +1,1 @@
+"""resnetexample: an app of Flower and PyTorch with a ResNet of torchvision and BatchNorm."""

@@ -1,0 +1,61 @@
+"""Attacks on a whole recording: every reply of every round, checked before any work, written down round by round."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import Path
+
+from simulations.errors import ConfigError
+from simulations.recorded.attack_file import fit, knowledge_of
+from simulations.recorded.book import Book, PreparedRecording
+from simulations.recorded.originals import read_originals
+from simulations.recorded.replies import RecordingRequest, replay
+from simulations.recorded.request import blaming
+from simulations.report import validate, write_report
+from simulations.rows import Row
+
+
+def prepare_recording(asked: RecordingRequest) -> PreparedRecording:
+    """Reads and checks everything before any attack starts, and lets attacks learn from auxiliary data.
+
+    Raises:
+        ConfigError: Naming the option or the file, what came and what is allowed.
+    """
+    replayed = replay(asked)
+    first = replayed.attackable[0]
+    knowledge = knowledge_of(first.request, first.parsed)
+    truth = {}
+    if asked.originals is not None:
+        truth = read_originals(asked.originals, replayed.attackable, knowledge.auxiliary.images)
+    with blaming("--attack"):
+        fitted = [fit(attack, asked.request.seed, knowledge) for attack in first.parsed.attacks]
+    auxiliary = f"data set {asked.request.auxiliary}" if asked.request.auxiliary else "none"
+    return PreparedRecording(asked, replayed, fitted, truth, auxiliary)
+
+
+def run_recording(prepared: PreparedRecording, out: Path) -> list[Row]:
+    """Attacks every reply and writes ``rows.jsonl``, pictures, guesses, ``config.json`` and the report into ``out``.
+
+    Rows are written after every round: a killed process leaves those of the rounds before.
+
+    Returns:
+        The validated rows.
+    """
+    (out / "pictures").mkdir(parents=True, exist_ok=True)
+    (out / "guesses").mkdir(exist_ok=True)
+    book = Book(prepared, out)
+    rounds = groupby(prepared.replayed.attackable, lambda one: one.reply.round)
+    for server_round, replies in rounds:
+        book.attack(server_round, list(replies))
+        book.write(finished=False)
+    book.rows = validate(book.rows)
+    book.write(finished=True)
+    write_report(out)
+    return book.rows
+
+
+def refuse_results(folder: Path) -> None:
+    """Raises ``ConfigError`` where a folder already holds results."""
+    for name in ("result.json", "rows.jsonl"):
+        if (folder / name).exists():
+            raise ConfigError(f"--out {folder} already holds results; name another folder")

@@ -1,0 +1,75 @@
+"""What ``fedveil attack`` does with its options: an update in a file, or the folder of a recording."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from simulations.recorded import attack_file
+from simulations.recorded.attack_recording import prepare_recording, refuse_results, run_recording
+from simulations.recorded.replies import RecordingRequest
+from simulations.recorded.request import Request
+from simulations.report.sections.recorded.analysis import RECORDED
+from simulations.rows import Row
+
+
+def attack_update(console: Console, request: Request, out: Path) -> bool:
+    """Attacks one update and tells how each attack ended; whether all failed.
+
+    Raises:
+        ConfigError: Before any work, for what cannot be run.
+        OSError: When the folder cannot be made.
+    """
+    refuse_results(out)
+    prepared = attack_file.prepare(request)
+    out.mkdir(parents=True, exist_ok=True)
+    for notice in prepared.notices:
+        console.print(f"notice: {notice}", markup=False, soft_wrap=True)
+    entries = attack_file.run(prepared, out)
+    for entry in entries:
+        console.print(_told(entry), markup=False, soft_wrap=True)
+    console.print(f"results: {out / 'result.json'}", soft_wrap=True, markup=False)
+    return all(entry["failure"] for entry in entries)
+
+
+def attack_recording(console: Console, asked: RecordingRequest, out: Path) -> bool:
+    """Attacks a recording and tells what could not be known and how each attack ended; whether all failed.
+
+    Raises:
+        ConfigError: Before any work, for what cannot be run.
+        OSError: When the folder cannot be made.
+    """
+    refuse_results(out)
+    prepared = prepare_recording(asked)
+    out.mkdir(parents=True, exist_ok=True)
+    replayed = prepared.replayed
+    console.print(f"{len(replayed.attackable)} replies of {len(replayed.nodes)} nodes to attack", soft_wrap=True)
+    for server_round, node, why in replayed.unusable:
+        console.print(f"notice: round {server_round}, node {node}: {why}", markup=False, soft_wrap=True)
+    for sentence in replayed.assumed:
+        console.print(f"not known: {sentence}", markup=False, soft_wrap=True)
+    rows = run_recording(prepared, out)
+    for row in rows:
+        if row.is_attack and (row.metric, row.reference) == ("psnr", "original"):
+            console.print(_scored(row), markup=False, soft_wrap=True)
+    console.print(f"report: {out / 'report.html'}", soft_wrap=True, markup=False)
+    failed = {(row.round, row.attack) for row in rows if row.is_attack and row.metric == "attack"}
+    return failed == {(row.round, row.attack) for row in rows if row.is_attack and row.metric != RECORDED}
+
+
+def _scored(row: Row) -> str:
+    """One line on how an attack on a round scored."""
+    shown = "no score" if row.value is None else f"PSNR {row.value:.2f} dB, n = {row.n}"
+    return f"round {row.round}, {row.attack}: {shown}, {row.status}"
+
+
+def _told(entry: dict[str, Any]) -> str:
+    """One line on how an attack on a recorded update ended."""
+    scores = ", ".join(
+        f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {[round(v, 3) for v in value]}"
+        for key, value in entry["scores"].items()
+    )
+    ended = f"failed: {entry['failure']}" if entry["failure"] else scores or "done"
+    return f"{entry['attack']}: {ended} ({entry['seconds']:.1f} s)"

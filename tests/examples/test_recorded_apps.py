@@ -1,0 +1,141 @@
+"""The example apps, whole: Flower runs each as it is, its recorder's folder goes to ``fedveil attack``. Minutes."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch.nn import functional as F
+
+from simulations.launch import LocalRuntime
+from simulations.run_directory import read_lines
+from strategies.recording_files import RecordedReply, read_recording
+from tests.simulations.runtimes import BINARIES, PATIENCE, deployment, run_in
+
+__all__ = ["deployment"]  # a fixture
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+APPS = {"quickstart_pytorch": "pytorchexample", "resnet_pytorch": "resnetexample"}
+MARK = "# audit"
+ATTACK = "InvertingGradients(iterations=20, restarts=1, max_images=32)"
+
+
+@pytest.mark.parametrize("app", APPS)
+def test_at_most_ten_marked_lines_record_an_app(app: str) -> None:
+    """And without them nothing of fedveil is left in its code."""
+    lines = [line for path in (EXAMPLES / app).rglob("*.*") if path.suffix in (".py", ".toml") for line in path.open()]
+    added = [line for line in lines if MARK in line]
+    assert 0 < len(added) <= 10
+    rest = "".join(line for line in lines if MARK not in line)
+    for word in ("fedveil", "strategies.", "attacks", "simulations", "Recording", "recording"):
+        assert word not in rest.replace("recorded for an audit", "").replace("recorded.", "")
+
+
+def recorded(app: str, tmp_path: Path, **settings: Any) -> list[RecordedReply]:
+    values = {"num-server-rounds": 1, "fraction-evaluate": 0.0, "recording": str(tmp_path / "rec"), **settings}
+    with LocalRuntime(tmp_path / "log.txt") as runtime:
+        status = run_in(runtime, values, 2, EXAMPLES / app)
+    assert status == "finished:completed", (tmp_path / "log.txt").read_text()[-3000:]
+    return read_recording(tmp_path / "rec")
+
+
+def fedveil(*words: Any) -> str:
+    command = [str(BINARIES / "fedveil"), "attack", *map(str, words)]
+    environment = {**os.environ, "COLUMNS": "200"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def task_of(app: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(EXAMPLES / app))
+    return importlib.import_module(f"{APPS[app]}.task")
+
+
+@pytest.mark.slow
+def test_a_batch_of_32_of_the_quickstart_is_recorded_and_attacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recorded updates are the steps that torch takes on the clients' images, which says whose is whose."""
+    replies = recorded("quickstart_pytorch", tmp_path, examples=32)
+    assert len(replies) == 2
+    task = task_of("quickstart_pytorch", monkeypatch)
+    (tmp_path / "originals").mkdir()
+    owners = []
+    for reply in replies:
+        start, came = (
+            {n: torch.from_numpy(a) for n, a in one.items()} for one in (reply.sent_arrays(), reply.arrays())
+        )
+        for partition in range(2):
+            images, labels = task.load_data(partition, 2, 32, 32)[0].dataset.tensors
+            net = task.Net()
+            net.load_state_dict(start)
+            F.cross_entropy(net(images), labels).backward()
+            steps = {name: start[name] - 0.1 * weight.grad for name, weight in net.named_parameters()}
+            if all(torch.allclose(steps[name], came[name], atol=1e-5) for name in steps):
+                owners.append(partition)
+                truth = {"images": (images * 0.5 + 0.5).contiguous(), "labels": labels}
+                save_file(truth, tmp_path / "originals" / f"node-{reply.node}.safetensors")
+    assert sorted(owners) == [0, 1]
+    told = fedveil(
+        tmp_path / "rec", "--model", "cnn", "--num-classes", 10, "--input-shape", "1,32,32", "--mean", 0.5, "--std", 0.5,
+        "--attack", f"{ATTACK}; LabelInference()", "--originals", tmp_path / "originals", "--out", tmp_path / "out",
+    )  # fmt: skip
+    assert "their names are not those of cnn, so they were taken in order" in told
+    rows = read_lines(tmp_path / "out" / "rows.jsonl")
+    psnr = next(row for row in rows if row["metric"] == "psnr" and row["attack"].startswith("Inv"))
+    assert psnr["n"] == 64
+    assert psnr["status"] in ("ok", "not-validated")
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert ("Validated: " in page) == (psnr["status"] == "ok")
+    assert ("Not validated: no attack here recovered these images" in page) == (psnr["status"] == "not-validated")
+
+
+@pytest.mark.slow
+def test_the_quickstart_is_recorded_and_attacked_on_a_superlink_with_two_supernodes(
+    deployment: tuple[Path, dict[str, str]], tmp_path: Path
+) -> None:
+    cli, env = deployment
+    settings = {"num-server-rounds": 2, "fraction-evaluate": 1.0, "examples": 32, "recording": str(tmp_path / "rec")}
+    overrides = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
+    app = str(EXAMPLES / "quickstart_pytorch")
+    command = [str(BINARIES / "flwr"), "run", app, "loopback", "--stream", "--run-config", overrides]
+    done = subprocess.run(command, env=env, cwd=cli, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    replies = read_recording(tmp_path / "rec")
+    assert [reply.round for reply in replies] == [1, 1, 2, 2], done.stdout[-3000:]
+    evaluations = sorted((tmp_path / "rec").glob("round-*/evaluate-*.json"))
+    assert len(evaluations) == 4
+    assert 0 <= json.loads(evaluations[0].read_text())["metrics"]["metrics"]["eval_acc"] <= 1
+    fedveil(
+        tmp_path / "rec", "--model", "cnn", "--num-classes", 10, "--input-shape", "1,32,32", "--mean", 0.5, "--std", 0.5,
+        "--attack", "LabelInference()", "--out", tmp_path / "out",
+    )  # fmt: skip
+    rows = read_lines(tmp_path / "out" / "rows.jsonl")
+    assert [(row["round"], row["value"]) for row in rows if row["metric"] == "recorded-updates"] == [(1, 2), (2, 2)]
+
+
+@pytest.mark.slow
+def test_a_resnet_with_batch_norm_is_recorded_and_attacked(tmp_path: Path) -> None:
+    replies = recorded("resnet_pytorch", tmp_path, **{"examples": 8, "batch-size": 4})
+    sent, came = replies[0].sent_arrays(), replies[0].arrays()
+    assert (came["bn1.running_mean"] != sent["bn1.running_mean"]).any()
+    assert came["bn1.num_batches_tracked"] == 2
+    assert came["bn1.num_batches_tracked"].shape == ()
+    told = fedveil(
+        tmp_path / "rec", "--model", "torchvision:resnet18", "--norm", "batch", "--num-classes", 10, "--input-shape", "3,32,32",
+        "--mean", 0.5, "--std", 0.5, "--momentum", 0.9, "--attack",
+        "InvertingGradients(iterations=2, restarts=1); LabelInference()", "--out", tmp_path / "out",
+    )  # fmt: skip
+    assert "taken in order" not in told, "torchvision's names are the model's own"
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "Not validated: nobody gave the true images" in page
+    about = next(row for row in read_lines(tmp_path / "out" / "rows.jsonl") if row["metric"] == "recorded-updates")
+    assert (about["value"], about["local_steps"], about["unusable"]) == (2, [2, 2], [])
