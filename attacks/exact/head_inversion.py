@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from attacks.base import OWN_OBJECTIVE, Attack, AttackError, ClientUpdate, Reconstruction
-from attacks.descent import StepRule, minimise
 from attacks.exact.example_labels import gradient_distance, labels_of_signals
+from attacks.exact.feature_images import FeatureImages
 from attacks.exact.guessing import grey_guess
-from attacks.exact.linear_layer import LinearLayer, Read, called
-from attacks.exact.spear import Factors, Spear
-from attacks.image_measures import total_variation
+from attacks.exact.linear_layer import Read
+from attacks.exact.spear import Spear
 from attacks.normalisation import normalise
 from defenses.checks import is_number, is_whole, require
 
@@ -95,33 +93,11 @@ class HeadInversion(Attack[ClientUpdate, Reconstruction]):
                 )
             layer, solver = read.layers[0], Spear(max_samples=self.max_samples, max_descents=self.max_descents)
             found = solver.factors(read.of_layer(layer), layer, observation.num_examples, generator, numbers)
-            images = self._images_of(found, read, layer, observation, numbers)
+            below = FeatureImages(self.iterations, self.learning_rate, self.total_variation)
+            images = below.of(found.inputs, read, layer, observation, numbers)
             seen = normalise(images, observation)
             labels = labels_of_signals(read.model, layer, seen, found.signals)
             numbers["gradient_distance"] = gradient_distance(read.model, seen, labels, read.gradient)
             return Reconstruction(images.float().cpu(), labels, numbers)
         except AttackError as error:
             return grey_guess(observation, error, numbers)
-
-    def _images_of(
-        self, found: Factors, read: Read, layer: LinearLayer, observation: ClientUpdate, numbers: dict[str, float]
-    ) -> Tensor:
-        """Images (R, C, H, W) in [0, 1] whose features are those that were found."""
-        features = found.inputs.to(next(iter(read.gradient.values())))
-        spread = features.var().clamp_min(1e-12)
-
-        def errors(images: Tensor) -> Tensor:
-            with called(read.model) as calls:
-                read.model(normalise(images, observation))
-            return (calls[layer.name][0][1] - features).square().mean(1)
-
-        def objective(images: Tensor) -> Tensor:
-            return errors(images) / spread + self.total_variation * total_variation(images)
-
-        start = features.new_full((len(features), *observation.input_shape), 0.5)
-        with torch.enable_grad():
-            images, _ = minimise(objective, start, self.iterations, StepRule.within_range(self.learning_rate))
-        with torch.no_grad():
-            loss = float(errors(images).mean())
-        numbers |= {"feature_loss": loss, "relative_loss": loss / float(spread)}
-        return images

@@ -1,0 +1,65 @@
+"""Images that have given features: from what a linear layer behind a convolutional network saw, down to the pixels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attacks.base import ClientUpdate
+from attacks.descent import StepRule, minimise
+from attacks.exact.linear_layer import LinearLayer, Read, called
+from attacks.image_measures import total_variation
+from attacks.normalisation import normalise
+
+
+@dataclass(frozen=True)
+class FeatureImages:
+    """argmin_x  |phi(x) - a|^2 / (numel(a) Var(a)) + prior * TV(x), each image for itself; phi is the network below a layer.
+
+    Attributes:
+        iterations: Steps of Adam (AMSGrad). The lowest objective is returned.
+        learning_rate: Of images in [0, 1], falling to zero along a half cosine.
+        prior: Weight of the total variation.
+
+    Source: Kariyappa et al. 2023 (Cocktail Party Attack), section 5, after Mahendran and Vedaldi 2015, Eq. 1.
+    """
+
+    iterations: int = 600
+    learning_rate: float = 0.05
+    prior: float = 1e-2
+
+    def of(
+        self, features: Tensor, read: Read, layer: LinearLayer, observation: ClientUpdate, numbers: dict[str, float]
+    ) -> Tensor:
+        """Images (R, C, H, W) in [0, 1] whose features are nearest to those given.
+
+        Args:
+            features: (R, N), what the layer saw of each image.
+            read: The update.
+            layer: One of its layers.
+            observation: The update.
+            numbers: ``feature_loss`` and ``relative_loss`` are added to it.
+
+        Raises:
+            AttackError: When the objective was never finite.
+        """
+        features = features.to(next(iter(read.gradient.values())))
+        spread = features.var().clamp_min(1e-12)
+
+        def errors(images: Tensor) -> Tensor:
+            with called(read.model) as calls:
+                read.model(normalise(images, observation))
+            return (calls[layer.name][0][1] - features).square().mean(1)
+
+        def objective(images: Tensor) -> Tensor:
+            return errors(images) / spread + self.prior * total_variation(images)
+
+        start = features.new_full((len(features), *observation.input_shape), 0.5)
+        with torch.enable_grad():
+            images, _ = minimise(objective, start, self.iterations, StepRule.within_range(self.learning_rate))
+        with torch.no_grad():
+            loss = float(errors(images).mean())
+        numbers |= {"feature_loss": loss, "relative_loss": loss / float(spread)}
+        return images
