@@ -14,7 +14,7 @@ from attacks.exact.components import Unmixing, Whitened, fixed_point
 from attacks.exact.example_labels import gradient_distance, labels_of_signals
 from attacks.exact.feature_images import FeatureImages
 from attacks.exact.guessing import grey_guess, recovered
-from attacks.exact.linear_layer import LinearLayer, Read, low_rank
+from attacks.exact.linear_layer import LinearLayer, LowRank, Read, low_rank
 from attacks.normalisation import channel_statistics, normalise
 from defenses.checks import is_number, is_whole, require
 
@@ -23,6 +23,18 @@ LEAST_GAP = 3.0
 """Of singular values, see ``attacks.exact.linear_layer.GAP``: an approximate answer bears more noise than an exact one."""
 BEYOND_RANGE = 0.005
 """Share of an image's pixels that may lie outside of [0, 1] where nothing else tells its contrast."""
+
+
+UNSEEN = 1e-2
+"""Share of the usual length below which a component's is not believed."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """Inputs (R, N) of a layer, told apart, and the dL/dz (R, M) of each."""
+
+    inputs: Tensor
+    signals: Tensor
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,7 +51,8 @@ class CocktailParty(Attack[ClientUpdate, Reconstruction]):
     which are published, digits correlate by a half, and most are not found. Differences are linear, so that the same U serves.
 
     The layer is the first that sees the pixels; where none does the first of all, whose features are told apart and then inverted
-    as by ``HeadInversion``. Features of untrained networks are nearly alike for all images, and are told apart badly.
+    as by ``HeadInversion``. Sparse features (three of four are zero) are told apart; those of networks with few zeros, which are nearly
+    alike for all images, are not, and no number of a guess but ``gradient_distance`` says so.
 
     Does not apply, and says so: no linear layer sees one vector of each example; a batch that fills its rank; several local steps;
     noise or pruning from which the examples' singular values do not stand out.
@@ -118,32 +131,25 @@ class CocktailParty(Attack[ClientUpdate, Reconstruction]):
             gradient = read.of_layer(layer)
             parts = low_rank(gradient, observation.num_examples, LEAST_GAP)
             numbers |= {"rank": float(parts.rank), "singular_gap": parts.gap}
-            noise = parts.gap * float(parts.right[-1].norm() / parts.right[0].norm())
             shape = observation.input_shape if layer.sees_pixels else None
-            unmixing = self.unmixing(parts.right, noise, shape, generator, numbers)
+            unmixing = self.unmixing(parts, shape, generator, numbers)
             mixed = unmixing @ parts.right
             lengths = None if gradient.bias is None else unmixing @ (parts.left.T @ gradient.bias)
             lengths = _lengths(mixed, lengths, layer, observation)
             inputs, signals = mixed / lengths[:, None], (parts.left @ torch.linalg.inv(unmixing) * lengths).T
             if layer.sees_pixels:
                 return recovered(observation, read, layer, inputs, signals, numbers)
-            return self._through_features(observation, read, layer, inputs, signals, numbers)
+            return self._through_features(observation, read, layer, Told(inputs, signals), generator, numbers)
         except AttackError as error:
             return grey_guess(observation, error, numbers)
 
     def unmixing(
-        self,
-        mixtures: Tensor,
-        noise: float,
-        shape: tuple[int, int, int] | None,
-        generator: torch.Generator,
-        numbers: dict[str, float],
+        self, parts: LowRank, shape: tuple[int, int, int] | None, generator: torch.Generator, numbers: dict[str, float]
     ) -> Tensor:
-        """U (R, R), whose rows make each source of ``mixtures``, up to order and factors.
+        """U (R, R), whose rows make each source of the mixtures ``parts.right``, up to order and factors.
 
         Args:
-            mixtures: (R, N), double precision.
-            noise: In them, relative to the largest.
+            parts: Of the layer's gradient.
             shape: (C, H, W) where the sources are images, else None.
             generator: Draws the starts.
             numbers: ``objective`` is added to it.
@@ -151,8 +157,12 @@ class CocktailParty(Attack[ClientUpdate, Reconstruction]):
         Raises:
             AttackError: When the samples of some mixture follow from those of the others.
         """
+        mixtures, lengths = parts.right, parts.right.norm(dim=1)
+        noise = parts.gap * float(lengths.min() / lengths.max())
         differences = mixtures if shape is None else _differences(mixtures.view(-1, *shape))
-        white = Whitened.of(mixtures if shape is None or self.samples == "values" else differences, noise)
+        # What is sparse is so about zero; pixels, whose zero is arbitrary, vary about their mean.
+        values = shape is not None and self.samples == "values"
+        white = Whitened.of(mixtures - mixtures.mean(1, keepdim=True) if values else differences, noise)
         if white is None:
             raise AttackError("does not apply: an example is flat, or follows from others, so that nothing tells it apart")
         descent = Unmixing(
@@ -179,15 +189,15 @@ class CocktailParty(Attack[ClientUpdate, Reconstruction]):
         observation: ClientUpdate,
         read: Read,
         layer: LinearLayer,
-        features: Tensor,
-        signals: Tensor,
+        found: Told,
+        generator: torch.Generator,
         numbers: dict[str, float],
     ) -> Reconstruction:
         """The guess of images whose features were told apart."""
         below = FeatureImages(self.feature_iterations)
-        images = below.of(features, read, layer, observation, numbers)
+        images = below.of(found.inputs, read, layer, observation, numbers, generator)
         seen = normalise(images, observation)
-        labels = labels_of_signals(read.model, layer, seen, signals)
+        labels = labels_of_signals(read.model, layer, seen, found.signals)
         numbers["gradient_distance"] = gradient_distance(read.model, seen, labels, read.gradient)
         return Reconstruction(images.float().cpu(), labels, numbers)
 
@@ -208,20 +218,18 @@ def _differences(images: Tensor) -> Tensor:
 
 
 def _lengths(mixed: Tensor, told: Tensor | None, layer: LinearLayer, observation: ClientUpdate) -> Tensor:
-    """By what each component (R, N) is to be divided: what the bias tells, (R,), where it does, else the most contrast.
+    """By what each component (R, N) is to be divided: what the bias tells, (R,), where it does, else what the range does.
 
     Raises:
         AttackError: Of features, where the layer has no bias.
     """
-    if not layer.sees_pixels:
-        if told is None:
-            raise AttackError(f"does not apply: layer {layer.name!r} has no bias, whose gradient tells the lengths of features")
-        return told
-    blind = _by_contrast(mixed, observation)
+    if told is None and not layer.sees_pixels:
+        raise AttackError(f"does not apply: layer {layer.name!r} has no bias, whose gradient tells the lengths of features")
     if told is None:
-        return blind
-    # A component that the bias hardly sees is one that is wrong, and would end in numbers without a bound.
-    return torch.where(told.abs() > 1e-9 * told.abs().max(), told, blind)
+        return _by_contrast(mixed, observation)
+    # A component that the bias hardly sees is a difference of examples: wrong, and by that division beyond all bounds.
+    usual = told.abs().median()
+    return torch.where(told.abs() > UNSEEN * usual, told, usual)
 
 
 def _by_contrast(mixed: Tensor, observation: ClientUpdate) -> Tensor:

@@ -18,10 +18,10 @@ SETTLED = 1e-8
 
 @dataclass(frozen=True)
 class Whitened:
-    """Mixtures with zero mean, variance 1 and no correlation; double precision.
+    """Mixtures with mean square 1 and no mean product; double precision.
 
     Attributes:
-        samples: (R, K) = ``matrix`` @ (mixtures - their means).
+        samples: (R, K) = ``matrix`` @ mixtures.
         matrix: (R, R).
     """
 
@@ -31,12 +31,11 @@ class Whitened:
     @classmethod
     def of(cls, mixtures: Tensor, noise: float) -> Whitened | None:
         """Of mixtures (R, K), R <= K; None where they have rank R by their ``noise`` alone, which is relative to the largest of them."""
-        centred = mixtures - mixtures.mean(1, keepdim=True)
         # Singular values instead of the covariance's eigenvalues: weak examples are 1e-4 of strong ones, squares would be lost.
-        left, values, right = torch.linalg.svd(centred, full_matrices=False)
+        left, values, right = torch.linalg.svd(mixtures, full_matrices=False)
         if not values[-1] > max(noise, 1e-10) * values[0]:
             return None
-        length = math.sqrt(centred.shape[1])
+        length = math.sqrt(mixtures.shape[1])
         return cls(right * length, (left / values * length).T)
 
 

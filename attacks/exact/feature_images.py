@@ -31,7 +31,13 @@ class FeatureImages:
     prior: float = 1e-2
 
     def of(
-        self, features: Tensor, read: Read, layer: LinearLayer, observation: ClientUpdate, numbers: dict[str, float]
+        self,
+        features: Tensor,
+        read: Read,
+        layer: LinearLayer,
+        observation: ClientUpdate,
+        numbers: dict[str, float],
+        generator: torch.Generator | None = None,
     ) -> Tensor:
         """Images (R, C, H, W) in [0, 1] whose features are nearest to those given.
 
@@ -41,6 +47,7 @@ class FeatureImages:
             layer: One of its layers.
             observation: The update.
             numbers: ``feature_loss`` and ``relative_loss`` are added to it.
+            generator: Draws the start, uniform noise in which no neuron is off everywhere; None: a grey image.
 
         Raises:
             AttackError: When the objective was never finite.
@@ -56,7 +63,9 @@ class FeatureImages:
         def objective(images: Tensor) -> Tensor:
             return errors(images) / spread + self.prior * total_variation(images)
 
-        start = features.new_full((len(features), *observation.input_shape), 0.5)
+        shape = (len(features), *observation.input_shape)
+        drawn = torch.full(shape, 0.5) if generator is None else torch.rand(shape, generator=generator)
+        start = drawn.to(features)
         with torch.enable_grad():
             images, _ = minimise(objective, start, self.iterations, StepRule.within_range(self.learning_rate))
         with torch.no_grad():

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from attacks.base import Attack, AttackError, ClientUpdate, Reconstruction
+from attacks.exact.cocktail_party import CocktailParty
 from attacks.exact.guessing import grey_guess, recovered
 from attacks.exact.linear_layer import LayerGradient, LinearLayer, LowRank, Read, low_rank
 from attacks.exact.sparse_directions import SparseDirections
 from defenses.checks import is_whole, require
 
-SEARCHES = ("both", "samples", "descent")
+SEARCHES = ("all", "both", "samples", "descent", "components")
 SURE = 0.97
 """Share of neurons at which the sign of z and the zeros of dL/dz must agree for a column to be believed. Half agree by chance, and
 three quarters for the sum of two columns; rounding costs a neuron now and then."""
@@ -63,7 +64,8 @@ class Spear(Attack[ClientUpdate, Reconstruction]):
 
     Attributes:
         search: "samples": kernels of random sets of rows, as published. "descent": a descent on the number of zeros, which finds
-            them in wide layers where no sampling would. "both": by turns.
+            them in wide layers where no sampling would. "both": by turns. "components": the same descent from the independent
+            components of the images (``CocktailParty``), where there are pixels. "all": first that, then both by turns.
         max_samples: Sets of rows, at most.
         max_descents: Starts of the descent, at most.
     """
@@ -77,7 +79,7 @@ class Spear(Attack[ClientUpdate, Reconstruction]):
     threat: ClassVar[str] = "global model, one update of one step, its number of examples; no labels, no auxiliary data"
     quick: ClassVar[Mapping[str, Any]] = {"max_samples": 20_000, "max_descents": 256}
 
-    search: str = "both"
+    search: str = "all"
     max_samples: int = 1_000_000
     max_descents: int = 5_000
 
@@ -107,7 +109,9 @@ class Spear(Attack[ClientUpdate, Reconstruction]):
         try:
             read = Read.of(observation)
             layer = read.on_pixels()
-            factors = self.factors(read.of_layer(layer), layer, observation.num_examples, generator, numbers)
+            factors = self.factors(
+                read.of_layer(layer), layer, observation.num_examples, generator, numbers, observation.input_shape
+            )
             return recovered(observation, read, layer, factors.inputs, factors.signals, numbers)
         except AttackError as error:
             return grey_guess(observation, error, numbers)
@@ -119,6 +123,7 @@ class Spear(Attack[ClientUpdate, Reconstruction]):
         num_examples: int,
         generator: torch.Generator,
         numbers: dict[str, float],
+        shape: tuple[int, int, int] | None = None,
     ) -> Factors:
         """What the layer saw, of any linear layer.
 
@@ -128,6 +133,7 @@ class Spear(Attack[ClientUpdate, Reconstruction]):
             num_examples: Of the batch.
             generator: Draws rows.
             numbers: Diagnostics are added to it, also where this fails.
+            shape: (C, H, W) where the layer sees the pixels of images, which then have components to start from.
 
         Raises:
             AttackError: When it does not apply, or too few directions were found.
@@ -148,6 +154,8 @@ class Spear(Attack[ClientUpdate, Reconstruction]):
                 f"does not apply: {len(directions.rows)} active neurons are too few for {parts.rank} examples, each of which is "
                 f"told by more than {directions.fewest} neurons that it does not activate"
             )
+        if self.search in ("all", "components") and shape is not None:
+            directions.near(_components(parts, shape, generator))
         found = self._searched(directions, parts, gradient.bias, layer, generator)
         numbers |= {"samples": float(directions.samples), "descents": float(directions.descents)}
         numbers["directions"] = float(len(directions.found))
@@ -168,23 +176,32 @@ class Spear(Attack[ClientUpdate, Reconstruction]):
         generator: torch.Generator,
     ) -> Factors | None:
         """The factors as soon as all signs agree, else the best there are in the end; None where directions are missing."""
-        samples = self.max_samples if self.search != "descent" else 0
-        descents = self.max_descents if self.search != "samples" else 0
+        samples = self.max_samples if self.search in ("all", "both", "samples") else 0
+        descents = self.max_descents if self.search in ("all", "both", "descent") else 0
         tried: Tensor | None = None
-        while directions.samples < samples or directions.descents < descents:
+        while True:
+            chosen = directions.basis()
+            basis = directions.found[chosen].T
+            if len(chosen) == directions.rank and (tried is None or not torch.equal(tried, basis)):
+                tried, found = basis, _solved(parts, basis, bias, layer)
+                if found.agreement.min() > SURE:
+                    return _polished(found, parts, bias, layer)
+            if directions.samples >= samples and directions.descents >= descents:
+                break
             if directions.samples < samples:
                 directions.sample(generator)
             if directions.descents < descents:
                 directions.descend(generator)
-            chosen = directions.basis()
-            basis = directions.found[chosen].T
-            if len(chosen) < directions.rank or (tried is not None and torch.equal(tried, basis)):
-                continue
-            tried, found = basis, _solved(parts, basis, bias, layer)
-            if found.agreement.min() > SURE:
-                return _polished(found, parts, bias, layer)
         chosen = directions.basis()
         return _exchanged(directions, chosen, parts, bias, layer) if len(chosen) == directions.rank else None
+
+
+def _components(parts: LowRank, shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:
+    """Columns of Q by the independent components of R, (R, R), one in each row; none where there are no such."""
+    try:
+        return torch.linalg.inv(CocktailParty(restarts=1).unmixing(parts, shape, generator, {})).T
+    except AttackError:
+        return parts.left.new_zeros(0, parts.rank)
 
 
 def _solved(parts: LowRank, basis: Tensor, bias: Tensor, layer: LinearLayer) -> Factors:
