@@ -93,7 +93,9 @@ class Answers:
     def require_upload_passes(self, wanted: int) -> None:
         """Raises ``RefusedError`` when each image is asked for ``wanted`` times, and that is too often."""
         if self.upload_passes != UNLIMITED and wanted > self.upload_passes:
-            raise RefusedError(f"{refusal('upload_passes', f'uploads of an image in {wanted} passes')} (now {self.upload_passes})")
+            raise RefusedError(
+                f"{refusal('upload_passes', f'uploads of an image in {wanted} passes')} (now {self.upload_passes})"
+            )
 
     def require_repeats(self, what: str, so_far: int) -> None:
         """Raises ``RefusedError`` when what was sent ``so_far`` times may not be sent again."""

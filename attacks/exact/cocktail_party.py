@@ -164,7 +164,9 @@ class CocktailParty(Attack[ClientUpdate, Reconstruction]):
         values = shape is not None and self.samples == "values"
         white = Whitened.of(mixtures - mixtures.mean(1, keepdim=True) if values else differences, noise)
         if white is None:
-            raise AttackError("does not apply: an example is flat, or follows from others, so that nothing tells it apart")
+            raise AttackError(
+                "does not apply: an example is flat, or follows from others, so that nothing tells it apart"
+            )
         descent = Unmixing(
             iterations=self.iterations,
             learning_rate=self.learning_rate,
@@ -205,7 +207,9 @@ class CocktailParty(Attack[ClientUpdate, Reconstruction]):
 def _attacked(read: Read) -> LinearLayer:
     """The first layer that sees the pixels, or else the first."""
     if not read.layers:
-        raise AttackError(f"does not apply: no linear layer of {type(read.model).__name__} sees one vector of each example")
+        raise AttackError(
+            f"does not apply: no linear layer of {type(read.model).__name__} sees one vector of each example"
+        )
     return next((layer for layer in read.layers if layer.sees_pixels), read.layers[0])
 
 
@@ -224,7 +228,9 @@ def _lengths(mixed: Tensor, told: Tensor | None, layer: LinearLayer, observation
         AttackError: Of features, where the layer has no bias.
     """
     if told is None and not layer.sees_pixels:
-        raise AttackError(f"does not apply: layer {layer.name!r} has no bias, whose gradient tells the lengths of features")
+        raise AttackError(
+            f"does not apply: layer {layer.name!r} has no bias, whose gradient tells the lengths of features"
+        )
     if told is None:
         return _by_contrast(mixed, observation)
     # A component that the bias hardly sees is a difference of examples: wrong, and by that division beyond all bounds.

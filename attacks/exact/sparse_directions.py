@@ -15,6 +15,8 @@ FAR, NEAR = 3.0, 0.3
 """Epsilon at the start of a descent, in the mean size of an entry: from anywhere, and from next to a column."""
 DESCENT_DECAY = 0.85
 """Factor of epsilon in each step of the descent."""
+COLUMN_ZEROS = 0.35
+"""Share of the neurons that an example leaves off at least: half in the mean, of which sums of two columns have a half."""
 SHARE_ABOVE = 0.12
 """How far from the zeros that any kernel has to those of a column that is off in half of the neurons a direction must be."""
 
@@ -104,6 +106,11 @@ class SparseDirections:
         basis, back = self._orthonormal
         count = max(1, min(64, CHUNK // basis.numel()))
         self._go_down(self._starts(basis, back, count, generator), FAR)
+
+    def offer(self, directions: Tensor) -> None:
+        """Looks at directions (K, R), and at where ``near`` leads from them."""
+        self._look(_unit(directions))
+        self.near(directions)
 
     def near(self, directions: Tensor) -> None:
         """Goes down as ``descend``, from directions (K, R) that are nearly right, such as those of independent components."""
@@ -201,6 +208,15 @@ class SparseDirections:
             second = torch.linalg.eigvalsh(rows.T @ rows)[1]
             same[index] = bool(second > len(rows) * (10 * self.zero) ** 2)
         return same
+
+    def sure(self) -> Tensor:
+        """Independent directions (K, R) that are columns and no sums of two, by their zeros."""
+        return self.found[[at for at in self.basis() if self.zeros[at] > COLUMN_ZEROS * len(self.rows)]]
+
+    def kernel(self, zeros: Tensor) -> Tensor:
+        """The unit direction (R,) for which L is nearest to zero on the rows ``zeros``, int64 indices."""
+        rows = self.left[zeros]
+        return torch.linalg.eigh(rows.T @ rows)[1][:, 0]
 
     def basis(self) -> list[int]:
         """Indices of independent directions, those with the most zeros first: R of them, or as many as there are."""

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from attacks.base import Attack, AttackError, ClientUpdate, Reconstruction
-from attacks.exact.cocktail_party import CocktailParty
 from attacks.exact.guessing import grey_guess, recovered
 from attacks.exact.linear_layer import LayerGradient, LinearLayer, LowRank, Read, low_rank
+from attacks.exact.missing_examples import MissingExamples
 from attacks.exact.sparse_directions import SparseDirections
 from defenses.checks import is_whole, require
 
@@ -154,9 +154,10 @@ class Spear(Attack[ClientUpdate, Reconstruction]):
                 f"does not apply: {len(directions.rows)} active neurons are too few for {parts.rank} examples, each of which is "
                 f"told by more than {directions.fewest} neurons that it does not activate"
             )
-        if self.search in ("all", "components") and shape is not None:
-            directions.near(_components(parts, shape, generator))
-        found = self._searched(directions, parts, gradient.bias, layer, generator)
+        missing = MissingExamples(directions, parts, gradient.bias, layer)
+        if self.search in ("all", "components"):
+            missing.by_components(shape, generator)
+        found = self._searched(directions, missing, generator)
         numbers |= {"samples": float(directions.samples), "descents": float(directions.descents)}
         numbers["directions"] = float(len(directions.found))
         if found is None:
@@ -170,12 +171,11 @@ class Spear(Attack[ClientUpdate, Reconstruction]):
     def _searched(
         self,
         directions: SparseDirections,
-        parts: LowRank,
-        bias: Tensor,
-        layer: LinearLayer,
+        missing: MissingExamples,
         generator: torch.Generator,
     ) -> Factors | None:
         """The factors as soon as all signs agree, else the best there are in the end; None where directions are missing."""
+        parts, bias, layer = missing.parts, missing.bias, missing.layer
         samples = self.max_samples if self.search in ("all", "both", "samples") else 0
         descents = self.max_descents if self.search in ("all", "both", "descent") else 0
         tried: Tensor | None = None
@@ -192,16 +192,9 @@ class Spear(Attack[ClientUpdate, Reconstruction]):
                 directions.sample(generator)
             if directions.descents < descents:
                 directions.descend(generator)
+            missing.by_elimination()
         chosen = directions.basis()
         return _exchanged(directions, chosen, parts, bias, layer) if len(chosen) == directions.rank else None
-
-
-def _components(parts: LowRank, shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:
-    """Columns of Q by the independent components of R, (R, R), one in each row; none where there are no such."""
-    try:
-        return torch.linalg.inv(CocktailParty(restarts=1).unmixing(parts, shape, generator, {})).T
-    except AttackError:
-        return parts.left.new_zeros(0, parts.rank)
 
 
 def _solved(parts: LowRank, basis: Tensor, bias: Tensor, layer: LinearLayer) -> Factors:

@@ -127,7 +127,9 @@ def test_batches_are_told_apart_whatever_the_activation(activation: nn.Module, b
 
 def test_values_are_the_weaker_samples() -> None:
     seen = sent(16)
-    strong, weak = (decibels(replace(QUICK, samples=name)(seen, stream()), drawings(16)) for name in ("differences", "values"))
+    strong, weak = (
+        decibels(replace(QUICK, samples=name)(seen, stream()), drawings(16)) for name in ("differences", "values")
+    )
     assert strong.mean() > weak.mean() + 5
 
 
@@ -163,7 +165,9 @@ def features_told_apart(shift: float, batch: int = 6) -> tuple[np.ndarray, Recon
     """Likeness of the features found and the true ones, and the guess; the lower ``shift`` is, the more features are zero."""
     first = nn.Conv2d(1, 8, 3, 1, 1)
     below = nn.Sequential(first, nn.ReLU(), nn.AvgPool2d(2), nn.Flatten())
-    model = seeded(nn.Sequential(*below, nn.Linear(8 * SIDE * SIDE // 4, 40), nn.ReLU(), nn.Linear(40, CLASSES)), 0.3, seed=5)
+    model = seeded(
+        nn.Sequential(*below, nn.Linear(8 * SIDE * SIDE // 4, 40), nn.ReLU(), nn.Linear(40, CLASSES)), 0.3, seed=5
+    )
     nn.init.constant_(first.bias, shift)  # type: ignore[arg-type]
     seen = observe(model, drawings(batch), classes(batch))
     with torch.no_grad():
@@ -206,7 +210,13 @@ def test_where_it_does_not_apply_it_says_so(seen: ClientUpdate, why: str) -> Non
 
 def test_configuration() -> None:
     assert repr(CocktailParty(restarts=5)) == "CocktailParty(restarts=5)"
-    wrong: list[dict[str, Any]] = [{"restarts": 0}, {"samples": "all"}, {"relaxation": 0.0}, {"temperature": -1.0}, {"negentropy": -1.0}]
+    wrong: list[dict[str, Any]] = [
+        {"restarts": 0},
+        {"samples": "all"},
+        {"relaxation": 0.0},
+        {"temperature": -1.0},
+        {"negentropy": -1.0},
+    ]
     for values in wrong:
         with pytest.raises(ValueError, match=next(iter(values))):
             CocktailParty(**values)

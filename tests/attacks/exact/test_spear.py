@@ -183,6 +183,6 @@ def test_too_few_samples_end_in_a_failure_that_says_how_many_were_found() -> Non
 
 def test_configuration() -> None:
     assert repr(Spear(max_samples=5)) == "Spear(max_samples=5)"
-    for values in ({"max_samples": 0}, {"max_descents": 0}, {"search": "all"}):
+    for values in ({"max_samples": 0}, {"max_descents": 0}, {"search": "some"}):
         with pytest.raises(ValueError, match=next(iter(values))):
             Spear(**values)  # type: ignore[arg-type]

@@ -252,14 +252,18 @@ def test_a_node_with_a_secret_uploads_in_as_many_passes_as_its_operator_allows(t
     assert refused.error.code == REFUSED
     assert "uploads of an image in 2 passes: its operator may allow it by upload-passes" in str(refused.error.reason)
     assert not node.ask(asked[1], 0, 5).has_error(), "and nothing was booked"
-    assert node.ask(asked[3], 5, 5).error.code == REFUSED, "a later message cannot ask for more passes of the same upload"
+    assert node.ask(asked[3], 5, 5).error.code == REFUSED, (
+        "a later message cannot ask for more passes of the same upload"
+    )
     node = Uploader(tmp_path / "two", "secret", upload_passes=2)
     assert node.ask(asked[3], 0, 2).error.code == REFUSED
     assert not node.ask(asked[2], 0, 10).has_error()
     assert not Uploader(tmp_path / "any", "secret", upload_passes=-1).ask(asked[3], 0, 15).has_error()
     assert not Uploader(tmp_path / "seed").ask(asked[3], 0, 15).has_error(), "a simulation answers everything"
     wrong = Uploader(tmp_path / "wrong", "secret", upload_passes=True).ask(asked[1], 0, 1)
-    assert "upload-passes is True in the node's configuration; allowed: a whole number from -1" in str(wrong.error.reason)
+    assert "upload-passes is True in the node's configuration; allowed: a whole number from -1" in str(
+        wrong.error.reason
+    )
 
 
 @pytest.mark.parametrize("server_round", [0, 2, 4])
