@@ -30,7 +30,7 @@ class Whitened:
 
     @classmethod
     def of(cls, mixtures: Tensor, noise: float) -> Whitened | None:
-        """Of mixtures (R, K), R <= K; None where they have rank R by their ``noise`` alone, which is relative to the largest of them."""
+        """Of mixtures (R, K), R <= K; None where they have rank R by their ``noise`` alone, relative to the largest."""
         # Singular values instead of the covariance's eigenvalues: weak examples are 1e-4 of strong ones, squares would be lost.
         left, values, right = torch.linalg.svd(mixtures, full_matrices=False)
         if not values[-1] > max(noise, 1e-10) * values[0]:
@@ -67,7 +67,7 @@ def _orthonormal(rows: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Unmixing:
-    """Descends from given rows to the minimum over unit rows v_i of
+    """Unmixes by a descent with priors, from given rows to the minimum over unit rows v_i of this.
 
         - negentropy * mean_i (E log cosh(v_i z) - E log cosh(normal))^2 + prior * mean_i |v_i p|
         + decorrelation * mean_ij (exp(temperature |v_i v_j|) - 1),
@@ -85,8 +85,8 @@ class Unmixing:
         temperature: How sharply one pair of like rows counts among the others.
         relaxation: Weight of decorrelation in the last step, over that in the first.
 
-    Source: Kariyappa et al. 2023 (Cocktail Party Attack), the objective for fully connected layers; the value of a Gaussian is subtracted as in
-    Hyvarinen and Oja, "Independent component analysis: algorithms and applications", Neural Networks 2000, Eq. 25.
+    Source: Kariyappa et al. 2023 (Cocktail Party Attack), the objective for fully connected layers; the value of a Gaussian is
+    subtracted as in Hyvarinen and Oja, "Independent component analysis: algorithms and applications", Neural Networks 2000, Eq. 25.
     """
 
     iterations: int

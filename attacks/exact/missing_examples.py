@@ -28,8 +28,8 @@ class MissingExamples:
     """Finds columns of dL/dZ from the inputs, where ``SparseDirections`` finds them from their zeros.
 
     With dL/dZ = L Q and the gradient L R = L Q X^T, let k columns of Q be missing and N (R, k) be orthogonal to all others. Then
-    N^T R = N^T Q_k X_k^T: mixtures of the k missing inputs alone, as N^T L^T dL/db is of their lengths. Of one missing input nothing
-    is left to find: it is N^T R over N^T L^T dL/db. Of more, independent components are near (``CocktailParty``). Either way
+    N^T R = N^T Q_k X_k^T: mixtures of the k missing inputs alone, as N^T L^T dL/db is of their lengths. Of one missing input
+    nothing is left to find: it is N^T R over N^T L^T dL/db. Of more, independent components are near (``CocktailParty``). Either way
     z = W x + b says which neurons were off, and the column is the kernel of their rows of L.
 
     Attributes:

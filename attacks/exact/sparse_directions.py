@@ -15,7 +15,7 @@ FAR, NEAR = 3.0, 0.3
 """Epsilon at the start of a descent, in the mean size of an entry: from anywhere, and from next to a column."""
 DESCENT_DECAY = 0.85
 """Factor of epsilon in each step of the descent."""
-COLUMN_ZEROS = 0.35
+COLUMN_ZEROS = 0.32
 """Share of the neurons that an example leaves off at least: half in the mean, of which sums of two columns have a half."""
 SHARE_ABOVE = 0.12
 """How far from the zeros that any kernel has to those of a column that is off in half of the neurons a direction must be."""

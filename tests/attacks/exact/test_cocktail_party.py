@@ -17,7 +17,7 @@ from attacks.exact.linear_layer import LowRank, Read, low_rank
 from attacks.image_measures import mse, psnr
 from attacks.normalisation import normalise
 from attacks.scoring.metrics import optimal_assignment
-from tests.attacks.wire import CLASSES, classes, linear_net, observe, pictures, relu_net, seeded
+from tests.attacks.wire import CLASSES, classes, drawings, linear_net, observe, pictures, relu_net, seeded
 
 QUICK = CocktailParty(restarts=1, iterations=300)
 SIDE = 20
@@ -25,17 +25,6 @@ SIDE = 20
 
 def stream(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
-
-
-def drawings(count: int, seed: int = 0, side: int = SIDE) -> Tensor:
-    """(count, 1, side, side): three rectangles of some grey on black, whose differences are sparse as those of digits are."""
-    draw, images = np.random.default_rng(seed), torch.zeros(count, 1, side, side)
-    for image in images:
-        for _ in range(3):
-            top, left = draw.integers(0, side - 4, 2)
-            height, width = draw.integers(3, side // 2, 2)
-            image[0, top : top + height, left : left + width] = float(draw.uniform(0.3, 1.0))
-    return images
 
 
 def network(width: int, activation: nn.Module, *, bias: bool = True) -> nn.Module:
