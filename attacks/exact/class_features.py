@@ -65,5 +65,4 @@ def class_features(gradient: LayerGradient, num_examples: int) -> ClassFeatures:
     rows, bias = num_examples * gradient.weight, num_examples * gradient.bias
     mean = rows[~present].sum(0) / bias[~present].sum()
     shares = bias[present] + 1
-    labels = present.nonzero().flatten()
-    return ClassFeatures(shares[:, None] * mean - rows[present], labels, float(shares.max()))
+    return ClassFeatures(shares[:, None] * mean - rows[present], present.nonzero().flatten(), float(shares.max()))

@@ -14,7 +14,7 @@ from attacks.exact.components import Unmixing, Whitened, fixed_point
 from attacks.exact.example_labels import gradient_distance, labels_of_signals
 from attacks.exact.feature_images import FeatureImages
 from attacks.exact.guessing import grey_guess, recovered
-from attacks.exact.linear_layer import LinearLayer, LowRank, Read, low_rank
+from attacks.exact.linear_layer import GAP, LayerGradient, LinearLayer, LowRank, Read, low_rank
 from attacks.normalisation import channel_statistics, normalise
 from defenses.checks import is_number, is_whole, require
 
@@ -129,7 +129,7 @@ class CocktailParty(Attack[ClientUpdate, Reconstruction]):
             read = Read.of(observation)
             layer = _attacked(read)
             gradient = read.of_layer(layer)
-            parts = low_rank(gradient, observation.num_examples, LEAST_GAP)
+            parts = _examples(gradient, observation.num_examples)
             numbers |= {"rank": float(parts.rank), "singular_gap": parts.gap}
             shape = observation.input_shape if layer.sees_pixels else None
             unmixing = self.unmixing(parts, shape, generator, numbers)
@@ -142,6 +142,18 @@ class CocktailParty(Attack[ClientUpdate, Reconstruction]):
             return self._through_features(observation, read, layer, Told(inputs, signals), generator, numbers)
         except AttackError as error:
             return grey_guess(observation, error, numbers)
+
+    @property
+    def _descent(self) -> Unmixing:
+        return Unmixing(
+            iterations=self.iterations,
+            learning_rate=self.learning_rate,
+            negentropy=self.negentropy,
+            prior=self.total_variation,
+            decorrelation=self.decorrelation,
+            temperature=self.temperature,
+            relaxation=self.relaxation,
+        )
 
     def unmixing(
         self, parts: LowRank, shape: tuple[int, int, int] | None, generator: torch.Generator, numbers: dict[str, float]
@@ -167,18 +179,9 @@ class CocktailParty(Attack[ClientUpdate, Reconstruction]):
             raise AttackError(
                 "does not apply: an example is flat, or follows from others, so that nothing tells it apart"
             )
-        descent = Unmixing(
-            iterations=self.iterations,
-            learning_rate=self.learning_rate,
-            negentropy=self.negentropy,
-            prior=self.total_variation,
-            decorrelation=self.decorrelation,
-            temperature=self.temperature,
-            relaxation=self.relaxation,
-        )
         penalised, found = white.matrix @ differences, []
         for _ in range(self.restarts):
-            rows, objective = descent.descend(fixed_point(white.samples, generator), white.samples, penalised)
+            rows, objective = self._descent.descend(fixed_point(white.samples, generator), white.samples, penalised)
             if torch.linalg.matrix_rank(rows, rtol=1e-4) == len(rows):
                 found.append((objective, rows))
         if not found:
@@ -211,6 +214,20 @@ def _attacked(read: Read) -> LinearLayer:
             f"does not apply: no linear layer of {type(read.model).__name__} sees one vector of each example"
         )
     return next((layer for layer in read.layers if layer.sees_pixels), read.layers[0])
+
+
+def _examples(gradient: LayerGradient, num_examples: int) -> LowRank:
+    """The examples' part of a gradient: all of them, or those that stand out as only equal and known examples can be missing.
+
+    Raises:
+        AttackError: When noise hides some: what is left is mixed of all of them, and no unmixing makes fewer sources of it.
+    """
+    parts = low_rank(gradient, num_examples, LEAST_GAP)
+    if parts.rank < num_examples and parts.gap > 1 / GAP:
+        raise AttackError(
+            f"does not apply: {parts.rank} of {num_examples} examples stand out from noise, pruning or several local steps"
+        )
+    return parts
 
 
 def _differences(images: Tensor) -> Tensor:

@@ -62,7 +62,8 @@ def fixed_point(samples: Tensor, generator: torch.Generator) -> Tensor:
 def _orthonormal(rows: Tensor) -> Tensor:
     """The nearest orthonormal rows."""
     left, _, right = torch.linalg.svd(rows)
-    return left @ right
+    nearest: Tensor = left @ right
+    return nearest
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ class FeatureImages:
             layer: One of its layers.
             observation: The update.
             numbers: ``feature_loss`` and ``relative_loss`` are added to it.
-            generator: Draws the start, uniform noise in which no neuron is off everywhere; None: a grey image.
+            generator: Draws the start, uniform noise; None: a grey image.
 
         Raises:
             AttackError: When the objective was never finite.
@@ -64,11 +64,11 @@ class FeatureImages:
             return errors(images) / spread + self.prior * total_variation(images)
 
         shape = (len(features), *observation.input_shape)
-        drawn = torch.full(shape, 0.5) if generator is None else torch.rand(shape, generator=generator)
-        start = drawn.to(features)
+        start = torch.full(shape, 0.5) if generator is None else torch.rand(shape, generator=generator)
         with torch.enable_grad():
-            images, _ = minimise(objective, start, self.iterations, StepRule.within_range(self.learning_rate))
-        with torch.no_grad():
-            loss = float(errors(images).mean())
+            images, _ = minimise(
+                objective, start.to(features), self.iterations, StepRule.within_range(self.learning_rate)
+            )
+        loss = float(errors(images.detach()).mean().detach())
         numbers |= {"feature_loss": loss, "relative_loss": loss / float(spread)}
         return images

@@ -40,7 +40,8 @@ class HeadInversion(Attack[ClientUpdate, Reconstruction]):
     on for one example and off for another, and too few directions are found (a failure that says how many).
 
     Diagnostics: those of ``Spear``; ``feature_loss`` (mean squared error of the features) and ``relative_loss`` (over their
-    variance; far from 0 the descent failed); ``leak`` (see ``class_features``); ``gradient_distance`` (1 - cosine of the gradients of guess and update).
+    variance; far from 0 the descent failed); ``leak`` (see ``class_features``); ``gradient_distance`` (1 - cosine of the gradients
+    of guess and update).
 
     Attributes:
         iterations: Steps of Adam (AMSGrad). The lowest objective is returned.

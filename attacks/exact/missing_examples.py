@@ -29,8 +29,8 @@ class MissingExamples:
 
     With dL/dZ = L Q and the gradient L R = L Q X^T, let k columns of Q be missing and N (R, k) be orthogonal to all others. Then
     N^T R = N^T Q_k X_k^T: mixtures of the k missing inputs alone, as N^T L^T dL/db is of their lengths. Of one missing input
-    nothing is left to find: it is N^T R over N^T L^T dL/db. Of more, independent components are near (``CocktailParty``). Either way
-    z = W x + b says which neurons were off, and the column is the kernel of their rows of L.
+    nothing is left to find: it is N^T R over N^T L^T dL/db. Of more, independent components are near (``CocktailParty``). Either
+    way z = W x + b says which neurons were off, and the column is the kernel of their rows of L.
 
     Attributes:
         directions: What was found; what is found here is added to it.
@@ -79,7 +79,8 @@ class MissingExamples:
         """N, (R, k)."""
         known = self.directions.sure()
         whole = torch.linalg.qr(known.T, mode="complete")[0]
-        return whole[:, len(known) :]
+        rest: Tensor = whole[:, len(known) :]
+        return rest
 
     def _look(self, rows: Tensor) -> None:
         """Adds the columns of the inputs that unmixing rows (R, k), one in each column, make of R."""

@@ -114,7 +114,7 @@ class SparseDirections:
 
     def near(self, directions: Tensor) -> None:
         """Goes down as ``descend``, from directions (K, R) that are nearly right, such as those of independent components."""
-        for some in _unit(directions @ self._orthonormal[1].T).split(64):
+        for some in torch.split(_unit(directions @ self._orthonormal[1].T), 64):
             self._go_down(some, NEAR)
 
     @property
@@ -216,7 +216,8 @@ class SparseDirections:
     def kernel(self, zeros: Tensor) -> Tensor:
         """The unit direction (R,) for which L is nearest to zero on the rows ``zeros``, int64 indices."""
         rows = self.left[zeros]
-        return torch.linalg.eigh(rows.T @ rows)[1][:, 0]
+        found: Tensor = torch.linalg.eigh(rows.T @ rows)[1][:, 0]
+        return found
 
     def basis(self) -> list[int]:
         """Indices of independent directions, those with the most zeros first: R of them, or as many as there are."""

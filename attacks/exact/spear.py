@@ -55,8 +55,8 @@ class Spear(Attack[ClientUpdate, Reconstruction]):
     Does not apply, and says so: no linear layer sees the pixels, or it has no bias, or (from two examples on) no ReLU; an
     update of several steps; noise, pruning, or a batch that fills the layer; a layer so narrow that half of its neurons are hardly
     more than the batch, as then the zeros of a column are not told from those of any direction. Samples needed double with every
-    example: half the neurons being off, one of R - 1 rows hits a given column with probability 2^-(R - 1) (section 4), and 5 % fewer
-    cost three times as many at R = 20: sampling alone ends there, in double precision as in single. What images look like
+    example: half the neurons being off, one of R - 1 rows hits a given column with probability 2^-(R - 1) (section 4), and 5 %
+    fewer cost three times as many at R = 20: sampling alone ends there, in double precision as in single. What images look like
     (``MissingExamples``) reaches further. Where too few directions are found the guess fails.
 
     Diagnostics: ``rank``; ``singular_gap`` (noise over signal), ``samples``, ``descents``, ``directions`` (all that were found),
@@ -145,22 +145,11 @@ class Spear(Attack[ClientUpdate, Reconstruction]):
         numbers |= {"rank": float(parts.rank), "singular_gap": parts.gap}
         if parts.rank == 1:
             return _solved(parts, torch.ones(1, 1, dtype=torch.float64), gradient.bias, layer)
-        if not layer.rectified:
-            raise AttackError(
-                f"does not apply: no ReLU follows layer {layer.name!r}, so the columns of a batch of {num_examples} are not sparse"
-            )
-        directions = SparseDirections(parts.left, parts.gap)
-        if not directions.feasible:
-            raise AttackError(
-                f"does not apply: {len(directions.rows)} active neurons are too few for {parts.rank} examples, each of which is "
-                f"told by more than {directions.fewest} neurons that it does not activate"
-            )
+        directions = _searchable(parts, layer, num_examples)
         missing = MissingExamples(directions, parts, gradient.bias, layer)
-        if self.search in ("all", "components"):
-            missing.by_components(shape, generator)
-        found = self._searched(directions, missing, generator)
-        numbers |= {"samples": float(directions.samples), "descents": float(directions.descents)}
-        numbers["directions"] = float(len(directions.found))
+        found = self._searched(directions, missing, shape, generator)
+        counts = {"samples": directions.samples, "descents": directions.descents, "directions": len(directions.found)}
+        numbers |= {name: float(count) for name, count in counts.items()}
         if found is None:
             raise AttackError(
                 f"found {len(directions.basis())} of {parts.rank} examples in {directions.samples} samples and "
@@ -173,6 +162,7 @@ class Spear(Attack[ClientUpdate, Reconstruction]):
         self,
         directions: SparseDirections,
         missing: MissingExamples,
+        shape: tuple[int, int, int] | None,
         generator: torch.Generator,
     ) -> Factors | None:
         """The factors as soon as all signs agree, else the best there are in the end; None where directions are missing."""
@@ -180,6 +170,8 @@ class Spear(Attack[ClientUpdate, Reconstruction]):
         samples = self.max_samples if self.search in ("all", "both", "samples") else 0
         descents = self.max_descents if self.search in ("all", "both", "descent") else 0
         tried: Tensor | None = None
+        if self.search in ("all", "components"):
+            missing.by_components(shape, generator)
         while True:
             chosen = directions.basis()
             basis = directions.found[chosen].T
@@ -196,6 +188,25 @@ class Spear(Attack[ClientUpdate, Reconstruction]):
             missing.by_elimination()
         chosen = directions.basis()
         return _exchanged(directions, chosen, parts, bias, layer) if len(chosen) == directions.rank else None
+
+
+def _searchable(parts: LowRank, layer: LinearLayer, num_examples: int) -> SparseDirections:
+    """Where directions are to be sought.
+
+    Raises:
+        AttackError: When columns are not sparse, or not sparse enough to be told.
+    """
+    if not layer.rectified:
+        raise AttackError(
+            f"does not apply: no ReLU follows layer {layer.name!r}, so the columns of a batch of {num_examples} are not sparse"
+        )
+    directions = SparseDirections(parts.left, parts.gap)
+    if not directions.feasible:
+        raise AttackError(
+            f"does not apply: {len(directions.rows)} active neurons are too few for {parts.rank} examples, each of which is "
+            f"told by more than {directions.fewest} neurons that it does not activate"
+        )
+    return directions
 
 
 def _solved(parts: LowRank, basis: Tensor, bias: Tensor, layer: LinearLayer) -> Factors:

@@ -142,6 +142,8 @@ def test_fresh_noise_gives_no_picture() -> None:
     seen = sent(6)
     noise = {name: torch.randn(value.shape, generator=stream(7)) for name, value in seen.update.items()}
     assert "rank is that of noise" in QUICK(replace(seen, update=noise), stream()).failure
+    loud = {name: value + 1e-3 * noise[name] for name, value in seen.update.items()}
+    assert "examples stand out from noise" in QUICK(replace(seen, update=loud), stream()).failure
     left, right = torch.randn(100, 6, generator=stream(8)), torch.randn(6, SIDE * SIDE, generator=stream(9))
     update = {**seen.update, "1.weight": left @ right, "1.bias": left.sum(1)}
     guess = QUICK(replace(seen, update=update), stream())

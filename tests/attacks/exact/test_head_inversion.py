@@ -78,7 +78,7 @@ def test_images_of_the_features_beat_the_mean_image(behind: tuple[int, ...], bat
 
 
 def alike_for_all(batch: int, sure: float) -> tuple[Tensor, LayerGradient, Tensor]:
-    """Features (B, N), the gradient of a head that they are shown to, and its labels; the larger ``sure``, the less alike are logits."""
+    """Features (B, N), the gradient of a head that sees them, and labels; the larger ``sure``, the less alike are logits."""
     features, labels = torch.rand(batch, 30, generator=stream(1)).double(), torch.arange(batch) + 1
     weight = sure * torch.randn(8, 30, generator=stream(2)).double()
     weight.requires_grad_()
