@@ -60,14 +60,15 @@ class FeatureImages:
                 read.model(normalise(images, observation))
             return (calls[layer.name][0][1] - features).square().mean(1)
 
-        def objective(images: Tensor) -> Tensor:
-            return errors(images) / spread + self.prior * total_variation(images)
-
         shape = (len(features), *observation.input_shape)
         start = torch.full(shape, 0.5) if generator is None else torch.rand(shape, generator=generator)
         with torch.enable_grad():
+            rule = StepRule.within_range(self.learning_rate)
             images, _ = minimise(
-                objective, start.to(features), self.iterations, StepRule.within_range(self.learning_rate)
+                lambda one: errors(one) / spread + self.prior * total_variation(one),
+                start.to(features),
+                self.iterations,
+                rule,
             )
         loss = float(errors(images.detach()).mean().detach())
         numbers |= {"feature_loss": loss, "relative_loss": loss / float(spread)}
