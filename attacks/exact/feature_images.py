@@ -56,9 +56,7 @@ class FeatureImages:
         spread = features.var().clamp_min(1e-12)
 
         def errors(images: Tensor) -> Tensor:
-            with called(read.model) as calls:
-                read.model(normalise(images, observation))
-            return (calls[layer.name][0][1] - features).square().mean(1)
+            return (_seen(read, layer, normalise(images, observation)) - features).square().mean(1)
 
         shape = (len(features), *observation.input_shape)
         start = torch.full(shape, 0.5) if generator is None else torch.rand(shape, generator=generator)
@@ -73,3 +71,10 @@ class FeatureImages:
         loss = float(errors(images.detach()).mean().detach())
         numbers |= {"feature_loss": loss, "relative_loss": loss / float(spread)}
         return images
+
+
+def _seen(read: Read, layer: LinearLayer, images: Tensor) -> Tensor:
+    """What the layer sees of normalised images (R, C, H, W): (R, N)."""
+    with called(read.model) as calls:
+        read.model(images)
+    return calls[layer.name][0][1]
