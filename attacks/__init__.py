@@ -19,6 +19,7 @@ from attacks.base import (
     Representatives,
     UpdateHistory,
 )
+from attacks.exact.cocktail_party import CocktailParty
 from attacks.exact.head_inversion import HeadInversion
 from attacks.exact.spear import Spear
 from attacks.gan.class_gan import ClassGAN
@@ -89,6 +90,7 @@ __all__ = [
     "ClassFishing",
     "ClassGAN",
     "ClientUpdate",
+    "CocktailParty",
     "EdgeUpdateInversion",
     "EmbeddingReversal",
     "EncodingInversion",

@@ -40,6 +40,7 @@ class Answers:
         audit_steps: ``train.audit_step``: the client half's update after one step on an audit batch.
         repeats: How often more than once the training of a round, a batch of it or the test images behind it are sent, for each
             pipeline of a run: every time is under new noise, and noise averages out. Training never needs it; -1: always.
+        upload_passes: ``train.upload``: how often each image may be uploaded in the passes that a task asks for; -1: any number.
     """
 
     probes: bool = False
@@ -51,6 +52,7 @@ class Answers:
     reveal_windows: bool = False
     audit_steps: bool = False
     repeats: int = 0
+    upload_passes: int = 1
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any], *, simulated: bool) -> Answers:
@@ -86,6 +88,13 @@ class Answers:
             raise RefusedError(
                 f"{refusal('transmissions', f'{wanted} more transmissions of audit batches')} (now {self.transmissions}, "
                 f"{so_far} of them used)"
+            )
+
+    def require_upload_passes(self, wanted: int) -> None:
+        """Raises ``RefusedError`` when each image is asked for ``wanted`` times, and that is too often."""
+        if self.upload_passes != UNLIMITED and wanted > self.upload_passes:
+            raise RefusedError(
+                f"{refusal('upload_passes', f'uploads of an image in {wanted} passes')} (now {self.upload_passes})"
             )
 
     def require_repeats(self, what: str, so_far: int) -> None:

@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from attacks.base import OWN_OBJECTIVE, Attack, AttackError, ClientUpdate, Reconstruction
-from attacks.descent import StepRule, minimise
+from attacks.exact.class_features import class_features
 from attacks.exact.example_labels import gradient_distance, labels_of_signals
+from attacks.exact.feature_images import FeatureImages
 from attacks.exact.guessing import grey_guess
-from attacks.exact.linear_layer import LinearLayer, Read, called
-from attacks.exact.spear import Factors, Spear
-from attacks.image_measures import total_variation
+from attacks.exact.linear_layer import LinearLayer, Read, called, low_rank
+from attacks.exact.spear import Spear
 from attacks.normalisation import normalise
 from defenses.checks import is_number, is_whole, require
 
@@ -31,14 +30,18 @@ class HeadInversion(Attack[ClientUpdate, Reconstruction]):
 
     phi throws much away (pooling, strides), and more the deeper it is: the features are exact and the images are not.
 
-    Does not apply, and says so: no linear layer sees one vector of each example; from two examples on also as ``Spear``, such as
-    where the only linear layer is the last one, behind which no ReLU stands, or an update of several steps.
+    Where the only linear layer is the last, behind which no ReLU stands, features of several examples are told by their classes
+    (``class_features``): nearly, and only where no two examples have one class and some class has none.
+
+    Does not apply, and says so: no linear layer sees one vector of each example; from two examples on also as ``Spear``, or where
+    two of them have one class; an update of several steps.
 
     Batches are harder than for pixels: features of an untrained network are nearly the same for all images, so that few neurons are
     on for one example and off for another, and too few directions are found (a failure that says how many).
 
     Diagnostics: those of ``Spear``; ``feature_loss`` (mean squared error of the features) and ``relative_loss`` (over their
-    variance; far from 0 the descent failed); ``gradient_distance`` (1 - cosine of the gradients of guess and update).
+    variance; far from 0 the descent failed); ``leak`` (see ``class_features``); ``gradient_distance`` (1 - cosine of the gradients
+    of guess and update).
 
     Attributes:
         iterations: Steps of Adam (AMSGrad). The lowest objective is returned.
@@ -94,34 +97,27 @@ class HeadInversion(Attack[ClientUpdate, Reconstruction]):
                     f"does not apply: no linear layer of {type(read.model).__name__} sees one vector of each example"
                 )
             layer, solver = read.layers[0], Spear(max_samples=self.max_samples, max_descents=self.max_descents)
-            found = solver.factors(read.of_layer(layer), layer, observation.num_examples, generator, numbers)
-            images = self._images_of(found, read, layer, observation, numbers)
-            seen = normalise(images, observation)
-            labels = labels_of_signals(read.model, layer, seen, found.signals)
+            below = FeatureImages(self.iterations, self.learning_rate, self.total_variation)
+            if observation.num_examples > 1 and _is_head(layer, read, observation):
+                low_rank(read.of_layer(layer), observation.num_examples)  # refuses noise
+                told = class_features(read.of_layer(layer), observation.num_examples)
+                numbers["leak"] = told.leak
+                images, labels = below.of(told.features, read, layer, observation, numbers), told.labels
+                seen = normalise(images, observation)
+            else:
+                found = solver.factors(read.of_layer(layer), layer, observation.num_examples, generator, numbers)
+                images = below.of(found.inputs, read, layer, observation, numbers)
+                seen = normalise(images, observation)
+                labels = labels_of_signals(read.model, layer, seen, found.signals)
             numbers["gradient_distance"] = gradient_distance(read.model, seen, labels, read.gradient)
             return Reconstruction(images.float().cpu(), labels, numbers)
         except AttackError as error:
             return grey_guess(observation, error, numbers)
 
-    def _images_of(
-        self, found: Factors, read: Read, layer: LinearLayer, observation: ClientUpdate, numbers: dict[str, float]
-    ) -> Tensor:
-        """Images (R, C, H, W) in [0, 1] whose features are those that were found."""
-        features = found.inputs.to(next(iter(read.gradient.values())))
-        spread = features.var().clamp_min(1e-12)
 
-        def errors(images: Tensor) -> Tensor:
-            with called(read.model) as calls:
-                read.model(normalise(images, observation))
-            return (calls[layer.name][0][1] - features).square().mean(1)
-
-        def objective(images: Tensor) -> Tensor:
-            return errors(images) / spread + self.total_variation * total_variation(images)
-
-        start = features.new_full((len(features), *observation.input_shape), 0.5)
-        with torch.enable_grad():
-            images, _ = minimise(objective, start, self.iterations, StepRule.within_range(self.learning_rate))
-        with torch.no_grad():
-            loss = float(errors(images).mean())
-        numbers |= {"feature_loss": loss, "relative_loss": loss / float(spread)}
-        return images
+def _is_head(layer: LinearLayer, read: Read, observation: ClientUpdate) -> bool:
+    """Whether what the layer puts out are the logits."""
+    like = next(iter(read.gradient.values()))
+    with torch.no_grad(), called(read.model) as calls:
+        logits = read.model(like.new_zeros(1, *observation.input_shape))
+    return torch.equal(calls[layer.name][0][2], logits)

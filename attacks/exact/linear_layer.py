@@ -57,7 +57,7 @@ class LowRank:
     Attributes:
         left: (M, R), orthonormal columns.
         right: (R, N).
-        gap: The first singular value that is left out over the last that is not, below 1 / ``GAP``.
+        gap: The first singular value that is left out over the last that is not, below 1 / ``GAP`` unless less was asked for.
     """
 
     left: Tensor
@@ -177,11 +177,11 @@ class Read:
         return found[0]
 
 
-def low_rank(gradient: LayerGradient, num_examples: int) -> LowRank:
+def low_rank(gradient: LayerGradient, num_examples: int, least_gap: float = GAP) -> LowRank:
     """The examples' part of a layer's gradient, by its numerical rank R <= ``num_examples``.
 
     A mean over B examples has rank B at most: the next singular value is what rounding and noise made, and those that do not stand
-    out from it by ``GAP`` are left out, too. Equal examples, and such as the model is sure of, make R smaller than B.
+    out from it by ``least_gap`` are left out, too. Equal examples, and such as the model is sure of, make R smaller than B.
 
     Raises:
         AttackError: When nothing stands out: the batch fills the layer, or noise, pruning or another defence did.
@@ -197,7 +197,7 @@ def low_rank(gradient: LayerGradient, num_examples: int) -> LowRank:
         )
     left, values, right = torch.linalg.svd(gradient.weight, full_matrices=False)
     floor = max(float(values[num_examples]), float(values[0]) * 1e-12)
-    rank = int((values[:num_examples] > GAP * floor).sum())
+    rank = int((values[:num_examples] > least_gap * floor).sum())
     if not rank:
         raise AttackError(
             f"does not apply: the layer's gradient has singular values {float(values[num_examples - 1]):.2g} and "

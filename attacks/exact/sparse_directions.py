@@ -11,8 +11,12 @@ from torch import Tensor
 CHUNK = 2_000_000
 """Numbers in memory at once in one round of a search, in units of eight bytes."""
 DESCENT_STEPS = 60
+FAR, NEAR = 3.0, 0.3
+"""Epsilon at the start of a descent, in the mean size of an entry: from anywhere, and from next to a column."""
 DESCENT_DECAY = 0.85
 """Factor of epsilon in each step of the descent."""
+COLUMN_ZEROS = 0.32
+"""Share of the neurons that an example leaves off at least: half in the mean, of which sums of two columns have a half."""
 SHARE_ABOVE = 0.12
 """How far from the zeros that any kernel has to those of a column that is off in half of the neurons a direction must be."""
 
@@ -99,12 +103,31 @@ class SparseDirections:
         sparse vectors in a subspace Qu, Sun, Wright, "Finding a sparse vector in a subspace", NeurIPS 2014, from whom the starts
         are.
         """
-        # Where columns of the live rows are orthonormal, lengths of L q do not depend on q.
-        basis, back = torch.linalg.qr(self.rows)
+        basis, back = self._orthonormal
         count = max(1, min(64, CHUNK // basis.numel()))
-        directions = self._starts(basis, back, count, generator)
-        scale = len(basis) ** -0.5
-        epsilon = 3 * scale
+        self._go_down(self._starts(basis, back, count, generator), FAR)
+
+    def offer(self, directions: Tensor) -> None:
+        """Looks at directions (K, R), and at where ``near`` leads from them."""
+        self._look(_unit(directions))
+        self.near(directions)
+
+    def near(self, directions: Tensor) -> None:
+        """Goes down as ``descend``, from directions (K, R) that are nearly right, such as those of independent components."""
+        for some in torch.split(_unit(directions @ self._orthonormal[1].T), 64):
+            self._go_down(some, NEAR)
+
+    @property
+    def _orthonormal(self) -> tuple[Tensor, Tensor]:
+        """The live rows as basis (m, R) @ back (R, R): where columns are orthonormal, lengths of L q do not depend on q."""
+        basis, back = torch.linalg.qr(self.rows)
+        return basis, back
+
+    def _go_down(self, directions: Tensor, first: float) -> None:
+        """The descent from unit directions (K, R) of the orthonormal rows; ``first`` is epsilon over the mean size of an entry."""
+        basis, back = self._orthonormal
+        count, scale = len(directions), len(basis) ** -0.5
+        epsilon = first * scale
         squares = (basis[:, :, None] * basis[:, None, :]).flatten(1)
         for _ in range(DESCENT_STEPS):
             weights = 1 / ((directions @ basis.T).square() + epsilon**2)
@@ -185,6 +208,16 @@ class SparseDirections:
             second = torch.linalg.eigvalsh(rows.T @ rows)[1]
             same[index] = bool(second > len(rows) * (10 * self.zero) ** 2)
         return same
+
+    def sure(self) -> Tensor:
+        """Independent directions (K, R) that are columns and no sums of two, by their zeros."""
+        return self.found[[at for at in self.basis() if self.zeros[at] > COLUMN_ZEROS * len(self.rows)]]
+
+    def kernel(self, zeros: Tensor) -> Tensor:
+        """The unit direction (R,) for which L is nearest to zero on the rows ``zeros``, int64 indices."""
+        rows = self.left[zeros]
+        found: Tensor = torch.linalg.eigh(rows.T @ rows)[1][:, 0]
+        return found
 
     def basis(self) -> list[int]:
         """Indices of independent directions, those with the most zeros first: R of them, or as many as there are."""

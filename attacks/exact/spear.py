@@ -12,10 +12,11 @@ from torch import Tensor
 from attacks.base import Attack, AttackError, ClientUpdate, Reconstruction
 from attacks.exact.guessing import grey_guess, recovered
 from attacks.exact.linear_layer import LayerGradient, LinearLayer, LowRank, Read, low_rank
+from attacks.exact.missing_examples import MissingExamples
 from attacks.exact.sparse_directions import SparseDirections
 from defenses.checks import is_whole, require
 
-SEARCHES = ("both", "samples", "descent")
+SEARCHES = ("all", "both", "samples", "descent", "components")
 SURE = 0.97
 """Share of neurons at which the sign of z and the zeros of dL/dz must agree for a column to be believed. Half agree by chance, and
 three quarters for the sum of two columns; rounding costs a neuron now and then."""
@@ -54,8 +55,9 @@ class Spear(Attack[ClientUpdate, Reconstruction]):
     Does not apply, and says so: no linear layer sees the pixels, or it has no bias, or (from two examples on) no ReLU; an
     update of several steps; noise, pruning, or a batch that fills the layer; a layer so narrow that half of its neurons are hardly
     more than the batch, as then the zeros of a column are not told from those of any direction. Samples needed double with every
-    example: half the neurons being off, one of R - 1 rows hits a given column with probability 2^-(R - 1) (section 4). Where
-    too few directions are found within ``max_samples`` the guess fails.
+    example: half the neurons being off, one of R - 1 rows hits a given column with probability 2^-(R - 1) (section 4), and 5 %
+    fewer cost three times as many at R = 20: sampling alone ends there, in double precision as in single. What images look like
+    (``MissingExamples``) reaches further. Where too few directions are found the guess fails.
 
     Diagnostics: ``rank``; ``singular_gap`` (noise over signal), ``samples``, ``descents``, ``directions`` (all that were found),
     ``sparsity_match`` (the score: 1 where all signs agree), ``gradient_distance`` (1 - cosine of the gradients of guess and update;
@@ -63,7 +65,8 @@ class Spear(Attack[ClientUpdate, Reconstruction]):
 
     Attributes:
         search: "samples": kernels of random sets of rows, as published. "descent": a descent on the number of zeros, which finds
-            them in wide layers where no sampling would. "both": by turns.
+            them in wide layers where no sampling would. "both": by turns. "components": the same descent from the independent
+            components of the images (``CocktailParty``), where there are pixels. "all": first that, then both by turns.
         max_samples: Sets of rows, at most.
         max_descents: Starts of the descent, at most.
     """
@@ -77,7 +80,7 @@ class Spear(Attack[ClientUpdate, Reconstruction]):
     threat: ClassVar[str] = "global model, one update of one step, its number of examples; no labels, no auxiliary data"
     quick: ClassVar[Mapping[str, Any]] = {"max_samples": 20_000, "max_descents": 256}
 
-    search: str = "both"
+    search: str = "all"
     max_samples: int = 1_000_000
     max_descents: int = 5_000
 
@@ -107,7 +110,9 @@ class Spear(Attack[ClientUpdate, Reconstruction]):
         try:
             read = Read.of(observation)
             layer = read.on_pixels()
-            factors = self.factors(read.of_layer(layer), layer, observation.num_examples, generator, numbers)
+            factors = self.factors(
+                read.of_layer(layer), layer, observation.num_examples, generator, numbers, observation.input_shape
+            )
             return recovered(observation, read, layer, factors.inputs, factors.signals, numbers)
         except AttackError as error:
             return grey_guess(observation, error, numbers)
@@ -119,6 +124,7 @@ class Spear(Attack[ClientUpdate, Reconstruction]):
         num_examples: int,
         generator: torch.Generator,
         numbers: dict[str, float],
+        shape: tuple[int, int, int] | None = None,
     ) -> Factors:
         """What the layer saw, of any linear layer.
 
@@ -128,6 +134,7 @@ class Spear(Attack[ClientUpdate, Reconstruction]):
             num_examples: Of the batch.
             generator: Draws rows.
             numbers: Diagnostics are added to it, also where this fails.
+            shape: (C, H, W) where the layer sees the pixels of images, which then have components to start from.
 
         Raises:
             AttackError: When it does not apply, or too few directions were found.
@@ -138,19 +145,11 @@ class Spear(Attack[ClientUpdate, Reconstruction]):
         numbers |= {"rank": float(parts.rank), "singular_gap": parts.gap}
         if parts.rank == 1:
             return _solved(parts, torch.ones(1, 1, dtype=torch.float64), gradient.bias, layer)
-        if not layer.rectified:
-            raise AttackError(
-                f"does not apply: no ReLU follows layer {layer.name!r}, so the columns of a batch of {num_examples} are not sparse"
-            )
-        directions = SparseDirections(parts.left, parts.gap)
-        if not directions.feasible:
-            raise AttackError(
-                f"does not apply: {len(directions.rows)} active neurons are too few for {parts.rank} examples, each of which is "
-                f"told by more than {directions.fewest} neurons that it does not activate"
-            )
-        found = self._searched(directions, parts, gradient.bias, layer, generator)
-        numbers |= {"samples": float(directions.samples), "descents": float(directions.descents)}
-        numbers["directions"] = float(len(directions.found))
+        directions = _searchable(parts, layer, num_examples)
+        missing = MissingExamples(directions, parts, gradient.bias, layer)
+        found = self._searched(directions, missing, shape, generator)
+        counts = {"samples": directions.samples, "descents": directions.descents, "directions": len(directions.found)}
+        numbers |= {name: float(count) for name, count in counts.items()}
         if found is None:
             raise AttackError(
                 f"found {len(directions.basis())} of {parts.rank} examples in {directions.samples} samples and "
@@ -162,29 +161,52 @@ class Spear(Attack[ClientUpdate, Reconstruction]):
     def _searched(
         self,
         directions: SparseDirections,
-        parts: LowRank,
-        bias: Tensor,
-        layer: LinearLayer,
+        missing: MissingExamples,
+        shape: tuple[int, int, int] | None,
         generator: torch.Generator,
     ) -> Factors | None:
         """The factors as soon as all signs agree, else the best there are in the end; None where directions are missing."""
-        samples = self.max_samples if self.search != "descent" else 0
-        descents = self.max_descents if self.search != "samples" else 0
+        parts, bias, layer = missing.parts, missing.bias, missing.layer
+        samples = self.max_samples if self.search in ("all", "both", "samples") else 0
+        descents = self.max_descents if self.search in ("all", "both", "descent") else 0
         tried: Tensor | None = None
-        while directions.samples < samples or directions.descents < descents:
+        if self.search in ("all", "components"):
+            missing.by_components(shape, generator)
+        while True:
+            chosen = directions.basis()
+            basis = directions.found[chosen].T
+            if len(chosen) == directions.rank and (tried is None or not torch.equal(tried, basis)):
+                tried, found = basis, _solved(parts, basis, bias, layer)
+                if found.agreement.min() > SURE:
+                    return _polished(found, parts, bias, layer)
+            if directions.samples >= samples and directions.descents >= descents:
+                break
             if directions.samples < samples:
                 directions.sample(generator)
             if directions.descents < descents:
                 directions.descend(generator)
-            chosen = directions.basis()
-            basis = directions.found[chosen].T
-            if len(chosen) < directions.rank or (tried is not None and torch.equal(tried, basis)):
-                continue
-            tried, found = basis, _solved(parts, basis, bias, layer)
-            if found.agreement.min() > SURE:
-                return _polished(found, parts, bias, layer)
+            missing.by_elimination()
         chosen = directions.basis()
         return _exchanged(directions, chosen, parts, bias, layer) if len(chosen) == directions.rank else None
+
+
+def _searchable(parts: LowRank, layer: LinearLayer, num_examples: int) -> SparseDirections:
+    """Where directions are to be sought.
+
+    Raises:
+        AttackError: When columns are not sparse, or not sparse enough to be told.
+    """
+    if not layer.rectified:
+        raise AttackError(
+            f"does not apply: no ReLU follows layer {layer.name!r}, so the columns of a batch of {num_examples} are not sparse"
+        )
+    directions = SparseDirections(parts.left, parts.gap)
+    if not directions.feasible:
+        raise AttackError(
+            f"does not apply: {len(directions.rows)} active neurons are too few for {parts.rank} examples, each of which is "
+            f"told by more than {directions.fewest} neurons that it does not activate"
+        )
+    return directions
 
 
 def _solved(parts: LowRank, basis: Tensor, bias: Tensor, layer: LinearLayer) -> Factors:

@@ -15,8 +15,8 @@ import time
 from flwr.app import Context, Message
 
 from clients.evaluation import device, evaluate
-from clients.node import book, client_as, reply_to
-from clients.outsourced.plan import OutsourcedPlan
+from clients.node import answers_of, book, client_as, reply_to
+from clients.outsourced.plan import OutsourcedPlan, outsourced_plan
 from clients.outsourced.uploads import UPLOAD_ROUND, OutsourcedClient
 from clients.records import metrics, tensors_of, to_record, values_of
 from clients.scenarios import ClientSide
@@ -29,6 +29,8 @@ def upload(message: Message, context: Context) -> Message:
     client, config = client_as(OutsourcedClient, message, context), values_of(message, "config")
     if client.task.round != UPLOAD_ROUND:
         raise ValueError(f"an upload was asked for in round {client.task.round}; allowed: {UPLOAD_ROUND}")
+    # Before anything is booked: fresh draws for each pass are more looks at one image, as repeats are.
+    answers_of(context).require_upload_passes(outsourced_plan(client.task.plan).upload_passes)
     first, count = int(config["first"]), int(config["count"])
     if count < 1:  # which would begin the upload anew and book nothing
         raise ValueError(f"an upload of {count} batches was asked for; allowed: 1 or more")

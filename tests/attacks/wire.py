@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -19,6 +20,17 @@ def pictures(count: int, side: int = SIDE, channels: int = 1, seed: int = 0) -> 
     """Smooth random pictures in [0, 1]: (count, channels, side, side)."""
     coarse = torch.rand(count, channels, 4, 4, generator=torch.Generator().manual_seed(seed))
     return F.interpolate(coarse, (side, side), mode="bicubic").clamp(0, 1)
+
+
+def drawings(count: int, seed: int = 0, side: int = 20) -> Tensor:
+    """(count, 1, side, side): three rectangles of some grey on black, whose differences are sparse as those of digits are."""
+    draw, images = np.random.default_rng(seed), torch.zeros(count, 1, side, side)
+    for image in images:
+        for _ in range(3):
+            top, left = draw.integers(0, side - 4, 2)
+            height, width = draw.integers(3, side // 2, 2)
+            image[0, top : top + height, left : left + width] = float(draw.uniform(0.3, 1.0))
+    return images
 
 
 def classes(count: int, seed: int = 0) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from attacks.base import ClientUpdate, Reconstruction
+from attacks.exact.linear_layer import Read, called, low_rank
+from attacks.exact.missing_examples import MissingExamples
+from attacks.exact.sparse_directions import SparseDirections
 from attacks.exact.spear import Spear
 from attacks.image_measures import mse
+from attacks.normalisation import normalise
 from attacks.scoring.metrics import optimal_assignment
-from tests.attacks.wire import CLASSES, MEAN, STD, classes, linear_net, observe, pictures, relu_net
+from tests.attacks.wire import CLASSES, MEAN, STD, classes, drawings, linear_net, observe, pictures, relu_net
 
 QUICK = Spear(max_samples=200_000, max_descents=1000)
 
@@ -65,6 +70,70 @@ def test_either_search_finds_all(search: str) -> None:
     assert largest_error(guess, pictures(6, seed=3)) < 1e-4
     assert (guess.diagnostics["samples"] > 0) == (search == "samples")
     assert (guess.diagnostics["descents"] > 0) == (search == "descent")
+
+
+def drawn(batch: int, width: int, *, exact: bool = False) -> ClientUpdate:
+    """An update of drawings, as a client sends it, or in double precision as in the paper's experiments."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(400, width), nn.ReLU(), nn.Linear(width, CLASSES))
+    seen = observe(model.double() if exact else model, drawings(batch), classes(batch))
+    return seen if exact else in_single_precision(seen)
+
+
+def samples_by_theory(seen: ClientUpdate, images: Tensor) -> float:
+    """Samples in which the example that fewest neurons leave off is met once in the mean: 1 / P(R - 1 live rows are all off)."""
+    first, rank = seen.model[1], len(images)  # type: ignore[index]
+    with torch.no_grad():
+        off = first(normalise(images, seen).flatten(1).to(first.weight)) <= 0
+    live = int((~off).any(0).sum())
+    fewest = int((off & (~off).any(0)).sum(1).min())
+    return math.comb(live, rank - 1) / math.comb(fewest, rank - 1)
+
+
+def test_sampling_needs_as_many_samples_as_theory_says() -> None:
+    seen, images = drawn(9, 60), drawings(9)
+    theory = samples_by_theory(seen, images)
+    assert 2e3 < theory < 1e5
+    # One of nine that were met in the mean 8 times is missing with probability 9 exp(-8) at most.
+    enough = Spear(search="samples", max_samples=math.ceil(8 * theory))
+    assert largest_error(enough(seen, stream()), images) < 1e-3
+    few = Spear(search="samples", max_samples=1)(drawn(20, 200), stream())
+    assert "of 20 examples in" in few.failure
+    # Why sampling alone ends near batch 20: more than the default samples, whatever the precision.
+    assert samples_by_theory(drawn(20, 200), drawings(20)) > Spear().max_samples
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("batch", [20, 25, 32])
+def test_batches_beyond_sampling_are_exact_too(batch: int, exact: bool) -> None:
+    guess = Spear(search="components")(drawn(batch, 200, exact=exact), stream())
+    assert largest_error(guess, drawings(batch)) < 1e-3
+    own, theirs = optimal_assignment(guess.images, drawings(batch))
+    assert torch.equal(guess.labels[own], classes(batch)[theirs])
+    assert abs(guess.diagnostics["gradient_distance"]) < 1e-6
+
+
+def test_the_last_example_follows_from_the_others() -> None:
+    """All but one column given: no search, no pixels, and the missing one is exact."""
+    batch, seen = 12, drawn(12, 200, exact=True)
+    read = Read.of(seen)
+    layer, gradient = read.layers[0], read.of_layer(read.layers[0])
+    parts = low_rank(gradient, batch)
+    directions = SparseDirections(parts.left, parts.gap)
+    images = normalise(drawings(batch), seen).double().requires_grad_()
+    with called(read.model) as calls:
+        loss = nn.functional.cross_entropy(read.model(images), classes(batch))
+        (signals,) = torch.autograd.grad(loss, calls[layer.name][0][2])
+    columns = parts.left.T @ signals.T
+    directions.near(columns[:, :-1].T)
+    assert len(directions.sure()) == batch - 1
+    assert gradient.bias is not None
+    MissingExamples(directions, parts, gradient.bias, layer).by_elimination()
+    found = directions.sure()
+    assert len(found) == batch
+    missing = columns[:, -1] / columns[:, -1].norm()
+    assert float((found @ missing).abs().max()) > 1 - 1e-9
 
 
 def by_all_supports(seen: ClientUpdate, batch: int) -> np.ndarray:
@@ -183,6 +252,6 @@ def test_too_few_samples_end_in_a_failure_that_says_how_many_were_found() -> Non
 
 def test_configuration() -> None:
     assert repr(Spear(max_samples=5)) == "Spear(max_samples=5)"
-    for values in ({"max_samples": 0}, {"max_descents": 0}, {"search": "all"}):
+    for values in ({"max_samples": 0}, {"max_descents": 0}, {"search": "some"}):
         with pytest.raises(ValueError, match=next(iter(values))):
             Spear(**values)  # type: ignore[arg-type]

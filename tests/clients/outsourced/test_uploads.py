@@ -245,6 +245,27 @@ def test_a_simulated_node_uploads_again_and_the_same(tmp_path: Path) -> None:
     assert equal(node.upload(FRESH), node.upload(FRESH))
 
 
+def test_a_node_with_a_secret_uploads_in_as_many_passes_as_its_operator_allows(tmp_path: Path) -> None:
+    asked = {passes: task_of(FRESH, upload_passes=passes) for passes in (1, 2, 3)}
+    node = Uploader(tmp_path / "default", "secret")
+    refused = node.ask(asked[2], 0, 2)
+    assert refused.error.code == REFUSED
+    assert "uploads of an image in 2 passes: its operator may allow it by upload-passes" in str(refused.error.reason)
+    assert not node.ask(asked[1], 0, 5).has_error(), "and nothing was booked"
+    assert node.ask(asked[3], 5, 5).error.code == REFUSED, (
+        "a later message cannot ask for more passes of the same upload"
+    )
+    node = Uploader(tmp_path / "two", "secret", upload_passes=2)
+    assert node.ask(asked[3], 0, 2).error.code == REFUSED
+    assert not node.ask(asked[2], 0, 10).has_error()
+    assert not Uploader(tmp_path / "any", "secret", upload_passes=-1).ask(asked[3], 0, 15).has_error()
+    assert not Uploader(tmp_path / "seed").ask(asked[3], 0, 15).has_error(), "a simulation answers everything"
+    wrong = Uploader(tmp_path / "wrong", "secret", upload_passes=True).ask(asked[1], 0, 1)
+    assert "upload-passes is True in the node's configuration; allowed: a whole number from -1" in str(
+        wrong.error.reason
+    )
+
+
 @pytest.mark.parametrize("server_round", [0, 2, 4])
 @pytest.mark.parametrize("randomness", ["seed", "secret"])
 def test_an_upload_in_another_round_is_an_error(tmp_path: Path, randomness: str, server_round: int) -> None:

@@ -1,0 +1,271 @@
+"""The Cocktail Party Attack: what a linear layer saw of a batch, told apart as voices in a room are, approximately."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from attacks.base import OWN_OBJECTIVE, Attack, AttackError, ClientUpdate, Reconstruction
+from attacks.exact.components import Unmixing, Whitened, fixed_point
+from attacks.exact.example_labels import gradient_distance, labels_of_signals
+from attacks.exact.feature_images import FeatureImages
+from attacks.exact.guessing import grey_guess, recovered
+from attacks.exact.linear_layer import GAP, LayerGradient, LinearLayer, LowRank, Read, low_rank
+from attacks.normalisation import channel_statistics, normalise
+from defenses.checks import is_number, is_whole, require
+
+SAMPLES = ("differences", "values")
+LEAST_GAP = 3.0
+"""Of singular values, see ``attacks.exact.linear_layer.GAP``: an approximate answer bears more noise than an exact one."""
+BEYOND_RANGE = 0.005
+"""Share of an image's pixels that may lie outside of [0, 1] where nothing else tells its contrast."""
+
+
+UNSEEN = 1e-2
+"""Share of the usual length below which a component's is not believed."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """Inputs (R, N) of a layer, told apart, and the dL/dz (R, M) of each."""
+
+    inputs: Tensor
+    signals: Tensor
+
+
+@dataclass(frozen=True, repr=False)
+class CocktailParty(Attack[ClientUpdate, Reconstruction]):
+    """Tells the inputs of a linear layer apart by independent component analysis: approximate, for any activation, large batches.
+
+    Each row of dL/dW = sum_i dL/dz_i x_i^T is a mixture of the batch's inputs. Its singular value decomposition L R has rank B;
+    sought is the B x B matrix U whose rows make U R the inputs, each up to a factor. R is whitened, then unmixed by the symmetric
+    fixed point, from whose answer ``Unmixing`` goes on with the published objective: negentropy, total variation, decorrelation.
+    The factors follow from dL/db, which is the same mixture of inputs that are all 1: x_i = (U R)_i / (U L^T dL/db)_i, sign and
+    all. Of a layer without a bias an image gets the sign and factor with the most contrast that fits [0, 1].
+
+    Samples are the differences of neighbouring pixels, in which images are sparse and nearly independent; in their ``values``,
+    which are published, digits correlate by a half, and most are not found. Differences are linear, so that the same U serves.
+
+    The layer is the first that sees the pixels; where none does the first of all, whose features are told apart and then inverted
+    as by ``HeadInversion``. Sparse features (three of four are zero) are told apart; those with few zeros, which are nearly alike
+    for all images, are not, and nothing of a guess but ``gradient_distance`` says so.
+
+    Does not apply, and says so: no linear layer sees one vector of each example; a batch that fills its rank; several local steps;
+    noise or pruning from which the examples' singular values do not stand out.
+
+    Diagnostics: ``rank``; ``singular_gap`` (noise over signal); ``objective``; ``gradient_distance`` (1 - cosine of the gradients
+    of guess and update: near 0 the guess is right); ``outside_share`` (pixels beyond [0, 1] by 0.01 or more); those of
+    ``FeatureImages``.
+
+    Attributes:
+        samples: "differences" | "values" (of pixels; of features always their values).
+        restarts: Fixed points from random starts, each with its descent; the lowest objective is returned.
+        iterations: Steps of the descent.
+        learning_rate: Of its unit rows.
+        negentropy: Weight.
+        total_variation: Weight of the mean absolute difference of neighbouring pixels, or absolute feature, where differences (or
+            values) have variance 1.
+        decorrelation: Weight.
+        temperature: How sharply one pair of like rows counts.
+        relaxation: Weight of decorrelation in the last step over that in the first: sources need not be uncorrelated.
+        feature_iterations: Steps from features to images.
+    """
+
+    begins_chains: ClassVar[bool] = True
+    reads_linear_layer: ClassVar[bool] = True
+    source: ClassVar[str] = (
+        "Kariyappa, Guo, Maeng, Xiong, Suh, Qureshi, Lee, Cocktail Party Attack: Breaking Aggregation-Based Privacy in Federated "
+        "Learning Using Independent Component Analysis, ICML 2023; differences as samples, the start and the bias are ours"
+    )
+    threat: ClassVar[str] = "global model, one update of one step, its number of examples; no labels, no auxiliary data"
+    quick: ClassVar[Mapping[str, Any]] = {"iterations": 40, "restarts": 1, "feature_iterations": 40}
+
+    samples: str = "differences"
+    restarts: int = 2
+    iterations: int = 600
+    learning_rate: float = 0.005
+    negentropy: float = 10.0
+    total_variation: float = 6.2
+    decorrelation: float = 1.5
+    temperature: float = 5.0
+    relaxation: float = 0.02
+    feature_iterations: int = 600
+
+    def __post_init__(self) -> None:
+        require(self.samples in SAMPLES, self, "samples", " | ".join(SAMPLES))
+        for name in ("restarts", "iterations", "feature_iterations"):
+            value = getattr(self, name)
+            require(is_whole(value) and value >= 1, self, name, "a whole number of at least 1")
+        for name in ("negentropy", "total_variation", "decorrelation"):
+            value = getattr(self, name)
+            require(is_number(value) and 0 <= value < float("inf"), self, name, "a number of at least 0")
+        rate, sharp, relaxed = self.learning_rate, self.temperature, self.relaxation
+        require(is_number(rate) and 0 < rate < float("inf"), self, "learning_rate", "a positive number")
+        require(is_number(relaxed) and 0 < relaxed <= 1, self, "relaxation", "a number above 0 and up to 1")
+        require(is_number(sharp) and 0 < sharp <= 50, self, "temperature", "a number above 0 and up to 50")
+
+    @property
+    def threat_class(self) -> str:
+        """How clients train is not asked for, other than that it was one step."""
+        return "B"
+
+    def card(self) -> dict[str, int | str]:
+        """Steps of the descent."""
+        return {"iterations": self.iterations, "restarts": self.restarts, "selection": OWN_OBJECTIVE}
+
+    def attack_many(
+        self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        """One guess for each, with as many images as the rank of its gradient."""
+        return [self._attack(*pair) for pair in zip(observations, generators, strict=True)]
+
+    def _attack(self, observation: ClientUpdate, generator: torch.Generator) -> Reconstruction:
+        numbers: dict[str, float] = {}
+        try:
+            read = Read.of(observation)
+            layer = _attacked(read)
+            gradient = read.of_layer(layer)
+            parts = _examples(gradient, observation.num_examples)
+            numbers |= {"rank": float(parts.rank), "singular_gap": parts.gap}
+            shape = observation.input_shape if layer.sees_pixels else None
+            unmixing = self.unmixing(parts, shape, generator, numbers)
+            mixed = unmixing @ parts.right
+            lengths = None if gradient.bias is None else unmixing @ (parts.left.T @ gradient.bias)
+            lengths = _lengths(mixed, lengths, layer, observation)
+            inputs, signals = mixed / lengths[:, None], (parts.left @ torch.linalg.inv(unmixing) * lengths).T
+            if layer.sees_pixels:
+                return recovered(observation, read, layer, inputs, signals, numbers)
+            return self._through_features(observation, read, layer, Told(inputs, signals), generator, numbers)
+        except AttackError as error:
+            return grey_guess(observation, error, numbers)
+
+    @property
+    def _descent(self) -> Unmixing:
+        return Unmixing(
+            iterations=self.iterations,
+            learning_rate=self.learning_rate,
+            negentropy=self.negentropy,
+            prior=self.total_variation,
+            decorrelation=self.decorrelation,
+            temperature=self.temperature,
+            relaxation=self.relaxation,
+        )
+
+    def unmixing(
+        self, parts: LowRank, shape: tuple[int, int, int] | None, generator: torch.Generator, numbers: dict[str, float]
+    ) -> Tensor:
+        """U (R, R), whose rows make each source of the mixtures ``parts.right``, up to order and factors.
+
+        Args:
+            parts: Of the layer's gradient.
+            shape: (C, H, W) where the sources are images, else None.
+            generator: Draws the starts.
+            numbers: ``objective`` is added to it.
+
+        Raises:
+            AttackError: When the samples of some mixture follow from those of the others.
+        """
+        mixtures, lengths = parts.right, parts.right.norm(dim=1)
+        noise = parts.gap * float(lengths.min() / lengths.max())
+        differences = mixtures if shape is None else _differences(mixtures.view(-1, *shape))
+        # What is sparse is so about zero; pixels, whose zero is arbitrary, vary about their mean.
+        values = shape is not None and self.samples == "values"
+        white = Whitened.of(mixtures - mixtures.mean(1, keepdim=True) if values else differences, noise)
+        if white is None:
+            raise AttackError(
+                "does not apply: an example is flat, or follows from others, so that nothing tells it apart"
+            )
+        penalised, found = white.matrix @ differences, []
+        for _ in range(self.restarts):
+            rows, objective = self._descent.descend(fixed_point(white.samples, generator), white.samples, penalised)
+            if torch.linalg.matrix_rank(rows, rtol=1e-4) == len(rows):
+                found.append((objective, rows))
+        if not found:
+            raise AttackError("two components became one from every start; raise decorrelation or relaxation")
+        numbers["objective"], rows = min(found, key=lambda one: one[0])
+        return rows @ white.matrix
+
+    def _through_features(
+        self,
+        observation: ClientUpdate,
+        read: Read,
+        layer: LinearLayer,
+        found: Told,
+        generator: torch.Generator,
+        numbers: dict[str, float],
+    ) -> Reconstruction:
+        """The guess of images whose features were told apart."""
+        below = FeatureImages(self.feature_iterations)
+        images = below.of(found.inputs, read, layer, observation, numbers, generator)
+        seen = normalise(images, observation)
+        labels = labels_of_signals(read.model, layer, seen, found.signals)
+        numbers["gradient_distance"] = gradient_distance(read.model, seen, labels, read.gradient)
+        return Reconstruction(images.float().cpu(), labels, numbers)
+
+
+def _attacked(read: Read) -> LinearLayer:
+    """The first layer that sees the pixels, or else the first."""
+    if not read.layers:
+        raise AttackError(
+            f"does not apply: no linear layer of {type(read.model).__name__} sees one vector of each example"
+        )
+    return next((layer for layer in read.layers if layer.sees_pixels), read.layers[0])
+
+
+def _examples(gradient: LayerGradient, num_examples: int) -> LowRank:
+    """The examples' part of a gradient: all of them, or those that stand out as only equal and known examples can be missing.
+
+    Raises:
+        AttackError: When noise hides some: what is left is mixed of all of them, and no unmixing makes fewer sources of it.
+    """
+    parts = low_rank(gradient, num_examples, LEAST_GAP)
+    if parts.rank < num_examples and parts.gap > 1 / GAP:
+        raise AttackError(
+            f"does not apply: {parts.rank} of {num_examples} examples stand out from noise, pruning or several local steps"
+        )
+    return parts
+
+
+def _differences(images: Tensor) -> Tensor:
+    """Of neighbouring pixels across and down, of each image (R, C, H, W): (R, K); the images where they have one pixel alone."""
+    across = (images[..., :, 1:] - images[..., :, :-1]).flatten(1)
+    down = (images[..., 1:, :] - images[..., :-1, :]).flatten(1)
+    both = torch.cat([across, down], 1)
+    return both if both.shape[1] else images.flatten(1)
+
+
+def _lengths(mixed: Tensor, told: Tensor | None, layer: LinearLayer, observation: ClientUpdate) -> Tensor:
+    """By what each component (R, N) is to be divided: what the bias tells, (R,), where it does, else what the range does.
+
+    Raises:
+        AttackError: Of features, where the layer has no bias.
+    """
+    if told is None and not layer.sees_pixels:
+        raise AttackError(
+            f"does not apply: layer {layer.name!r} has no bias, whose gradient tells the lengths of features"
+        )
+    if told is None:
+        return _by_contrast(mixed, observation)
+    # A component that the bias hardly sees is a difference of examples: wrong, and by that division beyond all bounds.
+    usual = told.abs().median()
+    return torch.where(told.abs() > UNSEEN * usual, told, usual)
+
+
+def _by_contrast(mixed: Tensor, observation: ClientUpdate) -> Tensor:
+    """Divisors (R,) of either sign under which an image has the most contrast, and all but a few of its pixels are in [0, 1]."""
+    mean, std = channel_statistics(observation, mixed)
+    # x * std + mean in [0, 1] for x = component / length: of each pixel the largest 1 / length, for both signs.
+    pixels = (mixed.view(-1, *observation.input_shape) * std).flatten(1)
+    offset = mean.expand(observation.input_shape).flatten()
+    share = [_largest(sign * pixels, offset) for sign in (1.0, -1.0)]
+    return 1 / torch.where(share[0] >= share[1], share[0], -share[1])
+
+
+def _largest(pixels: Tensor, offset: Tensor) -> Tensor:
+    """The largest factor (R,) with factor * pixels + offset in [0, 1], for all but a few pixels of each row (R, N)."""
+    room = torch.where(pixels > 0, 1 - offset, offset) / pixels.abs().clamp_min(1e-300)
+    return room.quantile(BEYOND_RANGE, dim=1)

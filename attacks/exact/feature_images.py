@@ -1,0 +1,80 @@
+"""Images that have given features: from what a linear layer behind a convolutional network saw, down to the pixels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attacks.base import ClientUpdate
+from attacks.descent import StepRule, minimise
+from attacks.exact.linear_layer import LinearLayer, Read, called
+from attacks.image_measures import total_variation
+from attacks.normalisation import normalise
+
+
+@dataclass(frozen=True)
+class FeatureImages:
+    """argmin_x  |phi(x) - a|^2 / (numel(a) Var(a)) + prior * TV(x), each image for itself; phi is the network below a layer.
+
+    Attributes:
+        iterations: Steps of Adam (AMSGrad). The lowest objective is returned.
+        learning_rate: Of images in [0, 1], falling to zero along a half cosine.
+        prior: Weight of the total variation.
+
+    Source: Kariyappa et al. 2023 (Cocktail Party Attack), section 5, after Mahendran and Vedaldi 2015, Eq. 1.
+    """
+
+    iterations: int = 600
+    learning_rate: float = 0.05
+    prior: float = 1e-2
+
+    def of(
+        self,
+        features: Tensor,
+        read: Read,
+        layer: LinearLayer,
+        observation: ClientUpdate,
+        numbers: dict[str, float],
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Images (R, C, H, W) in [0, 1] whose features are nearest to those given.
+
+        Args:
+            features: (R, N), what the layer saw of each image.
+            read: The update.
+            layer: One of its layers.
+            observation: The update.
+            numbers: ``feature_loss`` and ``relative_loss`` are added to it.
+            generator: Draws the start, uniform noise; None: a grey image.
+
+        Raises:
+            AttackError: When the objective was never finite.
+        """
+        features = features.to(next(iter(read.gradient.values())))
+        spread = features.var().clamp_min(1e-12)
+
+        def errors(images: Tensor) -> Tensor:
+            return (_seen(read, layer, normalise(images, observation)) - features).square().mean(1)
+
+        shape = (len(features), *observation.input_shape)
+        start = torch.full(shape, 0.5) if generator is None else torch.rand(shape, generator=generator)
+        with torch.enable_grad():
+            rule = StepRule.within_range(self.learning_rate)
+            images, _ = minimise(
+                lambda one: errors(one) / spread + self.prior * total_variation(one),
+                start.to(features),
+                self.iterations,
+                rule,
+            )
+        loss = float(errors(images.detach()).mean().detach())
+        numbers |= {"feature_loss": loss, "relative_loss": loss / float(spread)}
+        return images
+
+
+def _seen(read: Read, layer: LinearLayer, images: Tensor) -> Tensor:
+    """What the layer sees of normalised images (R, C, H, W): (R, N)."""
+    with called(read.model) as calls:
+        read.model(images)
+    return calls[layer.name][0][1]

@@ -1,0 +1,99 @@
+"""Examples that SPEAR's search has not found, by what those it has found leave over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attacks.base import AttackError
+from attacks.exact.cocktail_party import CocktailParty
+from attacks.exact.linear_layer import LinearLayer, LowRank
+from attacks.exact.sparse_directions import SparseDirections
+
+ROUNDS = 6
+"""Times that independent components are sought, as long as directions are missing."""
+CLEAR = 0.5
+"""Share of the neurons with z < 0 that are taken to be off, those with the lowest z: an approximate input errs near zero."""
+
+SURE_OF_ONE = 0.95
+"""The same where one input alone was left, which is exact."""
+ROWS = 2
+"""Rows that a kernel is made from, at least, for each example."""
+
+
+@dataclass(frozen=True)
+class MissingExamples:
+    """Finds columns of dL/dZ from the inputs, where ``SparseDirections`` finds them from their zeros.
+
+    With dL/dZ = L Q and the gradient L R = L Q X^T, let k columns of Q be missing and N (R, k) be orthogonal to all others. Then
+    N^T R = N^T Q_k X_k^T: mixtures of the k missing inputs alone, as N^T L^T dL/db is of their lengths. Of one missing input
+    nothing is left to find: it is N^T R over N^T L^T dL/db. Of more, independent components are near (``CocktailParty``). Either
+    way z = W x + b says which neurons were off, and the column is the kernel of their rows of L.
+
+    Attributes:
+        directions: What was found; what is found here is added to it.
+        parts: L and R.
+        bias: dL/db, (M,).
+        layer: With its weights.
+
+    Source: ours; signs of z as a check of columns are of Dimitrov et al. 2024, Theorem 3.3.
+    """
+
+    directions: SparseDirections
+    parts: LowRank
+    bias: Tensor
+    layer: LinearLayer
+
+    def by_components(self, shape: tuple[int, int, int] | None, generator: torch.Generator) -> None:
+        """Round after round, of what is still missing.
+
+        Args:
+            shape: (C, H, W) of inputs that are images; of others nothing is done, unless one alone is missing.
+            generator: Draws where components start.
+        """
+        for _ in range(ROUNDS):
+            rest = self._rest()
+            if not rest.shape[1]:
+                break
+            mixtures, unmixing = LowRank(self.parts.left @ rest, rest.T @ self.parts.right, self.parts.gap), None
+            if rest.shape[1] > 1:
+                if shape is None:
+                    break
+                try:
+                    unmixing = CocktailParty(restarts=1).unmixing(mixtures, shape, generator, {})
+                except AttackError:  # components that became one: the next start may do better
+                    continue
+                if rest.shape[1] == self.parts.rank:
+                    self.directions.near(torch.linalg.inv(rest @ unmixing.T))
+            self._look(rest if unmixing is None else rest @ unmixing.T)
+
+    def by_elimination(self) -> None:
+        """The last one, where it alone is missing."""
+        rest = self._rest()
+        if rest.shape[1] == 1:
+            self._look(rest)
+
+    def _rest(self) -> Tensor:
+        """N, (R, k)."""
+        known = self.directions.sure()
+        whole = torch.linalg.qr(known.T, mode="complete")[0]
+        rest: Tensor = whole[:, len(known) :]
+        return rest
+
+    def _look(self, rows: Tensor) -> None:
+        """Adds the columns of the inputs that unmixing rows (R, k), one in each column, make of R."""
+        inputs = (rows.T @ self.parts.right) / (rows.T @ (self.parts.left.T @ self.bias))[:, None]
+        weight, offset = (one.detach().double().cpu() for one in (self.layer.module.weight, self.layer.module.bias))
+        found = []
+        for z in inputs @ weight.T + offset:
+            z = torch.where(self.directions.live, z, torch.inf)
+            negative = int((z < 0).sum())
+            # An input that nothing but rounding stands before is right for all neurons, and a kernel asks for R - 1 rows or more.
+            share = CLEAR if rows.shape[1] > 1 else SURE_OF_ONE
+            count = min(max(round(share * negative), ROWS * self.parts.rank), negative)
+            if count >= self.parts.rank - 1:
+                found.append(self.directions.kernel(z.argsort()[:count]))
+        if found:
+            self.directions.offer(torch.stack(found))
