@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attacks.base import AttackError, ClientUpdate, Probe, Reconstruction, TrainingUpdate
+from attacks.base import AttackError, ClientUpdate, Reconstruction, TrainingUpdate
 from attacks.gradient.finite_difference import DifferencedMatching
 from attacks.gradient.inversion import GradientInversion, Trials
 from attacks.gradient.inversion_loop import Minimum
@@ -92,13 +92,13 @@ class SurrogateMatching(GradientInversion):
         guess = super()._guess(target, victim, end, differenced)
         if guess.failure:
             return guess
-        at_global = isinstance(target.observation, Probe)
+        at_global = target.observation.local_steps == 1
         alpha = 0.0 if at_global else ALPHA_UNIT * float(end.unknowns[int(end.loss.argmin()), -1])
         return replace(guess, diagnostics={**guess.diagnostics, "alpha": alpha})
 
 
 def moves(owners: list[Target]) -> Update:
-    """Name -> w_T - w_0 of each target, (T, *shape); 0 for one-step probes, whose gradient is that of w_0.
+    """Name -> w_T - w_0 of each target, (T, *shape); 0 for updates of one step, whose gradient is that of w_0.
 
     Raises:
         AttackError: When an update does not fit the model; see ``ClientUpdate.gradient``.
@@ -107,7 +107,7 @@ def moves(owners: list[Target]) -> Update:
     def sent(observation: ClientUpdate, like: Update) -> Update:
         if missing := sorted(set(like) - set(observation.update)):
             raise AttackError(f"the update lacks {missing[:3]}")
-        if isinstance(observation, Probe):
+        if observation.local_steps == 1:
             return {name: torch.zeros_like(value) for name, value in like.items()}
         return {name: observation.update[name].detach().to(value) for name, value in like.items()}
 

@@ -17,6 +17,7 @@ from attacks.learned.learning_to_invert import noise_like
 from attacks.refinement.base import Chain
 from attacks.scoring.oracle import Oracle, train_oracle
 from attacks.spec import stages_of
+from attacks.uploads.base import UploadedImages
 from clients.auxiliary import OWN_AUXILIARY, Auxiliary
 from clients.task import Plan
 from defenses.base import generator_for
@@ -129,14 +130,17 @@ class _Runner:
         ]
 
 
-def silenced(observation: Any, generator: torch.Generator) -> ClientUpdate:
-    """The same observation with noise in place of its update, each tensor as long as before.
+def silenced(observation: Any, generator: torch.Generator) -> Any:
+    """The same observation with noise in place of its update, each tensor as long as before; or of its images, uniform in [0, 1].
 
     Raises:
-        AttackError: When it holds no update.
+        AttackError: When it holds neither.
     """
+    if isinstance(observation, UploadedImages):
+        noise = torch.rand(observation.images.shape, generator=generator)
+        return replace(observation, images=noise.to(observation.images))
     if not isinstance(observation, ClientUpdate):
-        raise AttackError(f"{type(observation).__name__} holds no update that noise could stand for")
+        raise AttackError(f"{type(observation).__name__} holds neither an update nor images that noise could stand for")
     return replace(observation, update=noise_like(observation.update, generator))
 
 

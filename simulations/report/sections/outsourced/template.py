@@ -52,14 +52,15 @@ READS = """
 <p class="soft small after">Every score is against the original. No attack here needs an inversion: the server holds the protected
 images. AsUploaded takes them as they came, and what stands under “over the upload” is what an attack adds to looking at them,
 where it beats the null baselines. As the undefended uploads are the originals, they say nothing of an attack that undoes a defence:
-it counts if it adds to looking under one of the defences here. Each attack reads every image alone, though the server holds all
-uploads. What the trained model gives away beyond that, to whoever gets it, is with the attacks on members and classes.</p>
+it counts if it adds to looking under one of the defences here. Attacks on uploaded images read every image alone, though the server
+holds all uploads; those on all uploads of a client, where there are any, do not. What the trained model gives away beyond that, to
+whoever gets it, is with the attacks on members and classes.</p>
 """
 
 OUTSOURCED = f"""
 {{% if view.sections.outsourced %}}
 <section id="outsourced{{{{ s }}}}">
-<header><h2>Outsourced training</h2><p>Clients upload every training image once, protected, with its label; the server trains on
+<header><h2>Outsourced training</h2><p>Clients upload their training images, protected, with their labels; the server trains on
 the uploads.</p></header>
 {UPLOADS}
 {{% if view.sections.outsourced.reads %}}
