@@ -1,1 +1,19 @@
 """Experiments: what to run, the ServerApp that runs it, what it leaves behind, and the command line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from simulations.in_process import Audited, audit
+
+__all__ = ["Audited", "audit"]
+
+
+def __getattr__(name: str) -> Any:
+    """``audit`` and ``Audited``, which bring torch and Flower with them, when they are asked for."""
+    if name in __all__:
+        from simulations import in_process
+
+        return getattr(in_process, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

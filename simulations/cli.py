@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -11,18 +10,15 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from clients.data.card import DataCard
-from clients.models.library import ImageSizeError
 from defenses.registry import RegistryError
-from simulations.command_line import fail, read_toml, self_contained, value_of
-from simulations.dry_run import check_memory, describe, shares, workers_of
+from simulations.command_line import fail, self_contained, value_of
+from simulations.dry_run import describe, workers_of
 from simulations.errors import ConfigError
-from simulations.experiment import Experiment, all_settings
-from simulations.notices import huge_numbers, too_few_images
+from simulations.experiment import all_settings
+from simulations.preflight import preflight
 from simulations.protect.command import protect
 from simulations.recorded.request import DEFAULT_ATTACKS, Request
-from simulations.run_config import check_same
-from simulations.scenarios.base import scenario
+from simulations.requested import DEFAULT_CLIENTS, requested
 from simulations.search.command import search
 
 app = typer.Typer(
@@ -33,7 +29,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 console = Console(highlight=False)
-DEFAULT_CLIENTS = 4
 
 
 @app.command()
@@ -57,6 +52,13 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything, estimate memory and time, and start and write nothing.")
     ] = False,
+    in_process: Annotated[
+        bool,
+        typer.Option(
+            "--in-process",
+            help="Without Flower's runtime and Ray: one client after the other in this process. Same rows.",
+        ),
+    ] = False,
 ) -> None:
     """Runs an experiment in a private local Flower runtime, shows its progress, and prints where the report is.
 
@@ -69,14 +71,18 @@ def run(
     from simulations.local_run import run_locally
 
     try:
-        experiment = _experiment(config, setting or [], out, resume, clients)
-        _preflight(experiment)
+        experiment = requested(config, dict(_pair(text) for text in setting or []), out, resume, clients)
+        preflight(experiment, lambda told: console.print(told, markup=False, soft_wrap=True))
         if dry_run:
             for line in describe(experiment, workers_of(experiment.num_clients, cpus_per_client)):
                 console.print(line, markup=False, soft_wrap=True)
             return
     except (ConfigError, RegistryError) as error:
         fail(str(error))
+    if in_process:
+        from simulations.in_process import run_in_process
+
+        raise typer.Exit(run_in_process(console, experiment, cpus_per_client))
     resources = Resources(experiment.num_clients, cpus_per_client, gpus_per_client)
     raise typer.Exit(run_locally(console, experiment, resources))
 
@@ -208,45 +214,6 @@ def main() -> None:
     app()
 
 
-def _experiment(
-    config: Path | None, settings: list[str], out: Path | None, resume: Path | None, clients: int | None
-) -> Experiment:
-    """The experiment that the command line asks for.
-
-    Raises:
-        ConfigError: Naming the file or the key, what came and what is allowed.
-    """
-    before: dict[str, Any] = {}
-    if resume is not None:
-        if config or out or clients:
-            raise ConfigError("--resume takes the settings of the run itself: leave out CONFIG, --out and --clients")
-        before = _stored(resume) | {"resume": True, "output-dir": str(resume.resolve())}
-        values: dict[str, Any] = {}
-    else:
-        values = read_toml(config) if config else {}
-        folder = out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
-        values |= {"output-dir": str(folder.resolve())} if out or "output-dir" not in values else {}
-        values |= {"num-clients": clients} if clients else {}
-    values |= dict(_pair(text) for text in settings)
-    if isinstance(values.get("defenses"), str):
-        values["defenses"] = self_contained(values["defenses"], "defenses")
-    experiment = Experiment.from_mapping(before | values)
-    if resume is not None:
-        check_same(experiment, before)
-    return experiment if experiment.num_clients else replace(experiment, num_clients=DEFAULT_CLIENTS)
-
-
-def _stored(directory: Path) -> dict[str, Any]:
-    path = directory / "config.json"
-    if not path.is_file():
-        raise ConfigError(f"--resume: {directory} holds no run (no config.json)")
-    try:
-        stored: dict[str, Any] = json.loads(path.read_text())["config"]
-    except (ValueError, KeyError) as error:
-        raise ConfigError(f"--resume: {path} is no configuration of a run: {error}") from error
-    return stored
-
-
 def _pair(text: str) -> tuple[str, Any]:
     """``key=value`` with the value read as the setting's type."""
     key, equals, value = text.partition("=")
@@ -254,45 +221,3 @@ def _pair(text: str) -> tuple[str, Any]:
         raise ConfigError(f"-s {text!r}: expected key=value")
     spec = all_settings().get(key.strip())
     return key.strip(), value_of(value, type(spec.default) if spec else str)
-
-
-def _preflight(experiment: Experiment) -> None:
-    """Refuses before any process starts what could only fail later: unreadable data, a model that does not fit."""
-    out = Path(experiment.output_dir)
-    if not experiment.resume and ((out / "config.json").exists() or (out / "rows.jsonl").exists()):
-        raise ConfigError(f"{out} already holds a run; go on with --resume {out}, or name another folder with --out")
-    if experiment.partition == "node":
-        raise ConfigError(
-            "partition is 'node'; `fedveil run` simulates clients, which have no data of their own: choose iid, dirichlet or "
-            "shards, or start real nodes (docs/deployment.md)"
-        )
-    for pipeline in experiment.pipelines():
-        plan = experiment.plan(pipeline)
-        if pipeline.needs_group_norm and experiment.norm == "batch":
-            console.print(
-                f"notice: {pipeline} needs gradients per example: BatchNorm is replaced by GroupNorm", markup=False
-            )
-        try:
-            data = plan.load_data()
-            scenario(experiment.scenario).check_data(experiment, pipeline, DataCard.of(data))
-        except ConfigError:
-            raise
-        except ImageSizeError as error:
-            raise ConfigError(
-                f"image-size is {experiment.image_size}, model is {experiment.model!r}: {error}"
-            ) from error
-        except (ValueError, OSError) as error:
-            raise ConfigError(str(error)) from error
-        except (RuntimeError, MemoryError) as error:  # of torch, such as an allocation that cannot be served
-            raise ConfigError(f"dataset = {experiment.dataset!r}, model = {experiment.model!r}: {error}") from error
-    experiment.check_images(data.input_shape)
-    check_memory(experiment, data)
-    share, tested = shares(experiment, data)
-    if min(share, tested) < 1:
-        raise ConfigError(
-            f"{experiment.num_clients} clients share {len(data.train)} training and {len(data.test)} test examples, which is less "
-            "than one each; use fewer clients (--clients), more data, or a smaller auxiliary-fraction"
-        )
-    scenario(experiment.scenario).check_share(experiment, share, tested)
-    for warning in filter(None, (*huge_numbers(experiment), too_few_images(experiment, experiment.num_clients))):
-        console.print(f"warning: {warning}", markup=False, soft_wrap=True)

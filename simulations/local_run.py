@@ -48,13 +48,13 @@ def run_locally(console: Console, experiment: Experiment, resources: Resources) 
                 if not box.startswith(NOT_STARTED):
                     return _ended(console, out, runtime.status(), box, started)
             except KeyboardInterrupt:
-                errors.print(f"\nstopped; {_what_next(out)}", soft_wrap=True)
+                errors.print(f"\nstopped; {what_next(out)}", soft_wrap=True)
                 return 130
             runtime.keep_superlink_log()
         if start < STARTS:
             console.print(f"{box}; started again ({start + 1} of {STARTS})", markup=False, soft_wrap=True)
     errors.print(f"[red]the run did not start[/red], in {STARTS} tries:", soft_wrap=True)
-    errors.print(f"{box}; the machine may be busy\nlog: {log}\n{_what_next(out)}", markup=False, soft_wrap=True)
+    errors.print(f"{box}; the machine may be busy\nlog: {log}\n{what_next(out)}", markup=False, soft_wrap=True)
     return 1
 
 
@@ -63,14 +63,14 @@ def _ended(console: Console, out: Path, status: str, box: str, started: float) -
     if status != "finished:completed" or not progress.get("finished"):
         why = str(progress.get("failed") or box or _last_error(out / "flower.log"))
         errors.print(f"[red]the run failed[/red] ({status or 'no status'}): {escape(why)}", soft_wrap=True)
-        errors.print(f"log: {out / 'flower.log'}\n{_what_next(out)}", soft_wrap=True)
+        errors.print(f"log: {out / 'flower.log'}\n{what_next(out)}", soft_wrap=True)
         return 1
     console.print(f"finished in {time.monotonic() - started:.0f} s")
     console.print(f"report: {out / 'report.html'}\nrows:   {out / 'rows.jsonl'}", soft_wrap=True)
     return tell_failures(out)
 
 
-def _what_next(out: Path) -> str:
+def what_next(out: Path) -> str:
     """Only a run that has begun can be continued."""
     begun = (out / "config.json").is_file()
     return f"continue with: fedveil run --resume {out}" if begun else "nothing was run: give the same command again"

@@ -1,26 +1,24 @@
-"""A Flower Grid that answers messages in this process, with the real ClientApp: no Ray, no network, milliseconds a round."""
+"""The package's grid in this process, with nodes of other configurations and replies that are changed, lost or broken."""
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Message
 from flwr.app.error import Error
 from flwr.common.constant import ErrorCode
-from flwr.common.serde import message_from_proto, message_to_proto
-from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
 
 from clients.app import app as client_app
+from simulations.local_grid import FIRST_NODE
+from simulations.local_grid import LocalGrid as PackageGrid
 
 Tamper = Callable[[int, Message, Message], Message | None]
 """(partition, request, reply) -> the reply as the server gets it; None loses it; raising is the client's error."""
 
 
-class LocalGrid(Grid):
-    """Nodes 100, 101, ... hold partitions 0, 1, ...; every message takes the wire format there and back.
+class LocalGrid(PackageGrid):
+    """As the package's.
 
     Args:
         clients: Number of nodes.
@@ -37,53 +35,19 @@ class LocalGrid(Grid):
         node_config: dict[int, dict[str, Any]] | None = None,
         randomness: str = "seed",
     ) -> None:
-        TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+        super().__init__(clients)
         self.tamper = tamper
         self.sent: list[tuple[str, int]] = []
-        extra = node_config or {}
-        common = {"num-partitions": clients, "randomness": randomness}
-        self.contexts = {
-            100 + at: Context(1, 100 + at, {"partition-id": at, **common, **extra.get(at, {})}, RecordDict(), {})
-            for at in range(clients)
-        }
-        self._replies: dict[str, Message] = {}
-        self._run: Any = None
+        for at in range(clients):
+            self.contexts[FIRST_NODE + at].node_config |= {"randomness": randomness, **(node_config or {}).get(at, {})}
 
-    @property
-    def run(self) -> Any:
-        return self._run
-
-    def set_run(self, run: Any) -> None:
-        self._run = run
-
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        raise NotImplementedError
-
-    def get_node_ids(self) -> list[int]:
-        return list(self.contexts)
-
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        ids = []
-        for message in messages:
-            message.metadata.__dict__["_message_id"] = identity = uuid.uuid4().hex
-            reply = self._answer(message_from_proto(message_to_proto(message)))
-            if reply is not None:  # for a lost one nobody need wait until the time is up
-                self._replies[identity] = message_from_proto(message_to_proto(reply))
-                ids.append(identity)
-        return ids
-
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        return [self._replies.pop(identity) for identity in message_ids if identity in self._replies]
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        return self.pull_messages(self.push_messages(messages))
-
-    def _answer(self, message: Message) -> Message | None:
-        node = message.metadata.dst_node_id
-        self.sent.append((message.metadata.message_type, node - 100))
+    def answer(self, message: Message) -> Message | None:
+        partition = message.metadata.dst_node_id - FIRST_NODE
+        self.sent.append((message.metadata.message_type, partition))
+        if self.tamper is None:
+            return super().answer(message)
         try:
-            reply = client_app(message, self.contexts[node])
-            return self.tamper(node - 100, message, reply) if self.tamper else reply
+            return self.tamper(partition, message, client_app(message, self.contexts[FIRST_NODE + partition]))
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             return Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason), reply_to=message)

@@ -6,8 +6,10 @@ actors therefore ask for none and share the cores with the clients, one thread e
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import Any
 
@@ -40,7 +42,8 @@ class AttackPool:
     def submit(self, job: AttackJob) -> None:
         """Queues a job."""
         if self._workers == 0:
-            self._done.append(run_job(job))
+            with threads(1):  # as a worker has, so that the same seed gives the same rows
+                self._done.append(run_job(job))
             return
         # Chosen at the first job: by then a simulation's Ray is up; starting Ray here would take Flower's place.
         self._backend = self._backend or _choose_backend(self._workers, self._num_gpus)
@@ -166,6 +169,17 @@ class _Processes(_Backend):
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """So many threads of torch within."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _prepare_process() -> None:

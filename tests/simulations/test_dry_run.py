@@ -174,7 +174,10 @@ def test_the_ats_recipe_is_the_published_one() -> None:
         (["auxiliary-limit=-1"], "auxiliary-limit is -1; allowed: at least 0"),
         (["defenses=Soteria(layer='nope')"], "the model's fully connected layers are"),
         (["aggregate-clients=" + "9" * 5000], "is no number of clients"),
-        (["probe-attacks=", "active-attacks=ImprintLayer(bins=1000000000)"], "bins is 1000000000; allowed: a whole number from 2 to 1000000"),
+        (
+            ["active-attacks=ImprintLayer(bins=1000000000)"],
+            "bins is 1000000000; allowed: a whole number from 2 to 1000000",
+        ),
     ],
 )
 def test_what_cannot_run_is_refused_by_name(settings: list[str], message: str) -> None:

@@ -1,0 +1,125 @@
+"""A run in the calling process: no daemon, no Ray; for notebooks, debuggers and quick looks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from simulations.command_line import errors
+from simulations.errors import ConfigError
+from simulations.experiment import Experiment
+from simulations.local_grid import LocalGrid
+from simulations.local_run import tell_failures, what_next
+from simulations.preflight import preflight
+from simulations.report.analysis.failures import Failure, failed_attacks
+from simulations.report.analysis.rows import read_rows
+from simulations.report.analysis.run import read_run
+from simulations.report.analysis.sentences import sentence
+from simulations.report.analysis.summary import summarise
+from simulations.requested import requested
+from simulations.rows import Row
+from simulations.server_app import run_experiment
+
+
+@dataclass(frozen=True)
+class Audited:
+    """What an experiment left behind.
+
+    Attributes:
+        directory: Folder of the run: rows, report, pictures, checkpoints.
+    """
+
+    directory: Path
+
+    @property
+    def report(self) -> Path:
+        """The page, one file without outer references."""
+        return self.directory / "report.html"
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Every number with its threat card, as in ``rows.jsonl``."""
+        return read_rows(self.directory / "rows.jsonl")[0]
+
+    @cached_property
+    def conclusions(self) -> dict[str, str]:
+        """Defence ("" without one) -> the report's sentence about it."""
+        return {
+            line.defense: sentence(line) for study in read_run(self.directory).studies for line in summarise(study, {})
+        }
+
+    @property
+    def failures(self) -> Sequence[Failure]:
+        """Attacks that gave no score, with the reason."""
+        return failed_attacks(self.directory)
+
+
+def audit(
+    config: str | Path | None = None,
+    *,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    clients: int | None = None,
+    cpus_per_client: int = 1,
+    **settings: Any,
+) -> Audited:
+    """Runs an experiment in this process and returns its rows and report: ``audit(dataset="mnist-5k", defenses="DPSGD()")``.
+
+    The same seed gives the same rows as ``fedveil run``. Clients answer one after the other; attacks run beside them in
+    ``attack_workers`` processes, so that a script must call this below ``if __name__ == "__main__":``; with
+    ``attack_workers=0`` they run in this process as well. What was complete when it is interrupted is kept, and ``resume``
+    goes on from there.
+
+    Args:
+        config: TOML file of settings, such as one of ``simulations/configs``.
+        out: New folder for the results; by default ``runs/DATE-TIME``.
+        resume: Folder of a run that was broken off.
+        clients: Simulated clients; by default as set, else 4.
+        cpus_per_client: Threads of torch while a client works.
+        settings: Over the file, as ``fedveil list settings`` names them, with underscores for hyphens.
+
+    Raises:
+        ConfigError: Before any work, naming the key, what came and what is allowed.
+        RuntimeError: When too few clients send something usable.
+    """
+    values = {name.replace("_", "-"): value for name, value in settings.items()}
+    experiment = requested(path_or_none(config), values, path_or_none(out), path_or_none(resume), clients)
+    preflight(experiment, lambda _: None)
+    run_experiment(LocalGrid(experiment.num_clients, cpus_per_client), experiment)
+    return Audited(Path(experiment.output_dir))
+
+
+def run_in_process(console: Console, experiment: Experiment, cpus_per_client: int) -> int:
+    """Runs an experiment here and says how it ended; the exit code.
+
+    Args:
+        console: For what is said.
+        experiment: With an output folder; all its checks are passed.
+        cpus_per_client: Threads of torch while a client works.
+    """
+    out, started = Path(experiment.output_dir), time.monotonic()
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        run_experiment(LocalGrid(experiment.num_clients, cpus_per_client), experiment)
+    except KeyboardInterrupt:
+        errors.print(f"\nstopped; {what_next(out)}", soft_wrap=True)
+        return 130
+    except (ConfigError, RuntimeError) as error:
+        errors.print(f"[red]the run failed[/red]: {escape(f'{type(error).__name__}: {error}')}", soft_wrap=True)
+        errors.print(what_next(out), soft_wrap=True)
+        return 1
+    console.print(f"finished in {time.monotonic() - started:.0f} s")
+    console.print(f"report: {out / 'report.html'}\nrows:   {out / 'rows.jsonl'}", soft_wrap=True)
+    return tell_failures(out)
+
+
+def path_or_none(path: str | Path | None) -> Path | None:
+    """As a path."""
+    return None if path is None else Path(path)

@@ -1,0 +1,94 @@
+"""A Flower Grid that answers messages in this process, with the real ClientApp: no daemon, no Ray, no network."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from typing import Any
+
+from flwr.app import Context, Message, RecordDict
+from flwr.app.error import Error
+from flwr.common.constant import ErrorCode
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+from clients.app import app as client_app
+from strategies.audit.pool import threads
+
+FIRST_NODE = 100
+"""Node ids are this and the following ones."""
+
+
+class LocalGrid(Grid):
+    """Nodes 100, 101, ... hold partitions 0, 1, ...; every message takes the wire format there and back.
+
+    Clients are simulated: their random draws start from the experiment's seed, and they answer every question. Each answers at
+    once, one after the other, while the server waits. What a client keeps between messages stays in its context, as in Flower.
+
+    Args:
+        clients: Number of nodes.
+        cpus_per_client: Threads of torch while a client answers, as a worker of a simulation would have.
+    """
+
+    def __init__(self, clients: int, cpus_per_client: int = 1) -> None:
+        # Messages ask for the identity of a task, which Flower's processes are given by their runtime.
+        TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+        self.cpus_per_client = cpus_per_client
+        self.contexts = {
+            FIRST_NODE + at: Context(
+                1,
+                FIRST_NODE + at,
+                {"partition-id": at, "num-partitions": clients, "randomness": "seed"},
+                RecordDict(),
+                {},
+            )
+            for at in range(clients)
+        }
+        self._replies: dict[str, Message] = {}
+        self._run: Any = None
+
+    @property
+    def run(self) -> Any:
+        """What was set by ``set_run``."""
+        return self._run
+
+    def set_run(self, run: Any) -> None:
+        """Keeps what Flower's ServerApp is told of its run."""
+        self._run = run
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        """Messages are made by their class; this older way is not offered."""
+        raise NotImplementedError("make messages by flwr.app.Message")
+
+    def get_node_ids(self) -> list[int]:
+        """All nodes."""
+        return list(self.contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Has every message answered; ids of those that were."""
+        ids = []
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = identity = uuid.uuid4().hex
+            with threads(self.cpus_per_client):
+                reply = self.answer(message_from_proto(message_to_proto(message)))
+            if reply is not None:  # for a lost one nobody need wait until the time is up
+                self._replies[identity] = message_from_proto(message_to_proto(reply))
+                ids.append(identity)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """The replies that there are, each once."""
+        return [self._replies.pop(identity) for identity in message_ids if identity in self._replies]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """The replies; nothing is waited for."""
+        return self.pull_messages(self.push_messages(messages))
+
+    def answer(self, message: Message) -> Message | None:
+        """A node's reply, an error reply where its ClientApp raises; None: it is lost."""
+        try:
+            return client_app(message, self.contexts[message.metadata.dst_node_id])
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            return Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason), reply_to=message)

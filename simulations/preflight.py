@@ -1,0 +1,62 @@
+"""What is checked of an experiment before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from clients.data.card import DataCard
+from clients.models.library import ImageSizeError
+from simulations.dry_run import check_memory, shares
+from simulations.errors import ConfigError
+from simulations.experiment import Experiment
+from simulations.notices import huge_numbers, too_few_images
+from simulations.scenarios.base import scenario
+
+
+def preflight(experiment: Experiment, tell: Callable[[str], None]) -> None:
+    """Refuses before any process starts what could only fail later: unreadable data, a model that does not fit.
+
+    Args:
+        experiment: What is to run.
+        tell: Takes what one should know without its being an error.
+
+    Raises:
+        ConfigError: Naming the key, what came and what is allowed.
+    """
+    out = Path(experiment.output_dir)
+    if not experiment.resume and ((out / "config.json").exists() or (out / "rows.jsonl").exists()):
+        raise ConfigError(f"{out} already holds a run; go on with --resume {out}, or name another folder with --out")
+    if experiment.partition == "node":
+        raise ConfigError(
+            "partition is 'node'; `fedveil run` simulates clients, which have no data of their own: choose iid, dirichlet or "
+            "shards, or start real nodes (docs/deployment.md)"
+        )
+    for pipeline in experiment.pipelines():
+        plan = experiment.plan(pipeline)
+        if pipeline.needs_group_norm and experiment.norm == "batch":
+            tell(f"notice: {pipeline} needs gradients per example: BatchNorm is replaced by GroupNorm")
+        try:
+            data = plan.load_data()
+            scenario(experiment.scenario).check_data(experiment, pipeline, DataCard.of(data))
+        except ConfigError:
+            raise
+        except ImageSizeError as error:
+            raise ConfigError(
+                f"image-size is {experiment.image_size}, model is {experiment.model!r}: {error}"
+            ) from error
+        except (ValueError, OSError) as error:
+            raise ConfigError(str(error)) from error
+        except (RuntimeError, MemoryError) as error:  # of torch, such as an allocation that cannot be served
+            raise ConfigError(f"dataset = {experiment.dataset!r}, model = {experiment.model!r}: {error}") from error
+    experiment.check_images(data.input_shape)
+    check_memory(experiment, data)
+    share, tested = shares(experiment, data)
+    if min(share, tested) < 1:
+        raise ConfigError(
+            f"{experiment.num_clients} clients share {len(data.train)} training and {len(data.test)} test examples, which is less "
+            "than one each; use fewer clients (--clients), more data, or a smaller auxiliary-fraction"
+        )
+    scenario(experiment.scenario).check_share(experiment, share, tested)
+    for warning in filter(None, (*huge_numbers(experiment), too_few_images(experiment, experiment.num_clients))):
+        tell(f"warning: {warning}")

@@ -1,0 +1,67 @@
+"""From a file, settings and folders to the experiment that is meant."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from simulations.command_line import read_toml, self_contained
+from simulations.errors import ConfigError
+from simulations.experiment import Experiment
+from simulations.run_config import check_same
+
+DEFAULT_CLIENTS = 4
+
+
+def requested(
+    config: Path | None,
+    settings: Mapping[str, Any],
+    out: Path | None = None,
+    resume: Path | None = None,
+    clients: int | None = None,
+) -> Experiment:
+    """The experiment that somebody asks for.
+
+    Args:
+        config: TOML file of settings.
+        settings: Over the file: name as in ``fedveil list settings`` -> value.
+        out: New folder for the results; else the file's, else ``runs/DATE-TIME``.
+        resume: Folder of a run to continue, with the settings that it had.
+        clients: Simulated clients; else as set, else ``DEFAULT_CLIENTS``.
+
+    Raises:
+        ConfigError: Naming the file or the key, what came and what is allowed.
+    """
+    before: dict[str, Any] = {}
+    if resume is not None:
+        if config or out or clients:
+            raise ConfigError("--resume takes the settings of the run itself: leave out CONFIG, --out and --clients")
+        before = _stored(resume) | {"resume": True, "output-dir": str(resume.resolve())}
+        values: dict[str, Any] = {}
+    else:
+        values = read_toml(config) if config else {}
+        folder = out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
+        values |= {"output-dir": str(folder.resolve())} if out or "output-dir" not in values else {}
+        values |= {"num-clients": clients} if clients else {}
+    values |= settings
+    if isinstance(values.get("defenses"), str):
+        values["defenses"] = self_contained(values["defenses"], "defenses")
+    experiment = Experiment.from_mapping(before | values)
+    if resume is not None:
+        check_same(experiment, before)
+    return experiment if experiment.num_clients else replace(experiment, num_clients=DEFAULT_CLIENTS)
+
+
+def _stored(directory: Path) -> dict[str, Any]:
+    path = directory / "config.json"
+    if not path.is_file():
+        raise ConfigError(f"--resume: {directory} holds no run (no config.json)")
+    try:
+        stored: dict[str, Any] = json.loads(path.read_text())["config"]
+    except (ValueError, KeyError) as error:
+        raise ConfigError(f"--resume: {path} is no configuration of a run: {error}") from error
+    return stored

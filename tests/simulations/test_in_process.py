@@ -1,0 +1,118 @@
+"""A run in the calling process: from Python and from the command line, with the rows of a run on Flower's runtime."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import simulations
+from clients.questions import RefusedError
+from simulations.cli import app
+from simulations.errors import ConfigError
+from simulations.run_directory import read_lines
+from tests.simulations.runtimes import BINARIES, PATIENCE, pairs
+from tests.simulations.split.test_run import split_experiment, untimed
+
+TINY = {
+    "dataset": "mnist-5k", "model": "lenet", "train_limit": 200, "test_limit": 60, "rounds": 2, "num_clients": 2,
+    "defenses": "ImageNoise(std=0.1)", "probe_attacks": "InvertingGradients(iterations=3)", "update_attacks": "",
+    "attack_rounds": "first", "attack_workers": 0, "adaptive": False,
+}  # fmt: skip
+
+
+def spelt(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name.replace("_", "-"): value for name, value in settings.items()}
+
+
+def test_one_call_gives_rows_conclusions_and_the_report(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    found = simulations.audit(out=tmp_path / "run", **TINY)
+    assert torch.get_num_threads() == before
+    assert found.directory == tmp_path / "run"
+    assert found.report.read_text().startswith("<!doctype html>")
+    assert len(found.rows) == len(read_lines(tmp_path / "run" / "rows.jsonl"))
+    psnr = [row for row in found.rows if row.metric == "psnr" and row.attack.startswith("InvertingGradients")]
+    assert {row.defense for row in psnr} == {"", "ImageNoise(std=0.1)"}
+    assert set(found.conclusions) == {"", "ImageNoise(std=0.1)"}
+    assert all("dB" in said for said in found.conclusions.values()), found.conclusions
+    assert found.failures == []
+
+
+def test_a_file_its_settings_and_what_stands_over_them(tmp_path: Path) -> None:
+    config = tmp_path / "own.toml"
+    lines = (f"{name} = {json.dumps(value)}" for name, value in spelt(TINY).items())
+    config.write_text("\n".join(lines))
+    found = simulations.audit(config, out=tmp_path / "run", rounds=1, defenses="")
+    assert {row.defense for row in found.rows} == {""}
+    assert max(row.round for row in found.rows) <= 2
+    with pytest.raises(ConfigError, match="already holds a run"):
+        simulations.audit(config, out=tmp_path / "run")
+    with pytest.raises(ConfigError, match="did you mean 'rounds'"):
+        simulations.audit(config, out=tmp_path / "other", round=1)
+    assert not (tmp_path / "other").exists()
+
+
+def test_workers_change_no_row(tmp_path: Path) -> None:
+    both = [simulations.audit(out=tmp_path / str(n), **{**TINY, "attack_workers": n}).directory for n in (0, 1)]
+    first, second = (untimed(read_lines(path / "rows.jsonl")) for path in both)
+    assert first == second
+
+
+def test_what_was_complete_is_kept_and_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from simulations import in_process
+
+    class Broken(in_process.LocalGrid):
+        def answer(self, message: Any) -> Any:
+            if message.metadata.message_type == "train" and '"round": 2' in str(message.content["config"]["task"]):
+                raise KeyboardInterrupt
+            return super().answer(message)
+
+    whole = simulations.audit(out=tmp_path / "whole", **TINY).directory
+    with monkeypatch.context() as patch:
+        patch.setattr(in_process, "LocalGrid", Broken)
+        texts = [text for name, value in spelt(TINY).items() for text in ("-s", f"{name}={value}")]
+        result = CliRunner().invoke(app, ["run", "--in-process", "--out", str(tmp_path / "run"), *texts])
+    assert result.exit_code == 130
+    assert f"--resume {tmp_path / 'run'}" in result.output.replace("\n", "")
+    resumed = simulations.audit(resume=tmp_path / "run").directory
+    assert untimed(read_lines(resumed / "rows.jsonl")) == untimed(read_lines(whole / "rows.jsonl"))
+
+
+def test_the_command_says_how_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [text for name, value in spelt(TINY).items() for text in ("-s", f"{name}={value}")]
+    result = CliRunner().invoke(app, ["run", "--in-process", "--out", str(tmp_path / "run"), *texts])
+    assert result.exit_code == 0, result.output
+    assert "report:" in result.output
+
+    from simulations import in_process
+
+    class Refusing(in_process.LocalGrid):
+        def answer(self, message: Any) -> Any:
+            if message.metadata.message_type == "train":
+                raise RefusedError("not here")
+            return super().answer(message)
+
+    monkeypatch.setattr(in_process, "LocalGrid", Refusing)
+    failed = CliRunner().invoke(app, ["run", "--in-process", "--out", str(tmp_path / "failed"), *texts])
+    assert failed.exit_code == 1
+
+
+@pytest.mark.slow
+def test_split_rows_are_those_of_a_run_on_flowers_runtime(tmp_path: Path) -> None:
+    settings = split_experiment(tmp_path / "here", attack_workers=1).to_mapping()
+    run = [str(BINARIES / "fedveil"), "run", "--out"]
+    told = {name: value for name, value in settings.items() if name not in ("output-dir", "num-clients", "resume")}
+    simulations.audit(out=tmp_path / "here", clients=2, **{name.replace("-", "_"): v for name, v in told.items()})
+    done = subprocess.run(
+        [*run, str(tmp_path / "there"), "--clients", "2", *pairs(told)],
+        capture_output=True, text=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    here, there = (untimed(read_lines(tmp_path / where / "rows.jsonl")) for where in ("here", "there"))
+    assert here == there
