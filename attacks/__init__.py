@@ -7,18 +7,7 @@ from attacks.active.imprint_layer import ImprintLayer
 from attacks.active.trap_weights import TrapWeights
 from attacks.attributes.inference import AttributeInference
 from attacks.attributes.property_inference import PropertyInference
-from attacks.base import (
-    Attack,
-    AttackError,
-    Attributes,
-    Cells,
-    ClientUpdate,
-    Knowledge,
-    Labels,
-    Reconstruction,
-    Representatives,
-    UpdateHistory,
-)
+from attacks.base import Attack, Knowledge
 from attacks.exact.cocktail_party import CocktailParty
 from attacks.exact.head_inversion import HeadInversion
 from attacks.exact.spear import Spear
@@ -40,10 +29,12 @@ from attacks.gradient.presets import (
     SGDCosine,
 )
 from attacks.gradient.surrogate import SurrogateMatching
+from attacks.guesses import Attributes, Cells, Labels, Reconstruction, Representatives
 from attacks.learned.learning_to_invert import LearningToInvert
 from attacks.learned.tuned_inversion import TunedInversion
 from attacks.membership.loss_threshold import LossThreshold, Membership
 from attacks.membership.shadow_models import ShadowModels
+from attacks.observations import AttackError, ClientUpdate, UpdateHistory
 from attacks.queries.backward import BackwardReconstruction
 from attacks.queries.inverse_network import InverseNetwork
 from attacks.queries.query_inversion import QueryInversion

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attacks.base import AttackError
+from attacks.observations import AttackError
 
 
 @dataclass(frozen=True)

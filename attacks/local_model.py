@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from attacks.base import AttackError, ClientUpdate
+from attacks.observations import AttackError, ClientUpdate
 
 Module = TypeVar("Module", bound=nn.Module)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from attacks.base import Attack, AttackError
+from attacks.base import Attack
+from attacks.observations import AttackError
 from attacks.refinement.base import Chain, Refinement
 from attacks.registry import ATTACKS
 from defenses.spec import parse_statements

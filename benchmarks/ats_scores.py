@@ -23,9 +23,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attacks import InvertingGradients
-from attacks.base import ClientUpdate
 from attacks.image_measures import psnr
 from attacks.normalisation import normalise
+from attacks.observations import ClientUpdate
 from clients.data.datasets import to_float
 from defenses.ats import Policy, transform_images
 from defenses.base import generator_for

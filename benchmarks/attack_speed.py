@@ -26,9 +26,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.base import ClientUpdate
 from attacks.gradient.inversion import GradientInversion
 from attacks.image_measures import psnr
+from attacks.observations import ClientUpdate
 from clients.data.datasets import load_dataset, to_float
 from clients.models.classifiers import build_model
 

@@ -30,12 +30,14 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
-from attacks.base import ClientUpdate, Knowledge, Reconstruction
+from attacks.base import Knowledge
 from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.presets import DLG, InvertingGradients
+from attacks.guesses import Reconstruction
 from attacks.image_measures import psnr, ssim
 from attacks.membership.loss_threshold import LossThreshold
 from attacks.membership.shadow_models import ShadowModels
+from attacks.observations import ClientUpdate
 from attacks.refinement.base import Refinement
 from attacks.refinement.encodings import EncodingInversion
 from attacks.refinement.policy_inversion import PolicyInversion

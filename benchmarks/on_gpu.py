@@ -30,10 +30,11 @@ from attack_speed import CASES, DATASET, TOTAL_VARIATION, observe, run_breaching
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.base import ClientUpdate, Reconstruction
 from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.memory import trial_bytes
+from attacks.guesses import Reconstruction
 from attacks.image_measures import psnr
+from attacks.observations import ClientUpdate
 from clients.data.datasets import load_dataset
 from clients.models.classifiers import build_model
 

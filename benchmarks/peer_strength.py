@@ -37,8 +37,9 @@ from scipy import stats
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.base import ClientUpdate, Reconstruction
+from attacks.guesses import Reconstruction
 from attacks.image_measures import psnr, ssim
+from attacks.observations import ClientUpdate
 from attacks.scoring.metrics import optimal_assignment, retrieved
 from attacks.spec import parse_attacks
 from clients.data.datasets import load_dataset, to_float

@@ -9,8 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from attacks.base import AttackError, Knowledge, Reconstruction
+from attacks.base import Knowledge
+from attacks.guesses import Reconstruction
 from attacks.image_measures import psnr
+from attacks.observations import AttackError
 from attacks.refinement.base import Refinement
 from attacks.uploads.base import AsUploaded, UploadedImages
 from clients.image_scores import MAX_PSNR

@@ -32,7 +32,7 @@ import torch
 from distillation_trial import ARMS, STUDY, Trial
 from seeded_results import Column, Results, differences, means
 
-from attacks.base import AttackError
+from attacks.observations import AttackError
 from clients.data.images import DataError
 from clients.models.library import ModelError
 from simulations.errors import ConfigError

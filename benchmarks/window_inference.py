@@ -21,9 +21,10 @@ from attack_strength import interval, no_training, seeded
 from torch import Tensor
 from torch.nn import functional as F
 
-from attacks.base import ClientUpdate, Knowledge
+from attacks.base import Knowledge
 from attacks.gradient.presets import InvertingGradients
 from attacks.image_measures import psnr
+from attacks.observations import ClientUpdate
 from attacks.refinement.shredder import Jigsaw, Shredder
 from attacks.refinement.unshuffle import Piece, Unshuffle, WindowMean, Windows, grid
 from clients.data.datasets import load_dataset, to_float

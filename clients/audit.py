@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from attacks.base import Attributes, Cells, Reconstruction, Representatives
+from attacks.guesses import Attributes, Cells, Reconstruction, Representatives
 from attacks.membership.loss_threshold import Membership
 from attacks.normalisation import normalise
 from attacks.scoring.metrics import score

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attacks.base import Reconstruction
+from attacks.guesses import Reconstruction
 from attacks.scoring.metrics import blurred, null_baselines
 from clients.data.augmentation import mean_view
 from clients.line_up import shows_views

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from attacks.base import Attributes, Cells, Labels, Reconstruction, Representatives
+from attacks.guesses import Attributes, Cells, Labels, Reconstruction, Representatives
 from attacks.membership.loss_threshold import Membership
 
 Guess = Reconstruction | Labels | Representatives | Membership | Attributes | Cells

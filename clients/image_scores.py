@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attacks.base import Labels, Reconstruction
+from attacks.guesses import Labels, Reconstruction
 from attacks.image_measures import ms_ssim, mse, psnr, ssim
 from attacks.normalisation import normalise
 from attacks.scoring.metrics import label_hits, optimal_assignment, score, score_pairs

@@ -7,7 +7,7 @@ import itertools
 import torch
 from torch import Tensor
 
-from attacks.base import Reconstruction
+from attacks.guesses import Reconstruction
 from attacks.scoring.metrics import retrieved
 from clients.local_data import LocalData, Probed
 from defenses.base import Batch, generator_for

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from attacks.base import Cells
+from attacks.guesses import Cells
 from clients.local_data import LocalData, Probed, Truths
 
 CELLS = "cells-right"

@@ -11,12 +11,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from attacks.base import Attack, AttackError, ClientUpdate, Reconstruction
+from attacks.base import Attack
 from attacks.exact.guessing import BEYOND
 from attacks.exact.linear_layer import LinearLayer, called, linear_layers
 from attacks.gradient.labels import infer_observed_labels
 from attacks.gradient.matching import attackable
+from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics
+from attacks.observations import AttackError, ClientUpdate
 
 
 class ManipulatedProbe(ClientUpdate):

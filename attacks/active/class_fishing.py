@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from attacks.active.base import ActiveAttack, AgreedModel, ManipulatedProbe, batch_guess, overwrite_linear
-from attacks.base import OWN_OBJECTIVE, AttackError, Reconstruction
+from attacks.base import OWN_OBJECTIVE
 from attacks.exact.guessing import grey_guess
 from attacks.exact.linear_layer import called
 from attacks.gradient.matching import attackable
 from attacks.gradient.presets import InvertingGradients
+from attacks.guesses import Reconstruction
+from attacks.observations import AttackError
 from defenses.base import Update
 from defenses.checks import is_number, is_whole, require
 

@@ -17,10 +17,12 @@ from attacks.active.base import (
     overwrite_linear,
     share_outside,
 )
-from attacks.base import AttackError, Knowledge, Reconstruction
+from attacks.base import Knowledge
 from attacks.exact.guessing import grey_guess
 from attacks.exact.linear_layer import Read
+from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics
+from attacks.observations import AttackError
 from defenses.checks import is_whole, require
 
 MOST_BINS = 10**6

@@ -18,10 +18,12 @@ from attacks.active.base import (
     share_outside,
 )
 from attacks.active.imprint_layer import MOST_OUTSIDE, ROUNDING
-from attacks.base import AttackError, Knowledge, Reconstruction
+from attacks.base import Knowledge
 from attacks.exact.guessing import grey_guess
 from attacks.exact.linear_layer import Read
+from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics
+from attacks.observations import AttackError
 from defenses.checks import is_number, is_whole, require
 
 SAME = 1e-3

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from attacks.base import AttackError, Knowledge
+from attacks.base import Knowledge
+from attacks.observations import AttackError
 
 
 def sensitive_of(knowledge: Knowledge) -> Tensor:

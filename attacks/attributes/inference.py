@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.attributes.auxiliary import judged, sensitive_of
-from attacks.base import AttackError, Attributes, Knowledge
+from attacks.base import Knowledge
+from attacks.guesses import Attributes
+from attacks.observations import AttackError
 from attacks.queries.base import Query, QueryAttack
 from attacks.queries.training import RETRAINED, Learned, Lesson, Subject, learned_by
 from defenses.checks import require

@@ -14,7 +14,9 @@ from torch.nn import functional as F
 
 from attacks.attributes.auxiliary import judged, sensitive_of
 from attacks.attributes.update_sketch import Standardise, UpdateSketch, made_by
-from attacks.base import Attack, AttackError, Attributes, ClientUpdate, Knowledge, Probe
+from attacks.base import Attack, Knowledge
+from attacks.guesses import Attributes
+from attacks.observations import AttackError, ClientUpdate, Probe
 from attacks.queries.training import RETRAINED, TRAININGS, split_rows, train_network
 from attacks.refinement.restoration import HOLDOUT
 from defenses.base import Update

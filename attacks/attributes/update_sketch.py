@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from attacks.base import AttackError, Knowledge
+from attacks.base import Knowledge
+from attacks.observations import AttackError
 from defenses.base import Batch, DefenseError, Update
 
 TINY = 1e-12

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
-from attacks.base import Attack, AttackError, ClientUpdate, Reconstruction
+from attacks.base import Attack
 from attacks.exact.guessing import grey_guess
+from attacks.guesses import Reconstruction
+from attacks.observations import AttackError, ClientUpdate
 
 
 @dataclass(frozen=True, repr=False)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from attacks.base import AttackError
 from attacks.exact.linear_layer import LayerGradient
+from attacks.observations import AttackError
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from attacks.base import OWN_OBJECTIVE, AttackError, ClientUpdate, Reconstruction
+from attacks.base import OWN_OBJECTIVE
 from attacks.exact.base import SolvingAttack
 from attacks.exact.components import Unmixing, Whitened, fixed_point
 from attacks.exact.example_labels import gradient_distance, labels_of_signals
 from attacks.exact.feature_images import FeatureImages
 from attacks.exact.guessing import recovered
 from attacks.exact.linear_layer import GAP, LayerGradient, LinearLayer, LowRank, Read, low_rank
+from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics, normalise
+from attacks.observations import AttackError, ClientUpdate
 from defenses.checks import is_number, is_whole, require
 
 SAMPLES = ("differences", "values")

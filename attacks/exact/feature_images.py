@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attacks.base import ClientUpdate
 from attacks.descent import StepRule, minimise
 from attacks.exact.linear_layer import LinearLayer, Read, called
 from attacks.image_measures import total_variation
 from attacks.normalisation import normalise
+from attacks.observations import ClientUpdate
 
 
 @dataclass(frozen=True)

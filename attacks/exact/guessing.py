@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attacks.base import AttackError, ClientUpdate, Reconstruction
 from attacks.exact.example_labels import gradient_distance, labels_of_signals
 from attacks.exact.linear_layer import LinearLayer, Read
+from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics, normalise
+from attacks.observations import AttackError, ClientUpdate
 
 MOST_GREY = 64
 """Images of a failed guess, at most: an update can cover thousands."""

@@ -8,14 +8,16 @@ from typing import Any, ClassVar
 
 import torch
 
-from attacks.base import OWN_OBJECTIVE, AttackError, ClientUpdate, Reconstruction
+from attacks.base import OWN_OBJECTIVE
 from attacks.exact.base import SolvingAttack
 from attacks.exact.class_features import class_features
 from attacks.exact.example_labels import gradient_distance, labels_of_signals
 from attacks.exact.feature_images import FeatureImages
 from attacks.exact.linear_layer import LinearLayer, Read, called, low_rank
 from attacks.exact.spear import Spear
+from attacks.guesses import Reconstruction
 from attacks.normalisation import normalise
+from attacks.observations import AttackError, ClientUpdate
 from defenses.checks import is_number, is_whole, require
 
 

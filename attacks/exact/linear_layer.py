@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from attacks.base import AttackError, ClientUpdate
 from attacks.gradient.matching import attackable
+from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
 
 GAP = 20.0

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attacks.base import AttackError
 from attacks.exact.cocktail_party import CocktailParty
 from attacks.exact.linear_layer import LinearLayer, LowRank
 from attacks.exact.sparse_directions import SparseDirections
+from attacks.observations import AttackError
 
 ROUNDS = 6
 """Times that independent components are sought, as long as directions are missing."""

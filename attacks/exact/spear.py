@@ -9,12 +9,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from attacks.base import AttackError, ClientUpdate, Reconstruction
 from attacks.exact.base import SolvingAttack
 from attacks.exact.guessing import recovered
 from attacks.exact.linear_layer import LayerGradient, LinearLayer, LowRank, Read, low_rank
 from attacks.exact.missing_examples import MissingExamples
 from attacks.exact.sparse_directions import SparseDirections
+from attacks.guesses import Reconstruction
+from attacks.observations import AttackError, ClientUpdate
 from defenses.checks import is_whole, require
 
 SEARCHES = ("all", "both", "samples", "descent", "components")

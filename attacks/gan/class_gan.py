@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attacks.base import Representatives, UpdateHistory
 from attacks.gan.representative_attack import RepresentativeAttack, Rounds
+from attacks.guesses import Representatives
 from attacks.image_measures import total_variation
 from attacks.networks.generator import ImageGenerator, random_shift
 from attacks.normalisation import normalise
+from attacks.observations import UpdateHistory
 from defenses.checks import is_number, is_whole, require
 
 

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.base import AttackError, ClientUpdate, Knowledge, Representatives, UpdateHistory
+from attacks.base import Knowledge
 from attacks.gan.representative_attack import RepresentativeAttack, Rounds, usable_rounds
 from attacks.gradient.labels import last_linear
 from attacks.gradient.presets import InvertingGradients
+from attacks.guesses import Representatives
 from attacks.networks.generator import ImageGenerator
 from attacks.normalisation import normalise
+from attacks.observations import AttackError, ClientUpdate, UpdateHistory
 from defenses.base import Batch
 from defenses.checks import is_number, is_whole, require
 

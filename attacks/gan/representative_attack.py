@@ -10,11 +10,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from attacks.base import Attack, AttackError, ClientUpdate, Representatives, TrainingUpdate, UpdateHistory
+from attacks.base import Attack
 from attacks.gradient.matching import count_classes
+from attacks.guesses import Representatives
 from attacks.local_model import local_model
 from attacks.networks.generator import ImageGenerator
 from attacks.normalisation import normalise
+from attacks.observations import AttackError, ClientUpdate, TrainingUpdate, UpdateHistory
 from defenses.checks import is_number, is_whole, require
 
 Rounds = list[tuple[ClientUpdate, nn.Module]]

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from attacks.base import AttackError, ClientUpdate
 from attacks.gradient.matching import attackable
+from attacks.observations import AttackError, ClientUpdate
 
 Statistics = dict[str, tuple[Tensor, Tensor]]
 """Layer name -> (mean, variance) over a batch of what enters it, one value per channel; biased, as BatchNorm normalises."""

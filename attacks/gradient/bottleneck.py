@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad
 
-from attacks.base import AttackError, ClientUpdate
 from attacks.gradient.inversion import GradientInversion, Trials
 from attacks.gradient.inversion_target import Victim
 from attacks.gradient.matching import GradientMatching, Observed
+from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
 from defenses.precode import find_bottleneck, outputs_of
 

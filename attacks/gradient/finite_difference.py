@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from attacks.base import AttackError
 from attacks.gradient.kinks import RecordKinks, ReplayKinks
 from attacks.gradient.matching import GradientMatching, Observed
 from attacks.gradient.memory import is_out_of_memory
 from attacks.gradient.trial_layers import TrialNetwork, expanded
+from attacks.observations import AttackError
 from defenses.base import Update
 
 RELATIVE_STEP = 1 / 30

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from attacks.base import OWN_OBJECTIVE, Attack, AttackError, ClientUpdate, Reconstruction
+from attacks.base import OWN_OBJECTIVE, Attack
 from attacks.gradient.batch_statistics import call_with_statistics, statistics_distance
 from attacks.gradient.costs import COSTS, Cost
 from attacks.gradient.finite_difference import DifferencedMatching, agrees, full_precision
@@ -19,7 +19,9 @@ from attacks.gradient.lbfgs import minimize
 from attacks.gradient.lbfgs_steps import STEP_ITERATIONS, walk
 from attacks.gradient.matching import GradientMatching, Observed, unrolled_client
 from attacks.gradient.memory import fitting_trials, in_chunks
+from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics, normalise
+from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
 from defenses.checks import is_number, is_whole, require
 

@@ -9,13 +9,13 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from attacks.base import AttackError, ClientUpdate
 from attacks.gradient.batch_statistics import Statistics, sent_statistics
 from attacks.gradient.costs import Cost
 from attacks.gradient.labels import infer_observed_labels
 from attacks.gradient.learning_rate import estimate_learning_rate
 from attacks.gradient.matching import attackable, count_classes
 from attacks.normalisation import channel_statistics
+from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
 
 

@@ -9,8 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from attacks.base import Attack, AttackError, ClientUpdate, Labels
+from attacks.base import Attack
 from attacks.gradient.matching import attackable, count_classes
+from attacks.guesses import Labels
+from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
 from defenses.checks import is_whole, require
 

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attacks.base import AttackError, ClientUpdate
 from attacks.gradient.labels import last_linear
 from attacks.gradient.matching import attackable, count_classes
+from attacks.observations import AttackError, ClientUpdate
 
 
 def estimate_learning_rate(observation: ClientUpdate, labels: Tensor) -> float:

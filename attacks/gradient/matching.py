@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, grad_and_value, replace_all_batch_norm_modules_, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attacks.base import AttackError, ClientUpdate
 from attacks.gradient.costs import Cost
 from attacks.gradient.local_steps import local_orders, simulated_update
 from attacks.image_measures import total_variation
+from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
 
 Client = Callable[[Update, Tensor, Tensor], Update]

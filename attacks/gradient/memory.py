@@ -13,7 +13,7 @@ import psutil
 import torch
 from torch import Tensor, nn
 
-from attacks.base import AttackError
+from attacks.observations import AttackError
 
 Trial = TypeVar("Trial")
 End = TypeVar("End")

@@ -8,12 +8,14 @@ from typing import Any, ClassVar
 
 import torch
 
-from attacks.base import ClientUpdate, Knowledge, Reconstruction
+from attacks.base import Knowledge
 from attacks.gradient.finite_difference import DifferencedMatching
 from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.inversion_loop import Stage, step_decay_stages
 from attacks.gradient.local_steps import weight_path
 from attacks.gradient.matching import GradientMatching
+from attacks.guesses import Reconstruction
+from attacks.observations import ClientUpdate
 from defenses.base import Update, UpdateDefense
 from defenses.checks import is_number, is_whole, require
 from defenses.noise import GaussianNoise, LaplaceNoise

@@ -8,8 +8,9 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from attacks.base import AttackError, ClientUpdate, Knowledge
+from attacks.base import Knowledge
 from attacks.gradient.noise_models import MaskedInversion
+from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
 from defenses.checks import is_number, require
 from defenses.soteria import Soteria

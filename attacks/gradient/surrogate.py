@@ -8,13 +8,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attacks.base import Aggregate, AttackError, ClientUpdate, Probe, Reconstruction, TrainingUpdate
 from attacks.gradient.finite_difference import DifferencedMatching
 from attacks.gradient.inversion import GradientInversion, Trials
 from attacks.gradient.inversion_loop import Minimum
 from attacks.gradient.inversion_target import Target, Victim
 from attacks.gradient.kinks import RecordKinks, ReplayKinks
 from attacks.gradient.matching import GradientMatching, Observed
+from attacks.guesses import Reconstruction
+from attacks.observations import Aggregate, AttackError, ClientUpdate, Probe, TrainingUpdate
 from defenses.base import Update
 from defenses.checks import is_number, require
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from attacks.base import AttackError
+from attacks.observations import AttackError
 from defenses.base import Update
 
 FEW_COLUMNS = 2**14

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from attacks.attributes.update_sketch import Standardise, UpdateSketch, made_by
-from attacks.base import Attack, AttackError, ClientUpdate, Knowledge, Probe, Reconstruction
+from attacks.base import Attack, Knowledge
+from attacks.guesses import Reconstruction
 from attacks.image_measures import psnr
+from attacks.observations import AttackError, ClientUpdate, Probe
 from attacks.queries.training import split_rows, train_network
 from attacks.refinement.restoration import HOLDOUT
 from defenses.base import Update

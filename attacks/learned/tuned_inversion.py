@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from attacks.attributes.update_sketch import made_by
-from attacks.base import AttackError, ClientUpdate, Knowledge, Probe, Reconstruction
+from attacks.base import Knowledge
 from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.presets import InvertingGradients
+from attacks.guesses import Reconstruction
 from attacks.image_measures import psnr
 from attacks.learned.learning_to_invert import matched
+from attacks.observations import AttackError, ClientUpdate, Probe
 from attacks.queries.training import split_rows
 from defenses.base import Update
 from defenses.checks import is_whole, require

@@ -10,8 +10,9 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from attacks.base import Attack, AttackError, ClientUpdate, TrainingUpdate
+from attacks.base import Attack
 from attacks.local_model import Module, local_model, overwrite, shared_tensors
+from attacks.observations import AttackError, ClientUpdate, TrainingUpdate
 
 SCORED_AT_ONCE = 256
 """Records per forward pass."""

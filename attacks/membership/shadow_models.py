@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.base import Attack, AttackError, ClientUpdate, Knowledge, TrainingUpdate
+from attacks.base import Attack, Knowledge
 from attacks.local_model import local_model
 from attacks.membership.loss_threshold import Membership, MembershipNetwork, membership_features, predict
 from attacks.normalisation import normalise
+from attacks.observations import AttackError, ClientUpdate, TrainingUpdate
 from defenses.base import Batch
 from defenses.checks import is_number, is_whole, require
 

@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from attacks.base import OWN_OBJECTIVE, Reconstruction
+from attacks.base import OWN_OBJECTIVE
 from attacks.descent import StepRule
+from attacks.guesses import Reconstruction
 from attacks.image_measures import squared_total_variation
 from attacks.normalisation import channel_statistics
 from attacks.queries.base import Query, QueryAttack

@@ -9,7 +9,9 @@ from typing import ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from attacks.base import Attack, AttackError, Reconstruction
+from attacks.base import Attack
+from attacks.guesses import Reconstruction
+from attacks.observations import AttackError
 from attacks.queries.sender import QuerySender
 from defenses.pipeline import Pipeline
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.base import Knowledge, Reconstruction
+from attacks.base import Knowledge
+from attacks.guesses import Reconstruction
 from attacks.image_measures import psnr
 from attacks.queries.base import Query, QueryAttack
 from attacks.queries.training import RETRAINED, Learned, Lesson, Subject, learned_by

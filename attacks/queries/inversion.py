@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attacks.base import AttackError
 from attacks.descent import StepRule, minimise
+from attacks.observations import AttackError
 from attacks.queries.base import Query
 from defenses.base import DefenseError
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from attacks.base import AttackError, Knowledge
+from attacks.base import Knowledge
+from attacks.observations import AttackError
 from attacks.queries.sender import QuerySender, key_of
 from attacks.refinement.restoration import HOLDOUT
 from defenses.base import DefenseError

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from attacks.base import Attack, AttackError, ClientUpdate, Knowledge, Reconstruction
+from attacks.base import Attack, Knowledge
+from attacks.guesses import Reconstruction
+from attacks.observations import AttackError, ClientUpdate
 
 
 class Begun(NamedTuple):

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.base import AttackError, ClientUpdate, Knowledge, Reconstruction
+from attacks.base import Knowledge
+from attacks.guesses import Reconstruction
 from attacks.networks.unet import UNet
+from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Refinement
 from attacks.refinement.restoration import kept_and_held, mean_psnr, train_on_pairs
 from defenses.base import Batch

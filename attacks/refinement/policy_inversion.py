@@ -11,7 +11,9 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from attacks.base import AttackError, ClientUpdate, Knowledge, Reconstruction
+from attacks.base import Knowledge
+from attacks.guesses import Reconstruction
+from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Refinement
 from attacks.refinement.transform_inverses import changes_nothing, has_direction, invert_transform
 from defenses.ats import ATS, parse_policies

@@ -9,9 +9,11 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from attacks.base import AttackError, ClientUpdate, Knowledge, Reconstruction
+from attacks.base import Knowledge
+from attacks.guesses import Reconstruction
 from attacks.image_measures import psnr
 from attacks.networks.unet import UNet
+from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Refinement
 from defenses.base import Batch, InputDefense
 from defenses.checks import is_number, is_whole, require

@@ -10,7 +10,9 @@ from typing import ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from attacks.base import AttackError, ClientUpdate, Knowledge, Reconstruction
+from attacks.base import Knowledge
+from attacks.guesses import Reconstruction
+from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Begun, Refinement
 from attacks.refinement.restoration import protect_afresh
 from attacks.refinement.window_inference import WindowInference, learn_windows

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attacks.base import Attributes, Labels, Reconstruction
+from attacks.guesses import Attributes, Labels, Reconstruction
 from attacks.image_measures import gaussian, mse, psnr, smoothed, ssim
 from attacks.scoring.roc import Estimate, binomial_interval
 

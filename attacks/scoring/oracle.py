@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.base import AttackError
 from attacks.networks.generator import random_shift
+from attacks.observations import AttackError
 from attacks.scoring.objective import ONE_CLASS, Objective
 from defenses.base import Batch
 

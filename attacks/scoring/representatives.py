@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attacks.base import Representatives
+from attacks.guesses import Representatives
 from attacks.image_measures import psnr, ssim
 
 

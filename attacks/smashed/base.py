@@ -9,7 +9,9 @@ from typing import ClassVar, Generic, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from attacks.base import Attack, AttackError, Cells, Labels, Reconstruction
+from attacks.base import Attack
+from attacks.guesses import Cells, Labels, Reconstruction
+from attacks.observations import AttackError
 from attacks.sender import EdgeHalf
 from defenses.base import Update
 from defenses.pipeline import Pipeline

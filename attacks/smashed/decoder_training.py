@@ -10,9 +10,11 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from attacks.base import AttackError, Knowledge, Reconstruction
+from attacks.base import Knowledge
+from attacks.guesses import Reconstruction
 from attacks.image_measures import psnr
 from attacks.networks.decoder import DecoderNetwork, Layout
+from attacks.observations import AttackError
 from attacks.refinement.restoration import HOLDOUT
 from attacks.sender import Sender
 from attacks.smashed.base import SmashedAttack, SmashedData

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attacks.base import OWN_OBJECTIVE, AttackError, ClientUpdate, Knowledge, Reconstruction
+from attacks.base import OWN_OBJECTIVE, Knowledge
 from attacks.descent import StepRule, minimise
+from attacks.guesses import Reconstruction
+from attacks.observations import AttackError, ClientUpdate
 from attacks.smashed.base import EdgeStep, SmashedAttack, SmashedData
 from attacks.smashed.feature_inversion import AssumedSender, sender_of
 from attacks.smashed.patch_embedding import images_of_patches, patches_of_tokens

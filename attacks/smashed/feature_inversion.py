@@ -9,10 +9,12 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from attacks.base import OWN_OBJECTIVE, AttackError, Knowledge, Reconstruction
+from attacks.base import OWN_OBJECTIVE, Knowledge
 from attacks.descent import StepRule, minimise
+from attacks.guesses import Reconstruction
 from attacks.image_measures import total_variation
 from attacks.normalisation import Normalisation, normalise
+from attacks.observations import AttackError
 from attacks.sender import EdgeHalf, Sender
 from attacks.smashed.base import SmashedAttack, SmashedData
 from attacks.smashed.token_positions import TokenReader

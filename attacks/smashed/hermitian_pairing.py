@@ -10,7 +10,9 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from attacks.base import AttackError, Knowledge, Reconstruction
+from attacks.base import Knowledge
+from attacks.guesses import Reconstruction
+from attacks.observations import AttackError
 from attacks.smashed.base import SmashedAttack, SmashedData
 from attacks.smashed.feature_inversion import FeatureInversion, sender_of
 from attacks.smashed.patch_embedding import images_of_patches, patches_of_tokens

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attacks.base import AttackError
 from attacks.normalisation import Normalisation, channel_statistics
+from attacks.observations import AttackError
 from attacks.sender import EdgeHalf
 from attacks.smashed.token_positions import from_patches
 

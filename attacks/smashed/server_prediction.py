@@ -7,7 +7,8 @@ from typing import ClassVar
 
 import torch
 
-from attacks.base import AttackError, Labels
+from attacks.guesses import Labels
+from attacks.observations import AttackError
 from attacks.smashed.base import SmashedAttack, SmashedData
 
 

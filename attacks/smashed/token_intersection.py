@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from attacks.base import AttackError, Reconstruction
+from attacks.guesses import Reconstruction
+from attacks.observations import AttackError
 from attacks.smashed.base import SmashedData
 from attacks.smashed.token_jigsaw import TokenReading
 from attacks.smashed.token_positions import Reading, infer_order, place, solve

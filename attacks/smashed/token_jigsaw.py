@@ -9,7 +9,9 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from attacks.base import AttackError, Knowledge, Reconstruction
+from attacks.base import Knowledge
+from attacks.guesses import Reconstruction
+from attacks.observations import AttackError
 from attacks.smashed.base import SmashedAttack, SmashedData
 from attacks.smashed.feature_inversion import sender_of
 from attacks.smashed.token_positions import TokenReader, from_patches

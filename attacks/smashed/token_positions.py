@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attacks.base import AttackError
+from attacks.observations import AttackError
 
 HEADS = 4
 MATCH = 32

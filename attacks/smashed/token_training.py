@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attacks.base import AttackError
+from attacks.observations import AttackError
 from attacks.sender import Sender
 from attacks.smashed.token_positions import TokenReader, infer_order, to_patches
 

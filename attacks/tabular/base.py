@@ -9,8 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attacks.base import AttackError, Cells, Knowledge
+from attacks.base import Knowledge
+from attacks.guesses import Cells
 from attacks.normalisation import normalise
+from attacks.observations import AttackError
 from attacks.sender import Sender
 from attacks.smashed.base import SmashedAttack, SmashedData
 

@@ -9,7 +9,9 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from attacks.base import AttackError, Cells, Knowledge
+from attacks.base import Knowledge
+from attacks.guesses import Cells
+from attacks.observations import AttackError
 from attacks.sender import Sender
 from attacks.smashed.base import SmashedData
 from attacks.tabular.base import (

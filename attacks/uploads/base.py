@@ -9,7 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from attacks.base import Attack, AttackError, Reconstruction, TrainingUpdate
+from attacks.base import Attack
+from attacks.guesses import Reconstruction
+from attacks.observations import AttackError, TrainingUpdate
 from defenses.base import Batch
 
 

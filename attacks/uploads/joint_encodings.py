@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attacks.base import OWN_OBJECTIVE, Attack, AttackError, Knowledge, Reconstruction
+from attacks.base import OWN_OBJECTIVE, Attack, Knowledge
+from attacks.guesses import Reconstruction
+from attacks.observations import AttackError
 from attacks.uploads.base import UploadedCollection
 from attacks.uploads.magnitude_system import MagnitudeSystem, signs_of
 from defenses.checks import is_whole, require

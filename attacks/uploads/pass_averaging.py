@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attacks.base import Attack, AttackError, Knowledge, Reconstruction
+from attacks.base import Attack, Knowledge
+from attacks.guesses import Reconstruction
+from attacks.observations import AttackError
 from attacks.uploads.base import UploadedCollection
 from defenses.visual_mixer import VisualMixer
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from attacks.base import AttackError
 from attacks.local_model import shared_tensors
+from attacks.observations import AttackError
 from clients.local_data import BLOCK, LocalData, join
 from clients.task import Plan, Task, load_weights
 from clients.training import Ledger, LocalClient

@@ -16,8 +16,9 @@ from markupsafe import Markup
 from PIL import Image
 from torch import Tensor
 
-from attacks.base import Attack, AttackError, Knowledge
+from attacks.base import Attack, Knowledge
 from attacks.image_measures import psnr
+from attacks.observations import AttackError
 from attacks.refinement.base import Refinement
 from attacks.registry import ATTACKS
 from attacks.uploads.base import AsUploaded, UploadedImages

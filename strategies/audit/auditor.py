@@ -12,7 +12,8 @@ from typing import Any
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
-from attacks.base import Attack, Attributes, Cells, Labels
+from attacks.base import Attack
+from attacks.guesses import Attributes, Cells, Labels
 from clients.audit import COUNTS
 from clients.guesses import GUESSES, guess_tensors
 from clients.records import tensors_of, to_record, values_of

@@ -16,7 +16,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from torch import Tensor, nn
 
-from attacks.base import Attack, AttackError, Knowledge
+from attacks.base import Attack, Knowledge
+from attacks.observations import AttackError
 from attacks.registry import ATTACKS
 from attacks.sender import Sender
 from attacks.spec import parse_attacks, stages_of

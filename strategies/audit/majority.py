@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch.nn import functional as F
 
-from attacks.base import Attributes
+from attacks.guesses import Attributes
 from clients.auxiliary import Auxiliary
 from clients.task import Task
 from strategies.audit.auditor import Auditor

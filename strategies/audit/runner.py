@@ -12,8 +12,10 @@ from typing import Any
 
 import torch
 
-from attacks.base import Attack, AttackError, ClientUpdate, Reconstruction, Representatives, UpdateHistory
+from attacks.base import Attack
+from attacks.guesses import Reconstruction, Representatives
 from attacks.learned.learning_to_invert import noise_like
+from attacks.observations import AttackError, ClientUpdate, UpdateHistory
 from attacks.refinement.base import Chain
 from attacks.scoring.oracle import Oracle, train_oracle
 from attacks.spec import stages_of

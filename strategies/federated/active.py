@@ -8,8 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from attacks.active.base import ActiveAttack, AgreedModel
-from attacks.base import Attack, AttackError
+from attacks.base import Attack
 from attacks.local_model import shared_tensors
+from attacks.observations import AttackError
 from attacks.spec import stages_of
 from clients.questions import is_refusal
 from clients.task import Task

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from attacks.active.base import ManipulatedProbe
-from attacks.base import Aggregate, Attack, ClientUpdate, Knowledge, Probe, TrainingUpdate
+from attacks.base import Attack, Knowledge
+from attacks.observations import Aggregate, ClientUpdate, Probe, TrainingUpdate
 from attacks.refinement.base import Refinement
 from attacks.spec import stages_of
 from clients.auxiliary import Auxiliary

@@ -13,9 +13,10 @@ from flwr.app import RecordDict
 from torch import Tensor, nn
 
 from attacks.attributes.inference import AttributeInference
-from attacks.base import Attack, AttackError
+from attacks.base import Attack
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
+from attacks.observations import AttackError
 from attacks.queries.training import STATIC
 from clients.evaluation import device
 from clients.inference.plan import CutModel, InferencePlan

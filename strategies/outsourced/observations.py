@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from attacks.base import Attack, TrainingUpdate
+from attacks.base import Attack
+from attacks.observations import TrainingUpdate
 from attacks.refinement.base import Refinement
 from attacks.spec import stages_of
 from attacks.uploads.base import TrainedModel, UploadedCollection, UploadedImages

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.base import AttackError
 from attacks.descent import StepRule, minimise
+from attacks.observations import AttackError
 
 
 def test_each_image_keeps_its_own_best_iterate() -> None:

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from attacks.base import AttackError, ClientUpdate
 from attacks.local_model import local_model
 from attacks.normalisation import normalise
+from attacks.observations import AttackError, ClientUpdate
 from tests.attacks.wire import CLASSES, classes, observe, pictures, sigmoid_net
 
 SIZE = 144

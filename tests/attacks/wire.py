@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.base import ClientUpdate
+from attacks.observations import ClientUpdate
 
 MEAN, STD = (0.4,), (0.3,)
 CLASSES = 5

@@ -10,7 +10,7 @@ import torch
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-from attacks.base import Reconstruction
+from attacks.guesses import Reconstruction
 from clients.audit import audit_baselines, audit_guesses
 from clients.blind_guesses import means_of, transformed
 from clients.federated.plan import FederatedPlan

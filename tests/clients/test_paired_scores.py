@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from attacks.base import Labels, Reconstruction
+from attacks.guesses import Labels, Reconstruction
 from attacks.scoring.metrics import label_hits
 from clients.audit import audit_baselines, audit_guesses
 from clients.data.card import DataCard

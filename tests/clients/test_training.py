@@ -12,11 +12,12 @@ from opacus.accountants import RDPAccountant
 from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from attacks.base import ClientUpdate, Labels, Reconstruction
 from attacks.gradient.noise_models import gradient_noise
+from attacks.guesses import Labels, Reconstruction
 from attacks.local_model import shared_tensors
 from attacks.membership.loss_threshold import Membership
 from attacks.normalisation import normalise
+from attacks.observations import ClientUpdate
 from clients.audit import audit_baselines, audit_guesses, defense_totals
 from clients.auxiliary import Auxiliary
 from clients.federated.plan import FederatedPlan

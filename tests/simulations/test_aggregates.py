@@ -196,7 +196,7 @@ def test_other_scenarios_know_no_sums() -> None:
 
 def test_blind_guesses_are_picked_out_no_more_often_than_the_row_says() -> None:
     """The nearest of 8 blind guesses is chosen for each image: the chance covers that choice, where 1 in candidates would not."""
-    from attacks.base import Reconstruction
+    from attacks.guesses import Reconstruction
     from attacks.scoring.metrics import optimal_assignment
     from clients.line_up import retrieval
 

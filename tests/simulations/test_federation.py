@@ -12,8 +12,8 @@ import torch
 from flwr.app import Array, ArrayRecord, Message
 from torch import nn
 
-from attacks.base import AttackError, ClientUpdate
 from attacks.local_model import local_model
+from attacks.observations import AttackError, ClientUpdate
 from clients.records import to_tensors
 from clients.scenarios import read_task
 from defenses.pipeline import Pipeline

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attacks.base import Reconstruction
+from attacks.guesses import Reconstruction
 from attacks.scoring.metrics import blurred
 from clients.audit import audit_baselines, audit_guesses
 from clients.line_up import other_images

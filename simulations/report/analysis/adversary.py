@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attacks.base import AttackError
+from attacks.observations import AttackError
 from attacks.spec import parse_attacks
 from defenses.spec import SpecError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from attacks.base import AttackError
+from attacks.observations import AttackError
 from attacks.spec import parse_attacks
 from defenses.spec import SpecError
 

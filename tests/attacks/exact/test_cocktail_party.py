@@ -11,11 +11,12 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
-from attacks.base import ClientUpdate, Reconstruction
 from attacks.exact.cocktail_party import CocktailParty
 from attacks.exact.linear_layer import LowRank, Read, low_rank
+from attacks.guesses import Reconstruction
 from attacks.image_measures import mse, psnr
 from attacks.normalisation import normalise
+from attacks.observations import ClientUpdate
 from attacks.scoring.metrics import optimal_assignment
 from tests.attacks.wire import CLASSES, classes, drawings, linear_net, observe, pictures, relu_net, seeded
 

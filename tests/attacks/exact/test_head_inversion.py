@@ -9,13 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attacks.base import ClientUpdate, Reconstruction
 from attacks.exact.class_features import class_features
 from attacks.exact.head_inversion import HeadInversion
 from attacks.exact.linear_layer import LayerGradient, Read
 from attacks.exact.spear import Spear
+from attacks.guesses import Reconstruction
 from attacks.image_measures import mse
 from attacks.normalisation import normalise
+from attacks.observations import ClientUpdate
 from attacks.scoring.metrics import optimal_assignment
 from tests.attacks.wire import CLASSES, classes, observe, pictures, seeded
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.base import AttackError
 from attacks.exact.linear_layer import LayerGradient, linear_layers, low_rank
+from attacks.observations import AttackError
 from clients.models.classifiers import build_model
 
 SHAPE = (1, 6, 6)

@@ -12,13 +12,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attacks.base import ClientUpdate, Reconstruction
 from attacks.exact.linear_layer import Read, called, low_rank
 from attacks.exact.missing_examples import MissingExamples
 from attacks.exact.sparse_directions import SparseDirections
 from attacks.exact.spear import Spear
+from attacks.guesses import Reconstruction
 from attacks.image_measures import mse
 from attacks.normalisation import normalise
+from attacks.observations import ClientUpdate
 from attacks.scoring.metrics import optimal_assignment
 from tests.attacks.wire import CLASSES, MEAN, STD, classes, drawings, linear_net, observe, pictures, relu_net
 

@@ -9,11 +9,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from attacks.base import AttackError, ClientUpdate, Knowledge, UpdateHistory
+from attacks.base import Knowledge
 from attacks.gan.class_gan import ClassGAN
 from attacks.gan.multitask_gan import MultitaskGAN
 from attacks.local_model import local_model
 from attacks.networks.generator import ImageGenerator, random_shift
+from attacks.observations import AttackError, ClientUpdate, UpdateHistory
 from attacks.scoring.oracle import train_oracle
 from attacks.scoring.representatives import score_representatives
 from clients.data.datasets import load_dataset, to_float

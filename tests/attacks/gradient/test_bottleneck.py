@@ -12,8 +12,9 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from attacks import BottleneckInversion, InvertingGradients, Reconstruction, score
-from attacks.base import Attack, ClientUpdate
+from attacks.base import Attack
 from attacks.gradient.inversion_target import Victim, prepare
+from attacks.observations import ClientUpdate
 from defenses import Precode, Training
 from defenses.base import generator_for
 from tests.attacks.wire import CLASSES, MEAN, STD, classes, generators, observe, pictures, sigmoid_net

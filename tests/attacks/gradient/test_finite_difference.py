@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from attacks.base import AttackError
 from attacks.gradient.costs import COSTS
 from attacks.gradient.finite_difference import DifferencedMatching, agrees, full_precision
 from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.kinks import RecordKinks, ReplayKinks
 from attacks.gradient.matching import GradientMatching, attackable
 from attacks.gradient.trial_layers import TrialNetwork, expanded
+from attacks.observations import AttackError
 from clients.models.classifiers import build_model
 from tests.attacks.gradient.test_batch_statistics import sent
 from tests.attacks.wire import classes, linear_net, observe, pictures

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.base import AttackError, Labels
 from attacks.gradient.labels import LabelInference, infer_labels, last_linear
+from attacks.guesses import Labels
+from attacks.observations import AttackError
 from attacks.scoring.metrics import score
 from tests.attacks.wire import CLASSES, SIDE, classes, generators, linear_net, observe, pictures, sigmoid_net
 

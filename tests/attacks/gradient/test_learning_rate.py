@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from attacks.base import AttackError
 from attacks.gradient.learning_rate import estimate_learning_rate
+from attacks.observations import AttackError
 from clients.models.classifiers import build_model
 from tests.attacks.wire import CLASSES, SIDE, classes, linear_net, observe, pictures, sigmoid_net
 

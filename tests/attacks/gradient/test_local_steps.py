@@ -4,10 +4,10 @@ from torch import nn
 from torch.func import grad, grad_and_value, vmap
 from torch.nn import functional as F
 
-from attacks.base import Reconstruction
 from attacks.gradient.lbfgs import minimize
 from attacks.gradient.local_steps import local_orders, simulated_update
 from attacks.gradient.matching import attackable
+from attacks.guesses import Reconstruction
 from attacks.scoring.metrics import score
 from tests.attacks.wire import CLASSES, MEAN, STD, classes, pictures, seeded, sigmoid_net
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from attacks.base import AttackError
 from attacks.gradient.memory import fitting_trials, in_chunks, trial_bytes
+from attacks.observations import AttackError
 
 ROOT = Path(__file__).parents[3]
 

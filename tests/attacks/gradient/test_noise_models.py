@@ -11,10 +11,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from attacks import GradientInversion, InvertingGradients, Knowledge, MaskedInversion, NoiseModelInversion, score
-from attacks.base import Attack, ClientUpdate
+from attacks.base import Attack
 from attacks.gradient.costs import COSTS, cosine_distance, masked_cosine_distance
 from attacks.gradient.matching import GradientMatching
 from attacks.gradient.noise_models import PIXEL_SCALE, gradient_noise
+from attacks.observations import ClientUpdate
 from defenses import parse
 from defenses.base import Batch
 from defenses.pruning import prune_smallest

@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from attacks import InvertingGradients, Knowledge, OmittedLayerInversion, Reconstruction, score
-from attacks.base import Attack, ClientUpdate
+from attacks.base import Attack
+from attacks.observations import ClientUpdate
 from defenses import Soteria, Training, parse
 from defenses.base import Batch, generator_for
 from tests.attacks.wire import CLASSES, MEAN, STD, classes, generators, observe, pictures, sigmoid_net

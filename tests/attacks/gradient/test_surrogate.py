@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.base import ClientUpdate, Probe, TrainingUpdate
 from attacks.gradient.costs import COSTS
 from attacks.gradient.finite_difference import agrees
 from attacks.gradient.inversion import GradientInversion
@@ -23,6 +22,7 @@ from attacks.gradient.surrogate import (
     SurrogateGradientMatching,
     SurrogateMatching,
 )
+from attacks.observations import ClientUpdate, Probe, TrainingUpdate
 from attacks.scoring.metrics import null_baselines, score
 from tests.attacks.gradient.test_multi_step import normalised, trained
 from tests.attacks.wire import CLASSES, generators, pictures, seeded, sigmoid_net

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.base import ClientUpdate
 from attacks.gradient.costs import COSTS
 from attacks.gradient.matching import GradientMatching, attackable
 from attacks.gradient.surrogate import ALPHA_UNIT, SurrogateDifferencedMatching, SurrogateGradientMatching
+from attacks.observations import ClientUpdate
 from clients.models.classifiers import build_model
 from tests.attacks.gradient.test_multi_step import normalised, trained
 from tests.attacks.wire import CLASSES, pictures

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
-from attacks.base import AttackError, ClientUpdate, Knowledge
+from attacks.base import Knowledge
 from attacks.membership.loss_threshold import LossThreshold, Membership, confidence_of, loss_of
 from attacks.membership.shadow_models import ShadowModels
+from attacks.observations import AttackError, ClientUpdate
 from attacks.scoring.roc import auc
 from clients.data.datasets import load_dataset
 from defenses.base import Batch, InputDefense

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from attacks import QueryInversion
-from attacks.base import Reconstruction
+from attacks.guesses import Reconstruction
 from attacks.queries import inversion
 from attacks.queries.backward import BackwardReconstruction
 from attacks.queries.base import Query, QueryAttack

@@ -2,8 +2,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attacks.base import AttackError, Knowledge, Reconstruction
+from attacks.base import Knowledge
+from attacks.guesses import Reconstruction
 from attacks.image_measures import psnr
+from attacks.observations import AttackError
 from attacks.refinement.encodings import EncodingInversion
 from clients.data.datasets import load_dataset
 from defenses import InstaHide

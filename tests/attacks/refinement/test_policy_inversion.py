@@ -5,8 +5,10 @@ import torch
 import torch.nn.functional as F
 from scipy.stats import multivariate_normal
 
-from attacks.base import AttackError, Knowledge, Reconstruction
+from attacks.base import Knowledge
+from attacks.guesses import Reconstruction
 from attacks.image_measures import psnr
+from attacks.observations import AttackError
 from attacks.refinement.policy_inversion import PolicyInversion, fit_gaussian, possible_draws
 from attacks.refinement.transform_inverses import changes_nothing, invert_transform
 from clients.data.datasets import load_dataset

@@ -6,9 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attacks.base import AttackError, Knowledge, Reconstruction
+from attacks.base import Knowledge
+from attacks.guesses import Reconstruction
 from attacks.image_measures import mse
 from attacks.networks.unet import UNet
+from attacks.observations import AttackError
 from attacks.refinement.restoration import LearnedRestorer, protect_afresh
 from attacks.refinement.unshuffle import WindowMean
 from defenses import ATS, Batch, Blur, Clip, ImageNoise, InstaHide, Pipeline, VisualMixer

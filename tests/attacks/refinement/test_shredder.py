@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attacks.base import AttackError, Knowledge, Reconstruction
+from attacks.base import Knowledge
+from attacks.guesses import Reconstruction
 from attacks.image_measures import mse, total_variation
+from attacks.observations import AttackError
 from attacks.refinement.jigsaw import _Puzzle, place_blocks, seam_costs
 from attacks.refinement.shredder import Jigsaw, Shredder, _Annealer, _swap_groups
 from attacks.refinement.unshuffle import WindowMean, Windows

@@ -13,7 +13,7 @@ import torch
 from scipy.ndimage import gaussian_filter
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
-from attacks.base import Labels, Reconstruction
+from attacks.guesses import Labels, Reconstruction
 from attacks.image_measures import ms_ssim, mse, psnr, ssim, total_variation
 from attacks.scoring.metrics import blurred, null_baselines, optimal_assignment, retrieved, score
 

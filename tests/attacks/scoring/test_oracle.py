@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from attacks.base import AttackError, Representatives
+from attacks.guesses import Representatives
+from attacks.observations import AttackError
 from attacks.scoring.oracle import train_oracle
 from attacks.scoring.representatives import score_representatives
 from clients.data.datasets import load_dataset, to_float

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attacks.base import AttackError
 from attacks.image_measures import mse, psnr
 from attacks.normalisation import normalise
+from attacks.observations import AttackError
 from attacks.smashed.base import EdgeStep
 from attacks.smashed.edge_update_inversion import EdgeUpdateInversion
 from attacks.smashed.token_positions import to_patches

@@ -6,8 +6,8 @@ from typing import ClassVar
 import pytest
 import torch
 
-from attacks.base import AttackError
 from attacks.image_measures import mse, psnr
+from attacks.observations import AttackError
 from attacks.smashed.feature_inversion import AssumedSender, FeatureInversion, without_noise
 from attacks.smashed.token_positions import to_patches
 from defenses.base import SmashedDefense

@@ -6,8 +6,8 @@ from itertools import permutations
 import pytest
 import torch
 
-from attacks.base import AttackError
 from attacks.image_measures import mse, psnr
+from attacks.observations import AttackError
 from attacks.smashed.hermitian_pairing import HermitianPairing, pair_slots, pairing_costs, place_pairs
 from attacks.smashed.patch_embedding import images_of_patches, patch_embedding, patches_of_tokens
 from attacks.smashed.token_positions import place

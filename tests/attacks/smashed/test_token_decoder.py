@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from attacks.base import AttackError
 from attacks.networks.decoder import DecoderNetwork, Layout
+from attacks.observations import AttackError
 from attacks.smashed.adaptive_decoder import AdaptiveDecoder
 from attacks.smashed.feature_averaging import FeatureAveraging
 from attacks.smashed.pix2pix import Pix2Pix

@@ -6,8 +6,8 @@ import pytest
 import torch
 from scipy.optimize import linear_sum_assignment
 
-from attacks.base import AttackError
 from attacks.image_measures import mse
+from attacks.observations import AttackError
 from attacks.smashed.token_intersection import (
     TokenIntersection,
     assign_clusters,

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attacks.base import AttackError
 from attacks.image_measures import mse, psnr
+from attacks.observations import AttackError
 from attacks.smashed.token_jigsaw import TokenJigsaw
 from defenses.feature_noise import FeatureNoise
 from defenses.patch_shuffle import BatchShuffle, PatchShuffle

@@ -5,7 +5,7 @@ from itertools import permutations
 import pytest
 import torch
 
-from attacks.base import AttackError
+from attacks.observations import AttackError
 from attacks.smashed.token_positions import Reading, from_patches, infer_order, place, solve, to_patches
 from attacks.smashed.token_training import Example, train_reader
 from defenses.patch_shuffle import BatchShuffle, PatchShuffle

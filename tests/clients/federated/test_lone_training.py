@@ -9,9 +9,9 @@ import torch
 from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from attacks.base import AttackError
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
+from attacks.observations import AttackError
 from clients.federated.lone_training import probes_alone, train_alone
 from clients.task import whole_model_plan
 from defenses.spec import parse

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from typer.testing import CliRunner, Result
 
 from attacks import ClientUpdate, Reconstruction
-from attacks.base import AttackError
+from attacks.observations import AttackError
 from clients.data.datasets import load_dataset, to_float
 from clients.models.classifiers import build_model
 from simulations.cli import app

@@ -14,7 +14,7 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 
-from attacks.base import Labels
+from attacks.guesses import Labels
 from attacks.registry import ATTACKS
 from attacks.smashed.base import SmashedAttack, SmashedData
 from clients.records import tensors_of

@@ -14,7 +14,7 @@ import torch
 from flwr.app import ArrayRecord, Message
 from torch import Tensor
 
-from attacks.base import Labels
+from attacks.guesses import Labels
 from attacks.normalisation import normalise
 from attacks.registry import ATTACKS
 from attacks.smashed.base import SmashedAttack, SmashedData

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from attacks.base import AttackError
+from attacks.observations import AttackError
 from attacks.registry import ATTACKS
 from attacks.spec import parse_attacks
 from defenses.registry import DEFENSES

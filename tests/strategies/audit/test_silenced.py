@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attacks.base import AttackError
+from attacks.observations import AttackError
 from attacks.uploads.base import UploadedImages
 from strategies.audit.runner import silenced
 

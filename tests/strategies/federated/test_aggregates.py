@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attacks.base import Reconstruction
+from attacks.guesses import Reconstruction
 from attacks.registry import ATTACKS
 from clients.models.classifiers import build_model
 from defenses.base import Update

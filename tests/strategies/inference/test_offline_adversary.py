@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.base import AttackError
 from attacks.normalisation import normalise
+from attacks.observations import AttackError
 from clients.inference.plan import InferencePlan
 from defenses.base import Batch
 from strategies.inference.offline_adversary import OfflineAdversaries, OfflineAdversary
