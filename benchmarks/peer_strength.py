@@ -3,10 +3,10 @@ r"""Gradient inversion beside the package breaching 0.1.2 at equal time: what ea
 A cell is a network, how it normalises, a data set and a batch. All methods get the same one-step updates of the same weights and
 the labels. Ours take ``--iterations``; breaching (``attack=invertinggradients`` as it publishes it, but for the number of
 iterations, over which its schedule stretches) takes as many as fit into the time of the first of ours, counted by the difference
-between two short runs. Time is the processor's, on one thread: on an idle machine the clock shows the same. Each image is scored once, paired by the smallest total error within its
-batch: PSNR, SSIM, HaarPSI (piq), and whether it is nearest to its guess among 100 images. A line for each method, cell and
-seed is appended to ``--out``, so that a long study can be stopped and taken up again; without ``--cells`` the tables of what is
-there are printed.
+between two short runs. Time is the processor's, on one thread: on an idle machine the clock shows the same. Each image is scored
+once, paired by the smallest total error within its batch: PSNR, SSIM, HaarPSI (piq), and whether it is nearest to its guess among
+100 images. A line for each method, cell and seed is appended to ``--out``, so that a long study can be stopped and taken up again;
+without ``--cells`` the tables of what is there are printed.
 
     uv run --with breaching==0.1.2 --with piq==0.8.0 python benchmarks/peer_strength.py --cells all --seeds 0 1 2 --images 16
     uv run python benchmarks/peer_strength.py
