@@ -11,6 +11,7 @@ import difflib
 import inspect
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from defenses.pipeline import Pipeline
@@ -91,6 +92,15 @@ def read_files(text: str) -> str:
     return "; ".join(str(Pipeline(tuple(stages))) for stages in statements)
 
 
+def settings_of(kind: Any) -> dict[str, inspect.Parameter]:
+    """What a text may set of a class or function: its parameters, but for fields that hold what an object learned.
+
+    Such fields are no part of the object's text (``repr=False``), so that no text can give them.
+    """
+    own = {spec.name for spec in fields(kind) if not spec.repr} if is_dataclass(kind) else set()
+    return {name: one for name, one in inspect.signature(kind).parameters.items() if name not in own}
+
+
 def _flatten(node: ast.expr) -> list[ast.expr]:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
         return [*_flatten(node.left), *_flatten(node.right)]
@@ -104,7 +114,7 @@ def _build(node: ast.expr, registry: Names, what: str, make: Make) -> Any:
     name = call.func.id
     if name not in registry:
         raise SpecError(f"unknown {what} {name!r}{_suggest(name, registry)}; known: {', '.join(sorted(registry))}")
-    parameters = list(inspect.signature(registry[name]).parameters)
+    parameters = list(settings_of(registry[name]))
     if len(call.args) > len(parameters):
         raise SpecError(f"{what} {name} takes at most {len(parameters)} arguments, got {len(call.args)}")
     given = dict(zip(parameters, (_literal(a, name) for a in call.args), strict=False))

@@ -17,6 +17,7 @@ from clients.models.classifiers import model_names
 from clients.models.split_models import split_model_names
 from defenses.base import EdgeTrainingDefense, InputDefense, SmashedDefense, TrainingDefense, UpdateDefense
 from defenses.registry import DEFENSES
+from defenses.spec import settings_of
 from simulations.experiment import all_settings, owners
 from simulations.scenarios.base import scenarios
 from simulations.search.settings import keys as search_settings
@@ -107,7 +108,8 @@ def _setting(key: str, spec: Any, whose: str = "") -> tuple[str, ...]:
 
 def _signature(name: str, cls: Any) -> str:
     shown = []
-    for spec in fields(cls):
+    settings = settings_of(cls)
+    for spec in (one for one in fields(cls) if one.name in settings):
         default = spec.default_factory() if spec.default_factory is not MISSING else spec.default
         shown.append(spec.name if default is MISSING else f"{spec.name}={default!r}")
     return f"{name}({', '.join(shown)})"

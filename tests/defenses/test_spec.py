@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import contextlib
+from inspect import signature
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attacks.registry import ATTACKS
 from attacks.spec import parse_attacks
 from defenses import (
     ATS,
@@ -28,7 +30,7 @@ from defenses import (
     parse_pipelines,
     read_files,
 )
-from defenses.spec import parse_statements
+from defenses.spec import parse_statements, settings_of
 
 positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False) | st.integers(1, 10**9)
 below_one = st.floats(0, 1, exclude_max=True)
@@ -177,3 +179,14 @@ def test_another_registry_reads_other_things():
 
 def test_the_text_is_plain_python_syntax():
     ast.parse(str(Pipeline((Clip(2.0), ATS("1-2"), DPSGD(noise_multiplier=1.0)))))
+
+
+LEARNING = {name: set(signature(kind).parameters) - set(settings_of(kind)) for name, kind in ATTACKS.items()}
+
+
+@pytest.mark.parametrize("name", [name for name, hidden in LEARNING.items() if hidden])
+def test_what_an_attack_learned_is_no_setting(name: str):
+    """A text that gave it would have the attack believe it was fitted."""
+    hidden = min(LEARNING[name])
+    with pytest.raises(SpecError, match=f"{name} has no argument '{hidden}'"):
+        parse_attacks(f"{name}({hidden}=3)")

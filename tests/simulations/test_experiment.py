@@ -182,6 +182,7 @@ def test_list_names_everything_with_source() -> None:
     for name in [*DEFENSES, "InvertingGradients", "mnist-5k", "resnet20", "batch-size", "semi-share"]:
         assert name in output
     assert output.count("source: ") >= len(DEFENSES)
+    assert "learned=" not in output
 
 
 def test_attacked_rounds() -> None:
