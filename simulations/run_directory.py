@@ -34,6 +34,7 @@ from simulations.folder_lock import take_lock
 from simulations.report import validate
 from simulations.rows import NAMES, Row
 from simulations.run_config import about_run, check_same
+from simulations.run_times import RunTimes
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed
 
@@ -58,6 +59,7 @@ class RunDirectory:
     _lock: IO[str] | None = None
     _progress: dict[str, Any] = field(default_factory=dict)
     _round_started: float = field(default_factory=time.perf_counter)
+    _times: RunTimes = field(default_factory=RunTimes)
 
     def __post_init__(self) -> None:
         self._checkpoints = Checkpoints(self.path / "checkpoints")
@@ -83,7 +85,9 @@ class RunDirectory:
         if experiment.resume:
             if not config.is_file():
                 raise ConfigError(f"resume: {path} holds no run (no config.json)")
-            check_same(experiment, json.loads(config.read_text())["config"])
+            kept = json.loads(config.read_text())
+            check_same(experiment, kept["config"])
+            run._times = RunTimes.resumed(kept.get("run"))
             run._load()
         elif config.exists() or (path / "rows.jsonl").exists():
             raise ConfigError(f"output-dir: {path} already holds a run; resume it, or name another folder")
@@ -249,7 +253,7 @@ class RunDirectory:
     def write_progress(self, progress: Mapping[str, Any], on_change: Callable[[Path], Any] | None = None) -> None:
         """Writes config.json; ``on_change`` then rebuilds what depends on it (the report)."""
         self._progress = dict(progress)
-        about = about_run(self.experiment, self.path, progress)
+        about = about_run(self.experiment, self.path, progress) | {"run": self._times.about()}
         write_atomically(self.path / "config.json", json.dumps(about, indent=1))
         if on_change:
             on_change(self.path)

@@ -134,6 +134,11 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
+def capital(text: str) -> str:
+    """With a capital letter at its start."""
+    return text[:1].upper() + text[1:]
+
+
 def dagger(status: str) -> str:
     """The mark of a score that says nothing about a defence: its attack is not validated, or its records are too few."""
     return " †" if status in {"not-validated", "under-powered"} else ""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from simulations.report.analysis.cell import Cell
 from simulations.report.analysis.rows import read_lines
 from simulations.report.text import count, round_name, short_names
 from strategies.audit.threat_card import PAINTED
@@ -171,12 +172,16 @@ class Embedder:
 
 
 def grids(
-    pictures: Sequence[Picture], pipelines: Sequence[str], embed: Embedder, upper_bounds: Collection[str] = ()
+    pictures: Sequence[Picture],
+    pipelines: Sequence[str],
+    embed: Embedder,
+    upper_bounds: Collection[str] = (),
+    leading: Mapping[str, int] | None = None,
 ) -> dict[str, list[Grid]]:
     """Defence -> its grids, first attacked round first; defences in the order of ``pipelines``, unknown ones last.
 
     ``upper_bounds`` are texts of what knows more than any server: shown as such, and no worst case. Nor is what was
-    painted from noise.
+    painted from noise. ``leading``: defence -> the round that comes before the others, if there are pictures of it.
     """
     groups: dict[tuple[str, int], list[Picture]] = defaultdict(list)
     for picture in pictures:
@@ -188,12 +193,32 @@ def grids(
     names |= {attack: f"{short.get(attack.removeprefix(PAINTED), attack)} (from noise)" for attack in painted}
     found: dict[str, list[Grid]] = {}
     for defense in order:
-        for at in sorted(at for name, at in groups if name == defense):
+        first = (leading or {}).get(defense)
+        for at in sorted((at for name, at in groups if name == defense), key=lambda at: (at != first, at)):
             most = TARGETS_LATER if defense in found else TARGETS_FIRST
             found.setdefault(defense, []).append(
                 _grid(defense, at, groups[defense, at], most, names, embed, [*upper_bounds, *painted])
             )
     return found
+
+
+def worst_case(pictures: Sequence[Picture], cell: Cell, embed: Embedder) -> Strip | None:
+    """The image of a defence that an attack came closest to: original, what entered the model, and the guess.
+
+    None where there are no pictures of the attack.
+    """
+    own = [one for one in pictures if (one.defense, one.round) == (cell.defense, cell.round)]
+    own = [one for one in own if one.observation in ("", cell.observation)]
+    guesses = [
+        one for one in own if one.attack == cell.attack and one.kind == "reconstruction" and one.psnr is not None
+    ]
+    if not guesses:
+        return None
+    best = max(guesses, key=lambda one: one.psnr or 0.0)
+    beside = [one for one in own if one.target == best.target and one.kind in ("original", "protected")]
+    return Strip(
+        f"worst of them: {_named(best.target)}", _tiles([*beside, best], [cell.attack], {cell.attack: "guess"}, embed)
+    )
 
 
 def _grid(

@@ -12,11 +12,13 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from simulations.experiment import all_settings
 from simulations.report import text
 from simulations.report.analysis.adaptive import is_adaptive
 from simulations.report.analysis.bars import FAR_MORE
 from simulations.report.analysis.control import LEAST_IMAGES
 from simulations.report.analysis.failures import failures
+from simulations.report.analysis.readability import RULE, conclusion, verdicts
 from simulations.report.analysis.run import ReadRun, read_run
 from simulations.report.analysis.sentences import picked, sentence
 from simulations.report.analysis.study import Study, mean_each
@@ -24,16 +26,17 @@ from simulations.report.analysis.summary import Line
 from simulations.report.drawing import plots
 from simulations.report.drawing.charts import marker, svg
 from simulations.report.drawing.looks import Look, looks
-from simulations.report.drawing.pictures import LONG, Embedder, Picture, captioned, drawn, grids, read_index
+from simulations.report.drawing.pictures import LONG, Embedder, Picture, captioned, drawn, grids, read_index, worst_case
 from simulations.report.drawing.placing import placed
 from simulations.report.drawing.roc import roc_charts
+from simulations.report.page.script import SCRIPT, SCRIPT_HASH
 from simulations.report.page.style import CSS
 from simulations.report.page.tables import cards, control_table, others
 from simulations.report.page.template import PAGE
 from simulations.report.sections.base import sections
 from simulations.rows import Row, null_name
 
-CONFIG_KEYS = ("config", "pipelines", "defenses", "versions", "progress", "command")
+CONFIG_KEYS = ("config", "pipelines", "defenses", "versions", "progress", "command", "run")
 """What ``config.json`` may hold; anything else is shown as it is."""
 
 
@@ -53,8 +56,15 @@ def build(directory: Path) -> tuple[str, list[Row]]:
     claimed = {id(picture) for study in studies for picture in _own(study, pictures, alone)}
     loose = [picture for picture in pictures if id(picture) not in claimed]
     upper_bounds = {attack: why for study in studies for attack, why in study.upper_bounds.items()}
+    settings = config.get("config")
+    changed, unchanged = by_default(settings) if isinstance(settings, Mapping) else ({}, {})
     context = {
         "css": Markup(CSS),
+        "script": Markup(SCRIPT),
+        "script_hash": SCRIPT_HASH,
+        "about": about(config.get("run")),
+        "changed": changed,
+        "unchanged": unchanged,
         "faces": faces,
         "attack_names": text.short_names(list(dict.fromkeys(row.attack for row in rows if row.attack)), LONG),
         "upper_bounds": upper_bounds,
@@ -82,6 +92,23 @@ def progress(state: Any) -> str:
     return f"run in progress: {where}"
 
 
+def about(run: Any) -> list[str]:
+    """When, how long and where a run computed, as far as its configuration says."""
+    if not isinstance(run, Mapping):
+        return []
+    seconds = run.get("seconds")
+    took = text.seconds(float(seconds)) if isinstance(seconds, int | float) else ""
+    facts = [run.get("started"), took and f"{took} of computing", run.get("machine")]
+    return [text.setting(one) for one in facts if one]
+
+
+def by_default(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings that are not their defaults, and those that are; what no scenario here knows counts as set."""
+    known = {key: spec.default for key, spec in all_settings().items()}
+    unchanged = {key: value for key, value in config.items() if key in known and value == known[key]}
+    return {key: value for key, value in config.items() if key not in unchanged}, unchanged
+
+
 def _own(study: Study, pictures: Sequence[Picture], alone: bool) -> list[Picture]:
     """Pictures of one study: all when there is only one, else those that name its experiment, or are of its cut's phase."""
     if alone:
@@ -97,10 +124,10 @@ def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    named: dict[str, Any] = {"null_name": null_name, "sentence": sentence, "picked": picked}
+    named: dict[str, Any] = {"null_name": null_name, "sentence": sentence, "picked": picked, "verdicts": verdicts}
     named |= {name: value for name, value in vars(text).items() if isfunction(value) and not name.startswith("_")}
     environment.filters.update(named | {"swatch": _swatch})
-    limits = {"least_images": LEAST_IMAGES, "far_more": FAR_MORE}
+    limits = {"least_images": LEAST_IMAGES, "far_more": FAR_MORE, "rule": RULE}
     environment.globals.update(named | limits | {"nothing": text.NOTHING})
     return environment.from_string(PAGE)
 
@@ -126,17 +153,22 @@ def _view(
     nulls = mean_each(cell.nulls for cell in study.cells)
     # GAN attacks and scored attacks on membership have tables of their own.
     attacked = [c for c in study.cells if not c.draws_classes and c.mean("membership-auc") is None]
+    members = [cell for cell in study.cells if cell.mean("membership-auc") is not None]
+    # Where the headline is of one round, its pictures come first.
+    leading = {line.defense: line.strongest.round for line in lines if line.strongest}
     shown = {one.name: one.view(study, lines) for one in sections()}
     own = [one for one in sections() if shown[one.name]]
     return {
         "study": study,
         "lines": lines,
+        "conclusion": conclusion(lines),
+        "worst": {line.defense: worst_case(reconstructed, line.strongest, embed) for line in lines if line.strongest},
         "has": _columns(lines),
         "strips": plots.strips(lines, faces),
         "planes": plots.planes(lines, faces),
         "accuracy": plots.accuracy(study, faces),
         "panels": plots.panels(study, faces),
-        "grids": grids(reconstructed, study.pipelines, embed, study.upper_bounds),
+        "grids": grids(reconstructed, study.pipelines, embed, study.upper_bounds, leading),
         "sections": shown,
         "own_grids": {
             name: grids([one for one in pictures if one.observation in of], study.pipelines, embed, {})
@@ -147,7 +179,8 @@ def _view(
         "deployed_on": "".join(one.deployed_on for one in own),
         "pictures_show": "; ".join(one.pictures_show for one in own if one.pictures_show),
         "drawn": drawn([one for one in pictures if one.attack in study.class_attacks], embed),
-        "membership": [cell for cell in study.cells if cell.mean("membership-auc") is not None],
+        "membership": members,
+        "members_found": any(("membership-auc", "") in cell.leaking for cell in members),
         "roc": roc_charts(study, faces),
         "representatives": [cell for cell in study.cells if cell.draws_classes],
         "attacked": attacked,

@@ -46,7 +46,7 @@ a { color: inherit; text-decoration-color: var(--soft); text-underline-offset: 3
 nav { display: flex; flex-wrap: wrap; gap: 4px 18px; margin-top: 18px; padding-top: 12px; border-top: 1px solid
   var(--rule); font-size: .88rem; }
 nav a { color: var(--soft); text-decoration: none; } nav a:hover { color: var(--ink); text-decoration: underline; }
-section { margin-top: 56px; scroll-margin-top: 16px; }
+section { margin-top: 44px; scroll-margin-top: 16px; }
 section > header { display: grid; grid-template-columns: 250px 1fr; gap: 6px 28px; border-top: 2px solid var(--ink);
   padding-top: 12px; margin-bottom: 18px; }
 section > header p { color: var(--soft); font-size: .92rem; max-width: 78ch; margin: 0; }
@@ -60,11 +60,27 @@ section > header p { color: var(--soft); font-size: .92rem; max-width: 78ch; mar
 .soft { color: var(--soft); } .small { font-size: .84rem; } .after { margin-top: 10px; }
 .fact { display: inline-block; margin-right: 16px; }
 
+.conclusion { font-size: 1.2rem; line-height: 1.45; max-width: 70ch; margin: 18px 0 0; text-wrap: pretty; }
+.skip { position: absolute; left: -999em; } .skip:focus { left: 16px; top: 8px; background: var(--card); padding: 6px 12px;
+  z-index: 9; }
+.unseen { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); white-space: nowrap; }
+.word { display: inline-block; padding: 1px 9px; border-radius: 99px; border: 1.5px solid var(--soft); font-size: .84rem;
+  font-weight: 650;
+  white-space: nowrap; }
+.word.readable { background: var(--alarm); border-color: var(--alarm); color: var(--card); }
+.word.partly-readable { border-color: var(--alarm); color: var(--alarm); }
+.word.not-recovered { border-color: var(--calm); color: var(--calm); }
+.word.unknown { border-style: dashed; color: var(--soft); }
+
 .lines { list-style: none; margin: 0; padding: 0; }
-.lines > li { display: grid; grid-template-columns: minmax(0, 1fr) 300px 132px; gap: 8px 28px; align-items: center;
+.lines > li { display: grid; grid-template-columns: minmax(0, 1fr) 300px 132px; gap: 8px 28px; align-items: start;
   padding: 15px 0; border-bottom: 1px solid var(--rule); }
 .lines > li:first-child { padding-top: 2px; }
-.lines .who { font-weight: 650; }
+.lines .verdicts { display: flex; flex-wrap: wrap; gap: 4px 14px; align-items: baseline; margin-bottom: 4px; }
+.lines .verdicts span { color: var(--soft); font-size: .86rem; }
+.lines .who { font-weight: 650; text-decoration: none; }
+.lines .tiles { grid-template-columns: repeat(3, minmax(0, 1fr)); margin-top: 6px; } .lines .tile { max-width: 94px; }
+.lines > li:target { background: var(--faint); }
 .lines .who code { font-size: .92em; font-weight: 600; }
 .lines p { margin: 0; text-wrap: pretty; }
 .lines .meta { color: var(--soft); font-size: .86rem; margin-top: 3px; }
@@ -129,7 +145,7 @@ tr.doubt td:not(.status) { color: var(--soft); }
 .target { margin: 0; padding: 12px 12px 10px; background: var(--card); border: 1px solid var(--rule); border-radius:
   8px; }
 .target > figcaption { color: var(--soft); font-size: .76rem; margin-bottom: 8px; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(104px, 1fr)); gap: 10px; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(72px, 1fr)); gap: 8px; }
 .tile { margin: 0; max-width: 170px; }
 .tile img, .tile .empty { width: 100%; aspect-ratio: 1; display: block; border-radius: 3px; background: var(--faint);
   object-fit: contain; image-rendering: pixelated; }
@@ -137,6 +153,19 @@ tr.doubt td:not(.status) { color: var(--soft); }
 .tile figcaption { font-size: .76rem; line-height: 1.3; margin-top: 5px; font-variant-numeric: tabular-nums;
   overflow-wrap: anywhere; }
 .tile figcaption b { display: block; font-weight: 650; }
+.tile img { cursor: zoom-in; }
+.tile.large { position: fixed; inset: 0; z-index: 20; max-width: none; background: var(--page); padding: 4vmin; display: flex;
+  flex-direction: column;
+  align-items: center; justify-content: center; }
+.tile.large img { width: min(86vmin, 100%); height: auto; cursor: zoom-out; } .tile.large figcaption { font-size: 1rem;
+  text-align: center; }
+.filter { display: block; margin: 0 0 8px; padding: 5px 10px; width: min(280px, 100%); font: inherit; font-size: .86rem;
+  color: inherit;
+  background: var(--card); border: 1px solid var(--rule); border-radius: 6px; }
+th button { all: unset; cursor: pointer; font: inherit; color: inherit; }
+  th button:focus-visible, .scroll:focus-visible, .tile img:focus-visible {
+  outline: 2px solid var(--soft); outline-offset: 2px; }
+th[aria-sort] button::after { content: " ↑"; } th[aria-sort="descending"] button::after { content: " ↓"; }
 details { margin-top: 12px; } summary { cursor: pointer; color: var(--soft); font-size: .9rem; padding: 4px 0; }
 details[open] > summary { margin-bottom: 10px; }
 
@@ -155,7 +184,13 @@ details[open] > summary { margin-bottom: 10px; }
   .tiles { gap: 8px; } .tile figcaption { font-size: .7rem; }
 }
 @media print {
-  body { background: #fff; } .scroll.tall { max-height: none; } section { break-inside: auto; } .target, .panel {
-    break-inside: avoid; }
+  @page { size: A4 landscape; margin: 12mm; }
+  body { background: #fff; font-size: 12px; } main { max-width: none; padding: 0; }
+  .scroll, .scroll.tall { max-height: none; overflow: visible; border: 0; } section { break-inside: auto; margin-top: 28px; }
+  table { font-size: 7.4pt; } th, td { padding: 3px 3px; }
+  td.tight code, td.num, .num, td.num small, td.status { white-space: normal; }
+  tbody th, .wide, .attack, .verdict { min-width: 0; } code { overflow-wrap: anywhere; }
+  thead { display: table-header-group; } .tall thead { position: static; }
+  .target, .panel, tr { break-inside: avoid; } nav, .skip, .filter { display: none; }
 }
 """

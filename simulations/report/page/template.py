@@ -60,6 +60,17 @@ MACROS = """
   {% endif %}</td>
 {% endmacro %}
 
+{# Opens a table that scrolls by itself, and can be scrolled by keys; how: "tall", "after", "pairs". #}
+{% macro table(caption, how='') %}
+<div class="scroll {{ how }}" tabindex="0" role="region" aria-label="{{ caption }}"><table
+{%- if 'pairs' in how %} class="pairs"{% endif %}><caption class="unseen">{{ caption }}</caption>
+{% endmacro %}
+
+{# What was read, in a word. #}
+{% macro verdict(word) -%}
+  <b class="word {{ word | replace(' ', '-') }}">{{ word }}</b>
+{%- endmacro %}
+
 {% macro status(name) %}
 <td class="status {{ {'ok': 'good', 'failed': 'bad'}.get(name, '') }}">
   {{- {'ok': '✓ ok', 'failed': '✗ failed', 'not-validated': '† not validated',
@@ -68,7 +79,8 @@ MACROS = """
 {% endmacro %}
 
 {% macro pairs(found) %}
-<div class="scroll"><table class="pairs"><tbody>
+{{ table('Settings', 'pairs tall') }}
+<tbody>
 {% for key, value in found.items() %}
 <tr><th scope="row"><code>{{ key }}</code></th><td class="text"><code>{{ value | setting }}</code></td></tr>
 {% endfor %}
@@ -79,21 +91,25 @@ MACROS = """
 {% for kind, drawing in drawings %}<div class="{{ kind }}">{{ drawing }}</div>{% endfor %}
 {% endmacro %}
 
+{% macro row_of(strip) %}
+<div class="tiles">
+{% for tile in strip.tiles %}
+  <figure class="tile">
+    {% if tile.uri %}<img src="{{ tile.uri }}" alt="{{ tile.name }}, {{ strip.target }}" title="{{ tile.source }}">
+    {% else %}<div class="empty">no picture</div>{% endif %}
+    <figcaption><b>{{ tile.name | breakable }}</b>
+    {%- if tile.psnr is not none %}{{ tile.psnr | decibel }} dB{% endif %}</figcaption>
+  </figure>
+{% endfor %}
+</div>
+{% endmacro %}
+
 {% macro tiles(strips) %}
-<div class="strips" style="--strip: {{ 24 + 114 * [strips[0].tiles | length, 9] | min }}px">
+<div class="strips" style="--strip: {{ 24 + 80 * [strips[0].tiles | length, 9] | min }}px">
 {% for strip in strips %}
   <figure class="target">
     <figcaption>{{ strip.target or 'target' }}</figcaption>
-    <div class="tiles">
-    {% for tile in strip.tiles %}
-      <figure class="tile">
-        {% if tile.uri %}<img src="{{ tile.uri }}" alt="{{ tile.name }}, {{ strip.target }}" title="{{ tile.source }}">
-        {% else %}<div class="empty">no picture</div>{% endif %}
-        <figcaption><b>{{ tile.name | breakable }}</b>
-        {%- if tile.psnr is not none %}{{ tile.psnr | decibel }} dB{% endif %}</figcaption>
-      </figure>
-    {% endfor %}
-    </div>
+    {{ row_of(strip) }}
   </figure>
 {% endfor %}
 </div>
@@ -102,9 +118,9 @@ MACROS = """
 {% macro grid(one) %}
 <h3>{{ who(one.defense) }}
 <span class="soft">{{ round_name(one.round, one.final) }}{{ ', ' ~ one.source if one.source }}</span></h3>
-{{ tiles(one.strips[:6]) }}
-{% if one.strips | length > 6 %}
-<details><summary>{{ count(one.strips[6:] | length, 'more target') }}</summary>{{ tiles(one.strips[6:]) }}</details>
+{{ tiles(one.strips[:2]) }}
+{% if one.strips | length > 2 %}
+<details><summary>{{ count(one.strips[2:] | length, 'more target') }}</summary>{{ tiles(one.strips[2:]) }}</details>
 {% endif %}
 {% if one.hidden %}
 <p class="soft small after">{{ count(one.hidden, 'target') }} with lower PSNR only in the pictures folder.</p>
@@ -125,6 +141,7 @@ MACROS = """
 """
 
 FRONT = """
+<a class="skip" href="#{{ 'headline' if alone else 'headline1' }}">Skip to the results</a>
 <p class="kicker">fedveil privacy audit</p>
 <h1>What the server could see</h1>
 {% for view in studies %}{% set study = view.study %}
@@ -141,6 +158,10 @@ FRONT = """
 {% else %}
 <p class="facts">There are no results yet.</p>
 {% endfor %}
+{% if about or studies %}
+<p class="facts small">{{ about | join(' · ') }}{{ ' · ' if about and studies }}
+  {%- if studies %}all numbers: <a href="rows.csv">rows.csv</a>{% endif %}</p>
+{% endif %}
 {% if progress %}<p class="banner">{{ progress }}</p>{% endif %}
 {% for view in studies if view.too_few %}
 <p class="banner"><b>Too few images for a verdict.</b> At most {{ count(view.too_few, 'image') }} of the undefended run
@@ -152,6 +173,9 @@ Raise <code>probe-targets</code>, <code>probe-images</code> or the number of cli
 <p class="banner alarm"><b>Positive control failed.</b> No attack recovered the images of the undefended run
 {%- if not alone %} of {{ view.study.words | join(' · ') }}{% endif %}:
 nothing here is evidence for any defence.</p>
+{% endfor %}
+{% for view in studies if view.conclusion %}
+<p class="conclusion">{% if not alone %}<b>{{ view.study.words | join(' · ') }}.</b> {% endif %}{{ view.conclusion }}</p>
 {% endfor %}
 {% if notes %}
 <div class="banner alarm"><b>Notes on the data</b>
@@ -181,7 +205,8 @@ PAGE = f"""{MACROS}<!doctype html>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<meta http-equiv="Content-Security-Policy"
+  content="default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src '{{{{ script_hash }}}}'">
 <title>{{{{ [studies[0].study.name[0] if studies else '', 'fedveil report'] | select | join(': ') }}}}</title>
 <style>{{{{ css }}}}</style>
 </head>
@@ -201,6 +226,7 @@ PAGE = f"""{MACROS}<!doctype html>
 {{% endif %}}
 {CONFIGURATION}
 </main>
+<script>{{{{ script }}}}</script>
 </body>
 </html>
 """

@@ -12,7 +12,9 @@ Otherwise it is printed as not validated under every defence. With fewer than {{
 A chain such as <code>A() | B()</code>, where B undoes a defence, has nothing
 to undo here: without a row of its own it is judged by its first stage, A.</p></header>
 {% if view.control %}
-<div class="scroll"><table>
+<details{{ ' open' if view.control | length <= 4 }}>
+<summary>{{ count(view.control | length, 'score') }} of undefended images</summary>
+{{ table('Positive control', '') }}
 <thead><tr><th scope="col">Attack on the undefended run</th><th scope="col">Score</th>
 {% for at, final, observation in view.control_columns %}
 <th scope="col">{{ round_name(at, final) }}{% if observation %}, {{ observation }}{% endif %}</th>
@@ -26,7 +28,7 @@ to undo here: without a row of its own it is judged by its first stage, A.</p></
 {% else %}<td>{{ nothing }}</td>{% endif %}
 {% endfor %}</tr>
 {% endfor %}
-</tbody></table></div>
+</tbody></table></div></details>
 {% else %}<p class="soft">No attack on the undefended run has a score, so no attack is validated.</p>{% endif %}
 </section>
 """
@@ -100,7 +102,7 @@ ATTACK_MACROS = """
 
 {% macro attack_table(cells, null_names, card_numbers, recognition=false, adaptive=[], scale_names=[]) %}
 {% set picked = cells | selectattr('picked') | list | length > 0 %}
-<div class="scroll tall"><table>
+{{ table('All attacks', 'tall') }}
 {{ attack_head(null_names, recognition, scale_names, picked) }}
 <tbody>
 {% for cell in cells %}
@@ -143,8 +145,10 @@ of the true class, which is what who knows only the class could guess. {% endif 
 the right class. {% endif %}
 Failed trials are counted and scored as a grey image, never dropped. Cost is the attack's own matching loss; the card
 says what the attacker knew. Small print is a 95&nbsp;% interval or a null baseline.</p></header>
-{% if view.attacked %}{{ attack_table(view.attacked, view.null_names, view.cards.numbers, view.has_recognition,
-  view.adaptive, view.scale_names) }}
+{% if view.attacked %}
+<details{{ ' open' if view.attacked | length <= 8 }}><summary>{{ count(view.attacked | length, 'row') }}</summary>
+{{ attack_table(view.attacked, view.null_names, view.cards.numbers, view.has_recognition,
+  view.adaptive, view.scale_names) }}</details>
 {% else %}<p class="soft">{{ 'Attacked only ' ~ study.apart | join(' and ') ~ ', which has a section of its own.' if study.apart
   else 'No attack has finished yet.' }}</p>{% endif %}
 {% if study.null_cells %}
@@ -152,8 +156,8 @@ says what the attacker knew. Small print is a 95&nbsp;% interval or a null basel
 {{ attack_table(study.null_cells, [], {}) }}</details>
 {% endif %}
 {% if view.others %}
-<details{{ ' open' if view.others | length <= 12 }}><summary>Other numbers ({{ view.others | length }})</summary>
-<div class="scroll tall"><table>
+<details><summary>Other numbers ({{ view.others | length }})</summary>
+{{ table('Other numbers', 'tall') }}
 {{ head(['Defence', 'Attack', '#Round', 'Metric', 'Status', '#Value', '#Worst', '#n', '#Failures']) }}
 <tbody>
 {% for one in view.others %}
@@ -179,7 +183,7 @@ FAILURES = """
 <header><h2>Failures</h2><p>Clients that could not answer, questions that a node's own configuration refuses, and attacks
 that did not finish. They are listed because a number that leaves them out would look better than it is.</p></header>
 {% if view.failures %}
-<div class="scroll tall"><table>
+{{ table('Failures', 'tall') }}
 {{ head(['Defence', 'What failed', 'Rounds', '#Seed', '#Trials', 'Numbers concerned', 'Message']) }}
 <tbody>
 {% for one in view.failures %}
@@ -209,7 +213,8 @@ report does, so the scores are those of clients that keep a secret of their own,
 {% endfor %}</p>
 {% endif %}
 {% if cards.rows %}
-<div class="scroll"><table>
+<details{{ ' open' if cards.rows | length <= 6 }}><summary>{{ count(cards.rows | length, 'card') }}, where they differ</summary>
+{{ table('Threat cards', '') }}
 {{ head(['#Card', 'Attacks'] + cards.differing | map('replace', '_', ' ') | list) }}
 <tbody>
 {% for card, attacks, values in cards.rows %}
@@ -217,7 +222,7 @@ report does, so the scores are those of clients that keep a secret of their own,
 <td>{% for attack in attacks %}<code>{{ attack }}</code>{{ ', ' if not loop.last }}{% endfor %}</td>
 {% for value in values %}<td>{{ value or nothing }}</td>{% endfor %}</tr>
 {% endfor %}
-</tbody></table></div>
+</tbody></table></div></details>
 {% else %}<p class="soft">{{ 'Those of attacks ' ~ study.apart | join(' and ') ~ ' are in sections of their own.' if study.apart
   else 'No attack has finished yet.' }}</p>{% endif %}
 </section>
@@ -225,12 +230,16 @@ report does, so the scores are those of clients that keep a secret of their own,
 
 CONFIGURATION = """
 <section id="configuration">
-<header><h2>Configuration</h2><p>Everything that was set, resolved, so that the run can be repeated.</p></header>
-{% if config.get('config') is mapping and config['config'] %}{{ pairs(config['config']) }}
+<header><h2>Configuration</h2><p>What was set to something else than its default; the rest is folded, so that the
+run can be repeated from this page.</p></header>
+{% if config.get('config') is mapping and config['config'] %}{% if changed %}{{ pairs(changed) }}{% endif %}
+{% if unchanged %}
+<details><summary>{{ count(unchanged | length, 'setting') }} as by default</summary>{{ pairs(unchanged) }}</details>
+{% endif %}
 {% else %}<p class="soft">No configuration was found.</p>{% endif %}
 {% if config.get('defenses') is mapping and config['defenses'] %}
 <h3>Defences</h3>
-<div class="scroll"><table>
+{{ table('Defences of the configuration', '') }}
 {{ head(['Pipeline', 'Adaptive attacks', 'Sources']) }}
 <tbody>
 {% for key, value in config['defenses'].items() %}

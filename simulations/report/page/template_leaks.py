@@ -10,7 +10,8 @@ The true positive rate (TPR) at 1&nbsp;% false positives (FPR), where chance is 
 without error, which an AUC can hide. Small print is a 95&nbsp;% interval; charts show the last attacked round. † and hollow marks:
 the attack did not break the undefended run (not validated), or it was tested on too few records (under-powered): the interval
 holds both chance and the undefended AUC, or fewer than 100 non-members cannot give 1&nbsp;% false positives.</p></header>
-<div class="scroll tall"><table>
+{% if not view.members_found %}<details><summary>Nowhere told apart from chance: tables and curves</summary>{% endif %}
+{{ table('Membership', 'tall') }}
 {{ head(['Defence', 'Attack', '#Round', 'Status', '#AUC', '#TPR at 1 % FPR', '#Records', '#Failures', '#Time', '#Card']) }}
 <tbody>
 {% for cell in view.membership %}{% set auc = cell.scores[('membership-auc', '')] %}
@@ -33,6 +34,7 @@ holds both chance and the undefended AUC, or fewer than 100 non-members cannot g
 <figure class="panel"><figcaption>{{ caption | breakable }}</figcaption>{{ drawing }}</figure>
 {% endfor %}
 </div>
+{% if not view.members_found %}</details>{% endif %}
 </section>
 {% endif %}
 """
@@ -45,7 +47,7 @@ one person's image, so they have no PSNR of their own and no place in the headli
 oracle, a classifier trained on clean data, sees the intended class; below it are chance and how often the oracle is right on real
 images. The last scores compare with the mean image of that class: high means close. Pictures run through the classes in
 order.</p></header>
-<div class="scroll tall"><table>
+{{ table('Class representatives', 'tall') }}
 {{ head(['Defence', 'Attack', '#Round', 'Status', '#Recognised', '#Class-mean PSNR, dB', '#Class-mean SSIM', '#Failures',
   '#Card']) }}
 <tbody>

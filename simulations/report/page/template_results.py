@@ -9,8 +9,7 @@ HEADLINE = """
 <section id="headline{{ s }}">
 <header><h2>Headline</h2><p>The strongest attack on each defence, scored against the original images. PSNR in dB: higher
 means that more was recovered. Mark and bar: mean and its 95&nbsp;% interval; ring: the worst image; grey band: null
-baselines (grey and mean image), which need no attack. Images are recovered when the whole interval lies above the mean image and
-true images are picked out of others of their kind far more often than chance. An attack that fails shows only that this attack
+baselines (grey and mean image), which need no attack. {{ rule }} An attack that fails shows only that this attack
 fails.
 {%- if view.lines | selectattr('probe') | list or view.lines | selectattr('update') | list %} A one-step probe is what a curious
 server asks for, the strongest setting; a training update, of all steps of a round, is what clients send anyway.{% endif %}
@@ -22,10 +21,11 @@ server asks for, the strongest setting; a training update, of all steps of a rou
 {{ view.scale_picked['scale:class-mean'] | percent }} of the true images{% endif %}.{% endif %}</p></header>
 <ul class="lines">
 {% for line in view.lines %}{% set best = line.strongest %}
-<li>
+<li id="defence{{ s }}-{{ loop.index }}">
   <div>
-    <p><span class="who">{{ who(line.defense) }}</span>:
-    {{ sentence(line) | replace('n = ', 'n&nbsp;=&nbsp;' | safe)
+    <p class="verdicts"><a class="who" href="#defence{{ s }}-{{ loop.index }}">{{ who(line.defense) }}</a>
+    {% for of, word in verdicts(line) %}<span>{{ of ~ ': ' if of }}{{ verdict(word) }}</span>{% endfor %}</p>
+    <p>{{ sentence(line) | capital | replace('n = ', 'n&nbsp;=&nbsp;' | safe)
       | replace('95 %', '95&nbsp;%' | safe) }}</p>
     <p class="meta">
     {% for cell in line.leading %}
@@ -39,6 +39,7 @@ server asks for, the strongest setting; a training update, of all steps of a rou
     {% endif %}
     {% if line.epsilon is not none %}
     <span>ε = {{ line.epsilon | two }}{% if line.delta is not none %} at δ = {{ line.delta | plain }}{% endif %}
+      {%- if line.epsilon_with_probes is not none %}, with the audit's probes {{ line.epsilon_with_probes | two }}{% endif %}
       {%- if line.epsilon_all_cuts is not none %} at one cut,
       {{ line.epsilon_all_cuts | two }} at all cuts together{% endif %}</span>
     {% endif %}
@@ -48,7 +49,8 @@ server asks for, the strongest setting; a training update, of all steps of a rou
     <p class="caveat{{ ' alarm' if not caveat.startswith('adaptive') }}">{{ caveat }}</p>
     {% endfor %}
   </div>
-  <div>{{ view.strips.get(line.defense, '') }}</div>
+  <div>{{ view.strips.get(line.defense, '') }}
+    {% if view.worst.get(line.defense) %}{{ row_of(view.worst[line.defense]) }}{% endif %}</div>
   <div class="figure"><b>{{ (best.psnr.mean if best else none) | decibel }}</b>{{ ' dB' if best }}
     {% if best and best.gap is not none %}
     <small>{{ best.gap | signed }} over {{ best.best_null[0] | null_name }}</small>
@@ -70,7 +72,7 @@ SUMMARY_HEAD = """
 <tr><th scope="col">Defence</th>
 <th scope="col" class="num edge">clean</th>
 {% if has.protected %}<th scope="col" class="num">protected</th>{% endif %}
-<th scope="col" class="num">drop</th>
+<th scope="col" class="num">change</th>
 <th scope="col" class="edge">attack</th>
 <th scope="col" class="num">original</th>
 <th scope="col" class="num">worst</th>
@@ -96,7 +98,7 @@ SUMMARY_ROW = """
   {% if line.failed_clients %}<small>{{ count(line.failed_clients, 'client failure') }}</small>{% endif %}</th>
 {{ score(line.clean, percentage, true) }}
 {% if has.protected %}{{ score(line.protected, percentage) }}{% endif %}
-{{ number(line.drop | points) }}
+{{ number((-line.drop if line.drop is not none else none) | points) }}
 {% if best %}
 <td class="edge wide">{{ attack_names[best.attack] | breakable }}{{ best.status | dagger }}
   <small>{{ round_name(best.round, best.final) }}, n = {{ best.psnr.n }}
@@ -161,7 +163,7 @@ SUMMARY_MACROS = """
 """
 
 SUMMARY_TEXT = """
-<header><h2>Summary</h2><p>One row per defence. The drop, in percentage points, is against no defence in the same round,
+<header><h2>Summary</h2><p>One row per defence. The change, in percentage points, is against no defence in the same round,
 as deployed: on protected test images{{ view.deployed_on }} where the defence protects them. <i>Original</i>
 compares the guess with the person's image, <i>transf.</i> with what the model saw. Small print is the
 95&nbsp;% interval of the mean
@@ -202,7 +204,7 @@ Labels found is the attack furthest above chance, of those that were not told th
 BY_SEED = """
 {% if study.seeds | length > 1 %}
 <details><summary>By seed: test accuracy as deployed, and PSNR of the strongest attack</summary>
-<div class="scroll"><table>
+{{ table('By seed', '') }}
 <thead><tr><th scope="col">Defence</th>
 {% for seed in study.seeds %}<th scope="col" class="num">seed {{ seed }}</th>{% endfor %}</tr></thead>
 <tbody>
@@ -222,7 +224,7 @@ SUMMARY = f"""
 {SUMMARY_MACROS}
 <section id="summary{{{{ s }}}}">
 {SUMMARY_TEXT}
-<div class="scroll"><table>
+{{{{ table('Summary', '') }}}}
 {SUMMARY_HEAD}
 <tbody>
 {{% for line in view.lines %}}{{% set best = line.strongest %}}
@@ -266,11 +268,15 @@ CURVES = """
 and late. The dotted line is the best null baseline; charts in dB share one axis. Bars are 95&nbsp;% intervals, hollow
 points are not validated, or of too few images.</p></header>
 {% if view.accuracy %}<figure class="panel">{{ chart(view.accuracy) }}</figure>{% endif %}
+{% if view.panels %}
+<details{{ ' open' if view.panels | length <= 3 }}>
+<summary>{{ count(view.panels | length, 'chart') }}, one for each attack</summary>
 <div class="panels">
 {% for caption, drawing in view.panels %}
 <figure class="panel"><figcaption>{{ caption | breakable }}</figcaption>{{ drawing }}</figure>
 {% endfor %}
-</div>
+</div></details>
+{% endif %}
 {% if not view.accuracy and not view.panels %}<p class="soft">Nothing was measured yet.</p>{% endif %}
 </section>
 """

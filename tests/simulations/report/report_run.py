@@ -208,8 +208,9 @@ class Page(HTMLParser):
     Attributes:
         tags: (name, attributes) of every element.
         open: Names of elements that were not closed; wrong nesting raises.
-        text: All text outside of style sheets.
+        text: All text outside of style sheets and scripts.
         sections: Section id -> its text.
+        images: Section id -> attributes of its pictures.
         tables: Section id -> tables -> rows -> cells, each [main text, small print...].
     """
 
@@ -220,6 +221,7 @@ class Page(HTMLParser):
         self.text = ""
         self.sections: dict[str, str] = {}
         self.tables: dict[str, list[list[list[list[str]]]]] = {}
+        self.images: dict[str, list[dict[str, str | None]]] = {}
         self._section = ""
         self.feed(source)
         self.close()
@@ -227,6 +229,8 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         known = dict(attrs)
         self.tags.append((tag, known))
+        if tag == "img":
+            self.images.setdefault(self._section, []).append(known)
         if tag in VOID:
             return
         self.open.append(tag)
@@ -248,7 +252,7 @@ class Page(HTMLParser):
             raise AssertionError(f"</{tag}> closes nothing at {self.getpos()}")
 
     def handle_data(self, data: str) -> None:
-        if "style" in self.open:
+        if {"style", "script"} & set(self.open):
             return
         self.text += data
         if self._section:

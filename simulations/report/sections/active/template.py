@@ -9,7 +9,7 @@ ACTIVE = """
 It is another adversary than the honest-but-curious one of the rest of this page: nothing here counts in the headline, in the
 summary or in a conclusion, and a client that checks what it is sent need not answer.</p></header>
 <div class="banner alarm"><b>Not honest but curious.</b> Each row needs a server that deviates from the protocol.</div>
-<div class="scroll tall after"><table>
+{{ table('Active server', 'tall after') }}
 {{ head(['Defence', 'Attack', 'Status', '#Refused by', '#PSNR, dB', '#over null', '#SSIM', '#picked out', '#n', '#Failures',
   '#Threat class', '#Card']) }}
 <tbody>
@@ -39,7 +39,7 @@ summary or in a conclusion, and a client that checks what it is sent need not an
 {% for key, value in told.cards.shared.items() %}<span class="fact"><b>{{ key | replace('_', ' ') }}</b> {{ value }}</span>
 {% endfor %}</div>
 {% if told.cards.differing %}
-<div class="scroll after"><table>
+{{ table('Threat cards of the active server', 'after') }}
 {{ head(['#Card', 'Attacks'] + told.cards.differing | map('replace', '_', ' ') | list) }}
 <tbody>
 {% for card, attacks, values in told.cards.rows %}

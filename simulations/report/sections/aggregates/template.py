@@ -9,7 +9,7 @@ AGGREGATES = """
 secure aggregation leaves it (assumed, not run: the simulated server holds the single updates and hides them from these attacks).
 With n = 1 the sum is the plain probe. Nothing here counts in the headline, in the summary or in a conclusion.</p></header>
 {% if told.reads %}
-<div class="scroll tall after"><table>
+{{ table('Sums of clients', 'tall after') }}
 {{ head(['Defence', 'Attack', 'Status', '#Clients', '#PSNR, dB', '#over null', '#SSIM', '#picked out', '#n', '#Failures',
   '#Card']) }}
 <tbody>
@@ -42,7 +42,7 @@ where a client has so many images; else the chance of a blind guess, given under
 {% for key, value in told.cards.shared.items() %}<span class="fact"><b>{{ key | replace('_', ' ') }}</b> {{ value }}</span>
 {% endfor %}</div>
 {% if told.cards.differing %}
-<div class="scroll after"><table>
+{{ table('Threat cards of the sums', 'after') }}
 {{ head(['#Card', 'Attacks'] + told.cards.differing | map('replace', '_', ' ') | list) }}
 <tbody>
 {% for card, attacks, values in told.cards.rows %}

@@ -11,7 +11,7 @@ most often. A static adversary learned without the defences; a retrained one as 
 what a defence has to be judged by.
 {%- if told.retrained %} Under a defence the retrained one reads more than the most frequent value, with its whole interval, in
 {{ told.reading }} of {{ count(told.retrained, 'case') }}.{% endif %}</p></header>
-<div class="scroll tall"><table>
+{{ table('Sensitive attribute', 'tall') }}
 {{ head(['Defence', 'Attack', 'Learned', 'Status', '#Accuracy, %', '#Most frequent, %', '#n', '#On its own held-out, %',
   '#Failures', '#Card']) }}
 <tbody>

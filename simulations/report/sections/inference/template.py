@@ -54,7 +54,7 @@ against that.
 """
 
 ANSWERS = """
-<div class="scroll"><table>
+{{ table('Answers', '') }}
 <thead>
 {% if cut.infers %}
 <tr class="group"><th></th>
@@ -98,7 +98,7 @@ ANSWERS = """
 """
 
 RECONSTRUCTIONS = """
-<div class="scroll after"><table>
+{{ table('Reconstructions', 'after') }}
 <thead><tr><th scope="col">Defence</th>
 <th scope="col">Best reconstruction</th>
 <th scope="col" class="num edge">PSNR, dB</th>
@@ -189,7 +189,7 @@ MASKS = """
 
 COSTS = """
 <h3>What the service costs</h3>
-<div class="scroll"><table>
+{{ table('What the service costs', '') }}
 <thead><tr><th scope="col">Defence</th>
 <th scope="col" class="num edge">queries</th>
 <th scope="col" class="num">bytes of an answer</th>
@@ -213,7 +213,7 @@ those of all queries of a client, mean over clients, and of all queries at the s
 
 ATTACKS = """
 <h3>What comes back out of the queries</h3>
-<div class="scroll tall"><table>
+{{ table('What comes back out of the queries', 'tall') }}
 <thead><tr><th scope="col">Defence</th>
 <th scope="col">Attack</th>
 <th scope="col">Status</th>

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 UPLOADS = """
-<div class="scroll"><table>
+{{ table('Costs', '') }}
 <thead><tr><th scope="col">Defence</th>
 <th scope="col" class="num edge">accuracy as deployed, %</th>
 <th scope="col" class="num edge">images uploaded</th>
@@ -26,7 +26,7 @@ UPLOADS = """
 
 READS = """
 <h3>What comes back out of the uploads</h3>
-<div class="scroll tall"><table>
+{{ table('What comes back out of the uploads', 'tall') }}
 <thead><tr><th scope="col">Defence</th>
 <th scope="col">Attack</th>
 <th scope="col">Status</th>

@@ -8,7 +8,7 @@ RECORDING = """
 <header><h2>The recording</h2><p>Replies of clients of somebody's own Flower app, as they reached the server. Nobody asked the
 clients for anything, and none of them scored a guess.</p></header>
 <p><b>{{ recorded.verdict }}</b></p>
-<div class="scroll"><table>
+{{ table('What the recording holds', '') }}
 <thead><tr><th scope="col">Round</th>
 <th scope="col" class="num edge">replies attacked</th>
 <th scope="col" class="num">examples behind a reply</th>

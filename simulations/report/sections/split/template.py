@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 COSTS = """
-<div class="scroll"><table>
+{{ table('Costs', '') }}
 <thead>
 <tr class="group"><th></th>
 <th class="edge" colspan="3">As deployed</th>
@@ -55,7 +55,7 @@ no attack{{ '; how far attacks get that solve the puzzle is in the next table' i
 
 SMASHED = """
 <h3>Attacks on smashed data</h3>
-<div class="scroll tall"><table>
+{{ table('Attacks on smashed data', 'tall') }}
 <thead>
 <tr class="group"><th colspan="3"></th>
 <th class="edge" colspan="3">Against the original</th>
@@ -110,7 +110,7 @@ is the cosine to it there. Attacks that guess labels alone are with <a href="#at
 
 TABLES = """
 <h3>Attacks on rows of a table</h3>
-<div class="scroll"><table>
+{{ table('Attacks on rows of a table', '') }}
 <thead>
 <tr><th scope="col">Defence</th>
 <th scope="col">Attack</th>
@@ -143,7 +143,7 @@ TABLES = """
 {% for one in view.sections.split.tables %}
 <details><summary>{{ who(one.cell.defense) }}: columns as {{ one.cell.attack | breakable }} read them,
 {{ round_name(one.cell.round, one.cell.final) }}</summary>
-<div class="scroll"><table>
+{{ table('Columns as they were read', '') }}
 <thead><tr><th scope="col">Column</th><th scope="col" class="num">share right, %</th>
 <th scope="col" class="num">most frequent category, %</th></tr></thead>
 <tbody>

@@ -249,7 +249,9 @@ def test_adaptive_attacks_are_named_with_the_defence_that_they_were_made_against
     # The restorer was made against the mixer; on DP-SGD it is an attack like any other, and so is all on no defence.
     assert adaptive == {(MIXER, CHAINED), (eight, INVERSION), (eight, MEMBERS)}
     text = " ".join(found.sections["headline"].split())
-    assert re.search(r"Mixer\(window=4\): [^·]*LearnedRestorer\(\), round 1, probe, adaptive to this defence", text)
+    assert re.search(
+        r"Mixer\(window=4\) readable [^·]*LearnedRestorer\(\), round 1, probe, adaptive to this defence", text
+    )
     assert text.count("adaptive to this defence") == 2
     assert text.count("untested against an adaptive attacker") == 1  # DPSGD(target_epsilon=2.0) names none
 
@@ -257,7 +259,7 @@ def test_adaptive_attacks_are_named_with_the_defence_that_they_were_made_against
 def test_the_headline_is_the_strongest_attack_and_says_which(tmp_path: Path) -> None:
     rows = demo_rows() + chain_rows(MIXER, 20.0) + chain_rows(MIXER, 18.0, at=3) + drawing_rows(MIXER, 0.9)
     text = " ".join(build(tmp_path, rows).sections["headline"].split())
-    assert "Mixer(window=4): the strongest attack recovered the images at 20.0 dB (n = 16, worst 22.0)" in text
+    assert "Mixer(window=4) readable The strongest attack recovered the images at 20.0 dB (n = 16, worst 22.0)" in text
     assert f"{CHAINED}, round 1, probe" in text
 
 

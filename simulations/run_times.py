@@ -1,0 +1,49 @@
+"""When, how long and where a run computed."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import psutil
+import torch
+
+
+@dataclass
+class RunTimes:
+    """The clock of one process that computes a run, begun or taken up again.
+
+    Attributes:
+        started: When the run was begun first, in UTC.
+        before: Seconds that earlier processes spent on it, as far as they wrote them.
+    """
+
+    started: str = field(default_factory=lambda: datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"))
+    before: float = 0.0
+    _begun: float = field(default_factory=time.perf_counter)
+
+    @classmethod
+    def resumed(cls, told: Any) -> RunTimes:
+        """After what ``about`` wrote; of what it does not say, nothing is made up."""
+        if not isinstance(told, Mapping):
+            return cls()
+        seconds = told.get("seconds")
+        return cls(str(told.get("started") or "unknown"), float(seconds) if isinstance(seconds, int | float) else 0.0)
+
+    def about(self) -> dict[str, Any]:
+        """For config.json: when it started, seconds of computing so far, and the machine."""
+        seconds = self.before + time.perf_counter() - self._begun
+        return {"started": self.started, "seconds": round(seconds, 1), "machine": machine()}
+
+
+def machine() -> str:
+    """Cores that this process may use, memory, processor and graphics cards, in words."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cards = [torch.cuda.get_device_name(at) for at in range(torch.cuda.device_count())]
+    parts = [f"{cores} {'core' if cores == 1 else 'cores'}", f"{psutil.virtual_memory().total / 2**30:.0f} GiB"]
+    return ", ".join([*parts, f"{platform.system()} {platform.machine()}", *cards])
