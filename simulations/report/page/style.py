@@ -190,6 +190,8 @@ details[open] > summary { margin-bottom: 10px; }
   table { font-size: 7.4pt; } th, td { padding: 3px 3px; }
   td.tight code, td.num, .num, td.num small, td.status { white-space: normal; }
   tbody th, .wide, .attack, .verdict { min-width: 0; } code { overflow-wrap: anywhere; }
+  .lines > li { grid-template-columns: minmax(0, 1fr) 220px 116px; break-inside: avoid; }
+  .lines > li > div:first-child { grid-column: auto; } .lines .figure b { font-size: 1.2rem; }
   thead { display: table-header-group; } .tall thead { position: static; }
   .target, .panel, tr { break-inside: avoid; } nav, .skip, .filter { display: none; }
 }
