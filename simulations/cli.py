@@ -12,14 +12,16 @@ from rich.console import Console
 
 from defenses.registry import RegistryError
 from simulations.command_line import fail, self_contained, value_of
+from simulations.compare.command import compare
 from simulations.dry_run import describe, workers_of
 from simulations.errors import ConfigError
-from simulations.experiment import all_settings
+from simulations.experiment import Experiment, all_settings
 from simulations.preflight import preflight
 from simulations.protect.command import protect
 from simulations.recorded.request import DEFAULT_ATTACKS, Request
 from simulations.requested import DEFAULT_CLIENTS, requested
 from simulations.search.command import search
+from simulations.seeds import of_seeds, parse_seeds, run_seeds
 
 app = typer.Typer(
     help="What a curious federated-learning server can see: train, attack, report.",
@@ -44,6 +46,14 @@ def run(
     resume: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Continue the killed run in DIR, with the settings it had.")
     ] = None,
+    seeds: Annotated[
+        str,
+        typer.Option(
+            metavar="0..4",
+            help="One run for each of these seeds, in folders of --out, and a page of all; the same command again goes on.",
+            show_default=False,
+        ),
+    ] = "",
     clients: Annotated[
         int | None, typer.Option(min=1, help="Simulated clients.", show_default=str(DEFAULT_CLIENTS))
     ] = None,
@@ -70,21 +80,29 @@ def run(
     from simulations.launch import Resources
     from simulations.local_run import run_locally
 
+    def start(experiment: Experiment) -> int:
+        if in_process:
+            from simulations.in_process import run_in_process
+
+            return run_in_process(console, experiment, cpus_per_client)
+        return run_locally(console, experiment, Resources(experiment.num_clients, cpus_per_client, gpus_per_client))
+
     try:
-        experiment = requested(config, dict(_pair(text) for text in setting or []), out, resume, clients)
-        preflight(experiment, lambda told: console.print(told, markup=False, soft_wrap=True))
+        values = dict(_pair(text) for text in setting or [])
+        wanted = _seeds(seeds, resume, out, values)
+        experiment = requested(config, values, out, resume, clients)
+        left = of_seeds(experiment, wanted) if wanted else [experiment]
+        for one in left[:1]:
+            preflight(one, lambda told: console.print(told, markup=False, soft_wrap=True))
         if dry_run:
             for line in describe(experiment, workers_of(experiment.num_clients, cpus_per_client)):
                 console.print(line, markup=False, soft_wrap=True)
+            if wanted:
+                console.print(f"seeds: {len(left)} of {len(wanted)} are left to run, each as above", markup=False)
             return
     except (ConfigError, RegistryError) as error:
         fail(str(error))
-    if in_process:
-        from simulations.in_process import run_in_process
-
-        raise typer.Exit(run_in_process(console, experiment, cpus_per_client))
-    resources = Resources(experiment.num_clients, cpus_per_client, gpus_per_client)
-    raise typer.Exit(run_locally(console, experiment, resources))
+    raise typer.Exit(run_seeds(console, experiment, wanted, start) if wanted else start(experiment))
 
 
 @app.command()
@@ -179,6 +197,7 @@ def attack(
 
 app.command()(search)
 app.command()(protect)
+app.command()(compare)
 
 
 @app.command()
@@ -212,6 +231,19 @@ def list_(
 def main() -> None:
     """Entry point of the command."""
     app()
+
+
+def _seeds(text: str, resume: Path | None, out: Path | None, values: dict[str, Any]) -> list[int]:
+    """What --seeds asks for; none where it is not given."""
+    if not text:
+        return []
+    if resume is not None:
+        raise ConfigError("--seeds goes on by itself: give the same command again, without --resume")
+    if "seed" in values:
+        raise ConfigError("--seeds and -s seed=... say the same; give one of them")
+    if out is None and "output-dir" not in values:
+        raise ConfigError("--seeds needs --out, the folder that gets one folder for each seed")
+    return parse_seeds(text)
 
 
 def _pair(text: str) -> tuple[str, Any]:

@@ -120,16 +120,20 @@ def _own(study: Study, pictures: Sequence[Picture], alone: bool) -> list[Picture
 
 
 @cache
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
+def environment() -> jinja2.Environment:
+    """With the filters and functions that templates of pages use."""
+    found = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     named: dict[str, Any] = {"null_name": null_name, "sentence": sentence, "picked": picked, "verdicts": verdicts}
     named |= {name: value for name, value in vars(text).items() if isfunction(value) and not name.startswith("_")}
-    environment.filters.update(named | {"swatch": _swatch})
+    found.filters.update(named | {"swatch": _swatch})
     limits = {"least_images": LEAST_IMAGES, "far_more": FAR_MORE, "rule": RULE}
-    environment.globals.update(named | limits | {"nothing": text.NOTHING})
-    return environment.from_string(PAGE)
+    found.globals.update(named | limits | {"nothing": text.NOTHING})
+    return found
+
+
+@cache
+def _template() -> jinja2.Template:
+    return environment().from_string(PAGE)
 
 
 def _swatch(look: Look) -> Markup:

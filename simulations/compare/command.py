@@ -1,0 +1,34 @@
+"""``fedveil compare A B ...``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from simulations.command_line import fail
+from simulations.errors import ConfigError
+
+console = Console(highlight=False)
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs.")],
+    out: Annotated[Path, typer.Option(help="The page.")] = Path("comparison.html"),
+) -> None:
+    """Puts several runs side by side on one page; those that differ in their seed alone are put together."""
+    from simulations.compare.groups import grouped
+    from simulations.compare.page import write_comparison
+
+    try:
+        groups = grouped(runs)
+        write_comparison(groups, out)
+    except ConfigError as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"--out: cannot write {out}: {error.strerror}")
+    for group in groups:
+        console.print(f"{group.name}: seeds {', '.join(map(str, group.seeds))}", markup=False, soft_wrap=True)
+    console.print(f"page: {out.resolve()}", markup=False, soft_wrap=True)

@@ -1,0 +1,109 @@
+"""Which of several runs are the same experiment with other seeds, and in what the others differ."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simulations.errors import ConfigError
+from simulations.report.analysis.run import ReadRun, read_run
+from simulations.run_config import FREE_ON_RESUME
+
+FREE = FREE_ON_RESUME | {"seed", "experiment"}
+"""Settings in which runs of one group may differ: the seed, and what changes no number."""
+
+LONGEST = 80
+"""Characters of a name; longer ones give way to the folder's, and are told in a table."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in their seed alone, read as one.
+
+    Attributes:
+        folders: Their folders, in the order in which they were given.
+        run: All their rows, under the configuration of the first.
+        differs: Key -> value of the settings (and versions, "version of PACKAGE") in which groups differ; "" where it has none.
+    """
+
+    folders: tuple[Path, ...]
+    run: ReadRun
+    differs: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """What tells it from the other groups; its experiment or folder where nothing does."""
+        told = ", ".join(f"{key}={value}" for key, value in self.differs.items())
+        if len(told) > LONGEST:
+            return self.folders[0].name
+        return told or str(_config(self.run).get("experiment") or self.folders[0].name)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Of all its runs, sorted."""
+        return tuple(sorted({row.seed for row in self.run.rows}))
+
+    @property
+    def unfinished(self) -> tuple[Path, ...]:
+        """Folders of runs that were not finished, as their configurations say."""
+        return tuple(folder for folder in self.folders if not _finished(read_run(folder)))
+
+
+def grouped(folders: Sequence[Path]) -> tuple[Group, ...]:
+    """Groups in order of appearance.
+
+    Raises:
+        ConfigError: When a folder holds no run, or two runs have the same settings and the same seed.
+    """
+    together: dict[str, list[tuple[Path, ReadRun]]] = {}
+    for folder in folders:
+        if not (folder / "rows.jsonl").is_file():
+            raise ConfigError(f"{folder} holds no run (no rows.jsonl)")
+        run = read_run(folder)
+        mine = together.setdefault(json.dumps(_facts(run), sort_keys=True), [])
+        seed = _config(run).get("seed")
+        for other, known in mine:
+            if _config(known).get("seed") == seed:
+                raise ConfigError(
+                    f"{folder} and {other} are the same experiment with the same seed {seed}; give one of them"
+                )
+        mine.append((folder, run))
+    facts = [json.loads(key) for key in together]
+    keys = [
+        key
+        for key in dict.fromkeys(key for one in facts for key in one)
+        if len({str(one.get(key)) for one in facts}) > 1
+    ]
+    return tuple(
+        Group(
+            tuple(folder for folder, _ in mine),
+            functools.reduce(ReadRun.beside, (run for _, run in mine)),
+            {key: str(one.get(key, "")) for key in keys},
+        )
+        for one, mine in zip(facts, together.values(), strict=True)
+    )
+
+
+def _facts(run: ReadRun) -> dict[str, str]:
+    """All that must agree within a group, as text."""
+    facts = {key: str(value) for key, value in _config(run).items() if key not in FREE}
+    # Versions may write the text of the same pipelines in other ways.
+    facts |= {"defenses": "; ".join(run.order)} if run.order else {}
+    versions = run.config.get("versions")
+    return facts | (
+        {f"version of {name}": str(value) for name, value in versions.items()} if isinstance(versions, Mapping) else {}
+    )
+
+
+def _config(run: ReadRun) -> Mapping[str, Any]:
+    found = run.config.get("config")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _finished(run: ReadRun) -> bool:
+    progress = run.config.get("progress")
+    return isinstance(progress, Mapping) and progress.get("finished") is True

@@ -1,0 +1,152 @@
+"""The page that puts groups of runs side by side: a row for each of them, each study and each defence."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from markupsafe import Markup
+
+from simulations.compare.groups import Group
+from simulations.report.analysis.readability import conclusion
+from simulations.report.analysis.summary import Line
+from simulations.report.page.page import environment
+from simulations.report.page.script import SCRIPT, SCRIPT_HASH
+from simulations.report.page.style import CSS
+from simulations.report.page.template import MACROS
+
+TEMPLATE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+  content="default-src 'none'; style-src 'unsafe-inline'; script-src '{{ script_hash }}'">
+<title>fedveil: runs side by side</title>
+<style>{{ css }}</style>
+</head>
+<body>
+<main>
+<a class="skip" href="#sides">Skip to the results</a>
+<p class="kicker">fedveil privacy audit</p>
+<h1>Runs side by side</h1>
+<p class="facts">{{ count(groups | length, 'experiment') }}, {{ count(folders, 'run') }}; those that differ in their seed alone are
+put together</p>
+{% if notes %}<div class="banner alarm"><ul>{% for note in notes %}<li>{{ note }}</li>{% endfor %}</ul></div>{% endif %}
+<section id="sides">
+<header><h2>Every defence</h2><p>Means over the seeds of a row; below them is the 95&nbsp;% interval: Student's t over seeds where
+there are several, else over images, and exact for shares of images. The change of the accuracy is against no defence of the same
+runs. {{ rule }} An attack that fails shows only that this attack fails.</p></header>
+{{ table('Every defence', '') }}
+<thead><tr><th scope="col">Experiment</th><th scope="col">Defence</th><th scope="col">Verdict</th>
+<th scope="col" class="num edge">accuracy, %</th><th scope="col" class="num">change</th>
+<th scope="col" class="edge">strongest attack</th><th scope="col" class="num">PSNR, dB</th>
+<th scope="col" class="num">over null</th>
+<th scope="col" class="num">picked out</th><th scope="col" class="num edge">member AUC</th><th scope="col" class="num">ε</th>
+<th scope="col" class="num edge">n</th><th scope="col" class="num">seeds</th></tr></thead>
+<tbody>
+{% for row in rows %}{% set line = row.line %}{% set best = line.strongest %}
+<tr><th scope="row">{{ row.group.name }}{% if row.study %}<small>{{ row.study }}</small>{% endif %}</th>
+<td>{{ label(line.defense) }}</td>
+<td>{% for of, word in verdicts(line) %}{% if of %}<small>{{ of }}</small>{% endif %}{{ verdict(word) }}{% endfor %}</td>
+{{ score(line.deployed, percentage, true) }}
+{{ number((-line.drop if line.drop is not none else none) | points) }}
+<td class="edge">{{ (best.attack if best else nothing) | breakable }}{{ best.status | dagger if best }}</td>
+{{ score(best.psnr if best else none, decibel) }}
+{{ number((best.gap if best else none) | signed) }}
+{{ number((picked(best) if best else '') or nothing) }}
+{{ score(line.membership.scores.get(('membership-auc', '')) if line.membership else none, two, true) }}
+{{ number(line.epsilon | two, ('probes: ' ~ (line.epsilon_with_probes | two)) if line.epsilon_with_probes is not none else '') }}
+{{ number(best.psnr.n if best and best.psnr else nothing, '', true) }}
+{{ number(row.seeds | length, row.seeds | join(', ')) }}</tr>
+{% endfor %}
+</tbody></table></div>
+</section>
+{% for group in groups %}
+<section id="group{{ loop.index }}">
+<header><h2>{{ group.name }}</h2>
+<p>{{ conclusions[loop.index0] | join(' ') or 'Nothing was attacked yet.' }}</p></header>
+<ul>
+{% for folder in group.folders %}<li><a href="{{ links[folder] }}">{{ folder.name }}</a></li>{% endfor %}
+</ul>
+{% if group.differs %}{{ pairs(group.differs) }}{% endif %}
+</section>
+{% endfor %}
+</main>
+<script>{{ script }}</script>
+</body>
+</html>
+"""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One row: a defence in a study of a group.
+
+    Attributes:
+        group: Of runs.
+        study: Names of the study where the group has several; else "".
+        line: What the report of the group says of the defence.
+        seeds: Of the study.
+    """
+
+    group: Group
+    study: str
+    line: Line
+    seeds: tuple[int, ...]
+
+
+def sides(groups: Sequence[Group]) -> list[Side]:
+    """Rows in the order of groups, studies and pipelines."""
+    found = []
+    for group in groups:
+        studies = group.run.studies
+        for study in studies:
+            name = " · ".join(study.words) if len(studies) > 1 else ""
+            found += [Side(group, name, line, study.seeds) for line in group.run.lines(study)]
+    return found
+
+
+def write_comparison(groups: Sequence[Group], page: Path) -> None:
+    """Writes the page, whole or not at all; links to the runs' own reports are relative to it."""
+    rows = sides(groups)
+    context = {
+        "css": Markup(CSS),
+        "script": Markup(SCRIPT),
+        "script_hash": SCRIPT_HASH,
+        "groups": groups,
+        "upper_bounds": {},
+        "folders": sum(len(group.folders) for group in groups),
+        "rows": rows,
+        "conclusions": [_concluded([one for one in rows if one.group is group]) for group in groups],
+        "links": {one: _link(one / "report.html", page) for group in groups for one in group.folders},
+        "notes": [*(f"{one} is not finished" for group in groups for one in group.unfinished), *_notes(groups)],
+    }
+    partial = page.with_name(f".{page.name}.{os.getpid()}.tmp")
+    try:
+        partial.write_text(
+            environment().from_string(MACROS + TEMPLATE).render(context),
+            encoding="utf-8",
+            errors="replace",
+            newline="\n",
+        )
+        partial.replace(page)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _concluded(rows: Sequence[Side]) -> list[str]:
+    """A text for each study of a group."""
+    studies = dict.fromkeys(one.study for one in rows)
+    told = {name: conclusion([one.line for one in rows if one.study == name]) for name in studies}
+    return [f"{name}: {text}" if name else text for name, text in told.items() if text]
+
+
+def _notes(groups: Sequence[Group]) -> list[str]:
+    return [f"{group.name}: {note}" for group in groups for note in group.run.notes]
+
+
+def _link(report: Path, page: Path) -> str:
+    return Path(os.path.relpath(report.resolve(), page.resolve().parent)).as_posix()

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from simulations.cli import app
+from simulations.compare.groups import grouped
+from simulations.compare.page import write_comparison
+from simulations.errors import ConfigError
+from tests.simulations.report.report_run import CONFIG, PIPELINES, Page, demo_rows, write_run
+
+
+def a_run(folder: Path, seed: int = 0, lift: float = 0.0, **settings: Any) -> Path:
+    """The demonstration run under another seed, all scores of its attacks on images lifted by some decibels."""
+    rows = [one | {"seed": seed} for one in demo_rows()]
+    for one in rows:
+        if one["metric"] == "psnr" and one["attack"] and not one["attack"].startswith(("baseline", "scale")):
+            one |= {key: one[key] + lift for key in ("value", "ci_low", "ci_high", "worst") if one.get(key) is not None}
+    return write_run(
+        folder, rows, CONFIG | {"config": {"seed": seed, "rounds": 3, "output-dir": str(folder)} | settings}
+    )
+
+
+def test_runs_that_differ_in_their_seed_alone_are_put_together(tmp_path: Path) -> None:
+    folders = [a_run(tmp_path / "a", 0), a_run(tmp_path / "b", 1, lift=2.0), a_run(tmp_path / "c", 0, model="cnn")]
+    groups = grouped(folders)
+    assert [group.folders for group in groups] == [tuple(folders[:2]), (folders[2],)]
+    assert [group.seeds for group in groups] == [(0, 1), (0,)]
+    assert [dict(group.differs) for group in groups] == [{"model": ""}, {"model": "cnn"}]
+    write_comparison(groups, tmp_path / "page.html")
+    page = Page((tmp_path / "page.html").read_text())
+    assert page.open == []
+    rows = page.tables["sides"][0]
+    assert len(rows) == 1 + 2 * len(PIPELINES)
+    # Without a defence: 31.2 and 33.2 dB, and Student's t over two seeds.
+    plain = [cell[0].strip() for cell in rows[1]]
+    assert plain[6] == "32.2"
+    assert rows[1][6][1].strip() == "19.5 to 44.9"
+    assert rows[1][12] == ["2", "0, 1"]
+    assert plain[11] == "32"
+    assert [cell[0].strip() for cell in rows[1 + len(PIPELINES)]][6] == "31.2"
+
+
+def test_links_lead_to_the_reports_of_the_runs(tmp_path: Path) -> None:
+    folders = [a_run(tmp_path / "deep" / "a"), a_run(tmp_path / "b", 1)]
+    (tmp_path / "pages").mkdir()
+    write_comparison(grouped(folders), tmp_path / "pages" / "page.html")
+    links = re.findall(r'href="([^#"]*)"', (tmp_path / "pages" / "page.html").read_text())
+    assert links == ["../deep/a/report.html", "../b/report.html"]
+
+
+def test_other_versions_are_other_experiments(tmp_path: Path) -> None:
+    first, second = a_run(tmp_path / "a"), a_run(tmp_path / "b", 1)
+    config = json.loads((second / "config.json").read_text())
+    (second / "config.json").write_text(json.dumps(config | {"versions": {"fedveil": "0.2.0"}}))
+    assert [dict(one.differs) for one in grouped([first, second])] == [
+        {"version of fedveil": "0.1.0"},
+        {"version of fedveil": "0.2.0"},
+    ]
+
+
+def test_the_same_seed_twice_and_folders_without_a_run_are_refused(tmp_path: Path) -> None:
+    a_run(tmp_path / "a"), a_run(tmp_path / "b")
+    with pytest.raises(ConfigError, match="are the same experiment with the same seed 0"):
+        grouped([tmp_path / "a", tmp_path / "b"])
+    result = CliRunner().invoke(app, ["compare", str(tmp_path / "a"), str(tmp_path), "--out", str(tmp_path / "x.html")])
+    assert result.exit_code == 2
+    assert "holds no run" in " ".join(result.output.split())
+    assert not (tmp_path / "x.html").exists()
+
+
+def test_a_run_that_was_not_finished_is_said_to_be(tmp_path: Path) -> None:
+    folder = a_run(tmp_path / "a")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"progress": {"finished": False}}))
+    result = CliRunner().invoke(app, ["compare", str(folder), "--out", str(tmp_path / "x.html")])
+    assert result.exit_code == 0, result.output
+    assert f"{folder} is not finished" in (tmp_path / "x.html").read_text()
+
+
+def test_a_page_that_cannot_be_written_is_an_error_and_no_traceback(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["compare", str(a_run(tmp_path / "a")), "--out", str(tmp_path / "no" / "x.html")])
+    assert result.exit_code == 2
+    assert "--out: cannot write" in result.output
