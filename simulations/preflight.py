@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +26,7 @@ def preflight(experiment: Experiment, tell: Callable[[str], None]) -> None:
         ConfigError: Naming the key, what came and what is allowed.
     """
     out = Path(experiment.output_dir)
+    require_folder(out)
     if not experiment.resume and ((out / "config.json").exists() or (out / "rows.jsonl").exists()):
         raise ConfigError(f"{out} already holds a run; go on with --resume {out}, or name another folder with --out")
     if experiment.partition == "node":
@@ -60,3 +62,16 @@ def preflight(experiment: Experiment, tell: Callable[[str], None]) -> None:
     scenario(experiment.scenario).check_share(experiment, share, tested)
     for warning in filter(None, (*huge_numbers(experiment), too_few_images(experiment, experiment.num_clients))):
         tell(f"warning: {warning}")
+
+
+def require_folder(out: Path) -> None:
+    """Whether results can be written to a folder, which need not exist.
+
+    Raises:
+        ConfigError: When it, or the nearest folder above it that exists, is a file or may not be written to.
+    """
+    nearest = next(one for one in (out, *out.parents) if one.exists())
+    if not nearest.is_dir():
+        raise ConfigError(f"output-dir: {nearest} is a file, and results need a folder; name another with --out")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise ConfigError(f"output-dir: {nearest} may not be written to; name another folder with --out")

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from simulations.cli import app
+from simulations.errors import ConfigError
+from simulations.preflight import require_folder
+
+
+@pytest.mark.parametrize("below", ["", "deeper", "deeper/still"])
+def test_a_file_where_results_should_go_ends_the_command_before_any_work(tmp_path: Path, below: str) -> None:
+    (tmp_path / "taken").write_text("a file")
+    result = CliRunner().invoke(app, ["run", "--dry-run", "--out", str(tmp_path / "taken" / below)])
+    assert result.exit_code == 2
+    assert f"output-dir: {tmp_path / 'taken'} is a file" in " ".join(result.output.split())
+    assert (tmp_path / "taken").read_text() == "a file"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
+def test_a_folder_that_may_not_be_written_to_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(ConfigError, match="may not be written to"):
+        require_folder(tmp_path / "new")
+
+
+def test_folders_that_do_not_exist_yet_are_allowed(tmp_path: Path) -> None:
+    require_folder(tmp_path / "a" / "b")
+    assert list(tmp_path.iterdir()) == []
