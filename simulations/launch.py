@@ -25,6 +25,8 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("clients", "strategies", "defenses", "attacks", "simulations")
+BESIDE = ("LICENSE", "README.md")
+"""Files that Flower wants in the app's folder; a wheel holds them, and ``pyproject.toml``, as ``simulations/app_*``."""
 PORT_VARIABLE = "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"
 PORTS = range(20_000, 32_000)
 PORT_TRIES = 100
@@ -210,13 +212,16 @@ def app_folder(scratch: Path, config: Mapping[str, Any]) -> Path:
     the copy's file names them, too.
     """
     checkout = (ROOT / "pyproject.toml").is_file() and (ROOT / "clients" / "app.py").is_file()
-    text = (ROOT / ("pyproject.toml" if checkout else "simulations/app_pyproject.toml")).read_text()
+    folder, prefix = (ROOT, "") if checkout else (ROOT / "simulations", "app_")
+    text = (folder / f"{prefix}pyproject.toml").read_text()
     unnamed = config.keys() - tomllib.loads(text)["tool"]["flwr"]["app"]["config"].keys()
     if checkout and not unnamed:
         return ROOT
     app = scratch / "fedveil"
     for package in PACKAGES:
         shutil.copytree(ROOT / package, app / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in BESIDE:
+        shutil.copy(folder / f"{prefix}{name}", app / name)
     named = "".join(f"{key} = {json.dumps(config[key])}\n" for key in sorted(unnamed))
     (app / "pyproject.toml").write_text(text.replace("[tool.flwr.app.config]\n", f"[tool.flwr.app.config]\n{named}", 1))
     return app

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from simulations.experiment import Experiment
-from simulations.launch import PACKAGES, ROOT, LocalRuntime, Resources, free_port
+from simulations.launch import BESIDE, PACKAGES, ROOT, LocalRuntime, Resources, free_port
 
 BINARIES = Path(sys.executable).parent
 PATIENCE = 1800
@@ -74,7 +74,8 @@ def broken_app(tmp_path: Path, module: str, marker: str, line: str) -> Path:
     app = tmp_path / "fedveil"
     for package in PACKAGES:
         shutil.copytree(ROOT / package, app / package, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", app / "pyproject.toml")
+    for name in ("pyproject.toml", *BESIDE):
+        shutil.copy(ROOT / name, app / name)
     text = (app / module).read_text()
     assert text.count(marker) == 1
     (app / module).write_text(text.replace(marker, line + marker))

@@ -1,0 +1,123 @@
+"""What ``flwr build`` makes of a clean checkout, and whether Flower Hub would take it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib import import_module
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.cli.build import build_fab_from_disk, build_fab_from_files
+from flwr.cli.config_utils import get_fab_metadata
+from flwr.cli.utils import collect_files
+from packaging.requirements import Requirement
+
+from simulations.launch import PACKAGES, ROOT, Resources, app_folder
+
+pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's, of pathspec
+
+FLWR = Path(sys.executable).parent / "flwr"
+AROUND = ("benchmarks", "docs", "examples", "tests", ".ci")
+BUNDLE_BYTES = 4 * 1024 * 1024
+"""Of Flower's 10 MiB; the bundle goes to every node."""
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy without what a working tree gathers: environments, runs, caches."""
+    copy = tmp_path_factory.mktemp("clean") / "fedveil"
+    copy.mkdir()
+    for folder in (*PACKAGES, *AROUND):
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", ".gitignore"):
+        shutil.copy(ROOT / name, copy / name)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def bundle(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the command writes, and that it has nothing to say against the app."""
+    folder = tmp_path_factory.mktemp("built")
+    done = subprocess.run(
+        [str(FLWR), "build", "--app", str(checkout)], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "missing" not in done.stdout
+    assert "arning" not in done.stdout + done.stderr
+    (built,) = folder.glob("*.fab")
+    assert built.name in done.stdout
+    return built
+
+
+def test_it_holds_the_five_packages_the_configurations_and_the_license_and_nothing_else(bundle: Path) -> None:
+    with zipfile.ZipFile(bundle) as archive:
+        names = set(archive.namelist())
+        assert archive.read("LICENSE") == (ROOT / "LICENSE").read_bytes()
+    code = {path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    settings = {path.relative_to(ROOT).as_posix() for path in (ROOT / "simulations/configs").glob("*.toml")}
+    assert names == code | settings | {"LICENSE", "README.md", "pyproject.toml", ".info/CONTENT"}
+    assert bundle.stat().st_size < BUNDLE_BYTES
+
+
+def test_it_says_its_name_and_that_it_is_of_format_1(bundle: Path, checkout: Path) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert get_fab_metadata(bundle) == ("fedveil/fedveil", project["version"])
+    _, metadata = build_fab_from_files(collect_files(checkout))
+    assert (metadata.fab_format_version, metadata.flwr_version_min) == (1, "1.41")
+    assert metadata.flwr_version_target
+
+
+def test_no_version_of_flower_is_too_new_for_it() -> None:
+    """It runs in a SuperLink that somebody else chose."""
+    needs = [
+        Requirement(one) for one in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    ]
+    (flower,) = (need for need in needs if need.name == "flwr")
+    assert {one.operator for one in flower.specifier} == {">="}
+
+
+def test_flower_hub_would_take_the_files(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The checks that ``flwr app publish`` makes before it sends anything: depth, number, size and encoding of the files."""
+    publish = import_module("flwr.cli.app_cmd.publish")  # its package calls the function so, too
+    paths = publish._collect_file_paths(checkout)
+    publish._validate_files(paths)
+    assert "Validation passed" in capsys.readouterr().out
+    publish._validate_description(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["description"])
+    publish._validate_app_name("fedveil", "name")
+    assert {checkout / "LICENSE", checkout / "README.md", checkout / "pyproject.toml"} <= set(paths)
+
+
+def test_the_readme_says_how_many_supernodes_on_what_data() -> None:
+    section = (ROOT / "README.md").read_text().split("\n## As a Flower app\n")[1].split("\n## ")[0]
+    shipped = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert "SuperNodes:" in section
+    assert "Data:" in section
+    assert f"`{shipped['dataset']}`" in section
+
+
+def test_the_copy_that_an_installed_fedveil_starts_can_be_bundled(tmp_path: Path) -> None:
+    app = app_folder(tmp_path, {"another-packages-setting": 1})
+    with zipfile.ZipFile(BytesIO(build_fab_from_disk(app))) as archive:
+        assert {"LICENSE", "README.md"} <= set(archive.namelist())
+
+
+def test_resources_are_named_as_flower_names_them() -> None:
+    from flwr.cli.run.run import _parse_federation_config_overrides
+    from flwr.cli.typing import SuperLinkConnection
+
+    def read(text: str) -> Any:
+        return _parse_federation_config_overrides([text], SuperLinkConnection("local", address=":local:"))
+
+    given = Resources(3, cpus_per_client=2, gpus_per_client=0.5).federation_config()
+    config = read(given)
+    assert (config.num_supernodes, config.client_resources_num_cpus, config.client_resources_num_gpus) == (3, 2, 0.5)
+    assert config.init_args_num_cpus >= 2
+    assert config.init_args_logging_level == "ERROR"
+    with pytest.raises(Exception, match="num_cpu"):
+        read(given + " client-resources-num-cpu=1")
