@@ -16,7 +16,7 @@ from simulations.compare.command import compare
 from simulations.dry_run import describe, workers_of
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment, all_settings
-from simulations.preflight import preflight
+from simulations.preflight import preflight, require_resources
 from simulations.protect.command import protect
 from simulations.recorded.request import DEFAULT_ATTACKS, Request
 from simulations.requested import DEFAULT_CLIENTS, requested
@@ -90,6 +90,7 @@ def run(
     try:
         values = dict(_pair(text) for text in setting or [])
         wanted = _seeds(seeds, resume, out, values)
+        require_resources(cpus_per_client, gpus_per_client)
         experiment = requested(config, values, out, resume, clients)
         left = of_seeds(experiment, wanted) if wanted else [experiment]
         for one in left[:1]:

@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
+
 from clients.data.card import DataCard
 from clients.models.library import ImageSizeError
 from simulations.dry_run import check_memory, shares
@@ -59,6 +61,10 @@ def preflight(experiment: Experiment, tell: Callable[[str], None]) -> None:
             f"{experiment.num_clients} clients share {len(data.train)} training and {len(data.test)} test examples, which is less "
             "than one each; use fewer clients (--clients), more data, or a smaller auxiliary-fraction"
         )
+    if experiment.batch_size > len(data.train):
+        raise ConfigError(
+            f"batch-size is {experiment.batch_size}; all clients together hold {len(data.train)} training examples"
+        )
     scenario(experiment.scenario).check_share(experiment, share, tested)
     for warning in filter(None, (*huge_numbers(experiment), too_few_images(experiment, experiment.num_clients))):
         tell(f"warning: {warning}")
@@ -75,3 +81,18 @@ def require_folder(out: Path) -> None:
         raise ConfigError(f"output-dir: {nearest} is a file, and results need a folder; name another with --out")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise ConfigError(f"output-dir: {nearest} may not be written to; name another folder with --out")
+
+
+def require_resources(cpus_per_client: int, gpus_per_client: float) -> None:
+    """Whether a client's worker fits on this machine; Flower's runtime would wait for it without end.
+
+    Raises:
+        ConfigError: When it asks for more than there is.
+    """
+    cores, cards = os.cpu_count() or 1, torch.cuda.device_count()
+    if cpus_per_client > cores:
+        raise ConfigError(f"--cpus-per-client is {cpus_per_client}; this machine has {cores}")
+    if not 0 <= gpus_per_client <= cards:
+        raise ConfigError(
+            f"--gpus-per-client is {gpus_per_client}; allowed: 0 to {cards}, the graphics cards that torch finds here"
+        )

@@ -30,3 +30,20 @@ def test_a_folder_that_may_not_be_written_to_is_refused(tmp_path: Path) -> None:
 def test_folders_that_do_not_exist_yet_are_allowed(tmp_path: Path) -> None:
     require_folder(tmp_path / "a" / "b")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--cpus-per-client", "9999"), ("--gpus-per-client", "99"), ("--gpus-per-client", "nan")]
+)
+def test_more_than_the_machine_has_is_refused(tmp_path: Path, option: str, value: str) -> None:
+    result = CliRunner().invoke(app, ["run", option, value, "--out", str(tmp_path / "out")])
+    assert result.exit_code == 2
+    assert f"{option} is {value}" in " ".join(result.output.split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_batch_larger_than_all_data_is_refused(tmp_path: Path) -> None:
+    settings = ["-s", "batch-size=101", "-s", "train-limit=100"]
+    result = CliRunner().invoke(app, ["run", *settings, "--out", str(tmp_path / "out")])
+    assert result.exit_code == 2
+    assert "batch-size is 101; all clients together hold" in " ".join(result.output.split())
