@@ -13,6 +13,7 @@ from defenses.base import (
     EdgeTrainingDefense,
     InputDefense,
     Key,
+    SmashedDefense,
     Training,
     TrainingDefense,
     Update,
@@ -38,6 +39,19 @@ class Pipeline(FeatureChain):
     def __post_init__(self) -> None:
         if why := why_not_together(self.defenses):
             raise DefenseError(f"{self}: {why}")
+
+    def require_order(self) -> None:
+        """That images come before what is made of them, as a client runs the stages whatever order they are written in.
+
+        Raises:
+            DefenseError: When a stage on updates or smashed data stands before one on images.
+        """
+        for at, later in enumerate(self.defenses):
+            for earlier in self.defenses[:at]:
+                if isinstance(later, InputDefense) and isinstance(earlier, UpdateDefense | SmashedDefense):
+                    raise DefenseError(
+                        f"{self}: {later} protects images, and {earlier} what is made of them: write {later} first, as it runs"
+                    )
 
     def _input_stages(self) -> tuple[list[tuple[int, InputDefense]], list[tuple[int, InputDefense]]]:
         """Input stages up to the first that resamples, and the rest: what follows fresh randomness is fresh as well."""

@@ -27,6 +27,7 @@ from simulations.settings import (
     SHARE,
     above,
     at_least,
+    at_most_characters,
     attacked_rounds,
     between,
     check_values,
@@ -60,7 +61,7 @@ class Experiment:
         ConfigError: On any value that cannot be run.
     """
 
-    experiment: str = setting("default", "name of the experiment, written into every row")
+    experiment: str = setting("default", "name of the experiment, written into every row", **at_most_characters(200))
     scenario: str = setting(
         DEFAULT, "how clients and server work together; `fedveil list scenarios` says which there are"
     )
@@ -257,8 +258,16 @@ class Experiment:
         return {key_of(spec.name): getattr(self, spec.name) for spec in fields(self)}
 
     def pipelines(self) -> list[Pipeline]:
-        """The pipelines, no defence first."""
-        return parse_pipelines(self.defenses)
+        """The pipelines, no defence first.
+
+        Raises:
+            SpecError: Of the text.
+            DefenseError: When a chain is refused, or stands in another order than a client runs it.
+        """
+        found = parse_pipelines(self.defenses)
+        for pipeline in found:
+            pipeline.require_order()
+        return found
 
     def check_images(self, shape: tuple[int, int, int]) -> None:
         """Refuses defences that are not meant for images (C, H, W).

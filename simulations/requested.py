@@ -44,6 +44,9 @@ def requested(
         values: dict[str, Any] = {}
     else:
         values = read_toml(config) if config else {}
+        own = values.get("output-dir")
+        if out and own is not None and str(own) != str(out.resolve()):
+            raise ConfigError(f"--out is {out}, and output-dir of {config} is {own}; give one of them")
         folder = out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
         values |= {"output-dir": str(folder.resolve())} if out or "output-dir" not in values else {}
         values |= {"num-clients": clients} if clients else {}

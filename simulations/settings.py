@@ -9,6 +9,9 @@ from typing import Any
 
 from simulations.errors import ConfigError
 
+LONGEST = 160
+"""Characters of a value in an error."""
+
 
 def setting(default: Any, about: str, allowed: str = "", check: Callable[[Any], bool] | None = None) -> Any:
     """A field of an experiment: default, meaning, and what is allowed beyond its type."""
@@ -33,10 +36,16 @@ def check_values(settings: Any) -> None:
             object.__setattr__(settings, spec.name, float(value))
         elif type(value) is not kind:
             raise ConfigError(
-                f"{key} is {value!r} ({type(value).__name__}); expected {kind.__name__}, such as {spec.default!r}"
+                f"{key} is {shown(value)} ({type(value).__name__}); expected {kind.__name__}, such as {spec.default!r}"
             )
         if check and not check(value):
-            raise ConfigError(f"{key} is {value!r}; allowed: {spec.metadata['allowed']}")
+            raise ConfigError(f"{key} is {shown(value)}; allowed: {spec.metadata['allowed']}")
+
+
+def shown(value: Any) -> str:
+    """A value in an error: what would fill a screen is cut, with its length."""
+    text = repr(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text)} characters)"
 
 
 def at_least(minimum: float) -> dict[str, Any]:
@@ -47,6 +56,14 @@ def at_least(minimum: float) -> dict[str, Any]:
 def between(minimum: int, maximum: int) -> dict[str, Any]:
     """Between two whole numbers, both included."""
     return {"allowed": f"at least {minimum}, at most {maximum}", "check": lambda value: minimum <= value <= maximum}
+
+
+def at_most_characters(maximum: int) -> dict[str, Any]:
+    """A text of one line, not longer than that."""
+    return {
+        "allowed": f"one line of at most {maximum} characters",
+        "check": lambda value: len(value) <= maximum and value.isprintable(),
+    }
 
 
 def above(minimum: float) -> dict[str, Any]:

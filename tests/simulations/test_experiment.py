@@ -223,3 +223,24 @@ def test_a_defence_that_names_an_attack_which_is_not_there_is_refused_before_the
     with pytest.raises(ConfigError, match=r"defenses: Blur\(std=1.0\) names Nowhere as an attack that knows it"):
         Experiment.of(defenses="Blur()")
     assert Experiment.of(defenses="Clip()").pipelines()
+
+
+@pytest.mark.parametrize("text", ["Clip(max_norm=1.0) | Blur(std=1.0)", "PatchShuffle() | VisualMixer()"])
+def test_stages_in_an_order_that_no_client_runs_are_refused(text: str) -> None:
+    scenario = "split" if "Patch" in text else "federated"
+    with pytest.raises(ConfigError, match=r"defenses: .* protects images, and .* what is made of them"):
+        Experiment.of(scenario=scenario, defenses=text)
+
+
+@pytest.mark.parametrize("name", ["x" * 201, "two\nlines", "\x1b[31m"])
+def test_names_that_fill_a_screen_or_move_a_cursor_are_refused_in_few_words(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"experiment is .* allowed: one line of at most 200 characters") as raised:
+        Experiment.of(experiment=name)
+    assert len(str(raised.value)) < 400
+
+
+def test_two_different_output_folders_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(f'output-dir = "{tmp_path / "one"}"')
+    result = CliRunner().invoke(app, ["run", str(tmp_path / "a.toml"), "--out", str(tmp_path / "two"), "--dry-run"])
+    assert result.exit_code == 2
+    assert "give one of them" in " ".join(result.output.split())
