@@ -1,7 +1,7 @@
 """Who holds which example: partitions of a data set's indices, as the partitioners of Flower Datasets draw them.
 
-Importing those takes seconds and hundreds of megabytes (pandas, matplotlib): only ``dirichlet``, which is more than a line, does, and
-the launcher sends every client its indices.
+Importing those takes seconds and hundreds of megabytes (pandas, matplotlib): only ``dirichlet``, which is more than a line, does,
+and the launcher sends every client its indices.
 """
 
 from __future__ import annotations
