@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ from simulations.dry_run import describe, workers_of
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment, all_settings
 from simulations.preflight import preflight, require_resources
+from simulations.presets import chosen
 from simulations.protect.command import protect
 from simulations.recorded.request import DEFAULT_ATTACKS, Request
 from simulations.requested import DEFAULT_CLIENTS, requested
@@ -33,6 +35,21 @@ app = typer.Typer(
 console = Console(highlight=False)
 
 
+def _tell_version(asked: bool) -> None:
+    if asked:
+        console.print(f"fedveil {version('fedveil')}")
+        raise typer.Exit
+
+
+@app.callback()
+def fedveil(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Tell the version and end.")
+    ] = False,
+) -> None:
+    """What a curious federated-learning server can see: train, attack, report."""
+
+
 @app.command()
 def run(
     config: Annotated[Path | None, typer.Argument(help="TOML file of settings; without it, the default audit.")] = None,
@@ -42,6 +59,9 @@ def run(
             "--set", "-s", metavar="KEY=VALUE", help="One setting, over the file; `fedveil list settings` shows all."
         ),
     ] = None,
+    preset: Annotated[
+        str, typer.Option(metavar="NAME", help="A configuration that comes with fedveil, such as quick.")
+    ] = "",
     out: Annotated[Path | None, typer.Option(help="New folder for the results.", show_default="runs/DATE-TIME")] = None,
     resume: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Continue the killed run in DIR, with the settings it had.")
@@ -91,7 +111,7 @@ def run(
         values = dict(_pair(text) for text in setting or [])
         wanted = _seeds(seeds, resume, out, values)
         require_resources(cpus_per_client, gpus_per_client)
-        experiment = requested(config, values, out, resume, clients)
+        experiment = requested(chosen(config, preset), values, out, resume, clients)
         left = of_seeds(experiment, wanted) if wanted else [experiment]
         for one in left[:1]:
             preflight(one, lambda told: console.print(told, markup=False, soft_wrap=True))

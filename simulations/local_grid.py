@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flwr.app import Context, Message, RecordDict
 from flwr.app.error import Error
+from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.serverapp import Grid
@@ -29,19 +30,28 @@ class LocalGrid(Grid):
     Args:
         clients: Number of nodes.
         cpus_per_client: Threads of torch while a client answers, as a worker of a simulation would have.
+        app: The ClientApp of every node; fedveil's own by default.
+        run_config: What its contexts say of the run.
     """
 
-    def __init__(self, clients: int, cpus_per_client: int = 1) -> None:
+    def __init__(
+        self,
+        clients: int,
+        cpus_per_client: int = 1,
+        app: ClientApp = client_app,
+        run_config: Mapping[str, str | int | float | bool] | None = None,
+    ) -> None:
         # Messages ask for the identity of a task, which Flower's processes are given by their runtime.
         TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
         self.cpus_per_client = cpus_per_client
+        self.app = app
         self.contexts = {
             FIRST_NODE + at: Context(
                 1,
                 FIRST_NODE + at,
                 {"partition-id": at, "num-partitions": clients, "randomness": "seed"},
                 RecordDict(),
-                {},
+                dict(run_config or {}),
             )
             for at in range(clients)
         }
@@ -88,7 +98,7 @@ class LocalGrid(Grid):
     def answer(self, message: Message) -> Message | None:
         """A node's reply, an error reply where its ClientApp raises; None: it is lost."""
         try:
-            return client_app(message, self.contexts[message.metadata.dst_node_id])
+            return self.app(message, self.contexts[message.metadata.dst_node_id])
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             return Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason), reply_to=message)

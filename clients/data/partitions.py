@@ -1,7 +1,7 @@
-"""Who holds which example: partitions of a data set's indices, drawn with the partitioners of Flower Datasets.
+"""Who holds which example: partitions of a data set's indices, as the partitioners of Flower Datasets draw them.
 
-Only indices and labels enter the partitioners. Importing them takes seconds and hundreds of megabytes, so that the
-launcher does it once and sends every client its indices.
+Importing those takes seconds and hundreds of megabytes (pandas, matplotlib): only ``dirichlet``, which is more than a line, does,
+and the launcher sends every client its indices.
 """
 
 from __future__ import annotations
@@ -40,11 +40,8 @@ class Iid(Partition):
 
     def deal(self, labels: Labels, num_partitions: int, seed: int) -> list[Indices]:
         """See ``Partition.deal``."""
-        from flwr_datasets.partitioner import IidPartitioner  # type: ignore[import-untyped]
-
-        # The partitioner cuts contiguous pieces: without a shuffle, data sorted by class would be anything but i.i.d.
-        order = np.random.default_rng(seed).permutation(len(labels))
-        return [order[rows] for rows in _rows(IidPartitioner(num_partitions), labels[order], num_partitions)]
+        # Contiguous pieces of a shuffle: of data sorted by class, they would be anything but i.i.d.
+        return np.array_split(np.random.default_rng(seed).permutation(len(labels)), num_partitions)
 
 
 @dataclass(frozen=True, repr=False)
@@ -67,7 +64,7 @@ class Dirichlet(Partition):
 
     def deal(self, labels: Labels, num_partitions: int, seed: int) -> list[Indices]:
         """See ``Partition.deal``."""
-        from flwr_datasets.partitioner import DirichletPartitioner
+        from flwr_datasets.partitioner import DirichletPartitioner  # type: ignore[import-untyped]
 
         def draw(min_size: int) -> list[Indices]:
             arguments: dict[str, Any] = {"min_partition_size": min_size, "self_balancing": False, "shuffle": False}
@@ -101,21 +98,16 @@ class Shards(Partition):
 
     def deal(self, labels: Labels, num_partitions: int, seed: int) -> list[Indices]:
         """See ``Partition.deal``."""
-        from flwr_datasets.partitioner import ShardPartitioner
-
         num_shards = num_partitions * self.num_shards_per_partition
         if num_shards > len(labels):
             raise DataError(
                 f"{num_partitions} partitions of {self.num_shards_per_partition} shards need {num_shards} examples, "
                 f"there are {len(labels)}; choose fewer partitions or shards"
             )
-        # Rows are whole shards: cutting the examples itself, the partitioner would drop the remainder of the division.
+        # Equal up to one example: of equal shards, the remainder of the division would belong to nobody.
         shards = np.array_split(np.argsort(labels, kind="stable"), num_shards)
-        partitioner = ShardPartitioner(
-            num_partitions, "label", num_shards_per_partition=self.num_shards_per_partition, shuffle=False, seed=seed
-        )
-        dealt = _rows(partitioner, np.arange(num_shards), num_partitions)
-        return [np.concatenate([shards[row] for row in rows]) for rows in dealt]
+        dealt = np.random.default_rng(seed).permutation(num_shards).reshape(num_partitions, -1)
+        return [np.concatenate([shards[at] for at in mine]) for mine in dealt]
 
 
 _PARTITIONS: dict[str, Callable[..., Partition]] = {"iid": Iid, "dirichlet": Dirichlet, "shards": Shards}

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
+import pkgutil
 import subprocess
+import tomllib
+import zipfile
+from io import BytesIO
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from flwr.app import Context, RecordDict
+from flwr.cli.build import build_fab_from_disk
 from safetensors.torch import save_file
 from torch.nn import functional as F
+from typer.testing import CliRunner
 
+from simulations.cli import app as command_line
 from simulations.launch import LocalRuntime
+from simulations.local_grid import LocalGrid
 from simulations.run_directory import read_lines
 from strategies.recording_files import RecordedReply, read_recording
 from tests.simulations.runtimes import BINARIES, PATIENCE, deployment, run_in
 
 __all__ = ["deployment"]  # a fixture
+
+pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's, of pathspec
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 APPS = {"quickstart_pytorch": "pytorchexample", "resnet_pytorch": "resnetexample"}
@@ -47,12 +57,23 @@ def recorded(app: str, tmp_path: Path, **settings: Any) -> list[RecordedReply]:
     return read_recording(tmp_path / "rec")
 
 
+def recorded_here(app: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> list[RecordedReply]:
+    """The same without Flower's runtime: the app's ServerApp and ClientApp, as its file names them, with its settings."""
+    monkeypatch.syspath_prepend(str(EXAMPLES / app))
+    about = tomllib.loads((EXAMPLES / app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    values = {**about["config"], "num-server-rounds": 1, "fraction-evaluate": 0.0, "recording": str(tmp_path / "rec")}
+    assert settings.keys() <= values.keys()
+    values |= settings
+    server, client = (pkgutil.resolve_name(about["components"][side]) for side in ("serverapp", "clientapp"))
+    server(LocalGrid(2, app=client, run_config=values), Context(1, 1, {}, RecordDict(), values))
+    return read_recording(tmp_path / "rec")
+
+
 def fedveil(*words: Any) -> str:
-    command = [str(BINARIES / "fedveil"), "attack", *map(str, words)]
-    environment = {**os.environ, "COLUMNS": "200"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    """What ``fedveil attack`` prints, without line breaks; in this process, where torch is loaded already."""
+    result = CliRunner().invoke(command_line, ["attack", *map(str, words)])
+    assert result.exit_code == 0, result.output
+    return " ".join(result.output.split())
 
 
 def task_of(app: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -122,9 +143,16 @@ def test_the_quickstart_is_recorded_and_attacked_on_a_superlink_with_two_superno
     assert [(row["round"], row["value"]) for row in rows if row["metric"] == "recorded-updates"] == [(1, 2), (2, 2)]
 
 
-@pytest.mark.slow
-def test_a_resnet_with_batch_norm_is_recorded_and_attacked(tmp_path: Path) -> None:
-    replies = recorded("resnet_pytorch", tmp_path, **{"examples": 8, "batch-size": 4})
+@pytest.mark.parametrize("app", APPS)
+def test_flower_takes_the_app(app: str) -> None:
+    with zipfile.ZipFile(BytesIO(build_fab_from_disk(EXAMPLES / app))) as bundle:
+        assert {f"{APPS[app]}/{name}.py" for name in ("server_app", "client_app", "task")} <= set(bundle.namelist())
+
+
+def test_a_resnet_with_batch_norm_is_recorded_and_attacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process; what Flower's runtimes add to a recording, the quickstart's tests see."""
+    replies = recorded_here("resnet_pytorch", tmp_path, monkeypatch, **{"examples": 8, "batch-size": 4})
+    assert len(replies) == 2
     sent, came = replies[0].sent_arrays(), replies[0].arrays()
     assert (came["bn1.running_mean"] != sent["bn1.running_mean"]).any()
     assert came["bn1.num_batches_tracked"] == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from typing import Any
 
@@ -77,6 +79,26 @@ def test_dirichlet_is_that_of_flower() -> None:
     for seed in range(3):
         theirs = flower(DirichletPartitioner(6, "label", 0.3, 1, False, True, seed), SORTED, 6)
         assert [part.tolist() for part in partition_indices(SORTED, "dirichlet(alpha=0.3)", 6, seed)] == theirs
+
+
+@pytest.mark.parametrize(("count", "clients"), [(10, 3), (1000, 7), (9, 9), (5, 1)])
+def test_iid_shares_are_those_of_flower_on_shuffled_data(count: int, clients: int) -> None:
+    from flwr_datasets.partitioner import IidPartitioner
+
+    for seed in range(3):
+        order = np.random.default_rng(seed).permutation(count)
+        theirs = [sorted(order[rows].tolist()) for rows in flower(IidPartitioner(clients), SORTED[order], clients)]
+        assert [part.tolist() for part in partition_indices(SORTED[:count], "iid", clients, seed)] == theirs
+
+
+@pytest.mark.parametrize("text", ["iid", "shards"])
+def test_the_usual_partitions_load_none_of_the_packages_that_take_seconds(text: str) -> None:
+    loaded = (
+        "import sys; from clients.data.partitions import partition_indices; "
+        f"partition_indices([0, 1] * 10, {text!r}, 2, 0); print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
+    assert not {"flwr_datasets", "datasets", "pandas", "matplotlib", "pyarrow"} & set(done.stdout.split())
 
 
 def test_shards_are_those_of_flower_where_the_division_has_no_remainder() -> None:
