@@ -22,7 +22,7 @@ class ProtectMod:
     the kind of message and what was received.
 
     Args:
-        pipeline: Update defences that act once per update, such as ``Clip(max_norm=1.0) | GaussianNoise(std=0.01)``.
+        pipeline: Update defences that act once per update, such as ``Clip(max_norm=1.0) | GaussianNoise(std=0.01, per="update")``.
         seed: Of a simulation's draws.
 
     Raises:
@@ -34,7 +34,7 @@ class ProtectMod:
         acting = [one for one in self._pipeline.update_defenses if one.per == "update"]
         if len(acting) != len(self._pipeline.defenses):
             raise DefenseError(
-                f"protect_mod({pipeline!r}): allowed are defences of whole updates; others need fedveil's own clients"
+                f"protect_mod({pipeline!r}): allowed are defences of whole updates (per='update'); not others"
             )
 
     @property
@@ -73,7 +73,7 @@ class ProtectMod:
 
 
 def protect_mod(pipeline: str, *, seed: int = 0) -> ProtectMod:
-    """``@app.train(mods=[protect_mod("Clip(max_norm=1.0) | GaussianNoise(std=0.01)")])``; see ``ProtectMod``."""
+    """``@app.train(mods=[protect_mod("Clip(max_norm=1.0) | GaussianNoise(std=0.01, per='update')")])``; see ``ProtectMod``."""
     return ProtectMod(pipeline, seed)
 
 

@@ -102,7 +102,7 @@ class AppResults(RunDirectory):
         self.close()
 
 
-def audited(strategy: Strategy, folder: str | Path, model: ModelFactory, **settings: Any) -> AuditingStrategy:
+def audited(strategy: Strategy, folder: str | Path, model: ModelFactory, **settings: Any) -> Strategy:
     """A strategy whose clients are attacked beside the rounds: ``audited(FedAvg(), "/absolute/folder", Net)``.
 
     Writes ``rows.jsonl``, ``rows.csv``, pictures and ``report.html`` into the folder. The clients' app calls
@@ -110,7 +110,7 @@ def audited(strategy: Strategy, folder: str | Path, model: ModelFactory, **setti
 
     Args:
         strategy: Any strategy of Flower's message API.
-        folder: Absolute path of a new folder.
+        folder: Absolute path of a new folder; "" audits nothing and gives the strategy back.
         model: Builds the model, without arguments; a class or function at the top level of a module of the app.
         settings: See ``strategies.audited.settings.AuditSettings``.
 
@@ -119,6 +119,8 @@ def audited(strategy: Strategy, folder: str | Path, model: ModelFactory, **setti
         ValueError: Naming the setting, what came and what is allowed.
         AttackError: When an attack is not one on that kind of observation.
     """
+    if not str(folder):
+        return strategy
     path, asked = Path(folder), AuditSettings(model, **settings)
     if not path.is_absolute():
         raise ConfigError(f"folder is {str(folder)!r}; it must be absolute: a simulation runs elsewhere")

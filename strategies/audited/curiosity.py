@@ -18,6 +18,7 @@ from clients.records import REFUSED, reason_of, values_of
 from clients.task import Task
 from strategies.audit.kinds import Kind
 from strategies.audit.pool import AttackPool
+from strategies.audit.threat_card import FROM_SEED, OWN_SECRET
 from strategies.audited.replies import (
     UnusableReplyError,
     as_update,
@@ -138,7 +139,8 @@ class Curiosity:
             learning_rate=self._learning_rate,
         )
         self._results = self._open(self._plan)
-        randomness = " and ".join(sorted({card_text(reply, "randomness") for reply in answered}))
+        said = {"seed": FROM_SEED, "secret": OWN_SECRET}
+        randomness = " or ".join(sorted({said.get(card_text(reply, "randomness"), "unknown") for reply in answered}))
         exchange = Exchange(grid, self._nodes, self.settings.timeout)
         auditor = AppAuditor(
             exchange, self._pool, self._results, share_images=self.settings.share_images, randomness=randomness
