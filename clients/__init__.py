@@ -19,3 +19,16 @@ if Path(sys.argv[0]).stem == "flwr-simulation":
     if isinstance(options := getattr(ClientAppActor, "_default_options", None), dict):
         options["max_restarts"] = -1
         options["max_task_retries"] = 1
+
+
+def __getattr__(name: str) -> object:
+    """``answer_audits`` and ``protect_mod`` of ``clients.audited``, loaded when an app asks for them."""
+    if name == "answer_audits":
+        from clients.audited.app import answer_audits
+
+        return answer_audits
+    if name == "protect_mod":
+        from clients.audited.protect import protect_mod
+
+        return protect_mod
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

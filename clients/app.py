@@ -18,20 +18,15 @@ the code ``REFUSED``; an answer that leaves out a part carries ``withheld``: key
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict
-from types import MappingProxyType
-from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
-from attacks.scoring.oracle import Oracle
-from clients.audit import Audited, audit_baselines, audit_guesses
-from clients.guesses import read_guesses
+from clients.audit_answers import answer_audit
 from clients.node import MODS, answers_of, check_bundle, client_of, draws_from_seed, partition_of, reply_to
-from clients.questions import allowed_pipelines, refusal
-from clients.records import metrics, tensors_of, to_record, values_of, withheld
+from clients.questions import allowed_pipelines
+from clients.records import metrics, values_of
 from clients.scenarios import client_side, client_sides
 
 app = ClientApp()
@@ -84,29 +79,5 @@ def partition(message: Message, context: Context) -> Message:
 @app.query("audit", mods=MODS)
 def audit(message: Message, context: Context) -> Message:
     """Scores the server's guesses against this client's images; only numbers leave, unless pictures are shared."""
-    config, answers = values_of(message, "config"), answers_of(context)
-    answers.require("audits", "scores of guesses")
-    client, observation = client_of(message, context), str(config["observation"])
-    kind = str(config["kind"])
-    if kind == "baselines":
-        wanted, left_out = bool(config["share-images"]), {}
-        if wanted and not answers.share_images:
-            left_out["share-images"] = refusal("share_images", "pictures")
-        found = audit_baselines(
-            client, observation, pictures=wanted and answers.share_images, totals=bool(config.get("totals", True)),
-            images=max(0, int(config.get("guesses", 0))),
-        )  # fmt: skip
-        return _audit_reply(message, found, left_out)
-    arrays = tensors_of(message, "guesses")
-    model = client.task.plan.build_model() if kind == "membership" else None
-    guesses = read_guesses(kind, arrays, int(config["guesses"]), model)
-    sent = tensors_of(message, "oracle")
-    oracle = Oracle.from_tensors(sent, client.data.card.input_shape) if sent else None
-    return _audit_reply(message, audit_guesses(client, observation, guesses, oracle))
-
-
-def _audit_reply(message: Message, audited: Audited, left_out: Mapping[str, str] = MappingProxyType({})) -> Message:
-    records: dict[str, Any] = {"metrics": metrics(audited.scores), **withheld(left_out)}
-    if audited.pictures:
-        records["pictures"] = to_record(audited.pictures)
-    return reply_to(message, records)
+    answers_of(context).require("audits", "scores of guesses")
+    return answer_audit(message, context, client_of(message, context))

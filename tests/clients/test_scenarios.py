@@ -29,13 +29,13 @@ def read_anew() -> Iterator[None]:
 def test_a_side_of_another_package_is_one_like_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         RuntimeError,
-        match=r"scenario 'mine' is not known to this node; known: federated, inference, outsourced, split$",
+        match=r"scenario 'mine' is not known to this node; known: audited, federated, inference, outsourced, split$",
     ):
         client_side("mine")
     client_sides.cache_clear()
     offer(monkeypatch, tmp_path, GROUP, SIDE.format("'mine'", "{'train.upload': print}"))
     assert client_side("mine").handlers == {"train.upload": print}
-    assert list(client_sides()) == ["federated", "inference", "outsourced", "split", "mine"]
+    assert list(client_sides()) == ["audited", "federated", "inference", "outsourced", "split", "mine"]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from pytorchexample.task import Net
+from simulations.audited import audited  # live
 from strategies.recording import RecordingStrategy  # audit
 
 app = ServerApp()
@@ -17,6 +18,7 @@ def main(grid: Grid, context: Context) -> None:
     strategy = FedAvg(fraction_evaluate=config["fraction-evaluate"])
     if config["recording"]:  # audit
         strategy = RecordingStrategy(strategy, config["recording"], settings=config)  # audit
+    strategy = audited(strategy, config["audit"], Net, momentum=0.9, settings=config)  # live
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(Net().state_dict()),

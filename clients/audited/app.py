@@ -1,0 +1,149 @@
+"""Makes anybody's own ClientApp answer a curious server's questions: probes, and scores of guesses. The truth stays with it.
+
+=================  ==================================================  ==================================================
+type               content                                             reply
+=================  ==================================================  ==================================================
+``query.setup``    ``config``                                          ``metrics``: partition, examples; ``card``: of the
+                                                                       data, randomness, and what protects the replies
+``train.probe``    as the app's ``train``, with ``task`` and           as the app's ``train``: ``arrays``: weights after
+                   ``target`` in ``config``                            one step; ``metrics``
+``query.audit``    as of fedveil's own clients (``clients.app``)       likewise
+=================  ==================================================  ==================================================
+
+Flower's mods change the weights that a reply holds, so a probe is answered with weights too, one for each message.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.data import Dataset
+
+from clients.audit_answers import answer_audit
+from clients.audited.client import AppClient, Loss, OwnExamples, card_of, examples_of, one_step, read_examples
+from clients.audited.plan import ModelFactory
+from clients.audited.protect import ProtectMod
+from clients.data.card import DataCard
+from clients.node import MODS, answers_of, draws_from_seed, draws_of, partition_of, reply_to
+from clients.records import metrics, to_record, values_of
+from clients.scenarios import read_task
+from defenses.base import Batch
+
+DataOf = Callable[[Context], Dataset[tuple[Tensor, int]]]
+"""Context of a node -> its training examples, (image (C, H, W) in [0, 1], class) each, before any normalisation."""
+
+
+@dataclass
+class _Answers:
+    """What an app told ``answer_audits``, and the examples of the node that this process answered for last."""
+
+    model: ModelFactory
+    data: DataOf
+    loss: Loss
+    mean: float | tuple[float, ...]
+    std: float | tuple[float, ...]
+    protection: str
+    _held: tuple[tuple[int, int], Batch, DataCard] | None = None
+
+    def client(self, message: Message, context: Context) -> AppClient:
+        """The client behind a message. The server's orders choose none of its model, loss and data."""
+        task = read_task(str(values_of(message, "config")["task"]))
+        whose = (context.run_id, context.node_id)
+        if self._held is None or self._held[0] != whose:
+            images, labels = read_examples(self.data(context))
+            card = card_of(images, self.model(), self.mean, self.std)
+            self._held = (whose, examples_of(images, labels, card), card)
+        _, batch, card = self._held
+        partition = partition_of(context)
+        return AppClient(OwnExamples(task, partition, batch, card, draws_of(context, task.plan.seed)))
+
+    def setup(self, message: Message, context: Context) -> Message:
+        answers_of(context)  # a wrong value is told before the run, not in its middle
+        client = self.client(message, context)
+        sizes = {"partition": client.data.partition, "train-examples": client.data.num_train}
+        randomness = "seed" if draws_from_seed(context) else "secret"
+        card = {"card": json.dumps(asdict(client.data.card)), "randomness": randomness, "protection": self.protection}
+        return reply_to(message, {"metrics": metrics(sizes), "card": ConfigRecord({**card})})
+
+    def probe(self, message: Message, context: Context) -> Message:
+        answers_of(context).require("probes", "updates of single steps")
+        client, config = self.client(message, context), values_of(message, "config")
+        sent: Any = message.content["arrays"]
+        assert isinstance(sent, ArrayRecord)
+        batch = client.probed(int(config["target"])).original
+        moved = one_step(
+            self.model, sent.to_torch_state_dict(), batch, client.data.card, self.loss, client.task.learning_rate
+        )
+        numbers = metrics({"num-examples": len(batch), "local-steps": 1})
+        return reply_to(message, {"arrays": to_record({name: moved[name] for name in sent}), "metrics": numbers})
+
+    def audit(self, message: Message, context: Context) -> Message:
+        answers_of(context).require("audits", "scores of guesses")
+        return answer_audit(message, context, self.client(message, context))
+
+
+def answer_audits(
+    app: ClientApp,
+    *,
+    model: ModelFactory,
+    data: DataOf,
+    loss: Loss = F.cross_entropy,
+    mean: float | tuple[float, ...] = 0.0,
+    std: float | tuple[float, ...] = 1.0,
+    mods: Sequence[Mod] = (),
+) -> None:
+    """Registers answers to probes and audits with an app; its own functions stay as they are.
+
+    Flower runs a mod only for messages that an app has a function for, so that no mod could answer these: functions are added.
+    In a simulation every question is answered; a deployed node answers what its operator allows (``clients.questions``).
+
+    Args:
+        app: The app.
+        model: Builds the model, without arguments; the weights received are loaded into it.
+        data: The node's training examples, as their owner sees them: what the app trains on, without its random transforms.
+        loss: Of logits and classes, as the app trains.
+        mean: Of the app's normalisation (x - mean) / std, of all channels or of each.
+        std: Likewise.
+        mods: Those of ``@app.train(mods=...)``, in that order: probes pass through them, and the report names them. Mods of the
+            whole app act on every message anyway.
+
+    Raises:
+        ValueError: When the app answers such messages already.
+    """
+    answers = _Answers(model, data, loss, mean, std, _protection(mods))
+    for register, name, answer, inner in (
+        (app.query, "setup", answers.setup, ()),
+        (app.train, "probe", answers.probe, mods),
+        (app.query, "audit", answers.audit, ()),
+    ):
+        register(name, mods=[*MODS, *inner])(_undisturbed(answer))
+
+
+def _undisturbed(answer: Callable[[Message, Context], Message]) -> Callable[[Message, Context], Message]:
+    """The app's own random stream goes on as if nobody had asked."""
+
+    def answered(message: Message, context: Context) -> Message:
+        with torch.random.fork_rng(devices=[]):
+            return answer(message, context)
+
+    return answered
+
+
+def _protection(mods: Sequence[Mod]) -> str:
+    """In the order in which they act on a reply, which is the last one first."""
+    return " | ".join(_name(mod) for mod in reversed(mods))
+
+
+def _name(mod: Mod) -> str:
+    if isinstance(mod, ProtectMod):
+        return mod.text
+    return f"{getattr(mod, '__name__', type(mod).__name__)}"

@@ -1,0 +1,151 @@
+"""A client of somebody's own Flower app: its images and labels, the steps of its probes, and the truth behind its updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import Dataset
+
+from attacks.normalisation import normalise
+from clients.audited.plan import ModelFactory
+from clients.data.card import DataCard
+from clients.draws import Draws
+from clients.local_data import LocalData, Probed, Truths
+from clients.task import Task
+from clients.training import LocalClient
+from defenses.base import Batch
+from defenses.pipeline import Pipeline
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(logits (B, K), classes (B,)) -> mean loss."""
+
+
+class DataMistake(ValueError):  # noqa: N818 (a mistake of the app's ``data``, told to whoever wrote it)
+    """Examples that are not what an audit needs."""
+
+
+class OwnExamples(LocalData):
+    """What the app's ``data`` gave, all of it training examples; no defence of fedveil acts on them.
+
+    Args:
+        task: The server's orders.
+        partition: Number of this client.
+        batch: Images (N, C, H, W) in [0, 1] and one-hot targets (N, K).
+        card: Of these images.
+        draws: Where randomness starts.
+    """
+
+    def __init__(self, task: Task, partition: int, batch: Batch, card: DataCard, draws: Draws) -> None:
+        self.task = task.but(card=card, pipeline="")
+        self.partition, self.draws, self.card, self.pipeline = partition, draws, card, Pipeline()
+        self._train, self._test = range(len(batch)), ()  # type: ignore[assignment]
+        self._batch = batch
+
+    def plain(self, positions: Tensor) -> Batch:
+        """The examples at ``positions`` (n,)."""
+        return Batch(self._batch.images[positions], self._batch.targets[positions])
+
+    def own_images(self, positions: Tensor) -> Tensor:
+        """Their images."""
+        return self._batch.images[positions]
+
+    def train_labels(self) -> Tensor:
+        """Classes (N,)."""
+        return self._batch.targets.argmax(1)
+
+
+class AppClient(LocalClient):
+    """Scores guesses about an app's updates. Augmentation of the app is not known: the truth is the images of ``data``."""
+
+    def truths(self, observation: str) -> Truths:
+        """Of "probe" one view for each target, of "update" all examples."""
+        if observation == "probe":
+            return Truths([self.probed(target) for target in range(self.task.plan.probe_targets)])
+        if observation == "update":
+            return Truths([self._as_it_is(torch.arange(self.data.num_train))], whole_round=True)
+        raise ValueError(f"an audited app shows no {observation!r}; it shows probe, update")
+
+    def probed(self, target: int, question: int = 0) -> Probed:
+        """The images of a probe: the same in every round."""
+        del question
+        return self._as_it_is(self.probed_positions(target))
+
+    def _as_it_is(self, positions: Tensor) -> Probed:
+        batch = self.data.plain(positions)
+        return Probed(batch, batch, positions)
+
+
+def read_examples(data: Dataset[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
+    """Images (N, C, H, W) in [0, 1] and classes (N,) of a map-style data set.
+
+    Raises:
+        DataMistake: When they are something else.
+    """
+    pairs = [data[at] for at in range(len(data))]  # type: ignore[arg-type]
+    if not pairs:
+        raise DataMistake("data gives no examples")
+    images = torch.stack([torch.as_tensor(image, dtype=torch.float32) for image, _ in pairs])
+    labels = torch.tensor([int(label) for _, label in pairs])
+    if images.dim() != 4 or images.shape[1] not in (1, 3):
+        raise DataMistake(f"data gives images {tuple(images.shape[1:])}; expected (1 or 3, H, W)")
+    low, high = float(images.min()), float(images.max())
+    if not (low >= 0 and high <= 1):
+        raise DataMistake(
+            f"data gives images between {low:.3g} and {high:.3g}; expected [0, 1], before the normalisation of your transform, "
+            "which mean and std tell"
+        )
+    return images, labels
+
+
+def card_of(
+    images: Tensor, model: nn.Module, mean: float | tuple[float, ...], std: float | tuple[float, ...]
+) -> DataCard:
+    """The card of images (N, C, H, W), with as many classes as the model has logits.
+
+    Raises:
+        DataMistake: When the model gives no logits (1, K), or mean and std do not fit the channels.
+    """
+    channels = images.shape[1]
+    means, stds = (value if isinstance(value, tuple) else (value,) * channels for value in (mean, std))
+    if {len(means), len(stds)} != {channels} or min(stds) <= 0:
+        raise DataMistake(f"mean is {mean}, std is {std}; expected a number each, or {channels}, std positive")
+    _, _, height, side = images.shape
+    card = DataCard(2, (channels, height, side), tuple(map(float, means)), tuple(map(float, stds)))
+    with torch.no_grad():
+        logits = model.eval()(normalise(images[:1], card))
+    if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[1] < 2:
+        raise DataMistake(
+            f"model gives {getattr(logits, 'shape', type(logits).__name__)}; expected logits (1, K) with K >= 2"
+        )
+    return DataCard(int(logits.shape[1]), card.input_shape, card.mean, card.std)
+
+
+def one_step(
+    factory: ModelFactory, weights: Mapping[str, Tensor], batch: Batch, card: DataCard, loss: Loss, rate: float
+) -> dict[str, Tensor]:
+    """Weights after one step of plain SGD in train mode on a batch, as an app sends its own: the whole ``state_dict``."""
+    model = factory()
+    model.load_state_dict(dict(weights))
+    model.train()
+    loss(model(normalise(batch.images, card)), batch.targets.argmax(1)).backward()  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.sub_(rate * parameter.grad)
+    return {name: tensor.detach() for name, tensor in model.state_dict().items()}
+
+
+def examples_of(images: Tensor, labels: Tensor, card: DataCard) -> Batch:
+    """With one-hot targets.
+
+    Raises:
+        DataMistake: When a label is no class of the model.
+    """
+    if int(labels.min()) < 0 or int(labels.max()) >= card.num_classes:
+        raise DataMistake(
+            f"data gives labels {int(labels.min())} to {int(labels.max())}; the model has classes 0 to {card.num_classes - 1}"
+        )
+    return Batch(images, F.one_hot(labels, card.num_classes).float())

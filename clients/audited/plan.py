@@ -1,0 +1,84 @@
+"""What an audit of somebody's own Flower app fixes: there is no data set by name, and the model is a function of the app."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from clients.data.datasets import ImageDataset
+from clients.data.images import ImageData
+from clients.federated.plan import FederatedPlan
+from clients.task import Plan
+from defenses.pipeline import Pipeline
+from defenses.registry import RegistryError
+from defenses.spec import SpecError, parse
+
+SCENARIO = "audited"
+OWN_DATA = "the app's own"
+"""What rows say of the data set."""
+ModelFactory = Callable[[], nn.Module]
+
+
+@dataclass(frozen=True)
+class AppPlan(FederatedPlan):
+    """A plan for clients that are not fedveil's own. ``model`` is ``package.module:function``, called without arguments.
+
+    ``pipeline`` may also be the names of mods that fedveil does not know; attacks then know of no defence.
+    """
+
+    def load_data(self) -> ImageDataset:
+        """A black image in place of the examples: the server has none, and clients are asked through their own class."""
+        card = self.data_card()
+        image = ImageData(torch.zeros(1, *card.input_shape, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64))
+        names = tuple(map(str, range(card.num_classes)))
+        return ImageDataset(OWN_DATA, image, image, card.num_classes, names, card.mean, card.std)
+
+    def defenses(self) -> Pipeline:
+        """The pipeline, as far as fedveil knows it."""
+        try:
+            return parse(self.pipeline)
+        except (SpecError, RegistryError):
+            return Pipeline()
+
+    def build_model(self) -> nn.Module:
+        """The app's model, whose weights do not matter: those of the round are loaded into it."""
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(self.seed)
+            return named_factory(self.model)()
+
+
+def app_plan(plan: Plan) -> AppPlan:
+    """The plan as that of an audited app.
+
+    Raises:
+        TypeError: When it is of another scenario.
+    """
+    if not isinstance(plan, AppPlan):
+        raise TypeError(f"a run of scenario {plan.scenario!r} is no audit of an app")
+    return plan
+
+
+def name_of(factory: ModelFactory) -> str:
+    """``package.module:function``, by which attackers in other processes find it.
+
+    Raises:
+        ValueError: When they could not: a lambda, a function within another, a partial, or one of ``__main__``.
+    """
+    module, name = getattr(factory, "__module__", ""), getattr(factory, "__qualname__", "")
+    if module in ("", "__main__") or not name.isidentifier():
+        raise ValueError(
+            f"model is {factory!r}; allowed: a class or function at the top level of a module, callable without arguments, as "
+            "attacks build the model in processes of their own"
+        )
+    return f"{module}:{name}"
+
+
+def named_factory(name: str) -> ModelFactory:
+    """Inverts ``name_of``."""
+    module, _, function = name.partition(":")
+    found: ModelFactory = getattr(importlib.import_module(module), function)
+    return found

@@ -1,0 +1,1 @@
+"""A curious server of anybody's own Flower app."""

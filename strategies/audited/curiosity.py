@@ -1,0 +1,226 @@
+"""What a curious server does beside somebody's own strategy: it asks for probes, looks at replies, and has guesses scored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from attacks.base import Attack
+from attacks.local_model import shared_tensors
+from clients.audited.plan import AppPlan
+from clients.data.card import DataCard
+from clients.records import REFUSED, reason_of, values_of
+from clients.task import Task
+from strategies.audit.kinds import Kind
+from strategies.audit.pool import AttackPool
+from strategies.audit.threat_card import FROM_SEED, OWN_SECRET
+from strategies.audited.replies import (
+    UnusableReplyError,
+    as_update,
+    card_text,
+    examples_behind,
+    number_in,
+    update_of,
+    weights_of,
+)
+from strategies.audited.results import AppAuditor, OpenResults, Results
+from strategies.audited.settings import AuditSettings
+from strategies.exchange import Exchange
+from strategies.federated.audit import UpdateAudit
+from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_ATTRIBUTE, UPDATE
+
+DIFFERENT = "nodes differ: "
+"""Before the texts of what protects their replies."""
+
+
+class Curiosity:
+    """The audit of one run.
+
+    Args:
+        open_results: Opens what keeps rows and pictures, once it is known what the nodes have.
+        settings: What is attacked, and how.
+    """
+
+    def __init__(self, open_results: OpenResults, settings: AuditSettings) -> None:
+        self.settings = settings
+        self._open = open_results
+        self._pool = AttackPool(settings.workers)
+        self._plan: AppPlan = settings.plan(max(settings.rounds))
+        self._names = shared_tensors(self._plan.build_model())
+        self._nodes: dict[int, int] = {}
+        """Partition -> node id."""
+        self._results: Results | None = None
+        self._audit: UpdateAudit | None = None
+        self._sent: dict[int, dict[str, Tensor]] = {}
+        """Node id -> the weights that it was sent in this round."""
+        self._learning_rate = 0.0
+
+    def before(self, server_round: int, messages: Sequence[Message], grid: Grid) -> None:
+        """Remembers what is sent, and asks for probes where the round is attacked."""
+        if self._audit is not None:
+            self._audit.auditor.collect()
+        self._sent = {}
+        if server_round not in self.settings.rounds or not messages:
+            return
+        self._sent = _weights(messages)
+        self._set_up(server_round, messages, grid)
+        if self._audit is not None and self._audit.attacks[PROBE]:
+            self._probe(server_round, messages, self._audit)
+
+    def after(self, server_round: int, replies: Sequence[Message]) -> None:
+        """Hands an attacked round's updates to the attacks."""
+        if self._audit is None or not self._sent or not self._audit.attacks[UPDATE]:
+            return
+        task = self._task(server_round)
+        weights, good, most = self._weights(), {}, 0
+        for partition, reply in self._by_partition(replies):
+            try:
+                update, count = self._update(reply, weights), examples_behind(reply)
+            except UnusableReplyError as error:
+                self._failed(task, partition, f"train: {error}")
+                continue
+            steps = self._plan.local_epochs * -(-count // self._plan.batch_size)
+            good[partition], most = as_update(reply, {"arrays": update}, count, steps), max(most, count)
+        if good:
+            self._audit.observe(task, UPDATE, weights, None, good, ["arrays"])
+
+    def finish(self) -> None:
+        """Waits for the attacks, and has the report written."""
+        try:
+            if self._audit is not None:
+                self._audit.auditor.collect(wait=True)
+        finally:
+            self._pool.close()
+            if self._results is not None:
+                self._results.finish()
+
+    def note(self, message: str) -> None:
+        """A row about what failed."""
+        if self._results is not None:
+            task = self._plan.at(max(self.settings.rounds))
+            self._results.row(task, metric="audit", value=None, status="failed", message=message)
+            self._results.flush()
+
+    def _set_up(self, server_round: int, messages: Sequence[Message], grid: Grid) -> None:
+        """Asks nodes that are not known yet what they have."""
+        known = set(self._nodes.values())
+        new = [node for node in self._sent if node not in known]
+        task = replace(self._plan, card=self._plan.card).at(server_round)
+        config = ConfigRecord({"task": task.to_json(), "timeout": self.settings.timeout})
+        asked = [Message(RecordDict({"config": config}), dst_node_id=node, message_type="query.setup") for node in new]
+        replies = list(grid.send_and_receive(asked, timeout=self.settings.timeout)) if asked else []
+        answered = [reply for reply in replies if not reply.has_error()]
+        for reply in answered:
+            self._nodes[int(values_of(reply, "metrics")["partition"])] = reply.metadata.src_node_id
+        if self._audit is None:
+            if not answered:
+                why = "; ".join(sorted({reason_of(reply) for reply in replies})) or "no reply"
+                raise UnusableReplyError(f"no node answers audits (does the ClientApp call answer_audits?): {why}")
+            self._begin(answered, messages[0], grid)
+
+    def _begin(self, answered: Sequence[Message], sent: Message, grid: Grid) -> None:
+        """Opens the results."""
+        told = self.settings.settings
+        self._learning_rate = number_in(sent, told, "lr", "learning-rate", "learning_rate") or 0.0
+        if self._learning_rate <= 0:
+            raise UnusableReplyError("no learning rate: send it as lr or learning-rate, or name it in settings")
+        protections = sorted({card_text(reply, "protection") for reply in answered})
+        self._plan = replace(
+            self._plan,
+            card=DataCard.from_json(card_text(answered[0], "card")),
+            pipeline=protections[0] if len(protections) == 1 else DIFFERENT + " / ".join(protections),
+            local_epochs=int(number_in(sent, told, "local-epochs", "epochs", "local_epochs") or 1),
+            batch_size=int(number_in(sent, told, "batch-size", "batch_size") or 32),
+            learning_rate=self._learning_rate,
+        )
+        self._results = self._open(self._plan)
+        said = {"seed": FROM_SEED, "secret": OWN_SECRET}
+        randomness = " or ".join(sorted({said.get(card_text(reply, "randomness"), "unknown") for reply in answered}))
+        exchange = Exchange(grid, self._nodes, self.settings.timeout)
+        auditor = AppAuditor(
+            exchange, self._pool, self._results, share_images=self.settings.share_images, randomness=randomness
+        )
+        attacks: dict[Kind, tuple[Attack[Any, Any], ...]] = {
+            PROBE: self.settings.attacks_on_probes(), UPDATE: self.settings.attacks_on_updates(), PROBE_ATTRIBUTE: (),
+            ACTIVE: (), AGGREGATE: (),
+        }  # fmt: skip
+        self._audit = UpdateAudit(auditor, attacks, self.settings.rounds, max(self.settings.rounds), "p00")
+
+    def _probe(self, server_round: int, messages: Sequence[Message], audit: UpdateAudit) -> None:
+        """One-step updates of every node that trains in this round, one message for each: mods expect the weights of one model."""
+        task, weights, count = self._task(server_round), self._weights(), self.settings.probe_targets
+        found: dict[int, list[tuple[Message, dict[str, Tensor]]]] = {}
+        for target in range(count):
+            contents = {p: self._question(m, task, target) for p, m in self._addressed(messages)}
+            for partition, reply in audit.auditor.exchange("train.probe", contents).items():
+                try:
+                    update = self._update(reply, weights)
+                except UnusableReplyError as error:
+                    if target == 0:
+                        self._failed(task, partition, f"train.probe: {error}", reply=reply)
+                    continue
+                found.setdefault(partition, []).append((reply, update))
+        records = [f"target-{at}" for at in range(count)]
+        good = {
+            partition: as_update(
+                ones[0][0], dict(zip(records, (u for _, u in ones), strict=True)), examples_behind(ones[0][0]), 1
+            )
+            for partition, ones in sorted(found.items())
+            if len(ones) == count
+        }
+        if good:
+            audit.observe(task, PROBE, weights, None, good, records)
+
+    def _question(self, sent: Message, task: Task, target: int) -> RecordDict:
+        """As the app's own message of training, with the task beside its configuration: what mods look for is there."""
+        own: dict[str, Any] = {}
+        for record in sent.content.config_records.values():
+            own |= dict(record)
+        config = ConfigRecord({**own, "task": task.to_json(), "timeout": self.settings.timeout, "target": target})
+        (arrays,) = sent.content.array_records.values()
+        return RecordDict({"arrays": ArrayRecord(dict(arrays)), "config": config})
+
+    def _task(self, server_round: int) -> Task:
+        return self._plan.at(server_round, self._learning_rate)
+
+    def _weights(self) -> dict[str, Tensor]:
+        """The global model of the round: what the first node was sent."""
+        first = next(iter(self._sent.values()))
+        return {name: first[name] for name in self._names}
+
+    def _update(self, reply: Message, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        mine = self._sent[reply.metadata.src_node_id]
+        if any(not mine[name].equal(weight) for name, weight in weights.items()):
+            raise UnusableReplyError("this node was sent other weights than the first one of the round")
+        return update_of(reply, mine, self._names)
+
+    def _addressed(self, messages: Sequence[Message]) -> list[tuple[int, Message]]:
+        of = {message.metadata.dst_node_id: message for message in messages}
+        return [(partition, of[node]) for partition, node in sorted(self._nodes.items()) if node in of]
+
+    def _by_partition(self, replies: Sequence[Message]) -> list[tuple[int, Message]]:
+        of = {reply.metadata.src_node_id: reply for reply in replies}
+        return [(partition, of[node]) for partition, node in sorted(self._nodes.items()) if node in of]
+
+    def _failed(self, task: Task, partition: int, message: str, reply: Message | None = None) -> None:
+        assert self._results is not None
+        refused = reply is not None and reply.has_error() and reply.error.code == REFUSED
+        status = "refused" if refused else "failed"
+        self._results.row(task, metric="client", value=None, status=status, client=partition, message=message)
+
+
+def _weights(messages: Sequence[Message]) -> dict[int, dict[str, Tensor]]:
+    """Node id -> the weights sent to it; what several get is read once."""
+    read: dict[int, dict[str, Tensor]] = {}
+    found: dict[int, dict[str, Tensor]] = {}
+    for message in messages:
+        key = id(next(iter(message.content.array_records.values()), None))
+        if key not in read:
+            read[key] = weights_of(message)
+        found[message.metadata.dst_node_id] = read[key]
+    return found

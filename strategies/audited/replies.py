@@ -1,0 +1,90 @@
+"""Replies of an ordinary app, which hold weights, as the updates that attacks on fedveil's own clients read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, Message, RecordDict
+from torch import Tensor
+
+from clients.records import metrics, reason_of, to_record, to_tensors, values_of
+
+
+class UnusableReplyError(ValueError):
+    """A reply that holds no update of the model that was sent."""
+
+
+def weights_of(message: Message) -> dict[str, Tensor]:
+    """The tensors of a message of training.
+
+    Raises:
+        UnusableReplyError: When it has not exactly one ArrayRecord.
+    """
+    records: list[ArrayRecord] = list(message.content.array_records.values())
+    if len(records) != 1:
+        raise UnusableReplyError(f"{len(records)} ArrayRecords; expected one, with the weights")
+    return to_tensors(records[0])
+
+
+def update_of(reply: Message, sent: Mapping[str, Tensor], names: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Received minus sent weights.
+
+    Args:
+        reply: A client's reply.
+        sent: What it was sent.
+        names: The model's tensors that count: parameters and floating-point buffers.
+
+    Raises:
+        UnusableReplyError: With the reason.
+    """
+    if reply.has_error():
+        raise UnusableReplyError(reason_of(reply))
+    came = weights_of(reply)
+    for name, tensor in names.items():
+        for where, found in (("sent", sent), ("reply", came)):
+            if name not in found or found[name].shape != tensor.shape:
+                raise UnusableReplyError(
+                    f"the {where} weights have no {name!r} of shape {tuple(tensor.shape)}, as the model has"
+                )
+        if not torch.isfinite(came[name]).all():
+            raise UnusableReplyError(f"{name!r} holds NaN or infinite values")
+    return {name: came[name].float() - sent[name].float() for name in names}
+
+
+def examples_behind(reply: Message) -> int:
+    """What the client says it trained on.
+
+    Raises:
+        UnusableReplyError: When it says nothing of the kind.
+    """
+    for record in reply.content.metric_records.values():
+        count: Any = record.get("num-examples")
+        if isinstance(count, int) and count > 0:
+            return count
+    raise UnusableReplyError("its metrics have no num-examples, a positive whole number")
+
+
+def as_update(reply: Message, updates: Mapping[str, Mapping[str, Tensor]], examples: int, steps: int) -> Message:
+    """A message that holds updates by record, as fedveil's own clients reply."""
+    numbers = metrics({"num-examples": examples, "local-steps": steps})
+    records: dict[str, Any] = {name: to_record(update) for name, update in updates.items()}
+    return Message(
+        RecordDict({**records, "metrics": numbers}), dst_node_id=reply.metadata.src_node_id, message_type="train"
+    )
+
+
+def number_in(message: Message, settings: Mapping[str, Any], *names: str) -> float | None:
+    """The first of these keys among the configuration that was sent and the app's settings."""
+    for source in (*message.content.config_records.values(), settings):
+        for name in names:
+            value: Any = source.get(name)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                return float(value)
+    return None
+
+
+def card_text(reply: Message, name: str) -> str:
+    """A text of the reply to ``query.setup``."""
+    return str(values_of(reply, "card").get(name, ""))

@@ -1,0 +1,37 @@
+"""What an audit of an app needs of whoever keeps its results, and an auditor that says what protects the replies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from clients.audited.plan import AppPlan
+from clients.task import Task
+from strategies.audit.auditor import Auditor
+from strategies.audit.kinds import Kind, Seen
+from strategies.audit.recorder import Recorder
+from strategies.audit.threat_card import ThreatCard
+
+
+class Results(Recorder, Protocol):
+    """Keeps rows and pictures, and makes a report of them."""
+
+    def flush(self) -> None:
+        """Writes what there is."""
+
+    def finish(self) -> None:
+        """Judges the rows and writes the report."""
+
+
+OpenResults = Callable[[AppPlan], Results]
+"""Called once it is known what the nodes have."""
+
+
+class AppAuditor(Auditor):
+    """As for fedveil's own clients; threat cards say which mods a reply passed."""
+
+    def card(self, task: Task, kind: Kind, seen: Sequence[Seen], accuracy: float | None, **facts: Any) -> ThreatCard:
+        """The threat card."""
+        mods = {"mods": task.plan.pipeline} if task.plan.pipeline else {}
+        told = mods | {"data": "the app's own; augmentation and optimizer as its owner told"}
+        return super().card(task, kind, seen, accuracy, **facts).but(**told)

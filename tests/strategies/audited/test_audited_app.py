@@ -1,0 +1,157 @@
+"""An ordinary app, audited in this process: what the server learns, what a node refuses, and what mods do to probes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
+from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
+from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping, FedAvg
+from flwr.serverapp.strategy.strategy import Strategy
+
+from clients import protect_mod
+from defenses.base import DefenseError
+from simulations.audited import audited
+from simulations.errors import ConfigError
+from simulations.run_directory import read_lines
+from tests.strategies.audited.app import AppGrid, Net, an_app, digits
+
+EXACT = "Spear()"
+PROTECTED = "Clip(max_norm=1.0, per='update') | GaussianNoise(std=0.05, per='update')"
+
+
+def run(
+    out: Path, grid: AppGrid, strategy: Strategy | None = None, rounds: int = 1, **told: Any
+) -> list[dict[str, Any]]:
+    settings = {"workers": 0, "settings": {"batch-size": 2}, "probe_attacks": EXACT, **told}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        start = ArrayRecord(Net().state_dict())
+    watched = audited(strategy or FedAvg(fraction_evaluate=0.0), out, Net, **settings)
+    result = watched.start(grid, start, num_rounds=rounds, train_config=ConfigRecord({"lr": 0.1}))
+    assert list(result.arrays) == list(start)
+    return read_lines(out / "rows.jsonl")
+
+
+def value(rows: list[dict[str, Any]], attack: str, metric: str, reference: str = "original") -> dict[str, Any]:
+    (found,) = [
+        row
+        for row in rows
+        if row["attack"].startswith(attack) and (row["metric"], row["reference"]) == (metric, reference)
+    ]
+    return found
+
+
+def test_probes_of_a_relu_network_are_solved_and_scored_by_the_client(tmp_path: Path) -> None:
+    """The exact attack finds the pixels that the app holds: the answer, its normalisation and its truth belong together."""
+    rows = run(tmp_path / "out", AppGrid(an_app()))
+    found = value(rows, EXACT, "psnr")
+    assert found["n"] == 8
+    assert found["value"] > 60
+    labels = value(rows, "LabelInference", "label-accuracy", "")
+    assert labels["setting"]["observation"] == "training update"
+    assert (labels["setting"]["local_steps"], labels["setting"]["images"], labels["n"]) == (12, 24, 2)
+    assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["progress"]["finished"] is True
+
+
+def test_the_run_goes_on_as_if_nobody_had_looked(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    start = ArrayRecord(Net().state_dict())
+    asked: dict[str, Any] = {"num_rounds": 2, "train_config": ConfigRecord({"lr": 0.1})}
+    plain = FedAvg(fraction_evaluate=0.0).start(AppGrid(an_app(audited=False)), start, **asked).arrays
+    watched = audited(FedAvg(fraction_evaluate=0.0), tmp_path / "out", Net, workers=0, settings={"batch-size": 2},
+                      probe_attacks=EXACT)  # fmt: skip
+    seen = watched.start(AppGrid(an_app()), start, **asked).arrays
+    for name, tensor in plain.to_torch_state_dict().items():
+        torch.testing.assert_close(seen.to_torch_state_dict()[name], tensor)
+
+
+@pytest.mark.parametrize(
+    ("mod", "name"),
+    [
+        (LocalDpMod(0.5, 0.5, 10.0, 1e-3), "LocalDpMod"),
+        (protect_mod(PROTECTED), PROTECTED),
+    ],
+)
+def test_probes_pass_through_the_mods_of_training(tmp_path: Path, mod: Any, name: str) -> None:
+    """The exact attack, which needs every digit, fails behind noise; rows name what was in the way."""
+    rows = run(tmp_path / "out", AppGrid(an_app(mods=[mod])))
+    found = value(rows, EXACT, "psnr")
+    assert found["value"] < 30
+    assert {row["defense"] for row in rows} == {name}
+    assert found["setting"]["mods"] == name
+
+
+def test_flowers_clipping_acts_on_probes_and_says_so(tmp_path: Path) -> None:
+    """What reaches the server is as long as the strategy's clipping norm allows, in a probe too."""
+    grid, norms = AppGrid(an_app(mods=[fixedclipping_mod])), []
+    answer = grid.answer
+
+    def watched(message: Message) -> Message:
+        reply = answer(message)
+        if message.metadata.message_type == "train.probe":
+            sent, came = (one.content["arrays"].to_torch_state_dict() for one in (message, reply))  # type: ignore[union-attr]
+            norms.append(float(torch.cat([(came[key] - sent[key]).flatten() for key in sent]).norm()))
+        return reply
+
+    grid.answer = watched  # type: ignore[method-assign]
+    wrapped = DifferentialPrivacyClientSideFixedClipping(
+        FedAvg(fraction_evaluate=0.0), noise_multiplier=0.0, clipping_norm=0.01, num_sampled_clients=2
+    )
+    rows = run(tmp_path / "out", grid, wrapped)
+    assert len(norms) == 8
+    assert max(norms) == pytest.approx(0.01, rel=1e-3)
+    assert {row["defense"] for row in rows} == {"fixedclipping_mod"}
+
+
+def test_a_deployed_node_refuses_what_its_operator_does_not_allow(tmp_path: Path) -> None:
+    grid = AppGrid(an_app(), randomness="secret", **{"secret-dir": str(tmp_path)})
+    rows = run(tmp_path / "out", grid)
+    refused = [row for row in rows if row["status"] == "refused"]
+    assert {row["client"] for row in refused} == {0, 1}
+    assert any("probes in the node's configuration" in row["message"] for row in refused)
+    assert any("audits in the node's configuration" in row["message"] for row in refused)
+    assert not [row for row in rows if row["metric"] == "psnr"]
+    allowing = AppGrid(an_app(), randomness="secret", probes=True, audits=True, **{"secret-dir": str(tmp_path)})
+    rows = run(tmp_path / "allowed", allowing)
+    assert value(rows, EXACT, "psnr")["value"] > 60
+    assert any("share-images" in row["message"] for row in rows if row["status"] == "refused")
+
+
+def test_an_app_that_answers_no_audit_runs_and_the_log_says_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("WARNING", logger="flwr"):
+        assert run(tmp_path / "out", AppGrid(an_app(audited=False))) == []
+    assert "does the ClientApp call answer_audits?" in caplog.text
+
+
+def test_images_outside_0_1_are_told_to_who_wrote_data(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def normalised(context: Context) -> Any:
+        images, labels = digits(context).tensors
+        return list(zip((images - 0.5) / 0.25, labels, strict=True))
+
+    with caplog.at_level("WARNING", logger="flwr"):
+        run(tmp_path / "out", AppGrid(an_app(data=normalised)))
+    assert "expected [0, 1], before the normalisation of your transform" in caplog.text
+
+
+def test_mistakes_end_before_the_run(tmp_path: Path) -> None:
+    plain = FedAvg()
+    assert audited(plain, "", Net) is plain
+    with pytest.raises(ConfigError, match="it must be absolute"):
+        audited(FedAvg(), "relative", Net)
+    with pytest.raises(ValueError, match="at the top level of a module"):
+        audited(FedAvg(), tmp_path, lambda: Net())
+    with pytest.raises(ValueError, match="probe_images is 0; allowed: 1 or more"):
+        audited(FedAvg(), tmp_path, Net, probe_images=0)
+    (tmp_path / "rows.jsonl").touch()
+    with pytest.raises(ConfigError, match="already holds results"):
+        audited(FedAvg(), tmp_path, Net)
+    with pytest.raises(DefenseError, match="allowed are defences of whole updates \\(per='update'\\)"):
+        protect_mod("DPSGD()")
