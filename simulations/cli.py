@@ -6,24 +6,21 @@ from dataclasses import replace
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from defenses.registry import RegistryError
 from simulations.command_line import fail, self_contained, value_of
 from simulations.compare.command import compare
-from simulations.dry_run import describe, workers_of
+from simulations.defaults import DEFAULT_ATTACKS, DEFAULT_CLIENTS
 from simulations.errors import ConfigError
-from simulations.experiment import Experiment, all_settings
-from simulations.preflight import preflight, require_resources
 from simulations.presets import chosen
 from simulations.protect.command import protect
-from simulations.recorded.request import DEFAULT_ATTACKS, Request
-from simulations.requested import DEFAULT_CLIENTS, requested
 from simulations.search.command import search
-from simulations.seeds import of_seeds, parse_seeds, run_seeds
+
+if TYPE_CHECKING:
+    from simulations.experiment import Experiment
 
 app = typer.Typer(
     help="What a curious federated-learning server can see: train, attack, report.",
@@ -97,8 +94,13 @@ def run(
     Exit codes: 0 when all went well, 1 when the run failed, 2 for settings that cannot be run, 3 when the run ended but attacks
     gave no score (they are listed), 130 when it was stopped.
     """
+    from defenses.registry import RegistryError
+    from simulations.dry_run import describe, workers_of
     from simulations.launch import Resources
     from simulations.local_run import run_locally
+    from simulations.preflight import preflight, require_resources
+    from simulations.requested import requested
+    from simulations.seeds import of_seeds, run_seeds
 
     def start(experiment: Experiment) -> int:
         if in_process:
@@ -188,6 +190,7 @@ def attack(
     """
     from simulations.recorded.command import attack_recording, attack_update
     from simulations.recorded.replies import RecordingRequest
+    from simulations.recorded.request import Request
 
     folder = (out or Path("runs") / datetime.now().strftime("attack-%Y%m%d-%H%M%S")).resolve()
     given = {"--local-epochs": local_epochs, "--rounds": rounds, "--originals": originals}
@@ -238,6 +241,7 @@ def list_(
     ] = "",
 ) -> None:
     """Lists scenarios, defences, attacks, data sets, models and settings, with parameters, defaults and sources."""
+    from defenses.registry import RegistryError
     from simulations.catalogue import SECTIONS, print_section
 
     if what and what not in SECTIONS:
@@ -264,6 +268,8 @@ def _seeds(text: str, resume: Path | None, out: Path | None, values: dict[str, A
         raise ConfigError("--seeds and -s seed=... say the same; give one of them")
     if out is None and "output-dir" not in values:
         raise ConfigError("--seeds needs --out, the folder that gets one folder for each seed")
+    from simulations.seeds import parse_seeds
+
     return parse_seeds(text)
 
 
@@ -272,5 +278,7 @@ def _pair(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals:
         raise ConfigError(f"-s {text!r}: expected key=value")
+    from simulations.experiment import all_settings
+
     spec = all_settings().get(key.strip())
     return key.strip(), value_of(value, type(spec.default) if spec else str)

@@ -11,7 +11,6 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from defenses.spec import read_files
 from simulations.errors import ConfigError
 
 errors = Console(stderr=True, highlight=False)
@@ -41,6 +40,8 @@ def self_contained(text: str, key: str) -> str:
     Raises:
         ConfigError: Beginning with ``key``, under which the text was given.
     """
+    from defenses.spec import read_files
+
     try:
         return read_files(text)
     except ValueError as error:

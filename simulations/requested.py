@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from simulations.command_line import read_toml, self_contained
+from simulations.defaults import DEFAULT_CLIENTS
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
 from simulations.run_config import check_same
-
-DEFAULT_CLIENTS = 4
 
 
 def requested(

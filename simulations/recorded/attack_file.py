@@ -19,9 +19,9 @@ from clients.data.datasets import load_dataset, to_float
 from clients.data.images import MissingDataError
 from clients.models.classifiers import build_model
 from defenses.base import Batch, generator_for
+from simulations.defaults import DEFAULT_ATTACKS
 from simulations.errors import ConfigError
 from simulations.recorded.request import (
-    DEFAULT_ATTACKS,
     Parsed,
     Request,
     blaming,

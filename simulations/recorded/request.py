@@ -16,10 +16,10 @@ from torch import Tensor
 from attacks import Attack, AttackError, Membership
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
+from simulations.defaults import DEFAULT_ATTACKS
 from simulations.errors import ConfigError
 from strategies.federated.observations import PROBE
 
-DEFAULT_ATTACKS = "InvertingGradients(); LabelInference()"
 MAX_EXAMPLES = 1_000_000
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from simulations.defaults import DEFAULT_CLIENTS
 from simulations.experiment import Experiment
 from simulations.progress import read_progress
-from simulations.requested import DEFAULT_CLIENTS
 from simulations.run_directory import read_lines
 from simulations.server_app import run_experiment
 from tests.local_grid import LocalGrid

@@ -96,3 +96,17 @@ def environment(process: psutil.Process) -> dict[str, str]:
         return process.environ()
     except psutil.Error:
         return {}
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["run"], ["attack"], ["search"], ["protect"], ["compare"], ["report"], ["list"]]
+)
+def test_help_needs_no_torch(command: list[str]) -> None:
+    """Importing it takes seconds, and whoever asks what a command can do should not wait for it."""
+    code = (
+        "import sys; from typer.testing import CliRunner; from simulations.cli import app; "
+        f"told = CliRunner().invoke(app, {[*command, '--help']!r}); "
+        "print(told.exit_code, 'Usage' in told.output, sorted({'torch', 'flwr', 'ray'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[0] == "0 True []"

@@ -1,0 +1,145 @@
+"""What ``fedveil protect`` does: a protected copy of a folder of pictures, or of a named data set."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from clients.secret_file import SecretError, default_folder, kept_secret
+from defenses.base import InputDefense
+from defenses.pipeline import Pipeline
+from defenses.spec import SpecError, parse
+from simulations.command_line import errors, fail, self_contained
+from simulations.errors import ConfigError
+from simulations.protect.copies import Order, copies
+from simulations.protect.manifest import Manifest
+from simulations.protect.pictures import left_out, output_names
+from simulations.protect.sources import Pictures, pictures_of
+from simulations.settings import IMAGE_SIDE
+
+console = Console(highlight=False)
+MOST_TOLD = 3
+"""Reasons why a defence does little to a picture's size that are printed; the manifest has them all."""
+EXIT_SOME_FAILED = 3
+"""Some pictures could not be protected; the others were."""
+
+
+def work(
+    source: str,
+    out: Path,
+    defense: str,
+    *,
+    image_size: int,
+    resume: bool,
+    preview: bool,
+    workers: int,
+    data_dir: str,
+    secret: Path | None,
+) -> None:
+    """What ``fedveil protect`` does; its options, as they were written."""
+    try:
+        pipeline = _pipeline(defense)
+        if not IMAGE_SIDE["check"](image_size):
+            raise ConfigError(f"--image-size is {image_size}; allowed: {IMAGE_SIDE['allowed']}")
+        pictures = pictures_of(source, out, data_dir)
+        key = kept_secret(secret or default_folder() / "protect", "name another file by --secret").hex()
+        manifest = Manifest(Order(pictures.root, out.resolve(), str(pipeline), key, image_size, pictures.text))
+        with manifest.claim(resume=resume):
+            names = _begin(manifest, pictures, resume=resume)
+            _copy_all(manifest, names, workers or os.cpu_count() or 1)
+            try:
+                _finish(manifest, names, preview=preview)
+            finally:
+                pictures.remove()
+            _tell_left_out(pictures)
+    except KeyboardInterrupt:
+        errors.print("\nstopped; go on with the same command and --resume", markup=False)
+        raise typer.Exit(130) from None
+    except (ConfigError, SecretError) as error:
+        fail(str(error))
+    if manifest.failed:
+        raise typer.Exit(EXIT_SOME_FAILED)
+
+
+def _begin(manifest: Manifest, pictures: Pictures, *, resume: bool) -> dict[str, str]:
+    """Opens the journal of a target; returns source -> copy of each picture.
+
+    Raises:
+        ConfigError: When there is no room for the pictures of a data set, or two copies would have one name.
+    """
+    names = output_names(pictures.names)
+    pictures.check(resume=resume)
+    if not resume:
+        manifest.begin()
+    pictures.write()
+    if resume:
+        manifest.resume()
+    return names
+
+
+def _copy_all(manifest: Manifest, names: Mapping[str, str], workers: int) -> None:
+    """Protects what the journal does not have yet, with a bar."""
+    todo = [(name, copy) for name, copy in names.items() if name not in manifest.done]
+    columns = (TextColumn("protecting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        row = bar.add_task("", total=len(names), completed=len(names) - len(todo))
+        for one in copies(manifest.order, todo, workers):
+            manifest.add(one)
+            bar.advance(row)
+
+
+def _finish(manifest: Manifest, names: Collection[str], *, preview: bool) -> None:
+    """Writes the manifest and the preview, and tells what became of the pictures."""
+    path, failed = manifest.finish(names), manifest.failed
+    told = f"{len(names) - len(failed)} of {len(names)} pictures protected by {manifest.order.pipeline}: {path}"
+    console.print(told, soft_wrap=True, markup=False)
+    if preview:
+        from simulations.protect.preview import write_preview
+
+        page = write_preview(manifest) or "none, as there is no copy to show"
+        console.print(f"preview: {page}", soft_wrap=True, markup=False)
+    for why, count in Counter(why for name in names for why in manifest.done[name].idle).most_common(MOST_TOLD):
+        errors.print(f"{count} of them: {why}", markup=False, soft_wrap=True)
+    if failed:
+        errors.print(f"[red]{len(failed)} could not be protected:[/red]")
+    for one in failed:
+        errors.print(f"  {one.source}: {one.error}", markup=False, soft_wrap=True)
+
+
+def _tell_left_out(pictures: Pictures) -> None:
+    """How many files of a person's own folder were no pictures."""
+    if pictures.data is None and (others := left_out(pictures.root, set(pictures.names))):
+        listed = ", ".join(f"{count} {ending or 'without ending'}" for ending, count in sorted(others.items()))
+        errors.print(
+            f"files left alone, as Pillow reads no pictures of their kind: {listed}", markup=False, soft_wrap=True
+        )
+
+
+def _pipeline(text: str) -> Pipeline:
+    """A pipeline that protects pictures one by one, from a text that may name files.
+
+    Raises:
+        ConfigError: When it cannot be read, or does something else.
+    """
+    try:
+        pipeline = parse(self_contained(text, "--defense"))
+    except SpecError as error:
+        raise ConfigError(f"--defense: {error}") from error
+    if not pipeline.defenses:
+        raise ConfigError(
+            "--defense is empty; name a defence of images, such as VisualMixer(); `fedveil list defenses` shows all"
+        )
+    if other := next((one for one in pipeline.defenses if not isinstance(one, InputDefense)), None):
+        raise ConfigError(f"--defense: {other} does not protect images, which alone are copied here")
+    if mixing := next((one for one in pipeline.defenses if one.mixes_examples), None):
+        raise ConfigError(
+            f"--defense: {mixing} makes one image and one label of several, and a folder has no place for mixed labels; use "
+            "`fedveil run`, in which clients mix them"
+        )
+    return pipeline

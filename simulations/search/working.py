@@ -1,0 +1,202 @@
+"""What ``fedveil search`` does: finds policies for a defence, shows how far it is, and writes a result that clients can use."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from simulations.command_line import fail, read_toml, value_of
+from simulations.errors import ConfigError, require_known
+from simulations.search.algorithm import PolicySearch, Step, seconds_left
+from simulations.search.folder import AUDIT, SearchFolder
+from simulations.search.pictures import digests_of
+from simulations.search.scorer import DegenerateModelError, check
+from simulations.search.settings import WITHOUT_EFFECT, Search, keys
+from simulations.search.space import text_of
+from simulations.search.workers import require_cluster
+
+console = Console(highlight=False)
+
+EXIT_TOO_FEW = 3
+"""Fewer policies passed than were asked for."""
+
+
+def work(config: Path | None, setting: list[str], out: Path | None, resume: Path | None) -> None:
+    """What ``fedveil search`` does; its options, as they were written."""
+    try:
+        folder = _folder(config, setting, out, resume)
+    except ConfigError as error:
+        fail(str(error))
+    started = time.monotonic()
+    try:
+        with _Display(console) as display:
+            result = PolicySearch(folder, display.show).run()
+    except DegenerateModelError as error:
+        # To go on would train the same again.
+        _give_up(folder, f"{error}\nstart a new search with other settings", " and another --out")
+    except ConfigError as error:
+        _give_up(folder, str(error), f"\nwhat was scored is kept; continue with: fedveil search --resume {folder.path}")
+    except KeyboardInterrupt:
+        console.print(f"\nstopped; continue with: fedveil search --resume {folder.path}", soft_wrap=True, markup=False)
+        raise typer.Exit(130) from None
+    finally:
+        folder.close()
+    folder.keep_result(result)
+    from simulations.search.page import write_page
+
+    page = write_page(folder, result)
+    _tell(folder, result, page, time.monotonic() - started)
+
+
+def _give_up(folder: SearchFolder, error: str, where_kept: str) -> NoReturn:
+    """Ends the command; a folder that holds nothing yet may be that of the next search."""
+    if not folder.is_begun:
+        folder.forget()
+        where_kept = ""
+    fail(error + where_kept)
+
+
+def _tell(folder: SearchFolder, result: Mapping[str, Any], page: Path, seconds: float) -> None:
+    """Prints what was found, and what to do with it; ends the command where it is less than was asked for."""
+    path = folder.result_path
+    console.print(f"finished in {seconds:.0f} s: {result['policies'] or 'no policy passed'}", markup=False)
+    for one in result["scores"]:
+        console.print(
+            f"  {one['policy']}: privacy score {one['privacy']:.4f}, accuracy score {one['accuracy']:.4f}", markup=False
+        )
+    console.print(f"page:     {page}\npolicies: {path}", soft_wrap=True, markup=False)
+    if result["policies"]:
+        console.print(f'defence:  ATS(policies="{path}")', soft_wrap=True, markup=False)
+        console.print(
+            f"attack it, beside random policies: fedveil run {path.with_name('audit.toml')} --out {path.with_name(AUDIT)}\n"
+            f"and show that on the page:          fedveil search --resume {folder.path}",
+            soft_wrap=True,
+            markup=False,
+        )
+    found = len(result["policies"].split("+")) if result["policies"] else 0
+    if found < result["wanted"]:
+        least = result["accuracy_threshold"]
+        # Policies share no transform, so that longer ones use the library up sooner.
+        advice = "lower longest, or ask for fewer" if least is None else (
+            f"lower accuracy-threshold (it is {least:.4f}), raise accuracy-factor, or score more candidates"
+        )  # fmt: skip
+        console.print(f"{found} of {result['wanted']} policies passed: {advice}", soft_wrap=True, markup=False)
+        raise typer.Exit(EXIT_TOO_FEW)
+
+
+def _folder(config: Path | None, settings: list[str], out: Path | None, resume: Path | None) -> SearchFolder:
+    """The folder of a new search that passed its checks, or of one that goes on.
+
+    Raises:
+        ConfigError: Naming what is wrong.
+    """
+    given = _values(settings)
+    if resume is not None:
+        if config or out:
+            raise ConfigError("--resume takes the settings of the search itself: leave out CONFIG and --out")
+        return _resumed(resume.resolve(), given)
+    values: dict[str, Any] = read_toml(config) if config else {}
+    search = Search.from_mapping(values | given)
+    pictures = _checked(search)
+    path = out or Path("runs") / datetime.now().strftime("search-%Y%m%d-%H%M%S")
+    folder = SearchFolder.create(path.resolve(), search)
+    folder.take_up(search, pictures)
+    return folder
+
+
+def _resumed(path: Path, given: dict[str, Any]) -> SearchFolder:
+    """The folder of a search that goes on, with settings that change no score.
+
+    Raises:
+        ConfigError: Naming what is wrong.
+    """
+    for key in given:
+        require_known("setting", key, keys())
+        if key not in WITHOUT_EFFECT:
+            raise ConfigError(
+                f"-s {key}: --resume takes it from the search itself, whose scores would change with it; only "
+                f"{' and '.join(WITHOUT_EFFECT)} may be others"
+            )
+    folder = SearchFolder.resume(path)
+    try:
+        search = Search.from_mapping(folder.search.to_mapping() | given)
+        folder.take_up(
+            search, _checked(search, finished=folder.result_path.is_file())
+        )  # what it reads may be gone since, or be something else
+    except ConfigError as error:
+        folder.close()
+        raise ConfigError(f"--resume {path}: {error}") from error
+    return folder
+
+
+def _checked(search: Search, *, finished: bool = False) -> dict[str, str]:
+    """Refuses what could not be scored before anything is trained; the digests of the pictures.
+
+    Args:
+        search: The settings.
+        finished: There is a result, for whose page no cluster is needed.
+
+    Raises:
+        ConfigError: Naming the setting.
+    """
+    check(search)
+    if not finished:
+        require_cluster(search)
+    return digests_of(search)
+
+
+def _values(settings: list[str]) -> dict[str, Any]:
+    """Key -> value of each ``-s``.
+
+    Raises:
+        ConfigError: On a word without "=".
+    """
+    known, values = keys(), dict[str, Any]()
+    for text in settings:
+        key, equals, word = text.partition("=")
+        if not equals:
+            raise ConfigError(f"-s {text!r}: expected key=value")
+        values[key.strip()] = value_of(word, type(known[key.strip()].default) if key.strip() in known else str)
+    return values
+
+
+class _Display:
+    """A bar with the best policies so far and the time left; plain lines where the output is no terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"))
+        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._row = self._bar.add_task("starting", total=None, note="")
+        self._what, self._since, self._before, self._done, self._told = "", 0.0, 0, 0, 0.0
+
+    def __enter__(self) -> _Display:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def show(self, step: Step) -> None:
+        """Shows a step."""
+        now = time.monotonic()
+        if step.what != self._what or step.done < self._done:  # another step, or the next round of candidates
+            self._what, self._since, self._before = step.what, now, step.done
+        self._done = step.done
+        left = seconds_left(now - self._since, step.done, self._before, step.total)
+        note = f"{step.done} of {step.total}" if step.total else ""
+        note += (
+            "" if left is None else f", about {left / 60:.0f} min left" if left > 90 else f", about {left:.0f} s left"
+        )
+        note += "".join(f"; {text_of((one.policy,))} {one.scores.privacy:.3f}" for one in step.best)
+        self._bar.update(self._row, description=step.what, total=step.total or None, completed=step.done, note=note)
+        if not self._console.is_terminal and (step.done in (self._before, step.total) or now - self._told > 10):
+            self._told = now
+            self._console.print(f"{step.what}: {note}".rstrip(": "), markup=False, soft_wrap=True)
