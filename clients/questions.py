@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from clients.models.own import is_own
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
 
@@ -128,6 +129,16 @@ def require_pipeline(node_config: Mapping[str, Any], pipeline: str) -> None:
     allowed = allowed_pipelines(node_config)
     if allowed is not None and parse(pipeline) not in allowed:
         raise RefusedError(refusal("pipelines", f"anything under the pipeline {pipeline or NO_DEFENSE!r}"))
+
+
+def require_own_model(node_config: Mapping[str, Any], model: str, *, simulated: bool) -> None:
+    """Raises ``RefusedError`` when the server names code that is to make the model, and the operator does not allow this one.
+
+    Naming it runs it. ``own-models`` lists what may be named, separated by ``;``. Who simulates has named it himself.
+    """
+    allowed = [name.strip() for name in str(node_config.get("own-models", "")).split(";")]
+    if is_own(model) and not simulated and model not in allowed:
+        raise RefusedError(refusal("own_models", f"anything of the model {model!r}, whose code the server names"))
 
 
 def refusal(name: str, what: str) -> str:
