@@ -144,7 +144,8 @@ def _accepted(name: str, factory: Callable[..., Any], arguments: dict[str, Any])
     ]
     if needed:
         raise ModelError(
-            f"model {name!r} needs {', '.join(needed)}; given are {' and '.join(GIVEN)} alone: name a function that fills in the rest"
+            f"model {name!r} needs {', '.join(needed)}; given are {' and '.join(GIVEN)} alone: name a function that fills in "
+            "the rest"
         )
     names = {one.name for one in free}
     return {key: value for key, value in arguments.items() if takes_all or key in names}
