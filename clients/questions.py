@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from clients.models.own import is_own
+from clients.data.datasets import dataset_names
+from clients.models.library import LIBRARIES
+from clients.own_code import is_own
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
 
@@ -131,14 +133,14 @@ def require_pipeline(node_config: Mapping[str, Any], pipeline: str) -> None:
         raise RefusedError(refusal("pipelines", f"anything under the pipeline {pipeline or NO_DEFENSE!r}"))
 
 
-def require_own_model(node_config: Mapping[str, Any], model: str, *, simulated: bool) -> None:
-    """Raises ``RefusedError`` when the server names code that is to make the model, and the operator does not allow this one.
+def require_own_code(node_config: Mapping[str, Any], name: str, *, simulated: bool) -> None:
+    """Raises ``RefusedError`` when the server names code for a model or data set, and the operator does not allow it.
 
-    Naming it runs it. ``own-models`` lists what may be named, separated by ``;``. Who simulates has named it himself.
+    Naming it runs it. ``own-code`` lists what may be named, separated by ``;``. Who simulates has named it himself.
     """
-    allowed = [name.strip() for name in str(node_config.get("own-models", "")).split(";")]
-    if is_own(model) and not simulated and model not in allowed:
-        raise RefusedError(refusal("own_models", f"anything of the model {model!r}, whose code the server names"))
+    allowed = [one.strip() for one in str(node_config.get("own-code", "")).split(";")]
+    if is_own(name, {*LIBRARIES, *dataset_names()}) and not simulated and name not in allowed:
+        raise RefusedError(refusal("own_code", f"anything of {name!r}, whose code the server names"))
 
 
 def refusal(name: str, what: str) -> str:

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from clients.models.own import absolute
+from clients.own_code import absolute
 from simulations.command_line import read_toml, self_contained
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
@@ -49,8 +49,9 @@ def requested(
         values |= {"output-dir": str(folder.resolve())} if out or "output-dir" not in values else {}
         values |= {"num-clients": clients} if clients else {}
     values |= settings
-    if isinstance(values.get("model"), str):
-        values["model"] = absolute(values["model"])
+    for key in ("model", "dataset"):
+        if isinstance(values.get(key), str):
+            values[key] = absolute(values[key])
     if isinstance(values.get("defenses"), str):
         values["defenses"] = self_contained(values["defenses"], "defenses")
     experiment = Experiment.from_mapping(before | values)

@@ -24,7 +24,7 @@ from clients.models.library import (
     names_in,
     replace_batch_norm,
 )
-from clients.models.own import build_own_model, is_own, own_factory
+from clients.models.own import build_own_model, own_factory
 
 __all__ = ["ModelError", "build_model", "model_names", "replace_batch_norm"]
 
@@ -65,7 +65,7 @@ def build_model(
         raise ModelError(f"num_classes is {num_classes}; a classifier needs at least 2")
     if norm not in _NORMS:
         raise ModelError(f"norm is {norm!r}; allowed: {', '.join(map(repr, _NORMS))}")
-    factory = own_factory(name) if is_own(name) else None
+    factory = own_factory(name)
     with torch.random.fork_rng(devices=[]):
         # Seeding the CPU generator alone: torch.manual_seed would also reset the caller's accelerator streams.
         torch.default_generator.manual_seed(seed)

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from clients.models.classifiers import ModelError, build_model
-from clients.models.own import absolute, is_own
-from clients.questions import RefusedError, require_own_model
+from clients.models.own import is_own_model
+from clients.own_code import absolute
+from clients.questions import RefusedError, require_own_code
 
 CODE = """
 import torch
@@ -99,7 +100,7 @@ def linear(num_classes: int) -> torch.nn.Module:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("{file}:Nett", "has no 'Nett'; networks in it: Dictionary, Fixed, Narrow, Needy, Net, Soft"),
+        ("{file}:Nett", "has no 'Nett'; in it are Dictionary, Fixed, Narrow, Needy, Net, Soft, broken, nothing, text"),
         ("{file}:number", "has int, nothing to call, as 'number'"),
         ("/no/such/file.py:Net", "there is no file /no/such/file.py"),
         ("no.such.module:Net", "no.such.module cannot be imported: ModuleNotFoundError"),
@@ -130,13 +131,18 @@ def test_names_that_say_where_code_is(tmp_path: Path, monkeypatch: pytest.Monkey
     assert absolute("mine.py:Net") == f"{tmp_path / 'mine.py'}:Net"
     for name in ("lenet", "torchvision:resnet18", "timm:vit_tiny_patch16_224", "package.module:factory"):
         assert absolute(name) == name
-    assert [is_own(name) for name in ("lenet", "torchvision:resnet18", "a.py:B", "a.b:c")] == [False, False, True, True]
+    assert [is_own_model(name) for name in ("lenet", "torchvision:resnet18", "a.py:B", "a.b:c")] == [
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 def test_a_deployed_node_runs_no_code_that_a_server_names() -> None:
     for name in ("os:system", "/tmp/x.py:Net"):
-        with pytest.raises(RefusedError, match="its operator may allow it by own-models"):
-            require_own_model({}, name, simulated=False)
-        require_own_model({}, name, simulated=True)
-        require_own_model({"own-models": f"lenet; {name}"}, name, simulated=False)
-    require_own_model({}, "torchvision:resnet18", simulated=False)
+        with pytest.raises(RefusedError, match="its operator may allow it by own-code"):
+            require_own_code({}, name, simulated=False)
+        require_own_code({}, name, simulated=True)
+        require_own_code({"own-code": f"lenet; {name}"}, name, simulated=False)
+    require_own_code({}, "torchvision:resnet18", simulated=False)
