@@ -84,7 +84,7 @@ def load_dataset(
     Args:
         name: See ``dataset_names``; or ``file.py:function`` or ``package.module:function`` (``clients.data.own``). An option
             follows a colon: ``celeba:Male``, ``lfw:50``. With two attributes, ``celeba:Male,Smiling``, examples carry sensitive
-            labels and are balanced over the combinations; with more of them, or ``celeba:all``, each example has a vector of labels.
+            labels and are balanced over the combinations; with more, or ``celeba:all``, each example has a vector of labels.
         data_dir: Directory of the files; "" means ``~/.cache/fedveil`` (and, for fashion-mnist, the system's copy).
         download: Fetch missing files into it with torchvision or scikit-learn, which check their digests.
         image_size: Side in pixels; pictures are cut to their central square and scaled. 0 keeps their size.
