@@ -226,6 +226,13 @@ class TrainingDefense(Defense):
         """
         return model
 
+    def check_model(self, model: nn.Module) -> None:
+        """Refuses, before anything starts, a model that it cannot protect; most defences protect any.
+
+        Raises:
+            DefenseError: Saying what the model lacks.
+        """
+
     def protect_training(self, training: Training, generator: torch.Generator) -> Training:
         """Maps a training set-up to a protected one."""
         raise NotImplementedError

@@ -60,20 +60,15 @@ class Soteria(TrainingDefense):
     def __post_init__(self) -> None:
         require(is_number(self.fraction) and 0 <= self.fraction <= 1, self, "fraction", "a number in [0, 1]")
         named = isinstance(self.layer, str) and all(part.isidentifier() or part.isdigit() for part in self._parts)
-        require(named, self, "layer", "a text such as '3' or 'head.fc', the name of an nn.Linear; '' for the last")
+        require(named, self, "layer", "3, head.fc or another name of an nn.Linear; '' for the last")
 
     @property
     def _parts(self) -> list[str]:
         return self.layer.split(".") if self.layer else []
 
-    def extended(self, model: nn.Module, generator: torch.Generator) -> nn.Module:
-        """The same, if it has the layer.
-
-        Raises:
-            DefenseError: When the model has no such layer.
-        """
+    def check_model(self, model: nn.Module) -> None:
+        """Refuses a model without the layer."""
         self.defended(model)
-        return model
 
     def protect_training(self, training: Training, generator: torch.Generator) -> Training:
         """Every loss has the pruned gradient; deterministic.

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attacks.base import AttackError, ClientUpdate, Reconstruction, TrainingUpdate
+from attacks.base import Aggregate, AttackError, ClientUpdate, Probe, Reconstruction, TrainingUpdate
 from attacks.gradient.finite_difference import DifferencedMatching
 from attacks.gradient.inversion import GradientInversion, Trials
 from attacks.gradient.inversion_loop import Minimum
@@ -18,6 +18,8 @@ from attacks.gradient.matching import GradientMatching, Observed
 from defenses.base import Update
 from defenses.checks import is_number, require
 
+ONE_STEP = (Probe, Aggregate)
+"""Observations that are of one step whatever they say: a training update may be of more steps than the server was told."""
 ALPHA_UNIT = 0.1
 """Of alpha for one unit of its unknown: a step of the optimizer moves pixels by tenths, and alpha should move by hundredths."""
 
@@ -92,7 +94,7 @@ class SurrogateMatching(GradientInversion):
         guess = super()._guess(target, victim, end, differenced)
         if guess.failure:
             return guess
-        at_global = target.observation.local_steps == 1
+        at_global = isinstance(target.observation, ONE_STEP)
         alpha = 0.0 if at_global else ALPHA_UNIT * float(end.unknowns[int(end.loss.argmin()), -1])
         return replace(guess, diagnostics={**guess.diagnostics, "alpha": alpha})
 
@@ -107,7 +109,7 @@ def moves(owners: list[Target]) -> Update:
     def sent(observation: ClientUpdate, like: Update) -> Update:
         if missing := sorted(set(like) - set(observation.update)):
             raise AttackError(f"the update lacks {missing[:3]}")
-        if observation.local_steps == 1:
+        if isinstance(observation, ONE_STEP):
             return {name: torch.zeros_like(value) for name, value in like.items()}
         return {name: observation.update[name].detach().to(value) for name, value in like.items()}
 

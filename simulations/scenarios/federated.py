@@ -13,7 +13,7 @@ from clients.data.card import DataCard
 from clients.federated.plan import FederatedPlan, federated_plan
 from clients.records import to_record, to_tensors
 from clients.task import Plan
-from defenses.base import EdgeTrainingDefense, SmashedDefense
+from defenses.base import DefenseError, EdgeTrainingDefense, SmashedDefense, TrainingDefense
 from defenses.pipeline import Pipeline
 from simulations.aggregate_settings import check_aggregates, check_group_sizes, group_sizes
 from simulations.attribute_settings import attacks_setting, check_attribute_attacks
@@ -121,8 +121,18 @@ class Federated(Scenario[FederatedExperiment]):
                     )
 
     def check_data(self, experiment: FederatedExperiment, pipeline: Pipeline, card: DataCard) -> None:
-        """Builds the model."""
-        replace(experiment.plan(pipeline), card=card).build_model()
+        """Builds the model, and asks the defences of training whether they can protect it.
+
+        Raises:
+            ConfigError: When one of them cannot.
+        """
+        model = replace(experiment.plan(pipeline), card=card).build_model()
+        for defense in pipeline.defenses:
+            if isinstance(defense, TrainingDefense):
+                try:
+                    defense.check_model(model)
+                except DefenseError as error:
+                    raise ConfigError(f"defenses: {error}") from error
 
     def check_clients(self, experiment: FederatedExperiment, clients: KnownClients) -> None:
         """Refuses sums over more clients than there are."""

@@ -121,10 +121,10 @@ class Wiretap(LocalGrid):
         self.begun: dict[str, set[bytes]] = defaultdict(set)
         self.drawn: dict[str, set[bytes]] = defaultdict(set)
 
-    def _answer(self, message: Message) -> Message | None:
+    def answer(self, message: Message) -> Message | None:
         sent = message_to_proto(message).SerializeToString()
         with self.streams.watch():
-            reply = super()._answer(message)
+            reply = super().answer(message)
         assert reply is not None
         pipeline = pipeline_of(message)
         self.begun[pipeline] |= self.streams.begun

@@ -54,14 +54,14 @@ class Deaf(LocalGrid):
         super().__init__(clients, tamper)
         self.deaf = deaf
 
-    def _answer(self, message: Message) -> Message | None:
+    def answer(self, message: Message) -> Message | None:
         if not self.deaf(message.metadata.dst_node_id - 100, message):
-            return super()._answer(message)
+            return super().answer(message)
         kept, self.tamper = self.tamper, raising
         try:
             # With another type, nothing of the client's state is touched.
             message.metadata.message_type = "query.partition"
-            return super()._answer(message)
+            return super().answer(message)
         finally:
             self.tamper = kept
 
@@ -187,11 +187,11 @@ def test_min_usable_counts_both_waves_of_a_step(tmp_path: Path) -> None:
 class Hurried(LocalGrid):
     """Client 1 gets half a second for its second step, and all the time it needs for everything else."""
 
-    def _answer(self, message: Message) -> Message | None:
+    def answer(self, message: Message) -> Message | None:
         if message.metadata.dst_node_id == 101 and at_step(message, 1):
             config: Any = message.content["config"]
             config["timeout"] = 0.5
-        return super()._answer(message)
+        return super().answer(message)
 
 
 def test_a_client_that_hangs_is_stopped_by_its_watchdog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
