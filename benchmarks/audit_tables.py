@@ -15,8 +15,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from simulations.report.analysis.cell import Cell
 from simulations.report.analysis.run import ReadRun, read_run
-from simulations.report.analysis.study import Cell, Study
+from simulations.report.analysis.study import Study
 from simulations.report.analysis.summary import Line
 
 SPENT = ("epsilon", "epsilon_with_probes")

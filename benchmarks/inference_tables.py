@@ -18,8 +18,9 @@ from pathlib import Path
 from audit_tables import table
 from over_seeds import percent, read
 
+from simulations.report.analysis.cell import Cell
 from simulations.report.analysis.score import Score
-from simulations.report.analysis.study import Cell, Study
+from simulations.report.analysis.study import Study
 from simulations.report.sections.inference.cuts import Adversary, CutLine, read_cut
 
 NUMBERS = ("query-bytes",)

@@ -24,9 +24,10 @@ from audit_tables import attack, number, picked, read_whole, table, when
 from defenses.base import TrainingDefense
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
+from simulations.report.analysis.cell import Cell
 from simulations.report.analysis.run import ReadRun
 from simulations.report.analysis.score import Score, interval
-from simulations.report.analysis.study import Cell, Study
+from simulations.report.analysis.study import Study
 from simulations.report.analysis.summary import Line, strongest
 from simulations.rows import NULL_PREFIX, null_name
 

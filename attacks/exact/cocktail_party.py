@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from attacks.base import OWN_OBJECTIVE, Attack, AttackError, ClientUpdate, Reconstruction
+from attacks.base import OWN_OBJECTIVE, AttackError, ClientUpdate, Reconstruction
+from attacks.exact.base import SolvingAttack
 from attacks.exact.components import Unmixing, Whitened, fixed_point
 from attacks.exact.example_labels import gradient_distance, labels_of_signals
 from attacks.exact.feature_images import FeatureImages
-from attacks.exact.guessing import grey_guess, recovered
+from attacks.exact.guessing import recovered
 from attacks.exact.linear_layer import GAP, LayerGradient, LinearLayer, LowRank, Read, low_rank
 from attacks.normalisation import channel_statistics, normalise
 from defenses.checks import is_number, is_whole, require
@@ -38,7 +39,7 @@ class Told:
 
 
 @dataclass(frozen=True, repr=False)
-class CocktailParty(Attack[ClientUpdate, Reconstruction]):
+class CocktailParty(SolvingAttack):
     """Tells the inputs of a linear layer apart by independent component analysis: approximate, for any activation, large batches.
 
     Each row of dL/dW = sum_i dL/dz_i x_i^T is a mixture of the batch's inputs. Its singular value decomposition L R has rank B;
@@ -108,40 +109,26 @@ class CocktailParty(Attack[ClientUpdate, Reconstruction]):
         require(is_number(relaxed) and 0 < relaxed <= 1, self, "relaxation", "a number above 0 and up to 1")
         require(is_number(sharp) and 0 < sharp <= 50, self, "temperature", "a number above 0 and up to 50")
 
-    @property
-    def threat_class(self) -> str:
-        """How clients train is not asked for, other than that it was one step."""
-        return "B"
-
     def card(self) -> dict[str, int | str]:
         """Steps of the descent."""
         return {"iterations": self.iterations, "restarts": self.restarts, "selection": OWN_OBJECTIVE}
 
-    def attack_many(
-        self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
-        """One guess for each, with as many images as the rank of its gradient."""
-        return [self._attack(*pair) for pair in zip(observations, generators, strict=True)]
-
-    def _attack(self, observation: ClientUpdate, generator: torch.Generator) -> Reconstruction:
-        numbers: dict[str, float] = {}
-        try:
-            read = Read.of(observation)
-            layer = _attacked(read)
-            gradient = read.of_layer(layer)
-            parts = _examples(gradient, observation.num_examples)
-            numbers |= {"rank": float(parts.rank), "singular_gap": parts.gap}
-            shape = observation.input_shape if layer.sees_pixels else None
-            unmixing = self.unmixing(parts, shape, generator, numbers)
-            mixed = unmixing @ parts.right
-            lengths = None if gradient.bias is None else unmixing @ (parts.left.T @ gradient.bias)
-            lengths = _lengths(mixed, lengths, layer, observation)
-            inputs, signals = mixed / lengths[:, None], (parts.left @ torch.linalg.inv(unmixing) * lengths).T
-            if layer.sees_pixels:
-                return recovered(observation, read, layer, inputs, signals, numbers)
-            return self._through_features(observation, read, layer, Told(inputs, signals), generator, numbers)
-        except AttackError as error:
-            return grey_guess(observation, error, numbers)
+    def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: dict[str, float]) -> Reconstruction:
+        """See ``SolvingAttack``."""
+        read = Read.of(observation)
+        layer = _attacked(read)
+        gradient = read.of_layer(layer)
+        parts = _examples(gradient, observation.num_examples)
+        numbers |= {"rank": float(parts.rank), "singular_gap": parts.gap}
+        shape = observation.input_shape if layer.sees_pixels else None
+        unmixing = self.unmixing(parts, shape, generator, numbers)
+        mixed = unmixing @ parts.right
+        lengths = None if gradient.bias is None else unmixing @ (parts.left.T @ gradient.bias)
+        lengths = _lengths(mixed, lengths, layer, observation)
+        inputs, signals = mixed / lengths[:, None], (parts.left @ torch.linalg.inv(unmixing) * lengths).T
+        if layer.sees_pixels:
+            return recovered(observation, read, layer, inputs, signals, numbers)
+        return self._through_features(observation, read, layer, Told(inputs, signals), generator, numbers)
 
     @property
     def _descent(self) -> Unmixing:

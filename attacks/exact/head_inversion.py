@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 
-from attacks.base import OWN_OBJECTIVE, Attack, AttackError, ClientUpdate, Reconstruction
+from attacks.base import OWN_OBJECTIVE, AttackError, ClientUpdate, Reconstruction
+from attacks.exact.base import SolvingAttack
 from attacks.exact.class_features import class_features
 from attacks.exact.example_labels import gradient_distance, labels_of_signals
 from attacks.exact.feature_images import FeatureImages
-from attacks.exact.guessing import grey_guess
 from attacks.exact.linear_layer import LinearLayer, Read, called, low_rank
 from attacks.exact.spear import Spear
 from attacks.normalisation import normalise
@@ -20,7 +20,7 @@ from defenses.checks import is_number, is_whole, require
 
 
 @dataclass(frozen=True, repr=False)
-class HeadInversion(Attack[ClientUpdate, Reconstruction]):
+class HeadInversion(SolvingAttack):
     """Solves for the features that the first linear layer saw, then goes down to images that have them.
 
     The features a_i are exact: for one example a = (dL/dW)_j / (dL/db)_j, for more ``Spear``, where a ReLU follows the layer. With
@@ -73,46 +73,32 @@ class HeadInversion(Attack[ClientUpdate, Reconstruction]):
         require(is_number(rate) and 0 < rate < float("inf"), self, "learning_rate", "a positive number")
         require(is_number(prior) and 0 <= prior < float("inf"), self, "total_variation", "a number of at least 0")
 
-    @property
-    def threat_class(self) -> str:
-        """How clients train is not asked for, other than that it was one step."""
-        return "B"
-
     def card(self) -> dict[str, int | str]:
         """Steps of the descent."""
         return {"iterations": self.iterations, "restarts": 1, "selection": OWN_OBJECTIVE}
 
-    def attack_many(
-        self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
-        """One guess for each, with as many images as the rank of its gradient."""
-        return [self._attack(*pair) for pair in zip(observations, generators, strict=True)]
-
-    def _attack(self, observation: ClientUpdate, generator: torch.Generator) -> Reconstruction:
-        numbers: dict[str, float] = {}
-        try:
-            read = Read.of(observation)
-            if not read.layers:
-                raise AttackError(
-                    f"does not apply: no linear layer of {type(read.model).__name__} sees one vector of each example"
-                )
-            layer, solver = read.layers[0], Spear(max_samples=self.max_samples, max_descents=self.max_descents)
-            below = FeatureImages(self.iterations, self.learning_rate, self.total_variation)
-            if observation.num_examples > 1 and _is_head(layer, read, observation):
-                low_rank(read.of_layer(layer), observation.num_examples)  # refuses noise
-                told = class_features(read.of_layer(layer), observation.num_examples)
-                numbers["leak"] = told.leak
-                images, labels = below.of(told.features, read, layer, observation, numbers), told.labels
-                seen = normalise(images, observation)
-            else:
-                found = solver.factors(read.of_layer(layer), layer, observation.num_examples, generator, numbers)
-                images = below.of(found.inputs, read, layer, observation, numbers)
-                seen = normalise(images, observation)
-                labels = labels_of_signals(read.model, layer, seen, found.signals)
-            numbers["gradient_distance"] = gradient_distance(read.model, seen, labels, read.gradient)
-            return Reconstruction(images.float().cpu(), labels, numbers)
-        except AttackError as error:
-            return grey_guess(observation, error, numbers)
+    def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: dict[str, float]) -> Reconstruction:
+        """See ``SolvingAttack``."""
+        read = Read.of(observation)
+        if not read.layers:
+            raise AttackError(
+                f"does not apply: no linear layer of {type(read.model).__name__} sees one vector of each example"
+            )
+        layer, solver = read.layers[0], Spear(max_samples=self.max_samples, max_descents=self.max_descents)
+        below = FeatureImages(self.iterations, self.learning_rate, self.total_variation)
+        if observation.num_examples > 1 and _is_head(layer, read, observation):
+            low_rank(read.of_layer(layer), observation.num_examples)  # refuses noise
+            told = class_features(read.of_layer(layer), observation.num_examples)
+            numbers["leak"] = told.leak
+            images, labels = below.of(told.features, read, layer, observation, numbers), told.labels
+            seen = normalise(images, observation)
+        else:
+            found = solver.factors(read.of_layer(layer), layer, observation.num_examples, generator, numbers)
+            images = below.of(found.inputs, read, layer, observation, numbers)
+            seen = normalise(images, observation)
+            labels = labels_of_signals(read.model, layer, seen, found.signals)
+        numbers["gradient_distance"] = gradient_distance(read.model, seen, labels, read.gradient)
+        return Reconstruction(images.float().cpu(), labels, numbers)
 
 
 def _is_head(layer: LinearLayer, read: Read, observation: ClientUpdate) -> bool:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from attacks.base import Attack, AttackError, ClientUpdate, Reconstruction
-from attacks.exact.guessing import grey_guess, recovered
+from attacks.base import AttackError, ClientUpdate, Reconstruction
+from attacks.exact.base import SolvingAttack
+from attacks.exact.guessing import recovered
 from attacks.exact.linear_layer import LayerGradient, LinearLayer, LowRank, Read, low_rank
 from attacks.exact.missing_examples import MissingExamples
 from attacks.exact.sparse_directions import SparseDirections
@@ -40,7 +41,7 @@ class Factors:
 
 
 @dataclass(frozen=True, repr=False)
-class Spear(Attack[ClientUpdate, Reconstruction]):
+class Spear(SolvingAttack):
     """Solves for the batch behind the gradient of a linear layer that sees the pixels and has a ReLU behind it.
 
     With Z = W X + b the gradient is dL/dW = dL/dZ X^T, of rank B. Its singular value decomposition L R leaves an invertible Q
@@ -90,32 +91,18 @@ class Spear(Attack[ClientUpdate, Reconstruction]):
             value = getattr(self, name)
             require(is_whole(value) and value >= 1, self, name, "a whole number of at least 1")
 
-    @property
-    def threat_class(self) -> str:
-        """How clients train is not asked for, other than that it was one step."""
-        return "B"
-
     def card(self) -> dict[str, int | str]:
         """How it chooses among directions."""
         return {"selection": "agreement of signs and zeros"}
 
-    def attack_many(
-        self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
-        """One guess for each, with as many images as the rank of its gradient."""
-        return [self._attack(*pair) for pair in zip(observations, generators, strict=True)]
-
-    def _attack(self, observation: ClientUpdate, generator: torch.Generator) -> Reconstruction:
-        numbers: dict[str, float] = {}
-        try:
-            read = Read.of(observation)
-            layer = read.on_pixels()
-            factors = self.factors(
-                read.of_layer(layer), layer, observation.num_examples, generator, numbers, observation.input_shape
-            )
-            return recovered(observation, read, layer, factors.inputs, factors.signals, numbers)
-        except AttackError as error:
-            return grey_guess(observation, error, numbers)
+    def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: dict[str, float]) -> Reconstruction:
+        """See ``SolvingAttack``."""
+        read = Read.of(observation)
+        layer = read.on_pixels()
+        factors = self.factors(
+            read.of_layer(layer), layer, observation.num_examples, generator, numbers, observation.input_shape
+        )
+        return recovered(observation, read, layer, factors.inputs, factors.signals, numbers)
 
     def factors(
         self,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from simulations.report.analysis.cell import Cell
 from simulations.report.analysis.control import LEAST_IMAGES
 from simulations.report.analysis.families import ATTRIBUTES, IMAGES, READING, Family
 from simulations.report.analysis.real_updates import stand_ins
 from simulations.report.analysis.score import Score
-from simulations.report.analysis.study import Cell
 from simulations.report.analysis.summary import Line
 from simulations.report.text import count, decibel
 from simulations.rows import null_name

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulations.report.analysis.adaptive import adaptive_caveats
+from simulations.report.analysis.cell import Cell
 from simulations.report.analysis.families import ATTRIBUTES, IMAGES, LABELS, MEMBERSHIP, READING
 from simulations.report.analysis.real_updates import apart, untested_on_updates
 from simulations.report.analysis.score import PARTLY_FAILED, Score
-from simulations.report.analysis.study import Cell, Study
+from simulations.report.analysis.study import Study
 from simulations.report.analysis.windows import WindowCounts, window_counts
 from strategies.audit.threat_card import KnownLabels, Strength
 

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from markupsafe import Markup
 
 from simulations.report import text
+from simulations.report.analysis.cell import Cell
 from simulations.report.analysis.score import Score
-from simulations.report.analysis.study import Cell, Study, mean_each
+from simulations.report.analysis.study import Study, mean_each
 from simulations.report.analysis.summary import Line
 from simulations.report.drawing.charts import bounds
 from simulations.report.drawing.figures import Point, curves, plane, strip

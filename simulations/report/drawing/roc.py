@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from simulations.report.analysis.study import Cell, Study
+from simulations.report.analysis.cell import Cell
+from simulations.report.analysis.study import Study
 from simulations.report.drawing.charts import Scale, line, marker, path, svg, text, ticks
 from simulations.report.drawing.figures import Frame
 from simulations.report.drawing.looks import Look

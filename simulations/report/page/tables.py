@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from simulations.report.analysis.bars import chance_of_retrieval
+from simulations.report.analysis.cell import Cell
 from simulations.report.analysis.control import Control, images_behind
 from simulations.report.analysis.families import IMAGE_METRICS
 from simulations.report.analysis.metrics import ATTACK_METRICS, COLUMN, MCC_METRICS, UTILITY_METRICS, WINDOWS
 from simulations.report.analysis.score import Score, exact, merge
-from simulations.report.analysis.study import Cell, Study
+from simulations.report.analysis.study import Study
 from simulations.report.sections.base import sections
 from simulations.report.text import round_mark, setting
 from simulations.rows import Row, null_name

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from simulations.report.analysis.cell import Cell
 from simulations.report.analysis.families import ATTRIBUTES
 from simulations.report.analysis.metrics import MS_SSIM
 from simulations.report.analysis.score import Score, merge
-from simulations.report.analysis.study import Cell, Study
+from simulations.report.analysis.study import Study
 from simulations.report.sections.inference.equation import (
     OPEN,
     Difference,

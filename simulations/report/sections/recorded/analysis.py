@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simulations.report.analysis.study import Cell, Study
+from simulations.report.analysis.cell import Cell
+from simulations.report.analysis.study import Study
 from simulations.report.analysis.summary import Line
 from simulations.rows import Row
 

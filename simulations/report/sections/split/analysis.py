@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
+from simulations.report.analysis.cell import Cell
 from simulations.report.analysis.metrics import CELLS, COLUMN, SMASHED_METRICS, SPLIT_METRICS
 from simulations.report.analysis.score import Score
-from simulations.report.analysis.study import Cell, Study
+from simulations.report.analysis.study import Study
 from simulations.report.analysis.summary import Line
 from simulations.report.page.tables import cards
 

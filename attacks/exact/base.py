@@ -1,0 +1,38 @@
+"""What attacks that solve a gradient for its examples have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from attacks.base import Attack, AttackError, ClientUpdate, Reconstruction
+from attacks.exact.guessing import grey_guess
+
+
+@dataclass(frozen=True, repr=False)
+class SolvingAttack(Attack[ClientUpdate, Reconstruction]):
+    """Solves updates of one step, one after the other; where the conditions of that fail, the guess is grey and says why."""
+
+    @property
+    def threat_class(self) -> str:
+        """How clients train is not asked for, other than that it was one step."""
+        return "B"
+
+    def attack_many(
+        self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        """One guess for each, with as many images as the rank of its gradient."""
+        return [self._attack(*pair) for pair in zip(observations, generators, strict=True)]
+
+    def _attack(self, observation: ClientUpdate, generator: torch.Generator) -> Reconstruction:
+        numbers: dict[str, float] = {}
+        try:
+            return self.solve(observation, generator, numbers)
+        except AttackError as error:
+            return grey_guess(observation, error, numbers)
+
+    def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: dict[str, float]) -> Reconstruction:
+        """The images; ``numbers`` take what is told of the way there, also where it ends in an ``AttackError``."""
+        raise NotImplementedError
