@@ -50,7 +50,7 @@ def own_code(name: str) -> Callable[..., Any]:
     """
     place, _, attribute = name.rpartition(":")
     module = _from_file(Path(place).expanduser().resolve()) if _is_file(place) else _imported(place)
-    found = getattr(module, attribute, None)
+    found: Callable[..., Any] | None = getattr(module, attribute, None)
     if not callable(found):
         known = sorted(
             key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__
