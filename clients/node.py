@@ -17,7 +17,7 @@ from flwr.clientapp.typing import Mod
 
 from clients.draws import Draws, Notebook
 from clients.local_data import Client, LocalData
-from clients.questions import UNLIMITED, Answers, RefusedError, refusal, require_pipeline
+from clients.questions import UNLIMITED, Answers, RefusedError, refusal, require_own_code, require_pipeline
 from clients.records import REFUSED, values_of
 from clients.scenarios import client_side, read_task
 from clients.secret_file import SecretError, default_folder, kept_secret
@@ -120,6 +120,8 @@ def client_of(message: Message, context: Context) -> Client:
         RuntimeError: When the node was not set up.
     """
     task = read_task(values_of(message, "config")["task"])
+    for name in (task.plan.model, task.plan.dataset):
+        require_own_code(context.node_config, name, simulated=draws_from_seed(context))
     if message.metadata.message_type != "query.setup":  # which shows nothing of the images, and names no pipeline yet
         require_pipeline(context.node_config, task.plan.pipeline)
         # As understood: what is spent, drawn and kept for a pipeline is one account, however it is spelt.

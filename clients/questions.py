@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from clients.data.datasets import dataset_names
+from clients.models.library import LIBRARIES
+from clients.own_code import is_own
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
 
@@ -128,6 +131,16 @@ def require_pipeline(node_config: Mapping[str, Any], pipeline: str) -> None:
     allowed = allowed_pipelines(node_config)
     if allowed is not None and parse(pipeline) not in allowed:
         raise RefusedError(refusal("pipelines", f"anything under the pipeline {pipeline or NO_DEFENSE!r}"))
+
+
+def require_own_code(node_config: Mapping[str, Any], name: str, *, simulated: bool) -> None:
+    """Raises ``RefusedError`` when the server names code for a model or data set, and the operator does not allow it.
+
+    Naming it runs it. ``own-code`` lists what may be named, separated by ``;``. Who simulates has named it himself.
+    """
+    allowed = [one.strip() for one in str(node_config.get("own-code", "")).split(";")]
+    if is_own(name, {*LIBRARIES, *dataset_names()}) and not simulated and name not in allowed:
+        raise RefusedError(refusal("own_code", f"anything of {name!r}, whose code the server names"))
 
 
 def refusal(name: str, what: str) -> str:

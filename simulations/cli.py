@@ -137,7 +137,9 @@ def attack(
             help="Safetensors of name -> (local - global), of every parameter; or the folder of a recording.",
         ),
     ],
-    model: Annotated[str, typer.Option(help="Name of the model, as `fedveil list models` shows.")],
+    model: Annotated[
+        str, typer.Option(help="As `fedveil list models` shows, or your own: file.py:Class, package.module:factory.")
+    ],
     num_classes: Annotated[int, typer.Option(help="Number of logits.")],
     input_shape: Annotated[str, typer.Option(metavar="C,H,W", help="One image, such as 1,28,28.")],
     learning_rate: Annotated[

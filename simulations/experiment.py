@@ -13,6 +13,7 @@ from attacks.registry import ATTACKS
 from clients.auxiliary import OWN_AUXILIARY
 from clients.data.datasets import dataset_names, is_multi_label, is_table
 from clients.data.partitions import parse_partition
+from clients.own_code import is_own
 from clients.scenarios import client_side, client_sides
 from clients.task import Plan
 from defenses.base import DefenseError
@@ -160,7 +161,8 @@ class Experiment:
             )
         if type(self) is not (wanted := scenario(self.scenario).settings):
             raise ConfigError(f"the settings of scenario {self.scenario!r} are a {wanted.__name__}: use Experiment.of")
-        require_known("dataset", self.dataset.partition(":")[0], dataset_names())
+        if not is_own(self.dataset, dataset_names()):
+            require_known("dataset", self.dataset.partition(":")[0], dataset_names())
         allowed = scenario(self.scenario).labels
         if self.labels and self.labels not in allowed:
             raise ConfigError(

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from clients.own_code import absolute
 from simulations.command_line import read_toml, self_contained
 from simulations.defaults import DEFAULT_CLIENTS
 from simulations.errors import ConfigError
@@ -50,6 +51,9 @@ def requested(
         values |= {"output-dir": str(folder.resolve())} if out or "output-dir" not in values else {}
         values |= {"num-clients": clients} if clients else {}
     values |= settings
+    for key in ("model", "dataset"):
+        if isinstance(values.get(key), str):
+            values[key] = absolute(values[key])
     if isinstance(values.get("defenses"), str):
         values["defenses"] = self_contained(values["defenses"], "defenses")
     experiment = Experiment.from_mapping(before | values)

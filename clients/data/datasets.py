@@ -24,6 +24,8 @@ from clients.data.images import (
     to_float,
     with_channels,
 )
+from clients.data.own import own_source
+from clients.own_code import is_own
 
 __all__ = [
     "DataError",
@@ -80,9 +82,9 @@ def load_dataset(
     A part whose decoded images would take more than ``image_memory`` is not held: its images are read when they are asked for.
 
     Args:
-        name: See ``dataset_names``. An option follows a colon: ``celeba:Male``, ``lfw:50``. With two attributes,
-            ``celeba:Male,Smiling``, examples carry sensitive labels and are balanced over the combinations; with more of them, or
-            ``celeba:all``, each example has a vector of labels.
+        name: See ``dataset_names``; or ``file.py:function`` or ``package.module:function`` (``clients.data.own``). An option
+            follows a colon: ``celeba:Male``, ``lfw:50``. With two attributes, ``celeba:Male,Smiling``, examples carry sensitive
+            labels and are balanced over the combinations; with more, or ``celeba:all``, each example has a vector of labels.
         data_dir: Directory of the files; "" means ``~/.cache/fedveil`` (and, for fashion-mnist, the system's copy).
         download: Fetch missing files into it with torchvision or scikit-learn, which check their digests.
         image_size: Side in pixels; pictures are cut to their central square and scaled. 0 keeps their size.
@@ -99,7 +101,8 @@ def load_dataset(
         if value < 0:
             raise DataError(f"{what} is {value}; allowed: 0 (no limit) or more")
     base, _, option = name.partition(":")
-    if base not in _SOURCES or (option and not _SOURCES[base].option):
+    own = is_own(name, _SOURCES)
+    if not own and (base not in _SOURCES or (option and not _SOURCES[base].option)):
         close = difflib.get_close_matches(base, _SOURCES, n=1, cutoff=0.5)
         hint = f", did you mean {close[0]!r}?" if close else ""
         raise DataError(f"unknown data set {name!r}{hint}; known: {', '.join(dataset_names())}")
@@ -108,8 +111,13 @@ def load_dataset(
         raise DataError(f"{name}: data-dir {root} is not a directory")
     try:
         limits = (train_limit, test_limit)
-        chosen = option or _SOURCES[base].option
-        source = _SOURCES[base].load(Place(name, root, bool(data_dir), download, chosen, limits))
+        source = (
+            own_source(name)
+            if own
+            else _SOURCES[base].load(
+                Place(name, root, bool(data_dir), download, option or _SOURCES[base].option, limits)
+            )
+        )
         parts = [
             _read(name, what, part, limit, image_size, len(source.class_names), image_memory)
             for what, part, limit in (("train", source.train, train_limit), ("test", source.test, test_limit))

@@ -24,6 +24,7 @@ from clients.models.library import (
     names_in,
     replace_batch_norm,
 )
+from clients.models.own import build_own_model, own_factory
 
 __all__ = ["ModelError", "build_model", "model_names", "replace_batch_norm"]
 
@@ -45,7 +46,8 @@ def build_model(
 
     Args:
         name: ``mlp``, ``cnn``, ``lenet``, ``convnet``, ``resnet20``, ``vgg_small``, ``efficientnet_lite0``, ``torchvision:NAME``,
-            ``timm:NAME``, or a bare NAME, which is looked up in torchvision first and then in timm. Nothing is ever downloaded.
+            ``timm:NAME``, or a bare NAME, which is looked up in torchvision first and then in timm. Nothing is ever downloaded. Or
+            ``path/file.py:NAME`` or ``package.module:NAME``: a class or function of one's own (``clients.models.own``).
         num_classes: Number of logits, at least 2.
         input_shape: (C, H, W) of one image; the first convolution is made for C channels.
         width: ``mlp``: neurons of a hidden layer, 1 to 4096 (0: 200). ``convnet``: channels of the first layer, 1 to 1024
@@ -63,15 +65,21 @@ def build_model(
         raise ModelError(f"num_classes is {num_classes}; a classifier needs at least 2")
     if norm not in _NORMS:
         raise ModelError(f"norm is {norm!r}; allowed: {', '.join(map(repr, _NORMS))}")
+    factory = own_factory(name)
     with torch.random.fork_rng(devices=[]):
         # Seeding the CPU generator alone: torch.manual_seed would also reset the caller's accelerator streams.
         torch.default_generator.manual_seed(seed)
         if name in _OWN:
             return _OWN[name](num_classes, (channels, height, side), width, _NORMS[norm])
-        library, short = _locate(_LIBRARY_NAMES.get(name, name))
+        library, short = ("", name) if factory else _locate(_LIBRARY_NAMES.get(name, name))
         if width:
-            raise ModelError(f"width is {width}, but {library}:{short} comes in one width; leave it 0")
-        model = build_library_model(library, short, num_classes, (channels, height, side))
+            raise ModelError(
+                f"width is {width}, but {f'{library}:{short}' if library else name} comes in one width; leave it 0"
+            )
+        if factory:
+            model = build_own_model(name, factory, num_classes, (channels, height, side))
+        else:
+            model = build_library_model(library, short, num_classes, (channels, height, side))
     return replace_batch_norm(model) if norm == "group" else model
 
 
@@ -89,6 +97,8 @@ def model_names() -> dict[str, str]:
         "resnet50": "ResNet-50 (torchvision:resnet50; He et al. 2016), which ADP cuts in two",
         "torchvision:NAME": "any torchvision classifier, such as torchvision:resnet18, without pretrained weights",
         "timm:NAME": "any timm classifier, such as timm:vit_tiny_patch16_224, without pretrained weights",
+        "FILE.py:NAME": "a class or function of your own, called with num_classes and input_shape where it takes them",
+        "PACKAGE.MODULE:NAME": "the same of an installed package",
     }
 
 

@@ -135,6 +135,25 @@ def test_with_originals_it_scores_and_digits_come_back(tmp_path: Path) -> None:
     assert "Under-powered: too few images for a verdict." in (out / "report.html").read_text()
 
 
+def test_a_recording_of_somebodys_own_network(tmp_path: Path) -> None:
+    file = tmp_path / "nets.py"
+    file.write_text(
+        "import torch\n\n\nclass Net(torch.nn.Module):\n"
+        "    def __init__(self, num_classes):\n        super().__init__()\n"
+        "        self.last = torch.nn.Linear(784, num_classes)\n\n"
+        "    def forward(self, images):\n        return self.last(torch.sinc(images.flatten(1)))\n"
+    )
+    folder, out = record(tmp_path, model=f"{file}:Net", **{"local-epochs": 1, "batch-size": 1}), tmp_path / "out"
+    result = invoke(folder, originals=tmp_path / "originals", out=out, attack="LabelInference()", model=f"{file}:Net")
+    assert result.exit_code == 0, result.output
+    rows = [row for row in read_lines(out / "rows.jsonl") if row["metric"] == "label-accuracy"]
+    assert [row["value"] for row in rows if row["attack"] == "LabelInference()"] == [1.0]
+    refused = invoke(folder, out=tmp_path / "other", attack="LabelInference()", model=f"{file}:Other")
+    assert refused.exit_code == 2
+    assert "has no 'Other'; in it are Net" in " ".join(refused.stderr.split())
+    assert not (tmp_path / "other").exists()
+
+
 def test_a_batch_of_32_on_a_relu_network_gets_a_plain_verdict(tmp_path: Path) -> None:
     """The oldest open wish of the field: a usual batch of a usual network, from a recording; a weak attack is not validated."""
     folder, out = (

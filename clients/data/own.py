@@ -1,0 +1,123 @@
+"""Data of anybody's own, by ``file.py:function`` or ``package.module:function`` that returns map-style torch data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Sized
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clients.data.images import DataError, Labels, Part, Source, resize
+from clients.own_code import OwnCodeError, accepted, own_code
+
+MOST_MEASURED = 2000
+"""Training images from which mean and standard deviation are computed, evenly spaced."""
+
+
+def own_source(name: str) -> Source:
+    """What a function returns: (train, test), each a sequence of (image, class).
+
+    It is called without arguments. An image is a picture of PIL, a tensor (C, H, W) or an array (H, W) or (H, W, C): uint8, or
+    floats in [0, 1]; a class is a whole number from 0. A data set with a list ``classes``, as torchvision's have, names them.
+
+    Raises:
+        DataError: Where there is no such function, or it returns something else.
+    """
+    try:
+        load = own_code(name)
+        accepted(name, load, {})
+    except OwnCodeError as error:
+        raise DataError(f"dataset: {error}") from error
+    try:
+        found = load()
+    except Exception as error:
+        raise DataError(f"dataset: {name}() raises {type(error).__name__}: {error}") from error
+    if not isinstance(found, Sequence) or len(found) != 2:
+        raise DataError(f"dataset: {name}() returns {type(found).__name__}; (train, test) of two data sets is expected")
+    train, test = (_part(f"{name}(), {what}", one) for what, one in zip(("train", "test"), found, strict=True))
+    count = int(max(train.labels.max(), test.labels.max())) + 1
+    titles = [str(title) for title in getattr(found[0], "classes", ())]
+    names = tuple(titles if len(titles) >= count else map(str, range(count)))
+    seen = train.read(np.linspace(0, len(train.labels) - 1, min(len(train.labels), MOST_MEASURED)).astype(np.intp), 0)
+    flat = seen.movedim(1, 0).flatten(1).float() / 255
+    mean, std = flat.mean(1), flat.std(1).clamp_min(1e-3)
+    return Source(train, test, names, tuple(mean.tolist()), tuple(std.tolist()))
+
+
+def _part(what: str, data: Any) -> Part:
+    if not isinstance(data, Sized) or not hasattr(data, "__getitem__"):
+        raise DataError(
+            f"dataset: {what} is {type(data).__name__}; a map-style data set with len() and [i] is expected"
+        )
+    if len(data) == 0:
+        raise DataError(f"dataset: {what} has no examples")
+    labels = _labels(what, data)
+    shape = tuple(_image(what, data, 0).shape)
+
+    def read(indices: NDArray[np.intp], size: int) -> Tensor:
+        images = []
+        for at in indices.tolist():
+            image = _image(what, data, at)
+            if tuple(image.shape) != shape:
+                raise DataError(
+                    f"dataset: {what}[{at}] has shape {tuple(image.shape)}, and [0] has {shape}; one size is expected"
+                )
+            images.append(image)
+        return resize(torch.stack(images), size)
+
+    def shape_of(_: NDArray[np.intp], size: int) -> tuple[int, int, int]:
+        return shape[0], size or shape[1], size or shape[2]
+
+    return Part(labels, read, shape_of)
+
+
+def _labels(what: str, data: Any) -> Labels:
+    """Of all examples; from ``targets`` where the data set has them, so that no image is decoded for its class."""
+    told = getattr(data, "targets", None)
+    values = (
+        told
+        if told is not None and len(told) == len(data)
+        else [_example(what, data, at)[1] for at in range(len(data))]
+    )
+    found = np.asarray(values)
+    if found.shape != (len(data),) or not np.issubdtype(found.dtype, np.integer) or found.min() < 0:
+        raise DataError(
+            f"dataset: classes of {what} are {found.dtype} of shape {found.shape}; whole numbers from 0 are expected"
+        )
+    return found.astype(np.int64)
+
+
+def _example(what: str, data: Any, at: int) -> tuple[Any, Any]:
+    try:
+        found = data[at]
+    except Exception as error:
+        raise DataError(f"dataset: {what}[{at}] raises {type(error).__name__}: {error}") from error
+    if not isinstance(found, (tuple, list)) or len(found) != 2:
+        raise DataError(f"dataset: {what}[{at}] is {type(found).__name__}; (image, class) is expected")
+    return found[0], found[1]
+
+
+def _image(what: str, data: Any, at: int) -> Tensor:
+    """An image (C, H, W), uint8."""
+    image = _example(what, data, at)[0]
+    if not isinstance(image, Tensor):
+        array = np.array(image)  # of a picture, or an array
+        image = torch.from_numpy(array[None] if array.ndim == 2 else np.moveaxis(array, -1, 0).copy())
+    if image.dim() == 2:
+        image = image[None]
+    if image.dim() != 3 or image.shape[0] not in (1, 3):
+        raise DataError(
+            f"dataset: the image of {what}[{at}] has shape {tuple(image.shape)}; (C, H, W) with 1 or 3 channels is expected"
+        )
+    if image.dtype == torch.uint8:
+        return image
+    if not image.is_floating_point() or not ((image >= 0) & (image <= 1)).all():
+        low, high = float(image.min()), float(image.max())
+        raise DataError(
+            f"dataset: the image of {what}[{at}] is {image.dtype} from {low:g} to {high:g}; uint8, or floats in [0, 1] (not "
+            "normalised), are expected"
+        )
+    return (image * 255).round().to(torch.uint8)

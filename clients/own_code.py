@@ -1,0 +1,118 @@
+"""Code of anybody's own: what ``file.py:NAME`` or ``package.module:NAME`` names.
+
+Naming it runs it. Whoever starts a run names it himself; a deployed node runs none that its operator did not allow
+(``clients.questions.require_own_code``).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+class OwnCodeError(ValueError):
+    """A file, module or name that is not there, or that cannot be called as it would be."""
+
+
+def is_own(name: str, known: Collection[str] = ()) -> bool:
+    """Whether a name says where the code is; ``known`` are words before the colon that say something else."""
+    prefix, colon, _ = name.rpartition(":")
+    if not colon or prefix in known:
+        return False
+    # A word that is no module may be one of the known ones that was misspelt.
+    try:
+        return _is_file(prefix) or "." in prefix or importlib.util.find_spec(prefix) is not None
+    except (ValueError, ImportError):  # of the program that runs, which has no place to be imported from
+        return False
+
+
+def absolute(name: str) -> str:
+    """The same name with its file's path made absolute: what starts later has another working directory."""
+    prefix, colon, attribute = name.rpartition(":")
+    return f"{Path(prefix).expanduser().resolve()}:{attribute}" if colon and _is_file(prefix) else name
+
+
+def own_code(name: str) -> Callable[..., Any]:
+    """The class or function that a name means.
+
+    To be called before anything is seeded: a file may draw when it is imported, which happens once in a process.
+
+    Raises:
+        OwnCodeError: Where there is no such file, module or name.
+    """
+    place, _, attribute = name.rpartition(":")
+    module = _from_file(Path(place).expanduser().resolve()) if _is_file(place) else _imported(place)
+    found: Callable[..., Any] | None = getattr(module, attribute, None)
+    if not callable(found):
+        known = sorted(
+            key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__
+        )
+        what = "has no" if found is None else f"has {type(found).__name__}, nothing to call, as"
+        raise OwnCodeError(f"{name!r}: {place} {what} {attribute!r}; in it are {', '.join(known) or 'no names'}")
+    return found
+
+
+def accepted(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the arguments that it has parameters for.
+
+    Raises:
+        OwnCodeError: Where it needs others.
+    """
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise OwnCodeError(f"{name!r}: its parameters cannot be read: {error}") from error
+    takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    free = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    unknown = [one for one in free if one.name not in arguments or one.kind is one.POSITIONAL_ONLY]
+    if needed := [one.name for one in unknown if one.default is one.empty]:
+        given = " and ".join(arguments) or "no arguments"
+        raise OwnCodeError(
+            f"{name!r} needs {', '.join(needed)}; given are {given} alone: name a function that fills in the rest"
+        )
+    names = {one.name for one in free}
+    return {key: value for key, value in arguments.items() if takes_all or key in names}
+
+
+def _is_file(place: str) -> bool:
+    return place.endswith(".py")
+
+
+@functools.cache
+def _from_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise OwnCodeError(f"there is no file {path}")
+    # The same name in every process, so that what it defines can be sent from one to another.
+    name = f"{path.stem}_{hashlib.blake2b(str(path).encode(), digest_size=4).hexdigest()}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # A file may import what lies beside it, now and later; ours comes first.
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise OwnCodeError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _imported(place: str) -> ModuleType:
+    try:
+        return importlib.import_module(place)
+    except Exception as error:
+        hint = (
+            f"; a file is named by its path, such as {place.replace('.', '/')}.py:NAME"
+            if isinstance(error, ImportError)
+            else ""
+        )
+        raise OwnCodeError(f"{place} cannot be imported: {type(error).__name__}: {error}{hint}") from error

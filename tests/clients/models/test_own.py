@@ -1,0 +1,148 @@
+"""Models of one's own: what a name says is called, and what is no classifier is refused in one message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from clients.models.classifiers import ModelError, build_model
+from clients.models.own import is_own_model
+from clients.own_code import absolute
+from clients.questions import RefusedError, require_own_code
+
+CODE = """
+import torch
+from torch import nn
+from beside import HIDDEN
+
+
+class Net(nn.Module):
+    def __init__(self, num_classes, input_shape):
+        super().__init__()
+        self.inner = nn.Linear(torch.tensor(input_shape).prod().item(), HIDDEN)
+        self.last = nn.Linear(HIDDEN, num_classes)
+
+    def forward(self, images):
+        return self.last(torch.sinc(self.inner(images.flatten(1))))
+
+
+class Fixed(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(64, 10))
+
+
+class Narrow(nn.Sequential):
+    def __init__(self, **given):
+        super().__init__(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(144, given["num_classes"]))
+
+
+class Needy(nn.Module):
+    def __init__(self, depth, heads):
+        super().__init__()
+
+
+class Soft(nn.Sequential):
+    def __init__(self, num_classes):
+        super().__init__(nn.Flatten(), nn.Linear(64, num_classes), nn.Softmax(1))
+
+
+class Dictionary(Fixed):
+    def forward(self, images):
+        return {"logits": super().forward(images)}
+
+
+def broken():
+    raise ZeroDivisionError("no")
+
+
+def nothing():
+    return nn.Flatten()
+
+
+def text(num_classes):
+    return "a model"
+
+
+number = 7
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "beside.py").write_text("HIDDEN = 5\n")
+    path = tmp_path / "mine.py"
+    path.write_text(CODE)
+    return path
+
+
+def built(name: str, **changes: object) -> torch.nn.Module:
+    return build_model(name, **{"num_classes": 10, "input_shape": (1, 8, 8), **changes})  # type: ignore[arg-type]
+
+
+def test_it_is_called_with_what_it_takes_and_weights_follow_from_the_seed(file: Path) -> None:
+    one, same, other = (built(f"{file}:Net", seed=seed) for seed in (1, 1, 2))
+    assert one(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
+    assert torch.equal(one.state_dict()["inner.weight"], same.state_dict()["inner.weight"])
+    assert not torch.equal(one.state_dict()["inner.weight"], other.state_dict()["inner.weight"])
+    assert built(f"{file}:Fixed")(torch.zeros(1, 1, 8, 8)).shape == (1, 10)
+    narrow = built(f"{file}:Narrow", input_shape=(3, 8, 8), num_classes=3)
+    assert narrow(torch.zeros(1, 3, 8, 8)).shape == (1, 3)
+    assert not any(getattr(module, "inplace", False) for module in narrow.modules())
+    assert built("tests.clients.models.test_own:linear")(torch.zeros(1, 1, 8, 8)).shape == (1, 10)
+
+
+def linear(num_classes: int) -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, num_classes))
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("{file}:Nett", "has no 'Nett'; in it are Dictionary, Fixed, Narrow, Needy, Net, Soft, broken, nothing, text"),
+        ("{file}:number", "has int, nothing to call, as 'number'"),
+        ("/no/such/file.py:Net", "there is no file /no/such/file.py"),
+        ("no.such.module:Net", "no.such.module cannot be imported: ModuleNotFoundError"),
+        ("{file}:Needy", "needs depth, heads; given are num_classes and input_shape alone"),
+        ("{file}:Soft", "answers with probabilities or their logarithms; logits"),
+        ("{file}:Dictionary", r"answers with dict; logits \\(B, 10\\) are expected"),
+        ("{file}:Narrow", "does not take images of .*at its layer '0'"),
+        ("{file}:broken", "raises ZeroDivisionError: no"),
+        ("{file}:nothing", "has no parameter to train"),
+        ("{file}:text", "returns str; a torch.nn.Module is expected"),
+        ("torchvison:resnet18", "unknown model 'torchvison:resnet18', did you mean"),
+    ],
+)
+def test_what_is_no_classifier_is_refused_with_the_reason(file: Path, name: str, why: str) -> None:
+    with pytest.raises(ModelError, match=why.replace("\\\\", "\\")):
+        built(name.format(file=file))
+
+
+def test_answers_of_another_width_are_refused(file: Path) -> None:
+    with pytest.raises(ModelError, match=r"answers two images with shape \(2, 10\); logits \(2, 7\) are expected"):
+        built(f"{file}:Fixed", num_classes=7)
+    with pytest.raises(ModelError, match="comes in one width"):
+        built(f"{file}:Fixed", width=3)
+
+
+def test_names_that_say_where_code_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert absolute("mine.py:Net") == f"{tmp_path / 'mine.py'}:Net"
+    for name in ("lenet", "torchvision:resnet18", "timm:vit_tiny_patch16_224", "package.module:factory"):
+        assert absolute(name) == name
+    assert [is_own_model(name) for name in ("lenet", "torchvision:resnet18", "a.py:B", "a.b:c")] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+
+
+def test_a_deployed_node_runs_no_code_that_a_server_names() -> None:
+    for name in ("os:system", "/tmp/x.py:Net"):
+        with pytest.raises(RefusedError, match="its operator may allow it by own-code"):
+            require_own_code({}, name, simulated=False)
+        require_own_code({}, name, simulated=True)
+        require_own_code({"own-code": f"lenet; {name}"}, name, simulated=False)
+    require_own_code({}, "torchvision:resnet18", simulated=False)
