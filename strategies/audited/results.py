@@ -32,6 +32,8 @@ class AppAuditor(Auditor):
 
     def card(self, task: Task, kind: Kind, seen: Sequence[Seen], accuracy: float | None, **facts: Any) -> ThreatCard:
         """The threat card."""
-        mods = {"mods": task.plan.pipeline} if task.plan.pipeline else {}
-        told = mods | {"data": "the app's own; augmentation and optimizer as its owner told"}
+        told = {
+            "mods": task.plan.pipeline or "none that the app named: probes passed none but those of the whole app",
+            "data": "the app's own; augmentation and optimizer as its owner told",
+        }
         return super().card(task, kind, seen, accuracy, **facts).but(**told)

@@ -1,0 +1,55 @@
+"""The quickstart, audited while Flower runs it: probes and updates attacked, guesses scored by the clients. Minutes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from simulations.launch import LocalRuntime
+from simulations.run_directory import read_lines
+from tests.examples.test_recorded_apps import EXAMPLES
+from tests.simulations.runtimes import BINARIES, PATIENCE, deployment, run_in
+
+__all__ = ["deployment"]  # a fixture
+
+APP = EXAMPLES / "quickstart_pytorch"
+
+
+@pytest.mark.slow
+def test_the_quickstart_is_audited_in_a_simulation(tmp_path: Path) -> None:
+    values = {"num-server-rounds": 2, "fraction-evaluate": 0.0, "examples": 32, "audit": str(tmp_path / "out")}
+    with LocalRuntime(tmp_path / "log.txt") as runtime:
+        status = run_in(runtime, values, 2, APP)
+    assert status == "finished:completed", (tmp_path / "log.txt").read_text()[-3000:]
+    rows = read_lines(tmp_path / "out" / "rows.jsonl")
+    found = next(row for row in rows if row["attack"].startswith("InvertingGradients") and row["metric"] == "psnr")
+    assert (found["n"], found["setting"]["images"]) == (8, 1)
+    labels = next(
+        row
+        for row in rows
+        if row["metric"] == "label-accuracy"
+        and row["attack"].startswith("Label")
+        and row["setting"]["observation"] == "training update"
+    )
+    assert (labels["n"], labels["setting"]["images"], labels["setting"]["local_steps"]) == (2, 32, 1)
+    assert (tmp_path / "out" / "report.html").is_file()
+
+
+@pytest.mark.slow
+def test_the_quickstart_is_audited_on_a_superlink_with_two_supernodes(
+    deployment: tuple[Path, dict[str, str]], tmp_path: Path
+) -> None:
+    """Whose operators allow probes and audits, and draw from secrets of their own."""
+    cli, env = deployment
+    settings = {"num-server-rounds": 1, "fraction-evaluate": 0.0, "examples": 32, "audit": str(tmp_path / "out")}
+    overrides = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
+    command = [str(BINARIES / "flwr"), "run", str(APP), "loopback", "--stream", "--run-config", overrides]
+    done = subprocess.run(command, env=env, cwd=cli, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    rows = read_lines(tmp_path / "out" / "rows.jsonl")
+    found = [row for row in rows if row["attack"].startswith("InvertingGradients") and row["metric"] == "psnr"]
+    assert [row["n"] for row in found] == [8, 8], done.stdout[-3000:]  # against original and transformed images
+    assert found[0]["setting"]["randomness"] == "each node's own secret"
+    assert (tmp_path / "out" / "report.html").is_file()
