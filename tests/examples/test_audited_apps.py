@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from simulations.launch import LocalRuntime
 from simulations.run_directory import read_lines
-from tests.examples.test_recorded_apps import EXAMPLES
+from tests.examples.test_recorded_apps import EXAMPLES, run_here
 from tests.simulations.runtimes import BINARIES, PATIENCE, deployment, run_in
 
 __all__ = ["deployment"]  # a fixture
@@ -53,3 +54,29 @@ def test_the_quickstart_is_audited_on_a_superlink_with_two_supernodes(
     assert [row["n"] for row in found] == [8, 8], done.stdout[-3000:]  # against original and transformed images
     assert found[0]["setting"]["randomness"] == "each node's own secret"
     assert (tmp_path / "out" / "report.html").is_file()
+
+
+def test_what_flowers_own_mod_did_to_probes_is_seen_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attack that solves the quickstart's probes of one digit finds noise behind the mod, and every row names the mod."""
+    rows = {}
+    for app in ("quickstart_pytorch", "local_dp_pytorch"):
+        out = tmp_path / app
+        run_here(
+            app, monkeypatch, {"num-server-rounds": 1, "fraction-evaluate": 0.0, "examples": 32, "audit": str(out)}
+        )
+        rows[app] = read_lines(out / "rows.jsonl")
+        assert (out / "report.html").is_file()
+    assert {row["defense"] for row in rows["quickstart_pytorch"]} == {""}
+    assert {row["defense"] for row in rows["local_dp_pytorch"]} == {"LocalDpMod"}
+    plain, noised = (psnr_of(one) for one in rows.values())
+    assert noised["n"] == plain["n"] == 8
+    assert noised["value"] < plain["value"] - 2
+
+
+def psnr_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return next(
+        row
+        for row in rows
+        if row["attack"].startswith("InvertingGradients")
+        and (row["metric"], row["reference"], row["setting"]["observation"]) == ("psnr", "original", "one-step probe")
+    )

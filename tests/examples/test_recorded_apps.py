@@ -60,15 +60,21 @@ def recorded(app: str, tmp_path: Path, **settings: Any) -> list[RecordedReply]:
 
 
 def recorded_here(app: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> list[RecordedReply]:
-    """The same without Flower's runtime: the app's ServerApp and ClientApp, as its file names them, with its settings."""
+    """The same without Flower's runtime."""
+    known = {"num-server-rounds": 1, "fraction-evaluate": 0.0, "recording": str(tmp_path / "rec")}
+    run_here(app, monkeypatch, {**known, **settings})
+    return read_recording(tmp_path / "rec")
+
+
+def run_here(app: str, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]) -> None:
+    """Runs an app in this process: its ServerApp and ClientApp, as its file names them, with its settings."""
     monkeypatch.syspath_prepend(str(EXAMPLES / app))
     about = tomllib.loads((EXAMPLES / app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
-    values = {**about["config"], "num-server-rounds": 1, "fraction-evaluate": 0.0, "recording": str(tmp_path / "rec")}
+    values = about["config"]
     assert settings.keys() <= values.keys()
     values |= settings
     server, client = (pkgutil.resolve_name(about["components"][side]) for side in ("serverapp", "clientapp"))
     server(LocalGrid(2, app=client, run_config=values), Context(1, 1, {}, RecordDict(), values))
-    return read_recording(tmp_path / "rec")
 
 
 def fedveil(*words: Any) -> str:
