@@ -15,11 +15,9 @@ from pathlib import Path
 import pytest
 
 from simulations.launch import BESIDE, PACKAGES, ROOT
-from simulations.run_directory import read_lines
-from tests.simulations.runtimes import PATIENCE, SMALL, pairs
+from tests.simulations.runtimes import PATIENCE
 
 SOURCES = (*PACKAGES, "pyproject.toml", *BESIDE, ".gitignore")
-TINY = {**SMALL, "rounds": 1, "defenses": "", "probe-attacks": "InvertingGradients(iterations=5)", "update-attacks": ""}
 
 
 def run(*command: str | Path, cwd: Path) -> str:
@@ -88,13 +86,3 @@ def test_what_it_hands_to_flower_is_a_whole_app(installed: Path, tmp_path: Path)
         "assert app.parent == Path(sys.argv[1]); print(len(build_fab_from_disk(app)))"
     )
     assert int(run(installed / "python", "-W", "ignore", "-c", code, tmp_path, cwd=tmp_path)) > 100_000
-
-
-@pytest.mark.slow
-def test_a_preset_runs_on_flowers_runtime(installed: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    words = ["run", "--preset", "quick", "--clients", "2", "--out", str(out), *pairs(TINY)]
-    assert "report:" in run(installed / "fedveil", *words, cwd=tmp_path)
-    rows = read_lines(out / "rows.jsonl")
-    assert {row["n"] for row in rows if row["metric"] == "psnr" and row["attack"].startswith("Inv")} == {2}
-    assert not [row for row in rows if row["status"] in ("failed", "refused")]
