@@ -120,6 +120,8 @@ class Cell:
         found: dict[str, list[float]] = defaultdict(list)
         for guess, (truth, _) in zip(guesses, self.batches, strict=True):
             rows, columns = optimal_assignment(guess, truth)
+            order = columns.argsort()  # By image, so that methods are compared on the same ones.
+            rows, columns = rows[order], columns[order]
             mine, own = guess[rows].float(), truth[columns]
             found["psnr"] += psnr(mine, own).clamp(max=CEILING).tolist()
             found["ssim"] += ssim(mine, own).tolist()
