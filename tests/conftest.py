@@ -7,6 +7,8 @@ from collections.abc import Iterator
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Read when Ray is imported: else, under `uv run`, it starts each of its workers by uv, in an environment of its own.
 os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+# Ray's workers are started at niceness 15, and starve beside five workers of pytest.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 import pytest
 import torch

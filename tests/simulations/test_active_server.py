@@ -99,7 +99,7 @@ def test_what_active_probes_spend_is_told(tmp_path: Path) -> None:
 def test_a_run_that_was_only_attacked_actively_says_so_and_tells_what_failed(tmp_path: Path) -> None:
     run(tmp_path / "run", probe_attacks="", active_attacks="ImprintLayer(bins=96); ImprintLayer(bins=5000)")
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "attacked only by an active server" in page
+    assert "Attacked only by an active server" in page
     assert "No attack has finished yet" not in page
     failures = page.partition('<section id="failures"')[2].partition("</section>")[0]
     assert "Nothing failed" not in failures

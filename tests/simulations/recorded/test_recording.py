@@ -113,7 +113,7 @@ def test_without_originals_it_guesses_reports_and_claims_nothing(tmp_path: Path)
     assert len(read_lines(out / "pictures" / "index.jsonl")) == 4, "a guess of each node in each round"
     page = (out / "report.html").read_text()
     assert "Not validated: nobody gave the true images" in page
-    assert "no attack on the images has a score, so nothing is known about them" in page
+    assert "No attack on the images has a score, so nothing is known about them" in page
     assert "so they were taken in order" in " ".join(page.split())
     assert "not known: Which classes the examples have" in result.output
     assert (out / "guesses" / "round-0002-client-1.safetensors").is_file()
