@@ -24,6 +24,7 @@ from clients.data.images import (
     to_float,
     with_channels,
 )
+from clients.data.hugging_face import hugging_face
 from clients.data.own import own_source
 from clients.own_code import is_own
 
@@ -270,6 +271,12 @@ _SOURCES: dict[str, DataSource] = {
         file_sets.folder,
         "your own pictures in data-dir: a folder per class, or train and test with a folder per class each",
         sensitive=_never,
+    ),
+    "hf": DataSource(
+        hugging_face,
+        "images of Hugging Face, hf:owner/name: in data-dir/owner/name (save_to_disk), its cache, or with download=true",
+        sensitive=_never,
+        option="/",
     ),
     "census": DataSource(
         lambda place: census.census(place.root if place.given else None),

@@ -37,9 +37,18 @@ def own_source(name: str) -> Source:
         raise DataError(f"dataset: {name}() raises {type(error).__name__}: {error}") from error
     if not isinstance(found, Sequence) or len(found) != 2:
         raise DataError(f"dataset: {name}() returns {type(found).__name__}; (train, test) of two data sets is expected")
-    train, test = (_part(f"{name}(), {what}", one) for what, one in zip(("train", "test"), found, strict=True))
+    return source_of(f"{name}()", found[0], found[1])
+
+
+def source_of(name: str, train_data: Any, test_data: Any) -> Source:
+    """Two map-style data sets of (image, class), as ``own_source`` says.
+
+    Raises:
+        DataError: Naming the part and the example that is none.
+    """
+    train, test = _part(f"{name}, train", train_data), _part(f"{name}, test", test_data)
     count = int(max(train.labels.max(), test.labels.max())) + 1
-    titles = [str(title) for title in getattr(found[0], "classes", ())]
+    titles = [str(title) for title in getattr(train_data, "classes", ())]
     names = tuple(titles if len(titles) >= count else map(str, range(count)))
     seen = train.read(np.linspace(0, len(train.labels) - 1, min(len(train.labels), MOST_MEASURED)).astype(np.intp), 0)
     flat = seen.movedim(1, 0).flatten(1).float() / 255
