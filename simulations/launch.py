@@ -84,7 +84,7 @@ class LocalRuntime:
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
             # Ray starts workers at niceness 15: beside anything else that computes, clients would hardly be scheduled.
-            "RAY_worker_niceness": os.environ.get("RAY_worker_niceness", "0"),
+            "RAY_worker_niceness": os.environ.get("RAY_worker_niceness", "0"),  # noqa: SIM112 (Ray's name)
             # Where fedveil was started by `uv run`, the simulation descends from it, and Ray would start its workers by uv anew.
             "RAY_ENABLE_UV_RUN_RUNTIME_ENV": os.environ.get("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0"),
             "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', '')}",

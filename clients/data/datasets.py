@@ -12,6 +12,7 @@ import torch
 
 from clients.data import census, composed, file_sets, packaged, picture_files
 from clients.data.file_sets import Place
+from clients.data.hugging_face import hugging_face
 from clients.data.images import (
     IMAGE_MEMORY,
     DataError,
@@ -24,7 +25,6 @@ from clients.data.images import (
     to_float,
     with_channels,
 )
-from clients.data.hugging_face import hugging_face
 from clients.data.own import own_source
 from clients.own_code import is_own
 

@@ -11,7 +11,7 @@ from clients.data.images import DataError, MissingDataError, Source
 from clients.data.own import source_of
 
 if TYPE_CHECKING:
-    from datasets import Dataset
+    from datasets import Dataset  # type: ignore[import-untyped]
 
 PARTS = ("train", "test")
 TEST_PARTS = ("test", "validation")
@@ -22,8 +22,8 @@ def hugging_face(place: Place) -> Source:
     """A data set ``hf:owner/name`` with a column of images and one of class labels, in parts for training and for test.
 
     It is looked for in ``data-dir``, as ``save_to_disk`` writes it below ``owner/name``, then in the cache of ``datasets``
-    (``HF_DATASETS_CACHE``). Only with ``download`` is the network asked. What a data set repository brings is data: ``datasets`` runs
-    no code of it.
+    (``HF_DATASETS_CACHE``). Only with ``download`` is the network asked. What a repository of data brings is data: ``datasets``
+    runs no code of it.
 
     Raises:
         DataError: When it is nowhere, or has no such parts or columns.
