@@ -49,8 +49,9 @@ class Spear(SolvingAttack):
     open: dL/dZ = L Q, X^T = Q^-1 R. The ReLU makes columns of dL/dZ sparse, so that a column of Q is a direction q for which L q
     has many zeros (``SparseDirections``), up to its length; dL/db = dL/dZ 1 gives the lengths. Of the directions found the R with
     the most zeros are taken, exchanged one by one as long as the signs of W X + b agree with the zeros of dL/dZ better.
-    Examples come back in any order, exact up to rounding; no prior and no label is used. Each
-    gets the class whose gradient it left.
+    Examples come back in any order, exact up to rounding where ``gradient_distance`` is near 0; elsewhere a batch may be wrong
+    without a failure. No label is used, and no prior but where "components" or "all" start from what images look like. Each
+    example gets the class whose gradient it left.
 
     A batch of one needs neither search nor ReLU: x = (dL/dW)_j / (dL/db)_j for any neuron j.
 
