@@ -41,8 +41,8 @@ class ClassFishing(ActiveAttack):
     are grey.
 
     Differs from the released code, which writes the constant 0.5 into the row of class c, keeps its bias and raises those of the
-    others to 1000; the derivation above is of the weights as they are here. Where n_c is 1 and the first layer is linear, the quotient
-    of ``ImprintLayer`` would be exact; the inversion is used all the same.
+    others to 1000; the derivation above is of the weights as they are here. Where n_c is 1 and the first layer is linear, the
+    quotient of ``ImprintLayer`` would be exact; the inversion is used all the same.
 
     Does not apply, and says so: a model that does not end in a linear layer with a bias; an update without an example of class c,
     or of several steps. Under noise, where the count is no whole number, the nearest is taken. Feature fishing, which tells several

@@ -46,14 +46,14 @@ class CocktailParty(SolvingAttack):
 
     Each row of dL/dW = sum_i dL/dz_i x_i^T is a mixture of the batch's inputs. Its singular value decomposition L R has rank B;
     sought is the B x B matrix U whose rows make U R the inputs, each up to a factor. R is whitened, then unmixed by the symmetric
-    fixed point, from whose answer ``Unmixing`` goes on with the terms of the published objective: negentropy, total variation, decorrelation,
-    in other weights (below), the last of which fades.
+    fixed point, from whose answer ``Unmixing`` goes on with the terms of the published objective (negentropy, total variation,
+    decorrelation) in other weights, the last of which fades.
     The factors follow from dL/db, which is the same mixture of inputs that are all 1: x_i = (U R)_i / (U L^T dL/db)_i, sign and
     all. Of a layer without a bias an image gets the sign and factor with the most contrast that fits [0, 1].
 
     Samples are the differences of neighbouring pixels, in which images are sparse and nearly independent; in their ``values``,
-    which are published, digits correlate by a half, and most are not found from our start and with our budget, which is no measurement
-    of the published attack. Differences are linear, so that the same U serves.
+    which are published, digits correlate by a half, and most are not found from our start and with our budget, which is no
+    measurement of the published attack. Differences are linear, so that the same U serves.
 
     The layer is the first that sees the pixels; where none does the first of all, whose features are told apart and then inverted
     as by ``HeadInversion``. Sparse features (three of four are zero) are told apart; those with few zeros, which are nearly alike
@@ -85,7 +85,8 @@ class CocktailParty(SolvingAttack):
     reads_linear_layer: ClassVar[bool] = True
     source: ClassVar[str] = (
         "Kariyappa, Guo, Maeng, Xiong, Suh, Qureshi, Lee, Cocktail Party Attack: Breaking Aggregation-Based Privacy in Federated "
-        "Learning Using Independent Component Analysis, ICML 2023; differences as samples, the start, the bias, the weights and their annealing are ours"
+        "Learning Using Independent Component Analysis, ICML 2023; differences as samples, the start, the bias, the weights and "
+        "their annealing are ours"
     )
     threat: ClassVar[str] = "global model, one update of one step, its number of examples; no labels, no auxiliary data"
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 40, "restarts": 1, "feature_iterations": 40}

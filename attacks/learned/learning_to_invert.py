@@ -71,8 +71,8 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
         learned: Set by ``fit``.
 
     Differs from the paper: tensors are projected one by one and scaled to length 1, with their lengths beside them (there one
-    projection of the whole update); 800 updates by default, each under one draw of the defences that serves in every pass over them;
-    512 hidden units and 1,000 steps of 64, where the released LeNet runs have 3,000 units and 200 epochs of 256.
+    projection of the whole update); 800 updates by default, each under one draw of the defences that serves in every pass over
+    them; 512 hidden units and 1,000 steps of 64, where the released LeNet runs have 3,000 units and 200 epochs of 256.
 
     Batches need many simulated updates and many auxiliary images. On two synthetic pictures in an update (12 x 12, sigmoid
     network, n = 48, one seed, 95 % interval of the gain over the mean image): 480 updates of 240 images 0.6 +- 0.6 dB, 480 of
