@@ -60,8 +60,7 @@ class InstaHide(InputDefense):
 
     Differences from the authors: images are mixed within a batch, which bounds who can be mixed with whom; they are centred at 1/2
     and not at the data set's mean, since normalisation comes later here; and the weights are uniform on the allowed set, where
-    their
-    code normalises half-normal draws.
+    their code normalises half-normal draws.
     This is the "inside-dataset" variant. Test images stay plain, as in the authors' code: a mixture has no class of
     its own.
 
