@@ -1,7 +1,7 @@
-"""Code of anybody's own: what ``file.py:NAME`` or ``package.module:NAME`` names.
+"""Code of anybody's own: what ``file.py:NAME`` or ``package.module:NAME`` names, or what an installed package offers.
 
 Naming it runs it. Whoever starts a run names it himself; a deployed node runs none that its operator did not allow
-(``clients.questions.require_own_code``).
+(``clients.questions.require_own_code``). What a package offers by an entry point needs no such word: the operator installed it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Collection, Mapping
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,6 +33,32 @@ def is_own(name: str, known: Collection[str] = ()) -> bool:
         return _is_file(prefix) or "." in prefix or importlib.util.find_spec(prefix) is not None
     except (ValueError, ImportError):  # of the program that runs, which has no place to be imported from
         return False
+
+
+@functools.cache
+def installed(group: str) -> dict[str, EntryPoint]:
+    """Name -> what other packages offer under it, without importing any. Read once.
+
+    Args:
+        group: ``fedveil.models`` or ``fedveil.datasets``.
+
+    Raises:
+        OwnCodeError: When a name holds a colon, which would make it a place, or two packages offer the same.
+    """
+    found: dict[str, EntryPoint] = {}
+    for point in entry_points(group=group):
+        where = f"entry point {point.name} = {point.value!r} ({group})"
+        if ":" in point.name:
+            raise OwnCodeError(f"{where}: a name without a colon is expected")
+        if point.name in found and found[point.name].value != point.value:
+            raise OwnCodeError(f"{where}: there is another {point.name}; rename one of them")
+        found[point.name] = point
+    return found
+
+
+def origin(point: EntryPoint) -> str:
+    """One line that tells where an entry point comes from, for listings."""
+    return f"{point.value} of the package {point.dist.name} {point.dist.version}" if point.dist else point.value
 
 
 def absolute(name: str) -> str:

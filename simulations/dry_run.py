@@ -105,6 +105,7 @@ def describe(experiment: Experiment, workers: int) -> Iterator[str]:
     data = plan.load_data()
     plan = replace(plan, card=DataCard.of(data))
     yield f"data:       {experiment.dataset}, {_told('train', data.train)}; {_told('test', data.test)}"
+    yield from (f"warning:    {note}" for note in data.notes)
     train, test = shares(experiment, data)
     yield f"clients:    {experiment.num_clients}, about {train} training and {test} test examples each"
     step = measure(plan)

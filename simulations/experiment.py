@@ -11,9 +11,8 @@ from typing import Any
 from attacks.base import Attack
 from attacks.registry import ATTACKS
 from clients.auxiliary import OWN_AUXILIARY
-from clients.data.datasets import dataset_names, is_multi_label, is_table
+from clients.data.datasets import is_multi_label, is_table
 from clients.data.partitions import parse_partition
-from clients.own_code import is_own
 from clients.scenarios import client_side, client_sides
 from clients.task import Plan
 from defenses.base import DefenseError
@@ -21,6 +20,7 @@ from defenses.pipeline import Pipeline
 from defenses.registry import RegistryError
 from defenses.spec import SpecError, parse_pipelines
 from simulations.errors import ConfigError, require_known
+from simulations.known_names import require_dataset
 from simulations.label_rules import why_no_vectors
 from simulations.scenarios.base import DEFAULT, scenario, scenarios
 from simulations.settings import (
@@ -161,16 +161,14 @@ class Experiment:
             )
         if type(self) is not (wanted := scenario(self.scenario).settings):
             raise ConfigError(f"the settings of scenario {self.scenario!r} are a {wanted.__name__}: use Experiment.of")
-        if not is_own(self.dataset, dataset_names()):
-            require_known("dataset", self.dataset.partition(":")[0], dataset_names())
+        require_dataset("dataset", self.dataset)
         allowed = scenario(self.scenario).labels
         if self.labels and self.labels not in allowed:
             raise ConfigError(
                 f"labels is {self.labels!r}; allowed with scenario = {self.scenario!r}: {' or '.join(map(repr, allowed))}"
             )
         if self.auxiliary_data not in OWN_AUXILIARY:
-            known = {**dict.fromkeys(OWN_AUXILIARY), **dataset_names()}
-            require_known("auxiliary-data", self.auxiliary_data.partition(":")[0], known)
+            require_dataset("auxiliary-data", self.auxiliary_data, also=OWN_AUXILIARY)
         if self.nesterov and not self.momentum:
             raise ConfigError(
                 "nesterov is True; allowed with momentum = 0: False, as there is nothing to look ahead by"

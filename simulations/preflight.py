@@ -66,7 +66,9 @@ def preflight(experiment: Experiment, tell: Callable[[str], None]) -> None:
             f"batch-size is {experiment.batch_size}; all clients together hold {len(data.train)} training examples"
         )
     scenario(experiment.scenario).check_share(experiment, share, tested)
-    for warning in filter(None, (*huge_numbers(experiment), too_few_images(experiment, experiment.num_clients))):
+    for warning in filter(
+        None, (*data.notes, *huge_numbers(experiment), too_few_images(experiment, experiment.num_clients))
+    ):
         tell(f"warning: {warning}")
 
 

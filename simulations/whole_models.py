@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from clients.models.classifiers import model_names
 from clients.task import Plan, WholeModelPlan
 from defenses.pipeline import Pipeline
-from simulations.errors import ConfigError, require_known
+from simulations.errors import ConfigError
 from simulations.experiment import Experiment
+from simulations.known_names import require_model
 from simulations.settings import SHARE, milestone, setting
 
 DEFAULT_MILESTONES = "5/8,7/8"
@@ -47,9 +47,7 @@ class WholeModelExperiment(Experiment):
         Raises:
             ConfigError: Naming the setting.
         """
-        if ":" not in self.model:
-            also = "or a torchvision or timm classifier, such as torchvision:resnet18"
-            require_known("model", self.model, model_names(), also=also)
+        require_model(self.model)
         if self.auxiliary_data != "held-out":
             raise ConfigError(
                 f"auxiliary-data is {self.auxiliary_data!r}; allowed with scenario = {self.scenario!r}: 'held-out'"

@@ -25,8 +25,8 @@ from clients.data.images import (
     to_float,
     with_channels,
 )
-from clients.data.own import own_source
-from clients.own_code import is_own
+from clients.data.own import offered_data, own_source
+from clients.own_code import is_own, origin
 
 __all__ = [
     "DataError",
@@ -102,9 +102,9 @@ def load_dataset(
         if value < 0:
             raise DataError(f"{what} is {value}; allowed: 0 (no limit) or more")
     base, _, option = name.partition(":")
-    own = is_own(name, _SOURCES)
-    if not own and (base not in _SOURCES or (option and not _SOURCES[base].option)):
-        close = difflib.get_close_matches(base, _SOURCES, n=1, cutoff=0.5)
+    own = is_own(name, _sources())
+    if not own and (base not in _sources() or (option and not _sources()[base].option)):
+        close = difflib.get_close_matches(base, _sources(), n=1, cutoff=0.5)
         hint = f", did you mean {close[0]!r}?" if close else ""
         raise DataError(f"unknown data set {name!r}{hint}; known: {', '.join(dataset_names())}")
     root = Path(data_dir or DEFAULT_DIR).expanduser().absolute()
@@ -115,8 +115,8 @@ def load_dataset(
         source = (
             own_source(name)
             if own
-            else _SOURCES[base].load(
-                Place(name, root, bool(data_dir), download, option or _SOURCES[base].option, limits)
+            else _sources()[base].load(
+                Place(name, root, bool(data_dir), download, option or _sources()[base].option, limits)
             )
         )
         parts = [
@@ -134,25 +134,39 @@ def load_dataset(
 
 def dataset_names() -> dict[str, str]:
     """Name -> one line with its source, for listings."""
-    return {name: source.about for name, source in _SOURCES.items()}
+    return {name: source.about for name, source in _sources().items()}
 
 
 def has_sensitive_attribute(name: str) -> bool:
     """Whether examples of a data set carry a second attribute; told by its name and option, without reading it."""
     base, _, option = name.partition(":")
-    return base in _SOURCES and _SOURCES[base].sensitive(option or _SOURCES[base].option)
+    return base in _sources() and _sources()[base].sensitive(option or _sources()[base].option)
 
 
 def is_multi_label(name: str) -> bool:
     """Whether examples of a data set may have several labels at once; told by its name and option, without reading it."""
     base, _, option = name.partition(":")
-    return base in _SOURCES and _SOURCES[base].multi_label(option or _SOURCES[base].option)
+    return base in _sources() and _sources()[base].multi_label(option or _sources()[base].option)
 
 
 def is_table(name: str) -> bool:
     """Whether a data set's examples are rows of a table (see ``clients.data.tables``), not images."""
     base = name.partition(":")[0]
-    return base in _SOURCES and _SOURCES[base].is_table
+    return base in _sources() and _sources()[base].is_table
+
+
+def _sources() -> dict[str, DataSource]:
+    """Ours, and those of other packages (entry points ``fedveil.datasets``).
+
+    Raises:
+        DataError: When another package takes a name of ours.
+    """
+    found = dict(_SOURCES)
+    for name, point in offered_data().items():
+        if name in found:
+            raise DataError(f"dataset {name!r}: {origin(point)} has the name of ours; it must be renamed there")
+        found[name] = DataSource(lambda _, place=point.value: own_source(place), origin(point), sensitive=_never)  # type: ignore[misc]
+    return found
 
 
 def _read(name: str, what: str, part: Part, limit: int, image_size: int, num_classes: int, memory: float) -> ImageData:
@@ -193,6 +207,7 @@ def _assemble(name: str, source: Source, train: ImageData, test: ImageData) -> I
         mean,
         std,
         sensitive_names=source.sensitive_names,
+        notes=source.notes,
         columns=source.columns,
         cardinalities=source.cardinalities,
     )
@@ -269,8 +284,10 @@ _SOURCES: dict[str, DataSource] = {
     ),
     "folder": DataSource(
         file_sets.folder,
-        "your own pictures in data-dir: a folder per class, or train and test with a folder per class each",
+        "your own pictures in data-dir: a folder per class, or train and test with a folder per class each; folder:skip leaves "
+        "out those that cannot be read, and counts them",
         sensitive=_never,
+        option=file_sets.REFUSE,
     ),
     "hf": DataSource(
         hugging_face,

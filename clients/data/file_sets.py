@@ -13,6 +13,9 @@ from clients.data.images import DataError, MissingDataError, Part, Source, array
 
 SYSTEM_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 
+REFUSE, SKIP = "refuse", "skip"
+"""Options of ``folder``: what a picture that cannot be read does."""
+
 FASHION_CLASSES = "T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Ankle boot"
 
 
@@ -175,4 +178,6 @@ def folder(place: Place) -> Source:
     """The user's own pictures, a folder per class."""
     if not place.given:
         raise DataError("folder: set data-dir to a directory with a folder per class")
-    return picture_files.folder(place.root)
+    if place.option not in (REFUSE, SKIP):
+        raise DataError(f"{place.name}: pictures that cannot be read are met by folder:{REFUSE} or folder:{SKIP}")
+    return picture_files.folder(place.root, skip_broken=place.option == SKIP)

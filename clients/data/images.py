@@ -172,6 +172,7 @@ class ImageDataset:
         columns: Names of a table's columns; empty where examples are images.
         cardinalities: Categories of each column.
         sensitive_names: One per value of the sensitive attribute; empty where there is none.
+        notes: What was left out of it, a clause each.
     """
 
     name: str
@@ -184,6 +185,7 @@ class ImageDataset:
     columns: tuple[str, ...] = ()
     cardinalities: tuple[int, ...] = ()
     sensitive_names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def multi_label(self) -> bool:
@@ -236,6 +238,7 @@ class Source:
         columns: Names of a table's columns; empty where examples are images.
         cardinalities: Categories of each column.
         sensitive_names: One per value of the sensitive attribute; empty where there is none.
+        notes: What was left out of it, a clause each.
     """
 
     train: Part
@@ -246,6 +249,7 @@ class Source:
     columns: tuple[str, ...] = ()
     cardinalities: tuple[int, ...] = ()
     sensitive_names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def array_part(images: NDArray[np.uint8], labels: NDArray[np.integer]) -> Part:

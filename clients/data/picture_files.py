@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,12 +24,17 @@ HALF = (0.5,)
 Statistics of the pictures would differ from client to client, and tell the others something about them."""
 
 
-def folder(root: Path) -> Source:
+def folder(root: Path, skip_broken: bool = False) -> Source:
     """A folder per class, or such folders inside ``train`` and ``test``; grey when every picture is, else RGB.
 
     Without ``train`` and ``test``, a fifth of each class (rounded) tests: those whose file names have the smallest
     hash, so that few pictures change sides when others come or go. Class names are the sorted folder names; an empty
     folder counts, so that clients who lack a class can agree with the others.
+
+    Args:
+        root: The folder.
+        skip_broken: Pictures that cannot be read are left out and counted in the notes; for that each is decoded once more. Else
+            the first that is met ends the run.
 
     Raises:
         DataError: When there are no class folders or no pictures.
@@ -44,7 +49,28 @@ def folder(root: Path) -> Source:
         names, split = sorted(found), [{name: cut_by_hash(found[name])[side] for name in found} for side in (0, 1)]
     if not names:
         raise DataError(f"{root} has no folders; expected one folder per class with pictures in it")
-    return _source(root, split[0], split[1], names)
+    if not skip_broken:
+        return _source(root, split[0], split[1], names)
+    broken = {path: why for side in split for paths in side.values() for path in paths if (why := _why_broken(path))}
+    whole = [{name: [path for path in paths if path not in broken] for name, paths in side.items()} for side in split]
+    return replace(_source(root, whole[0], whole[1], names), notes=_left_out(broken))
+
+
+def _why_broken(path: Path) -> str:
+    try:
+        decode(path)
+    except DataError as error:
+        return str(error)
+    return ""
+
+
+def _left_out(broken: Mapping[Path, str]) -> tuple[str, ...]:
+    if not broken:
+        return ()
+    count = (
+        "1 picture that cannot be read is" if len(broken) == 1 else f"{len(broken)} pictures that cannot be read are"
+    )
+    return (f"{count} left out; the first: {next(iter(broken.values()))}",)
 
 
 def cut_by_hash(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:

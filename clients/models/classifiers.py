@@ -24,7 +24,7 @@ from clients.models.library import (
     names_in,
     replace_batch_norm,
 )
-from clients.models.own import build_own_model, own_factory
+from clients.models.own import build_own_model, offered_models, own_factory
 
 __all__ = ["ModelError", "build_model", "model_names", "replace_batch_norm"]
 
@@ -48,6 +48,7 @@ def build_model(
         name: ``mlp``, ``cnn``, ``lenet``, ``convnet``, ``resnet20``, ``vgg_small``, ``efficientnet_lite0``, ``torchvision:NAME``,
             ``timm:NAME``, or a bare NAME, which is looked up in torchvision first and then in timm. Nothing is ever downloaded. Or
             ``path/file.py:NAME`` or ``package.module:NAME``: a class or function of one's own (``clients.models.own``).
+            Or the name under which another package offers one (entry points ``fedveil.models``).
         num_classes: Number of logits, at least 2.
         input_shape: (C, H, W) of one image; the first convolution is made for C channels.
         width: ``mlp``: neurons of a hidden layer, 1 to 4096 (0: 200). ``convnet``: channels of the first layer, 1 to 1024
@@ -66,6 +67,8 @@ def build_model(
     if norm not in _NORMS:
         raise ModelError(f"norm is {norm!r}; allowed: {', '.join(map(repr, _NORMS))}")
     factory = own_factory(name)
+    if factory and ":" not in name and _is_taken(name):
+        raise ModelError(f"model {name!r}: another package offers one of this name; it must be renamed there")
     with torch.random.fork_rng(devices=[]):
         # Seeding the CPU generator alone: torch.manual_seed would also reset the caller's accelerator streams.
         torch.default_generator.manual_seed(seed)
@@ -99,7 +102,7 @@ def model_names() -> dict[str, str]:
         "timm:NAME": "any timm classifier, such as timm:vit_tiny_patch16_224, without pretrained weights",
         "FILE.py:NAME": "a class or function of your own, called with num_classes and input_shape where it takes them",
         "PACKAGE.MODULE:NAME": "the same of an installed package",
-    }
+    } | offered_models()
 
 
 def mlp(num_classes: int, input_shape: tuple[int, int, int], width: int = 0, norm: Norm = group_norm) -> nn.Sequential:
@@ -305,6 +308,11 @@ def _checked_shape(shape: tuple[int, int, int]) -> tuple[int, int, int]:
     if len(shape) != 3 or min(shape) < 1:
         raise ModelError(f"input_shape is {tuple(shape)}; expected (channels, height, width), each at least 1")
     return shape
+
+
+def _is_taken(name: str) -> bool:
+    """Whether a bare name means one of ours or of a library."""
+    return name in _OWN or name in _LIBRARY_NAMES or bool(library_of(name, list(LIBRARIES)))
 
 
 def _locate(name: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Networks of anybody's own, by ``file.py:Class`` or ``package.module:factory``."""
+"""Networks of anybody's own: by ``file.py:Class``, ``package.module:factory``, or the name of an entry point ``fedveil.models``."""
 
 from __future__ import annotations
 
@@ -12,12 +12,27 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from clients.models.library import LIBRARIES, ModelError, Shape, without_in_place
-from clients.own_code import OwnCodeError, accepted, is_own, own_code
+from clients.own_code import OwnCodeError, accepted, installed, is_own, origin, own_code
+
+GROUP = "fedveil.models"
+"""Entry points of models."""
 
 
 def is_own_model(name: str) -> bool:
     """Whether a model's name says where the code is, and not which of the known ones is meant."""
     return is_own(name, LIBRARIES)
+
+
+def offered_models() -> dict[str, str]:
+    """Name -> one line with its origin: models of other packages.
+
+    Raises:
+        ModelError: Where one is badly named.
+    """
+    try:
+        return {name: origin(point) for name, point in installed(GROUP).items()}
+    except OwnCodeError as error:
+        raise ModelError(str(error)) from error
 
 
 def own_factory(name: str) -> Callable[..., Any] | None:
@@ -26,10 +41,9 @@ def own_factory(name: str) -> Callable[..., Any] | None:
     Raises:
         ModelError: Where there is no such file, module or name.
     """
-    if not is_own_model(name):
-        return None
     try:
-        return own_code(name)
+        place = installed(GROUP)[name].value if name in installed(GROUP) else name
+        return own_code(place) if is_own_model(place) else None
     except OwnCodeError as error:
         raise ModelError(f"model: {error}") from error
 

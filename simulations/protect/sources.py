@@ -11,6 +11,7 @@ import torch
 
 from clients.data.datasets import ImageDataset, dataset_names, is_multi_label, is_table, load_dataset, to_float
 from clients.data.images import MissingDataError
+from clients.own_code import is_own
 from simulations.errors import ConfigError
 from simulations.protect.pictures import find, write
 
@@ -87,7 +88,7 @@ def pictures_of(source: str, out: Path, data_dir: str) -> Pictures:
         if target == root or target.is_relative_to(root) or root.is_relative_to(target):
             raise ConfigError(f"OUT: {out} and IN, {source}, lie in each other; originals and copies must not mix")
         return Pictures(str(root), root, find(root))
-    if source.partition(":")[0] not in dataset_names():
+    if source.partition(":")[0] not in dataset_names() and not is_own(source, dataset_names()):
         what = "is a file" if folder.exists() else "is no folder"
         raise ConfigError(f"IN: {source!r} {what} and no data set; known data sets: {', '.join(dataset_names())}")
     if is_table(source):

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from clients.data.datasets import dataset_names, is_multi_label, is_table
+from clients.data.datasets import is_multi_label, is_table
 from clients.data.images import IMAGE_MEMORY
-from clients.models.classifiers import model_names
 from clients.outsourced.plan import OutsourcedPlan
 from clients.task import WholeModelPlan
 from simulations.errors import ConfigError, require_known
+from simulations.known_names import require_dataset, require_model
 from simulations.search.space import LONGEST, size_of_space
 from simulations.settings import (
     IMAGE_SIDE,
@@ -96,7 +96,7 @@ class Search:
         check_values(self)
         for key, name in (("dataset", self.dataset), ("transfer-to", self.transfer_to)):
             if name or key == "dataset":
-                require_known(key, name.partition(":")[0], dataset_names())
+                require_dataset(key, name)
                 if is_table(name):
                     raise ConfigError(
                         f"{key} is {name!r}, whose examples are rows of a table; allowed: data sets of images"
@@ -110,8 +110,7 @@ class Search:
             raise ConfigError(
                 f"transfer-dir is {self.transfer_dir!r}, and transfer-to names no data set that it could hold"
             )
-        if ":" not in self.model:
-            require_known("model", self.model, model_names(), also="or a torchvision or timm classifier")
+        require_model(self.model)
         self.threshold()
         for key, value, unset in (
             ("accuracy-threshold", self.accuracy_threshold, AUTO),

@@ -1,45 +1,47 @@
-"""What docs/ says about adding a defence and an attack, done by another package that is found by its entry points."""
+"""The template of docs/plug_in, installed: its defence, attacks, model and data set are found by their entry points and work."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("adding_a_defense.md", "adding_an_attack.md")
+TEMPLATE = ROOT / "docs/plug_in"
+BLOCKS = {"adding_a_defense.md": ["posterise.py"], "adding_an_attack.md": ["nearest.py", "layerwise.py"]}
+FEDVEIL = str(Path(sys.executable).with_name("fedveil"))
 EXAMPLES = ("Posterise", "NearestAuxiliary", "LayerwiseInversion")
 
 
-def blocks(page: str, language: str) -> list[str]:
-    found = re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / "docs" / page).read_text(), re.MULTILINE | re.DOTALL)
-    assert found, page
-    return found
+@pytest.mark.parametrize("page", BLOCKS)
+def test_the_page_shows_the_files_of_the_template(page: str) -> None:
+    shown = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / page).read_text(), re.MULTILINE | re.DOTALL)
+    assert shown == [(TEMPLATE / "my_package" / file).read_text() for file in BLOCKS[page]]
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as an installer leaves it: the package, and the metadata that name its entry points."""
-    site = tmp_path_factory.mktemp("site")
-    package, metadata = site / "my_package", site / "my_package-1.0.dist-info"
-    package.mkdir()
-    metadata.mkdir()
-    (package / "__init__.py").write_text("")
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
-    points: dict[str, list[str]] = {}
-    for page in PAGES:
-        for source, text in zip(blocks(page, "python"), blocks(page, "toml"), strict=True):
-            for group, offered in tomllib.loads(text)["project"]["entry-points"].items():
-                for name, value in offered.items():
-                    points.setdefault(group, []).append(f"{name} = {value}")
-                    (package / f"{value.partition(':')[0].rpartition('.')[2]}.py").write_text(source)
-    lines = [line for group, named in points.items() for line in (f"[{group}]", *named)]
-    (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    """The template folder, built and installed as a package."""
+    copy, site = tmp_path_factory.mktemp("copy") / "plug_in", tmp_path_factory.mktemp("site")
+    shutil.copytree(TEMPLATE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    command = [
+        "uv",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--python",
+        sys.executable,
+        "--target",
+        str(site),
+        str(copy),
+    ]
+    subprocess.run(command, check=True)
     return site
 
 
@@ -74,7 +76,7 @@ from simulations.experiment import Experiment
 from simulations.server_app import run_experiment
 from tests.local_grid import LocalGrid
 run_experiment(LocalGrid(2), Experiment.of(
-    output_dir={str(tmp_path / "run")!r}, dataset="mnist-5k", model="lenet", train_limit=120, test_limit=20, rounds=1,
+    output_dir={str(tmp_path / "run")!r}, dataset="stripes", model="gelu_net", train_limit=120, test_limit=20, rounds=1,
     local_epochs=1, defenses="Posterise(bits=1)", probe_attacks="NearestAuxiliary(candidates=8)", update_attacks="",
     probe_targets=1, attack_workers=0, attack_rounds="first",
 ))
@@ -83,6 +85,19 @@ run_experiment(LocalGrid(2), Experiment.of(
     rows = (tmp_path / "run" / "rows.jsonl").read_text()
     assert rows.count('"defense": "Posterise(bits=1)", "attack": "NearestAuxiliary(candidates=8)"') > 3
     assert '"status": "failed"' not in rows
+
+
+def test_the_examples_are_listed(installed: Path) -> None:
+    parts = [
+        ("defenses", "Posterise"),
+        ("attacks", "NearestAuxiliary"),
+        ("models", "gelu_net"),
+        ("datasets", "stripes"),
+    ]
+    for what, name in parts:
+        listed = run(installed, FEDVEIL, "list", what)
+        assert re.search(rf"^ *{name}\b", listed, re.MULTILINE), listed
+    assert "my_package.net:GeluNet of the package my-package 1.0" in run(installed, FEDVEIL, "list", "models")
 
 
 @pytest.mark.parametrize(
@@ -111,3 +126,30 @@ def test_a_wrong_entry_point_is_named(installed: Path, tmp_path: Path, line: str
         check=True,
     )
     assert message in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("group", "line", "setting", "message"),
+    [
+        ("models", "cnn = my_package.net:GeluNet", "model=cnn", "another package offers one of this name"),
+        ("models", "resnet18 = my_package.net:GeluNet", "model=resnet18", "another package offers one of this name"),
+        ("models", "net = my_package.net:Missing", "model=net", "my_package.net has no 'Missing'"),
+        ("models", "net = my_package.missing:Net", "model=net", "my_package.missing cannot be imported"),
+        ("datasets", "photos = my_package.stripes:stripes", "dataset=photos", "has the name of ours"),
+        ("datasets", "tiny = my_package.stripes:Stripes", "dataset=tiny", "needs size, seed"),
+    ],
+)
+def test_a_wrong_model_or_data_set_is_named(
+    installed: Path, tmp_path: Path, group: str, line: str, setting: str, message: str
+) -> None:
+    metadata = tmp_path / "wrong-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: wrong\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[fedveil.{group}]\n{line}\n")
+    (tmp_path / "my_package").symlink_to(installed / "my_package")
+    command = [sys.executable, FEDVEIL, "run", "--dry-run", "-s", setting]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode in (1, 2)
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr

@@ -471,6 +471,29 @@ def test_folders_without_pictures(tmp_path: Path) -> None:
         load_dataset("folder")
 
 
+def test_broken_pictures_end_the_run_or_are_left_out_and_counted(tmp_path: Path) -> None:
+    for number in range(10):
+        for kind in ("cat", "dog"):
+            save(tmp_path / kind / f"{number}.png", levels(4, 4))
+    (tmp_path / "cat" / "cut.png").write_bytes((tmp_path / "cat" / "0.png").read_bytes()[:40])
+    (tmp_path / "dog" / "empty.png").write_bytes(b"")
+    with pytest.raises(DataError, match=r"(cut|empty)\.png cannot be read"):
+        load_dataset("folder", data_dir=str(tmp_path))
+    data = load_dataset("folder:skip", data_dir=str(tmp_path))
+    assert len(data.train) + len(data.test) == 20
+    assert data.class_names == ("cat", "dog")
+    (note,) = data.notes
+    assert note.startswith("2 pictures that cannot be read are left out; the first: ")
+    assert "cut.png cannot be read" in note
+    for kind, name in (("cat", "cut"), ("dog", "empty")):
+        (tmp_path / kind / f"{name}.png").unlink()
+    load_dataset.cache_clear()
+    whole = load_dataset("folder:skip", data_dir=str(tmp_path))
+    assert whole.notes == ()
+    with pytest.raises(DataError, match="folder:skip"):
+        load_dataset("folder:drop", data_dir=str(tmp_path))
+
+
 LITTLE = 1e-9
 """GiB: one byte."""
 

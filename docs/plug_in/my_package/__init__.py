@@ -1,0 +1,1 @@
+"""Parts for fedveil: a defence, two attacks, a model and a data set."""
