@@ -18,6 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from defenses.registry import RegistryError
+
 
 class OwnCodeError(ValueError):
     """A file, module or name that is not there, or that cannot be called as it would be."""
@@ -43,15 +45,15 @@ def installed(group: str) -> dict[str, EntryPoint]:
         group: ``fedveil.models`` or ``fedveil.datasets``.
 
     Raises:
-        OwnCodeError: When a name holds a colon, which would make it a place, or two packages offer the same.
+        RegistryError: When a name holds a colon, which would make it a place, or two packages offer the same.
     """
     found: dict[str, EntryPoint] = {}
     for point in entry_points(group=group):
         where = f"entry point {point.name} = {point.value!r} ({group})"
         if ":" in point.name:
-            raise OwnCodeError(f"{where}: a name without a colon is expected")
+            raise RegistryError(f"{where}: a name without a colon is expected")
         if point.name in found and found[point.name].value != point.value:
-            raise OwnCodeError(f"{where}: there is another {point.name}; rename one of them")
+            raise RegistryError(f"{where}: there is another {point.name}; rename one of them")
         found[point.name] = point
     return found
 

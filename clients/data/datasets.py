@@ -25,8 +25,9 @@ from clients.data.images import (
     to_float,
     with_channels,
 )
-from clients.data.own import offered_data, own_source
-from clients.own_code import is_own, origin
+from clients.data.own import GROUP, own_source
+from clients.own_code import installed, is_own, origin
+from defenses.registry import RegistryError
 
 __all__ = [
     "DataError",
@@ -159,12 +160,12 @@ def _sources() -> dict[str, DataSource]:
     """Ours, and those of other packages (entry points ``fedveil.datasets``).
 
     Raises:
-        DataError: When another package takes a name of ours.
+        RegistryError: When another package takes a name of ours.
     """
     found = dict(_SOURCES)
-    for name, point in offered_data().items():
+    for name, point in installed(GROUP).items():
         if name in found:
-            raise DataError(f"dataset {name!r}: {origin(point)} has the name of ours; it must be renamed there")
+            raise RegistryError(f"dataset {name!r}: {origin(point)} has the name of ours; it must be renamed there")
         found[name] = DataSource(lambda _, place=point.value: own_source(place), origin(point), sensitive=_never)  # type: ignore[misc]
     return found
 

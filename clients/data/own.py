@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Sized
-from importlib.metadata import EntryPoint
 from typing import Any
 
 import numpy as np
@@ -12,24 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clients.data.images import DataError, Labels, Part, Source, resize
-from clients.own_code import OwnCodeError, accepted, installed, own_code
+from clients.own_code import OwnCodeError, accepted, own_code
 
 GROUP = "fedveil.datasets"
 """Entry points of data sets."""
 MOST_MEASURED = 2000
 """Training images from which mean and standard deviation are computed, evenly spaced."""
-
-
-def offered_data() -> dict[str, EntryPoint]:
-    """Name -> entry point: data sets of other packages, each a function as ``own_source`` calls it.
-
-    Raises:
-        DataError: Where one is badly named.
-    """
-    try:
-        return installed(GROUP)
-    except OwnCodeError as error:
-        raise DataError(f"dataset: {error}") from error
 
 
 def own_source(name: str) -> Source:

@@ -25,6 +25,7 @@ from clients.models.library import (
     replace_batch_norm,
 )
 from clients.models.own import build_own_model, offered_models, own_factory
+from defenses.registry import RegistryError
 
 __all__ = ["ModelError", "build_model", "model_names", "replace_batch_norm"]
 
@@ -60,6 +61,7 @@ def build_model(
     Raises:
         ModelError: When the name is unknown (with the closest names), or the classes, norm, width or input size do not
             fit (with what does).
+        RegistryError: When another package offers a model under a name that is taken.
     """
     channels, height, side = _checked_shape(input_shape)
     if num_classes < 2:
@@ -68,7 +70,7 @@ def build_model(
         raise ModelError(f"norm is {norm!r}; allowed: {', '.join(map(repr, _NORMS))}")
     factory = own_factory(name)
     if factory and ":" not in name and _is_taken(name):
-        raise ModelError(f"model {name!r}: another package offers one of this name; it must be renamed there")
+        raise RegistryError(f"model {name!r}: another package offers one of this name; it must be renamed there")
     with torch.random.fork_rng(devices=[]):
         # Seeding the CPU generator alone: torch.manual_seed would also reset the caller's accelerator streams.
         torch.default_generator.manual_seed(seed)

@@ -27,12 +27,9 @@ def offered_models() -> dict[str, str]:
     """Name -> one line with its origin: models of other packages.
 
     Raises:
-        ModelError: Where one is badly named.
+        RegistryError: Where one is badly named.
     """
-    try:
-        return {name: origin(point) for name, point in installed(GROUP).items()}
-    except OwnCodeError as error:
-        raise ModelError(str(error)) from error
+    return {name: origin(point) for name, point in installed(GROUP).items()}
 
 
 def own_factory(name: str) -> Callable[..., Any] | None:
