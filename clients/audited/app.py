@@ -30,8 +30,8 @@ from torch.utils.data import Dataset
 
 from clients.audit_answers import answer_audit
 from clients.audited.client import AppClient, Loss, OwnExamples, card_of, examples_of, one_step, read_examples
+from clients.audited.mods import inner_mods, mods_of, named
 from clients.audited.plan import ModelFactory
-from clients.audited.protect import ProtectMod
 from clients.data.card import DataCard
 from clients.node import MODS, answers_of, draws_from_seed, draws_of, partition_of, reply_to
 from clients.records import metrics, to_record, values_of
@@ -99,7 +99,7 @@ def answer_audits(
     loss: Loss = F.cross_entropy,
     mean: float | tuple[float, ...] = 0.0,
     std: float | tuple[float, ...] = 1.0,
-    mods: Sequence[Mod] = (),
+    mods: Sequence[Mod] | None = None,
 ) -> None:
     """Registers answers to probes and audits with an app; its own functions stay as they are.
 
@@ -113,16 +113,17 @@ def answer_audits(
         loss: Of logits and classes, as the app trains.
         mean: Of the app's normalisation (x - mean) / std, of all channels or of each.
         std: Likewise.
-        mods: Those of ``@app.train(mods=...)``, in that order: probes pass through them, and the report names them. Mods of the
-            whole app act on every message anyway.
+        mods: What probes pass through, and the report names: by default the mods of the app and of its ``@app.train``, as Flower
+            calls them.
 
     Raises:
-        ValueError: When the app answers such messages already.
+        ValueError: When the app answers such messages already, or nothing answers training yet.
     """
-    answers = _Answers(model, data, loss, mean, std, _protection(mods))
+    acting = mods_of(app) if mods is None else list(mods)
+    answers = _Answers(model, data, loss, mean, std, named(acting))
     for register, name, answer, inner in (
         (app.query, "setup", answers.setup, ()),
-        (app.train, "probe", answers.probe, mods),
+        (app.train, "probe", answers.probe, inner_mods(app, acting)),
         (app.query, "audit", answers.audit, ()),
     ):
         register(name, mods=[*MODS, *inner])(_undisturbed(answer))
@@ -136,14 +137,3 @@ def _undisturbed(answer: Callable[[Message, Context], Message]) -> Callable[[Mes
             return answer(message, context)
 
     return answered
-
-
-def _protection(mods: Sequence[Mod]) -> str:
-    """In the order in which they act on a reply, which is the last one first."""
-    return " | ".join(_name(mod) for mod in reversed(mods))
-
-
-def _name(mod: Mod) -> str:
-    if isinstance(mod, ProtectMod):
-        return mod.text
-    return f"{getattr(mod, '__name__', type(mod).__name__)}"

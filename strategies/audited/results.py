@@ -33,7 +33,7 @@ class AppAuditor(Auditor):
     def card(self, task: Task, kind: Kind, seen: Sequence[Seen], accuracy: float | None, **facts: Any) -> ThreatCard:
         """The threat card."""
         told = {
-            "mods": task.plan.pipeline or "none that the app named: probes passed none but those of the whole app",
+            "mods": task.plan.pipeline or "none",
             "data": "the app's own; augmentation and optimizer as its owner told",
         }
         return super().card(task, kind, seen, accuracy, **facts).but(**told)

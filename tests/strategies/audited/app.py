@@ -59,7 +59,7 @@ def an_app(mods: Sequence[Mod] = (), audited: bool = True, **told: Any) -> Clien
         return Message(RecordDict({**records}), reply_to=message)
 
     if audited:
-        answer_audits(app, **{"model": Net, "data": digits, "mean": MEAN, "std": STD, "mods": mods, **told})
+        answer_audits(app, **{"model": Net, "data": digits, "mean": MEAN, "std": STD, **told})
     return app
 
 
