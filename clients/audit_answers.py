@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from flwr.app import Context, Message
+from torch import nn
 
 from attacks.scoring.oracle import Oracle
 from clients.audit import Audited, audit_baselines, audit_guesses
@@ -17,10 +18,18 @@ from clients.questions import refusal
 from clients.records import metrics, tensors_of, to_record, values_of, withheld
 
 
-def answer_audit(message: Message, context: Context, client: Client) -> Message:
+def answer_audit(
+    message: Message, context: Context, client: Client, build_model: Callable[[], nn.Module] | None = None
+) -> Message:
     """Scores the server's guesses against a client's images; only numbers leave, unless pictures are shared.
 
     The node's say comes before: whoever calls this has asked ``answers_of(context).require("audits", ...)``.
+
+    Args:
+        message: The question.
+        context: Of the node.
+        client: Whose images they are.
+        build_model: Builds the model that a test of membership is about; by default the one that the task names.
     """
     config, answers = values_of(message, "config"), answers_of(context)
     observation, kind = str(config["observation"]), str(config["kind"])
@@ -34,7 +43,7 @@ def answer_audit(message: Message, context: Context, client: Client) -> Message:
         )  # fmt: skip
         return _audit_reply(message, found, left_out)
     arrays = tensors_of(message, "guesses")
-    model = client.task.plan.build_model() if kind == "membership" else None
+    model = (build_model or client.task.plan.build_model)() if kind == "membership" else None
     guesses = read_guesses(kind, arrays, int(config["guesses"]), model)
     sent = tensors_of(message, "oracle")
     oracle = Oracle.from_tensors(sent, client.data.card.input_shape) if sent else None

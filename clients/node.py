@@ -120,8 +120,8 @@ def client_of(message: Message, context: Context) -> Client:
         RuntimeError: When the node was not set up.
     """
     task = read_task(values_of(message, "config")["task"])
-    for name in (task.plan.model, task.plan.dataset):
-        require_own_code(context.node_config, name, simulated=draws_from_seed(context))
+    simulated = draws_from_seed(context)
+    require_own_code(context.node_config, task.plan.model, task.plan.dataset, simulated=simulated)
     if message.metadata.message_type != "query.setup":  # which shows nothing of the images, and names no pipeline yet
         require_pipeline(context.node_config, task.plan.pipeline)
         # As understood: what is spent, drawn and kept for a pipeline is one account, however it is spelt.

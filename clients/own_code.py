@@ -58,6 +58,29 @@ def installed(group: str) -> dict[str, EntryPoint]:
     return found
 
 
+def fingerprint(name: str, group: str) -> str:
+    """SHA-256 of the file that a name's code stands in, its first 16 hexadecimal digits; "" where it names none, or none is found.
+
+    Modules that the file imports are not looked at.
+
+    Args:
+        name: As a setting has it.
+        group: Of entry points.
+    """
+    place = (installed(group)[name].value if name in installed(group) else name).rpartition(":")[0]
+    if _is_file(place):
+        path: Path | None = Path(place).expanduser()
+    else:
+        try:
+            spec = importlib.util.find_spec(place) if place else None
+        except (ValueError, ImportError):
+            spec = None
+        path = Path(spec.origin) if spec is not None and spec.has_location and spec.origin else None
+    if path is None or not path.is_file():
+        return ""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
 def origin(point: EntryPoint) -> str:
     """One line that tells where an entry point comes from, for listings."""
     return f"{point.value} of the package {point.dist.name} {point.dist.version}" if point.dist else point.value

@@ -12,7 +12,6 @@ from typing import Any
 
 from clients.data.datasets import dataset_names
 from clients.models.library import LIBRARIES
-from clients.own_code import is_own
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
 
@@ -133,14 +132,17 @@ def require_pipeline(node_config: Mapping[str, Any], pipeline: str) -> None:
         raise RefusedError(refusal("pipelines", f"anything under the pipeline {pipeline or NO_DEFENSE!r}"))
 
 
-def require_own_code(node_config: Mapping[str, Any], name: str, *, simulated: bool) -> None:
-    """Raises ``RefusedError`` when the server names code for a model or data set, and the operator does not allow it.
+def require_own_code(node_config: Mapping[str, Any], model: str, dataset: str, *, simulated: bool) -> None:
+    """Raises ``RefusedError`` when the server names code for the model or the data set, and the operator does not allow it.
 
-    Naming it runs it. ``own-code`` lists what may be named, separated by ``;``. Who simulates has named it himself.
+    Naming it runs it. ``own-code`` lists what may be named, separated by ``;``. Who simulates has named it himself. Whatever stands
+    before a colon and is no library (or, of data, no data set) counts as code, whether or not there is any.
     """
     allowed = [one.strip() for one in str(node_config.get("own-code", "")).split(";")]
-    if is_own(name, {*LIBRARIES, *dataset_names()}) and not simulated and name not in allowed:
-        raise RefusedError(refusal("own_code", f"anything of {name!r}, whose code the server names"))
+    for name, known in ((model, LIBRARIES), (dataset, dataset_names())):
+        prefix, colon, _ = name.rpartition(":")
+        if colon and prefix not in known and not simulated and name not in allowed:
+            raise RefusedError(refusal("own_code", f"anything of {name!r}, whose code the server names"))
 
 
 def refusal(name: str, what: str) -> str:

@@ -40,7 +40,8 @@ def requested(
     if resume is not None:
         if config or out or clients:
             raise ConfigError("--resume takes the settings of the run itself: leave out CONFIG, --out and --clients")
-        before = _stored(resume) | {"resume": True, "output-dir": str(resume.resolve())}
+        kept = _stored(resume)
+        before = kept["config"] | {"resume": True, "output-dir": str(resume.resolve())}
         values: dict[str, Any] = {}
     else:
         values = read_toml(config) if config else {}
@@ -58,7 +59,7 @@ def requested(
         values["defenses"] = self_contained(values["defenses"], "defenses")
     experiment = Experiment.from_mapping(before | values)
     if resume is not None:
-        check_same(experiment, before)
+        check_same(experiment, kept | {"config": before})
     return experiment if experiment.num_clients else replace(experiment, num_clients=DEFAULT_CLIENTS)
 
 
@@ -67,7 +68,8 @@ def _stored(directory: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigError(f"--resume: {directory} holds no run (no config.json)")
     try:
-        stored: dict[str, Any] = json.loads(path.read_text())["config"]
-    except (ValueError, KeyError) as error:
+        stored: dict[str, Any] = json.loads(path.read_text())
+        dict(stored["config"])
+    except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"--resume: {path} is no configuration of a run: {error}") from error
     return stored

@@ -7,30 +7,59 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from clients.data.datasets import dataset_names
+from clients.data.own import GROUP as DATASETS
+from clients.models.library import LIBRARIES
+from clients.models.own import GROUP as MODELS
+from clients.own_code import fingerprint, installed, is_own
 from simulations.errors import ConfigError
-from simulations.experiment import Experiment
+from simulations.study import Study
 from strategies.audit.adaptive import adaptive_names
 
 PACKAGES = ("fedveil", "flwr", "ray", "torch", "torchvision", "opacus", "numpy")
+OWN_CODE = "own-code"
+"""Key of what the files amount to that settings name."""
 FREE_ON_RESUME = {"resume", "output-dir", "attack-workers", "attack-gpus", "client-timeout", "min-usable"}
 """Settings that change no number, so a resumed run may differ in them."""
 
 
-def check_same(experiment: Experiment, before: Mapping[str, Any]) -> None:
+def check_same(experiment: Study, kept: Mapping[str, Any]) -> None:
     """Whether a run may be resumed with the settings of ``experiment``.
 
+    Args:
+        experiment: What is to go on.
+        kept: The run's config.json.
+
     Raises:
-        ConfigError: Naming the first setting that is another than before and may not be.
+        ConfigError: Naming the first setting that is another than before and may not be, or that names code which changed.
     """
-    now = experiment.to_mapping()
+    now, before = experiment.to_mapping(), kept["config"]
     odd = [key for key in now if key not in FREE_ON_RESUME and before.get(key) != now[key]]
     if odd:
         raise ConfigError(
             f"resume: {odd[0]} was {before.get(odd[0])!r} and is now {now[odd[0]]!r}; resume with the settings of the run"
         )
+    for key, digest in own_code_of(experiment).items():
+        if kept.get(OWN_CODE, {}).get(key, digest) != digest:
+            raise ConfigError(f"resume: the file of {key} = {now[key]!r} is not what it was when the run began")
 
 
-def about_run(experiment: Experiment, path: Path, progress: Mapping[str, Any]) -> dict[str, Any]:
+def own_code_of(experiment: Study) -> dict[str, str]:
+    """Setting -> what its file's content amounts to, for those that name code of one's own."""
+    named = {
+        "model": (experiment.model, MODELS, LIBRARIES),
+        "dataset": (experiment.dataset, DATASETS, dataset_names()),
+        "auxiliary-data": (experiment.auxiliary_data, DATASETS, dataset_names()),
+    }
+    found = {
+        key: fingerprint(name, group)
+        for key, (name, group, known) in named.items()
+        if is_own(name, known) or name in installed(group)
+    }
+    return {key: digest for key, digest in found.items() if digest}
+
+
+def about_run(experiment: Study, path: Path, progress: Mapping[str, Any]) -> dict[str, Any]:
     """The resolved experiment, versions of the packages that matter, and how far the run in ``path`` is."""
     pipelines = experiment.pipelines()
     described = {
@@ -45,6 +74,7 @@ def about_run(experiment: Experiment, path: Path, progress: Mapping[str, Any]) -
         "config": experiment.to_mapping(),
         "pipelines": [str(p) for p in pipelines],
         "defenses": described,
+        OWN_CODE: own_code_of(experiment),
         "versions": versions(),
         "progress": dict(progress),
         "command": f"fedveil report {path}",

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Generic, Self, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -29,12 +29,12 @@ from clients.task import Task
 from defenses.pipeline import Pipeline
 from simulations.checkpoints import Checkpoint, Checkpoints
 from simulations.errors import ConfigError
-from simulations.experiment import Experiment
 from simulations.folder_lock import take_lock
 from simulations.report import validate
 from simulations.rows import NAMES, Row
 from simulations.run_config import about_run, check_same
 from simulations.run_times import RunTimes
+from simulations.study import Study
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed
 
@@ -42,8 +42,11 @@ PARTIAL = ".tmp"
 """Ends the name of a file that is being written; a killed process leaves it."""
 
 
+S = TypeVar("S", bound=Study)
+
+
 @dataclass
-class RunDirectory:
+class RunDirectory(Generic[S]):
     """Rows, pictures, checkpoints and open jobs of one run (the ``Recorder`` of ``strategies.audit.recorder``).
 
     Attributes:
@@ -52,7 +55,7 @@ class RunDirectory:
     """
 
     path: Path
-    experiment: Experiment
+    experiment: S
     _rows: list[Row] = field(default_factory=list)
     _pictures: list[dict[str, Any]] = field(default_factory=list)
     _attacks: dict[str, int] = field(default_factory=dict)
@@ -73,7 +76,7 @@ class RunDirectory:
     # Opening ----------------------------------------------------------------------------------------------------------
 
     @classmethod
-    def open(cls, path: Path, experiment: Experiment) -> RunDirectory:
+    def open(cls, path: Path, experiment: S) -> Self:
         """Starts a new run in ``path``, or takes up the one that is there when ``experiment.resume`` is set.
 
         Raises:
@@ -86,7 +89,7 @@ class RunDirectory:
             if not config.is_file():
                 raise ConfigError(f"resume: {path} holds no run (no config.json)")
             kept = json.loads(config.read_text())
-            check_same(experiment, kept["config"])
+            check_same(experiment, kept)
             run._times = RunTimes.resumed(kept.get("run"))
             run._load()
         elif config.exists() or (path / "rows.jsonl").exists():

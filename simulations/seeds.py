@@ -55,7 +55,7 @@ def of_seeds(experiment: Experiment, seeds: Sequence[int]) -> list[Experiment]:
         if config.is_file():
             kept = json.loads(config.read_text())
             one = replace(one, resume=True)
-            check_same(one, kept["config"])
+            check_same(one, kept)
             if kept.get("progress", {}).get("finished") is True:
                 continue
         left.append(one)
@@ -63,7 +63,7 @@ def of_seeds(experiment: Experiment, seeds: Sequence[int]) -> list[Experiment]:
 
 
 def run_seeds(console: Console, experiment: Experiment, seeds: Sequence[int], run: Callable[[Experiment], int]) -> int:
-    """Runs them one after the other, and writes the comparison after each; the exit code.
+    """Runs them one after the other, and writes the comparison when all are there; the exit code.
 
     A run that fails ends the command: the same command again goes on from there. One that ends without some of its attacks' scores
     does not.

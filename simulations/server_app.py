@@ -60,7 +60,7 @@ def run_experiment(grid: Grid, experiment: Experiment) -> Path:
         run.close()
 
 
-def _run(grid: Grid, run: RunDirectory) -> Path:
+def _run(grid: Grid, run: RunDirectory[Experiment]) -> Path:
     with auditing(grid, run) as (auditor, clients):
         for job in run.open_jobs():
             auditor.submit(job)
@@ -71,7 +71,7 @@ def _run(grid: Grid, run: RunDirectory) -> Path:
 
 
 @contextmanager
-def auditing(grid: Grid, run: RunDirectory) -> Iterator[tuple[Auditor, KnownClients]]:
+def auditing(grid: Grid, run: RunDirectory[Experiment]) -> Iterator[tuple[Auditor, KnownClients]]:
     """Sets up the nodes of a grid, and has attacks run beside what is done within; the attackers end with it.
 
     Args:
@@ -101,7 +101,7 @@ def auditing(grid: Grid, run: RunDirectory) -> Iterator[tuple[Auditor, KnownClie
         pool.close()
 
 
-def finish(run: RunDirectory) -> Path:
+def finish(run: RunDirectory[Experiment]) -> Path:
     """Judges the rows of a run that is over, and writes all that it leaves behind; returns the path of the report."""
     rounds, pipelines = run.experiment.rounds, len(run.experiment.pipelines())
     run.mark_not_validated()
@@ -114,7 +114,9 @@ def finish(run: RunDirectory) -> Path:
     return report
 
 
-def run_pipeline(run: RunDirectory, auditor: Auditor, pipeline: Pipeline, at: int, clients: KnownClients) -> None:
+def run_pipeline(
+    run: RunDirectory[Experiment], auditor: Auditor, pipeline: Pipeline, at: int, clients: KnownClients
+) -> None:
     """Trains one pipeline from its last complete round to the end, attacking on the way."""
     experiment = run.experiment
     plan = replace(experiment.plan(pipeline), card=clients.card)

@@ -29,9 +29,18 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from clients.audit_answers import answer_audit
-from clients.audited.client import AppClient, Loss, OwnExamples, card_of, examples_of, one_step, read_examples
+from clients.audited.client import (
+    AppClient,
+    Loss,
+    OwnExamples,
+    card_of,
+    examples_of,
+    name_of_loss,
+    one_step,
+    read_examples,
+)
 from clients.audited.mods import inner_mods, mods_of, named
-from clients.audited.plan import ModelFactory
+from clients.audited.plan import ModelFactory, app_plan
 from clients.data.card import DataCard
 from clients.node import MODS, answers_of, draws_from_seed, draws_of, partition_of, reply_to
 from clients.records import metrics, to_record, values_of
@@ -52,11 +61,13 @@ class _Answers:
     mean: float | tuple[float, ...]
     std: float | tuple[float, ...]
     protection: str
+    loss_name: str
     _held: tuple[tuple[int, int], Batch, DataCard] | None = None
 
     def client(self, message: Message, context: Context) -> AppClient:
         """The client behind a message. The server's orders choose none of its model, loss and data."""
         task = read_task(str(values_of(message, "config")["task"]))
+        app_plan(task.plan)  # Plans of other scenarios do what the app never agreed to.
         whose = (context.run_id, context.node_id)
         if self._held is None or self._held[0] != whose:
             images, labels = read_examples(self.data(context))
@@ -71,7 +82,10 @@ class _Answers:
         client = self.client(message, context)
         sizes = {"partition": client.data.partition, "train-examples": client.data.num_train}
         randomness = "seed" if draws_from_seed(context) else "secret"
-        card = {"card": json.dumps(asdict(client.data.card)), "randomness": randomness, "protection": self.protection}
+        card = {
+            "card": json.dumps(asdict(client.data.card)), "randomness": randomness, "protection": self.protection,
+            "loss": self.loss_name,
+        }  # fmt: skip
         return reply_to(message, {"metrics": metrics(sizes), "card": ConfigRecord({**card})})
 
     def probe(self, message: Message, context: Context) -> Message:
@@ -88,7 +102,7 @@ class _Answers:
 
     def audit(self, message: Message, context: Context) -> Message:
         answers_of(context).require("audits", "scores of guesses")
-        return answer_audit(message, context, self.client(message, context))
+        return answer_audit(message, context, self.client(message, context), self.model)
 
 
 def answer_audits(
@@ -120,7 +134,7 @@ def answer_audits(
         ValueError: When the app answers such messages already, or nothing answers training yet.
     """
     acting = mods_of(app) if mods is None else list(mods)
-    answers = _Answers(model, data, loss, mean, std, named(acting))
+    answers = _Answers(model, data, loss, mean, std, named(acting), name_of_loss(loss))
     for register, name, answer, inner in (
         (app.query, "setup", answers.setup, ()),
         (app.train, "probe", answers.probe, inner_mods(app, acting)),

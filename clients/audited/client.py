@@ -23,6 +23,9 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 """(logits (B, K), classes (B,)) -> mean loss."""
 
 
+CROSS_ENTROPY = "cross entropy"
+
+
 class DataMistake(ValueError):  # noqa: N818 (a mistake of the app's ``data``, told to whoever wrote it)
     """Examples that are not what an audit needs."""
 
@@ -136,6 +139,18 @@ def one_step(
             if parameter.grad is not None:
                 parameter.sub_(rate * parameter.grad)
     return {name: tensor.detach() for name, tensor in model.state_dict().items()}
+
+
+def name_of_loss(loss: Loss) -> str:
+    """``CROSS_ENTROPY`` where it is that, as attacks on gradients assume; else what it is called."""
+    plain = type(loss) is nn.CrossEntropyLoss and (loss.weight, loss.label_smoothing, loss.reduction) == (
+        None,
+        0,
+        "mean",
+    )
+    if loss is F.cross_entropy or plain:
+        return CROSS_ENTROPY
+    return str(getattr(loss, "__name__", type(loss).__name__))
 
 
 def examples_of(images: Tensor, labels: Tensor, card: DataCard) -> Batch:

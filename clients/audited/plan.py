@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,7 +11,9 @@ from torch import nn
 from clients.data.datasets import ImageDataset
 from clients.data.images import ImageData
 from clients.federated.plan import FederatedPlan
+from clients.own_code import own_code
 from clients.task import Plan
+from defenses.base import Defense, DefenseError
 from defenses.pipeline import Pipeline
 from defenses.registry import RegistryError
 from defenses.spec import SpecError, parse
@@ -27,7 +28,7 @@ ModelFactory = Callable[[], nn.Module]
 class AppPlan(FederatedPlan):
     """A plan for clients that are not fedveil's own. ``model`` is ``package.module:function``, called without arguments.
 
-    ``pipeline`` may also be the names of mods that fedveil does not know; attacks then know of no defence.
+    ``pipeline`` may also hold the names of mods that fedveil does not know; attacks then know of the others alone.
     """
 
     def load_data(self) -> ImageDataset:
@@ -38,17 +39,21 @@ class AppPlan(FederatedPlan):
         return ImageDataset(OWN_DATA, image, image, card.num_classes, names, card.mean, card.std)
 
     def defenses(self) -> Pipeline:
-        """The pipeline, as far as fedveil knows it."""
-        try:
-            return parse(self.pipeline)
-        except (SpecError, RegistryError):
-            return Pipeline()
+        """The stages that fedveil knows; others are mods of the app or of Flower, by name alone."""
+        known: list[Defense] = []
+        for stage in self.pipeline.split(" | "):
+            try:
+                known += parse(stage).defenses
+            except (SpecError, RegistryError, DefenseError):
+                continue
+        return Pipeline(tuple(known))
 
     def build_model(self) -> nn.Module:
         """The app's model, whose weights do not matter: those of the round are loaded into it."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(self.seed)
-            return named_factory(self.model)()
+            built: nn.Module = own_code(self.model)()
+            return built
 
 
 def app_plan(plan: Plan) -> AppPlan:
@@ -75,10 +80,3 @@ def name_of(factory: ModelFactory) -> str:
             "attacks build the model in processes of their own"
         )
     return f"{module}:{name}"
-
-
-def named_factory(name: str) -> ModelFactory:
-    """Inverts ``name_of``."""
-    module, _, function = name.partition(":")
-    found: ModelFactory = getattr(importlib.import_module(module), function)
-    return found

@@ -76,6 +76,15 @@ def decode_noted(path: Path, most_pixels: int | None = None) -> Decoded:
     return Decoded(merge_equal(image), (*notes, *cut))
 
 
+def levels_of(picture: Image.Image) -> Tensor:
+    """A picture in memory as uint8 (C, H, W), C = 1 for those of grey levels and 3 for others; 16-bit grey is scaled to 8 bits.
+
+    Raises:
+        DataError: When its values have no known range.
+    """
+    return torch.from_numpy(_levels(picture)[0].transpose(2, 0, 1).copy())
+
+
 def merge_equal(image: Tensor) -> Tensor:
     """Images (N, C, H, W) as one channel (N, 1, H, W) when all their channels are equal."""
     return image[:, :1] if bool((image == image[:, :1]).all()) else image

@@ -99,6 +99,4 @@ class _Rows:
         return len(self._data)
 
     def __getitem__(self, at: int) -> tuple[Any, int]:
-        image = self._data[at][self._image]
-        grey = image.mode in ("1", "L", "LA", "I;16")
-        return image.convert("L" if grey else "RGB"), self.targets[at]
+        return self._data[at][self._image], self.targets[at]

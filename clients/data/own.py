@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from clients.data.decoding import levels_of
 from clients.data.images import DataError, Labels, Part, Source, resize
 from clients.own_code import OwnCodeError, accepted, own_code
 
@@ -114,8 +115,21 @@ def _example(what: str, data: Any, at: int) -> tuple[Any, Any]:
 def _image(what: str, data: Any, at: int) -> Tensor:
     """An image (C, H, W), uint8."""
     image = _example(what, data, at)[0]
+    from PIL import Image
+
+    if isinstance(image, Image.Image):
+        try:
+            return levels_of(image)
+        except DataError as error:
+            raise DataError(f"dataset: the image of {what}[{at}] {error}") from None
     if not isinstance(image, Tensor):
-        array = np.array(image)  # of a picture, or an array
+        array = np.asarray(image)
+        if array.dtype not in (np.uint8, np.float16, np.float32, np.float64):
+            raise DataError(
+                f"dataset: the image of {what}[{at}] is {type(image).__name__} of {array.dtype}; a picture of PIL, or uint8 or "
+                "floats in [0, 1], is expected"
+            )
+        array = np.array(array)
         image = torch.from_numpy(array[None] if array.ndim == 2 else np.moveaxis(array, -1, 0).copy())
     if image.dim() == 2:
         image = image[None]

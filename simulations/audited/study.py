@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from flwr.common.logger import log
 from flwr.serverapp.strategy import Strategy
@@ -14,13 +14,14 @@ from attacks.base import Attack
 from clients.audited.plan import OWN_DATA, SCENARIO, AppPlan, ModelFactory
 from defenses.pipeline import Pipeline
 from simulations.errors import ConfigError
-from simulations.experiment import Experiment
 from simulations.report import write_report
 from simulations.run_directory import RunDirectory
 from strategies.audit.kinds import Kind
 from strategies.audited.settings import AuditSettings
 from strategies.audited.strategy import AuditingStrategy
 from strategies.federated.observations import PROBE, UPDATE
+
+UNTOLD = "not told"
 
 
 class ForeignPipeline(Pipeline):
@@ -48,6 +49,7 @@ class AppStudy:
     experiment: str = "audit"
     scenario: str = SCENARIO
     dataset: str = OWN_DATA
+    auxiliary_data: str = ""
     resume: bool = False
     on_tables: bool = False
 
@@ -84,12 +86,12 @@ class AppStudy:
             "probe-attacks": asked.probe_attacks, "update-attacks": asked.update_attacks,
             "attack-rounds": ",".join(map(str, sorted(asked.rounds))), "probe-images": asked.probe_images,
             "probe-targets": asked.probe_targets, "learning-rate": self.plan.learning_rate,
-            "local-epochs": self.plan.local_epochs, "batch-size": self.plan.batch_size, "momentum": asked.momentum,
-            "weight-decay": asked.weight_decay, "share-images": asked.share_images,
+            "local-epochs": self.plan.local_epochs or UNTOLD, "batch-size": self.plan.batch_size or UNTOLD,
+            "momentum": asked.momentum, "weight-decay": asked.weight_decay, "share-images": asked.share_images,
         }  # fmt: skip
 
 
-class AppResults(RunDirectory):
+class AppResults(RunDirectory[AppStudy]):
     """The folder of an audit."""
 
     def finish(self) -> None:
@@ -129,9 +131,6 @@ def audited(strategy: Strategy, folder: str | Path, model: ModelFactory, **setti
 
     def open_results(plan: AppPlan) -> AppResults:
         path.mkdir(parents=True, exist_ok=True)
-        # A run directory asks no more of an experiment than a study of an app can say.
-        opened = AppResults.open(path, cast(Experiment, AppStudy(plan, asked)))
-        assert isinstance(opened, AppResults)
-        return opened
+        return AppResults.open(path, AppStudy(plan, asked))
 
     return AuditingStrategy(strategy, open_results, asked)

@@ -11,7 +11,7 @@ from typing import Any
 
 from simulations.errors import ConfigError
 from simulations.report.analysis.run import ReadRun, read_run
-from simulations.run_config import FREE_ON_RESUME
+from simulations.run_config import FREE_ON_RESUME, OWN_CODE
 
 FREE = FREE_ON_RESUME | {"seed", "experiment"}
 """Settings in which runs of one group may differ: the seed, and what changes no number."""
@@ -93,6 +93,8 @@ def _facts(run: ReadRun) -> dict[str, str]:
     facts = {key: str(value) for key, value in _config(run).items() if key not in FREE}
     # Versions may write the text of the same pipelines in other ways.
     facts |= {"defenses": "; ".join(run.order)} if run.order else {}
+    code = run.config.get(OWN_CODE)
+    facts |= {f"code of {key}": str(value) for key, value in code.items()} if isinstance(code, Mapping) else {}
     versions = run.config.get("versions")
     return facts | (
         {f"version of {name}": str(value) for name, value in versions.items()} if isinstance(versions, Mapping) else {}

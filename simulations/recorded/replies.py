@@ -20,12 +20,7 @@ from simulations.recorded.attack_file import build, check_memory
 from simulations.recorded.request import Parsed, Request, parse_request
 from simulations.recorded.update_files import model_tensors
 from strategies.recording_files import RecordedReply, RecordingError, read_recording, strategy_of
-
-EXAMPLES = ("num-examples", "num_examples")
-RATES = ("lr", "learning-rate", "learning_rate")
-BATCHES = ("batch-size", "batch_size")
-EPOCHS = ("local-epochs", "local_epochs")
-"""Under which names apps tell these numbers: those of Flower's templates first."""
+from strategies.usual_names import BATCHES, EPOCHS, EXAMPLES, RATES
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,10 @@ from strategies.audited.settings import AuditSettings
 from strategies.exchange import Exchange
 from strategies.federated.audit import UpdateAudit
 from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_ATTRIBUTE, UPDATE
+from strategies.usual_names import BATCHES, EPOCHS, RATES
 
-DIFFERENT = "nodes differ: "
-"""Before the texts of what protects their replies."""
+UNTOLD = f"{EPOCHS[0]} and {BATCHES[0]}"
+"""What the number of local steps follows from."""
 
 
 class Curiosity:
@@ -59,6 +60,8 @@ class Curiosity:
         self._sent: dict[int, dict[str, Tensor]] = {}
         """Node id -> the weights that it was sent in this round."""
         self._learning_rate = 0.0
+        self._told: dict[str, str] = {}
+        """What the first node said of its images, of what protects its replies, and of its loss."""
 
     def before(self, server_round: int, messages: Sequence[Message], grid: Grid) -> None:
         """Remembers what is sent, and asks for probes where the round is attacked."""
@@ -77,12 +80,17 @@ class Curiosity:
         if self._audit is None or not self._sent or not self._audit.attacks[UPDATE]:
             return
         task = self._task(server_round)
+        if not (self._plan.local_epochs and self._plan.batch_size):
+            self._row(
+                task, f"train: updates are not attacked: nobody told {UNTOLD}; send them, or name them in settings"
+            )
+            return
         weights, good, most = self._weights(), {}, 0
         for partition, reply in self._by_partition(replies):
             try:
                 update, count = self._update(reply, weights), examples_behind(reply)
             except UnusableReplyError as error:
-                self._failed(task, partition, f"train: {error}")
+                self._row(task, f"train: {error}", partition)
                 continue
             steps = self._plan.local_epochs * -(-count // self._plan.batch_size)
             good[partition], most = as_update(reply, {"arrays": update}, count, steps), max(most, count)
@@ -99,11 +107,10 @@ class Curiosity:
             if self._results is not None:
                 self._results.finish()
 
-    def note(self, message: str) -> None:
-        """A row about what failed."""
+    def note(self, server_round: int, message: str) -> None:
+        """A row about what failed; none before a node has answered, as there is no folder yet."""
         if self._results is not None:
-            task = self._plan.at(max(self.settings.rounds))
-            self._results.row(task, metric="audit", value=None, status="failed", message=message)
+            self._results.row(self._plan.at(server_round), metric="audit", value=None, status="failed", message=message)
             self._results.flush()
 
     def _set_up(self, server_round: int, messages: Sequence[Message], grid: Grid) -> None:
@@ -114,28 +121,42 @@ class Curiosity:
         config = ConfigRecord({"task": task.to_json(), "timeout": self.settings.timeout})
         asked = [Message(RecordDict({"config": config}), dst_node_id=node, message_type="query.setup") for node in new]
         replies = list(grid.send_and_receive(asked, timeout=self.settings.timeout)) if asked else []
-        answered = [reply for reply in replies if not reply.has_error()]
+        answered = sorted((reply for reply in replies if not reply.has_error()), key=_partition)
         for reply in answered:
-            self._nodes[int(values_of(reply, "metrics")["partition"])] = reply.metadata.src_node_id
+            self._nodes[_partition(reply)] = reply.metadata.src_node_id
         if self._audit is None:
             if not answered:
                 why = "; ".join(sorted({reason_of(reply) for reply in replies})) or "no reply"
                 raise UnusableReplyError(f"no node answers audits (does the ClientApp call answer_audits?): {why}")
             self._begin(answered, messages[0], grid)
+        self._leave_out(server_round, answered)
+
+    def _leave_out(self, server_round: int, answered: Sequence[Message]) -> None:
+        """Nodes whose images, protection or loss are not those that the audit began with: one card could not tell of both."""
+        for partition, reply in self._by_partition(answered):
+            odd = [name for name, value in self._told.items() if card_text(reply, name) != value]
+            if odd:
+                del self._nodes[partition]
+                told = ", ".join(f"{name} {card_text(reply, name)!r}" for name in odd)
+                self._row(
+                    self._task(server_round), f"this node differs from the first and is left out: {told}", partition
+                )
 
     def _begin(self, answered: Sequence[Message], sent: Message, grid: Grid) -> None:
         """Opens the results."""
         told = self.settings.settings
-        self._learning_rate = number_in(sent, told, "lr", "learning-rate", "learning_rate") or 0.0
+        self._learning_rate = number_in(sent, told, RATES) or 0.0
         if self._learning_rate <= 0:
             raise UnusableReplyError("no learning rate: send it as lr or learning-rate, or name it in settings")
-        protections = sorted({card_text(reply, "protection") for reply in answered})
+        first = answered[0]
+        self._told = {name: card_text(first, name) for name in ("card", "protection", "loss")}
         self._plan = replace(
             self._plan,
-            card=DataCard.from_json(card_text(answered[0], "card")),
-            pipeline=protections[0] if len(protections) == 1 else DIFFERENT + " / ".join(protections),
-            local_epochs=int(number_in(sent, told, "local-epochs", "epochs", "local_epochs") or 1),
-            batch_size=int(number_in(sent, told, "batch-size", "batch_size") or 32),
+            card=DataCard.from_json(self._told["card"]),
+            pipeline=self._told["protection"],
+            # 0: nobody told.
+            local_epochs=int(number_in(sent, told, EPOCHS) or 0),
+            batch_size=int(number_in(sent, told, BATCHES) or 0),
             learning_rate=self._learning_rate,
         )
         self._results = self._open(self._plan)
@@ -145,6 +166,7 @@ class Curiosity:
         auditor = AppAuditor(
             exchange, self._pool, self._results, share_images=self.settings.share_images, randomness=randomness
         )
+        auditor.loss = self._told["loss"]
         attacks: dict[Kind, tuple[Attack[Any, Any], ...]] = {
             PROBE: self.settings.attacks_on_probes(), UPDATE: self.settings.attacks_on_updates(), PROBE_ATTRIBUTE: (),
             ACTIVE: (), AGGREGATE: (),
@@ -156,15 +178,21 @@ class Curiosity:
         task, weights, count = self._task(server_round), self._weights(), self.settings.probe_targets
         found: dict[int, list[tuple[Message, dict[str, Tensor]]]] = {}
         for target in range(count):
-            contents = {p: self._question(m, task, target) for p, m in self._addressed(messages)}
-            for partition, reply in audit.auditor.exchange("train.probe", contents).items():
-                try:
-                    update = self._update(reply, weights)
-                except UnusableReplyError as error:
-                    if target == 0:
-                        self._failed(task, partition, f"train.probe: {error}", reply=reply)
+            # Who did not answer one probe is asked for no more: its others could not be attacked without a gap.
+            asked = [(p, m) for p, m in self._addressed(messages) if len(found.get(p, ())) == target]
+            replies = audit.auditor.exchange("train.probe", {p: self._question(m, task, target) for p, m in asked})
+            for partition, _ in asked:
+                where = f"train.probe {target}"
+                if partition not in replies:
+                    self._row(task, f"{where}: no reply; its probes of this round are left out", partition)
                     continue
-                found.setdefault(partition, []).append((reply, update))
+                try:
+                    update = self._update(replies[partition], weights)
+                except UnusableReplyError as error:
+                    why = f"{where}: {error}; its probes of this round are left out"
+                    self._row(task, why, partition, replies[partition])
+                    continue
+                found.setdefault(partition, []).append((replies[partition], update))
         records = [f"target-{at}" for at in range(count)]
         good = {
             partition: as_update(
@@ -207,11 +235,17 @@ class Curiosity:
         of = {reply.metadata.src_node_id: reply for reply in replies}
         return [(partition, of[node]) for partition, node in sorted(self._nodes.items()) if node in of]
 
-    def _failed(self, task: Task, partition: int, message: str, reply: Message | None = None) -> None:
+    def _row(self, task: Task, message: str, partition: int | None = None, reply: Message | None = None) -> None:
+        """Of what could not be attacked."""
         assert self._results is not None
         refused = reply is not None and reply.has_error() and reply.error.code == REFUSED
         status = "refused" if refused else "failed"
         self._results.row(task, metric="client", value=None, status=status, client=partition, message=message)
+
+
+def _partition(reply: Message) -> int:
+    """Of the node that answers ``query.setup``."""
+    return int(values_of(reply, "metrics")["partition"])
 
 
 def _weights(messages: Sequence[Message]) -> dict[int, dict[str, Tensor]]:

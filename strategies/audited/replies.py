@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from torch import Tensor
 
 from clients.records import metrics, reason_of, to_record, to_tensors, values_of
+from strategies.usual_names import EXAMPLES
 
 
 class UnusableReplyError(ValueError):
@@ -60,10 +61,11 @@ def examples_behind(reply: Message) -> int:
         UnusableReplyError: When it says nothing of the kind.
     """
     for record in reply.content.metric_records.values():
-        count: Any = record.get("num-examples")
-        if isinstance(count, int) and count > 0:
-            return count
-    raise UnusableReplyError("its metrics have no num-examples, a positive whole number")
+        for name in EXAMPLES:
+            count: Any = record.get(name)
+            if isinstance(count, int) and count > 0:
+                return count
+    raise UnusableReplyError(f"its metrics have no {EXAMPLES[0]}, a positive whole number")
 
 
 def as_update(reply: Message, updates: Mapping[str, Mapping[str, Tensor]], examples: int, steps: int) -> Message:
@@ -75,7 +77,7 @@ def as_update(reply: Message, updates: Mapping[str, Mapping[str, Tensor]], examp
     )
 
 
-def number_in(message: Message, settings: Mapping[str, Any], *names: str) -> float | None:
+def number_in(message: Message, settings: Mapping[str, Any], names: Sequence[str]) -> float | None:
     """The first of these keys among the configuration that was sent and the app's settings."""
     for source in (*message.content.config_records.values(), settings):
         for name in names:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from logging import INFO, WARNING
 from typing import Any
 
@@ -53,7 +53,7 @@ class AuditingStrategy(Strategy):
 
     def finish(self) -> None:
         """Waits for the attacks and writes the report; a loop of one's own calls it behind the last round."""
-        self._safely("report", self._curiosity.finish)
+        self._safely("report", max(self._curiosity.settings.rounds), self._curiosity.finish)
 
     def summary(self) -> None:
         """That of the wrapped strategy."""
@@ -65,7 +65,7 @@ class AuditingStrategy(Strategy):
     ) -> Iterable[Message]:
         """The messages of the wrapped strategy; in an attacked round their nodes are asked for probes first."""
         messages = list(self._inner["configure_train"](server_round, arrays, config, grid))
-        self._safely(f"round {server_round}", self._curiosity.before, server_round, messages, grid)
+        self._safely(f"round {server_round}", server_round, self._curiosity.before, server_round, messages, grid)
         return messages
 
     def aggregate_train(
@@ -73,7 +73,7 @@ class AuditingStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Looks at the replies, then lets the wrapped strategy aggregate them."""
         received = list(replies)
-        self._safely(f"round {server_round}", self._curiosity.after, server_round, received)
+        self._safely(f"round {server_round}", server_round, self._curiosity.after, server_round, received)
         result: tuple[ArrayRecord | None, MetricRecord | None] = self._inner["aggregate_train"](server_round, received)
         return result
 
@@ -87,10 +87,13 @@ class AuditingStrategy(Strategy):
         """As the wrapped strategy does."""
         return self.strategy.aggregate_evaluate(server_round, replies)
 
-    def _safely(self, where: str, step: Any, *args: Any) -> None:
-        """An audit that fails costs its rows, not the run: its reason is in the log and among the rows."""
+    def _safely(self, where: str, server_round: int, step: Callable[..., None], *args: Any) -> None:
+        """An audit that fails costs its rows, not the run: why is in the log and, where it can be written, in a row."""
         try:
             step(*args)
         except Exception as error:
             log(WARNING, "Audit: %s: %s: %s", where, type(error).__name__, error)
-            self._curiosity.note(f"{where}: {type(error).__name__}: {error}")
+            try:
+                self._curiosity.note(server_round, f"{where}: {type(error).__name__}: {error}")
+            except Exception as unwritten:
+                log(WARNING, "Audit: no row says so: %s: %s", type(unwritten).__name__, unwritten)

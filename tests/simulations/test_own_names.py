@@ -124,6 +124,10 @@ def test_a_run_audits_them(file: Path, tmp_path: Path, monkeypatch: pytest.Monke
     ]
     assert recognised == [1.0]
     assert (out / "report.html").is_file()
+    file.write_text(CODE + "\n# changed")
+    again = CliRunner().invoke(app, ["run", "--in-process", "--resume", str(out)])
+    assert again.exit_code == 2
+    assert "is not what it was when the run began" in " ".join(again.output.split())
 
 
 def test_an_update_of_a_model_outside_the_fast_path_is_attacked(file: Path, tmp_path: Path) -> None:

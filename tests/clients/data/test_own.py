@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -115,3 +116,35 @@ def test_colours_limits_and_sizes(file: Path) -> None:
 def test_what_is_no_data_set_is_refused_by_its_place(file: Path, name: str, why: str) -> None:
     with pytest.raises(DataError, match=why):
         load_dataset(f"{file}:{name}")
+
+
+def test_palettes_and_deep_grey_are_shown_as_they_look(file: Path) -> None:
+    """As pictures in folders are: a palette by its colours, 16 bits scaled to 8."""
+    file.write_text("""
+import numpy as np
+from PIL import Image
+
+def part():
+    colours = Image.fromarray(np.arange(48, dtype=np.uint8).reshape(4, 4, 3) * 5).quantize(16)
+    return [(colours, 0), (colours, 1)]
+
+def deep():
+    levels = Image.fromarray(np.arange(0, 65536, 4096, dtype=np.uint16).reshape(4, 4))
+    return [(levels, 0), (levels, 1)]
+
+def palettes():
+    return part(), part()
+
+def grey():
+    return deep(), deep()
+
+def wide():
+    return [(np.zeros((4, 4), np.int64), 0)], [(np.zeros((4, 4), np.int64), 0)]
+""")
+    shown = load_dataset(f"{file}:palettes").train.images[torch.tensor([0])]
+    wanted = np.arange(48).reshape(4, 4, 3) * 5
+    assert np.array_equal(shown[0].permute(1, 2, 0).numpy(), wanted)
+    levels = load_dataset(f"{file}:grey").train.images[torch.tensor([0])].flatten().tolist()
+    assert levels == [round(value / 257) for value in range(0, 65536, 4096)]
+    with pytest.raises(DataError, match="is ndarray of int64"):
+        load_dataset(f"{file}:wide")

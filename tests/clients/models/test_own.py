@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from clients.models.classifiers import ModelError, build_model
-from clients.models.own import is_own_model
-from clients.own_code import absolute
+from clients.models.own import GROUP, is_own_model
+from clients.own_code import absolute, fingerprint
 from clients.questions import RefusedError, require_own_code
 
 CODE = """
@@ -140,9 +140,26 @@ def test_names_that_say_where_code_is(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_deployed_node_runs_no_code_that_a_server_names() -> None:
-    for name in ("os:system", "/tmp/x.py:Net"):
+    # Words that the other kind of name knows, or two colons, are no way around.
+    for model, dataset in (
+        ("os:system", "photos"), ("/tmp/x.py:Net", "photos"), ("os:system:x", "photos"), ("celeba:Net", "photos"),
+        ("cnn", "timm:list_models"), ("cnn", "torchvision:get_image_backend"), ("cnn", "/tmp/x.py:load"),
+    ):  # fmt: skip
         with pytest.raises(RefusedError, match="its operator may allow it by own-code"):
-            require_own_code({}, name, simulated=False)
-        require_own_code({}, name, simulated=True)
-        require_own_code({"own-code": f"lenet; {name}"}, name, simulated=False)
-    require_own_code({}, "torchvision:resnet18", simulated=False)
+            require_own_code({}, model, dataset, simulated=False)
+        require_own_code({}, model, dataset, simulated=True)
+        require_own_code({"own-code": f"lenet; {model}; {dataset}"}, model, dataset, simulated=False)
+    require_own_code({}, "torchvision:resnet18", "celeba:Male,Smiling", simulated=False)
+
+
+def test_a_fingerprint_follows_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("Net = 1")
+    before = fingerprint(f"{file}:Net", GROUP)
+    assert len(before) == 16
+    file.write_text("Net = 2")
+    assert fingerprint(f"{file}:Net", GROUP) not in ("", before)
+    file.unlink()
+    assert fingerprint(f"{file}:Net", GROUP) == ""
+    assert fingerprint("tests.clients.models.test_own:Net", GROUP) != ""
+    assert fingerprint("cnn", GROUP) == fingerprint("no.such.module:Net", GROUP) == ""

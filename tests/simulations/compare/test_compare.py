@@ -64,6 +64,17 @@ def test_other_versions_are_other_experiments(tmp_path: Path) -> None:
     ]
 
 
+def test_a_file_of_ones_own_that_changed_is_another_experiment(tmp_path: Path) -> None:
+    first, second = a_run(tmp_path / "a", model="nets.py:Net"), a_run(tmp_path / "b", 1, model="nets.py:Net")
+    for folder, digest in ((first, "1" * 16), (second, "2" * 16)):
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"own-code": {"model": digest}}))
+    assert [dict(one.differs) for one in grouped([first, second])] == [
+        {"code of model": "1" * 16},
+        {"code of model": "2" * 16},
+    ]
+
+
 def test_the_same_seed_twice_and_folders_without_a_run_are_refused(tmp_path: Path) -> None:
     a_run(tmp_path / "a"), a_run(tmp_path / "b")
     with pytest.raises(ConfigError, match="are the same experiment with the same seed 0"):

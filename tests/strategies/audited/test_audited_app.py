@@ -27,7 +27,7 @@ PROTECTED = "Clip(max_norm=1.0, per='update') | GaussianNoise(std=0.05, per='upd
 def run(
     out: Path, grid: AppGrid, strategy: Strategy | None = None, rounds: int = 1, **told: Any
 ) -> list[dict[str, Any]]:
-    settings = {"workers": 0, "settings": {"batch-size": 2}, "probe_attacks": EXACT, **told}
+    settings = {"workers": 0, "settings": {"batch-size": 2, "local-epochs": 1}, "probe_attacks": EXACT, **told}
     with torch.random.fork_rng():
         torch.manual_seed(0)
         start = ArrayRecord(Net().state_dict())
