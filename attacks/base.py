@@ -79,6 +79,8 @@ class Attack(Generic[Observation, Guess]):
         on_tables: It attacks what is sent of rows of a table.
         needs_classes: It guesses, or works with, the one class of each example, and there must be one.
         infers_attributes: It guesses a sensitive attribute, which the task does not ask for, and nothing else.
+        infers_membership: It guesses who was part of the training, and nothing else.
+        needs_one_step: It reads the gradient of one step, and does not apply to an update of several.
         reads_linear_layer: It solves for what a linear layer saw of the pixels; on a network without one it does not apply.
         quick: Settings, field -> value, under which it ends within about a second on a small model, however little it then finds:
             for tests that run every attack.
@@ -97,6 +99,8 @@ class Attack(Generic[Observation, Guess]):
     on_tables: ClassVar[bool] = False
     needs_classes: ClassVar[bool] = False
     infers_attributes: ClassVar[bool] = False
+    infers_membership: ClassVar[bool] = False
+    needs_one_step: ClassVar[bool] = False
     reads_linear_layer: ClassVar[bool] = False
     quick: ClassVar[Mapping[str, Any]] = {}
 

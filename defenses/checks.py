@@ -12,6 +12,16 @@ def require(condition: bool, owner: Any, name: str, allowed: str) -> None:
         raise ValueError(f"{name} is {getattr(owner, name)!r}; allowed: {allowed}")
 
 
+LARGEST_NOISE = 1e6
+"""Of standard deviations: far beyond what leaves anything of a gradient, an image or a feature, and far below float32's largest."""
+
+
+def require_noise(owner: Any, name: str) -> None:
+    """Raises ``ValueError`` unless the field is the scale of a noise that floats can hold."""
+    value = getattr(owner, name)
+    require(is_number(value) and 0 <= value <= LARGEST_NOISE, owner, name, "a number from 0 to 1e6")
+
+
 PER = ("step", "update")
 """What a defence of gradients and updates may act on; see ``defenses.base.UpdateDefense``."""
 

@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader
 
 from defenses.base import DefenseError, Loss, Training, TrainingDefense, spawned
-from defenses.checks import is_number, require
+from defenses.checks import is_number, require, require_noise
 
 # Orders of Renyi divergence: those of Opacus, and larger ones, where small budgets are decided. Each gives a valid
 # bound.
@@ -50,6 +50,15 @@ def epsilon_spent(state: Mapping[str, Any], delta: float) -> float:
     accountant = RDPAccountant()
     accountant.load_state_dict({**state["accountant"], "history": history})
     return float(accountant.get_epsilon(delta=delta, alphas=list(ORDERS)))
+
+
+def least_epsilon(delta: float) -> float:
+    """The epsilon at ``delta`` that no noise goes below in this accounting: that of a mechanism with no Renyi divergence at all.
+
+    Source: Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privacy", 2020, Prop. 12, at a divergence of 0.
+    """
+    least: float = min(math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1) for order in ORDERS)
+    return max(least, 0.0)
 
 
 @functools.lru_cache(maxsize=64)
@@ -143,8 +152,7 @@ class DPSGD(TrainingDefense):
         if self.noise_multiplier is None and self.target_epsilon is None:
             object.__setattr__(self, "target_epsilon", 8.0)
         if self.noise_multiplier is not None:
-            fixed = is_number(self.noise_multiplier) and 0 <= self.noise_multiplier < math.inf
-            require(fixed, self, "noise_multiplier", "a finite number >= 0, or None with a target_epsilon")
+            require_noise(self, "noise_multiplier")
             require(self.target_epsilon is None, self, "target_epsilon", "None when noise_multiplier is given")
         else:
             budget = (
@@ -152,6 +160,10 @@ class DPSGD(TrainingDefense):
             )
             require(budget, self, "target_epsilon", "a number above 0 and up to 1e6, or None with a noise_multiplier")
         require(is_number(self.target_delta) and 0 < self.target_delta < 1, self, "target_delta", "a number in (0, 1)")
+        if self.target_epsilon is not None:
+            least = least_epsilon(self.target_delta)
+            reachable = f"above {least:.4g}, which no noise goes below at target_delta = {self.target_delta:g}"
+            require(self.target_epsilon > least, self, "target_epsilon", reachable)
         norm = is_number(self.max_grad_norm) and 0 < self.max_grad_norm < math.inf
         require(norm, self, "max_grad_norm", "a finite number above 0")
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from defenses.base import SmashedDefense
-from defenses.checks import is_number, require
+from defenses.checks import is_number, require, require_noise
 from defenses.functional import gaussian_like
 from defenses.gaussian_mechanism import gaussian_epsilon
 
@@ -42,7 +42,7 @@ class FeatureNoise(SmashedDefense):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        require(is_number(self.std) and 0 <= self.std < math.inf, self, "std", "a finite number >= 0")
+        require_noise(self, "std")
 
     def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
         """Adds the noise."""
@@ -100,8 +100,7 @@ class FeatureDP(SmashedDefense):
 
     def __post_init__(self) -> None:
         require(is_number(self.clip) and 0 < self.clip < math.inf, self, "clip", "a finite number above 0")
-        finite = is_number(self.noise_multiplier) and 0 <= self.noise_multiplier < math.inf
-        require(finite, self, "noise_multiplier", "a finite number >= 0")
+        require_noise(self, "noise_multiplier")
         require(is_number(self.delta) and 0 < self.delta < 1, self, "delta", "a number in (0, 1)")
         known = isinstance(self.adjacency, str) and self.adjacency in _SENSITIVITY_OVER_CLIP
         require(known, self, "adjacency", ", ".join(_SENSITIVITY_OVER_CLIP))

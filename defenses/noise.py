@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 
 from defenses.base import Batch, InputDefense, Update, UpdateDefense
-from defenses.checks import is_number, require, require_per
+from defenses.checks import require, require_noise, require_per
 from defenses.functional import gaussian_like, laplace_like, map_update
 
 
@@ -38,7 +37,7 @@ class ImageNoise(InputDefense):
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("LearnedRestorer",)
 
     def __post_init__(self) -> None:
-        require(is_number(self.std) and 0 <= self.std < math.inf, self, "std", "a finite number >= 0")
+        require_noise(self, "std")
         require(isinstance(self.clamp, bool), self, "clamp", "True or False")
 
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
@@ -69,7 +68,7 @@ class GaussianNoise(UpdateDefense):
     source: ClassVar[str] = "Zhu et al., Deep Leakage from Gradients, NeurIPS 2019, 5.1; Gao et al., CVPR 2021, Table 3"
 
     def __post_init__(self) -> None:
-        require(is_number(self.std) and 0 <= self.std < math.inf, self, "std", "a finite number >= 0")
+        require_noise(self, "std")
         require_per(self)
 
     def protect_update(self, update: Update, generator: torch.Generator) -> Update:
@@ -95,7 +94,7 @@ class LaplaceNoise(UpdateDefense):
     source: ClassVar[str] = "Zhu et al., Deep Leakage from Gradients, NeurIPS 2019, 5.1; Gao et al., CVPR 2021, Table 3"
 
     def __post_init__(self) -> None:
-        require(is_number(self.scale) and 0 <= self.scale < math.inf, self, "scale", "a finite number >= 0")
+        require_noise(self, "scale")
         require_per(self)
 
     def protect_update(self, update: Update, generator: torch.Generator) -> Update:

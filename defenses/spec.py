@@ -73,9 +73,16 @@ def parse(text: str, registry: Names | None = None) -> Pipeline:
 
 
 def parse_pipelines(text: str) -> list[Pipeline]:
-    """Reads pipelines separated by ``;``, the empty one first whether written or not, repeats dropped."""
-    statements = parse_statements(text, DEFENSES, "defence")
-    return list(dict.fromkeys([Pipeline(), *(Pipeline(tuple(stages)) for stages in statements)]))
+    """Reads pipelines separated by ``;``, the empty one first whether written or not.
+
+    Raises:
+        SpecError: See ``parse_statements``; also when a pipeline stands there twice, in whatever words.
+        DefenseError: When a chain is refused.
+    """
+    found = [Pipeline(tuple(stages)) for stages in parse_statements(text, DEFENSES, "defence")]
+    if twice := next((one for at, one in enumerate(found) if one in found[:at]), None):
+        raise SpecError(f"{twice} is given twice; allowed: each pipeline once")
+    return [Pipeline(), *(one for one in found if one.defenses)]
 
 
 def read_files(text: str) -> str:

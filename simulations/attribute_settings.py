@@ -1,35 +1,13 @@
-"""Settings of attacks on a sensitive attribute, which several scenarios have, and their checks."""
+"""Checks of the settings of attacks on a sensitive attribute, which several scenarios have."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from clients.auxiliary import OWN_AUXILIARY
 from clients.data.datasets import has_sensitive_attribute
 from clients.task import FLOAT_BYTES
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
-from simulations.settings import at_least, setting
-from strategies.audit.kinds import ATTRIBUTE_SETTING, AUTO, Kind
-
-
-def attacks_setting() -> Any:
-    """The setting ``attribute-attacks``, the same in each of these scenarios."""
-    return setting(
-        AUTO,
-        "attacks on the sensitive attribute behind queries (inference), tokens of test images (split) or one-step probes "
-        "(federated), separated by ;; auto: with scenario = inference a static and a retrained adversary where the data set has "
-        "such an attribute; else none",
-    )
-
-
-def queries_setting() -> Any:
-    """The setting ``attribute-queries``, likewise."""
-    return setting(
-        0,
-        "of each client, the first ones, whose sensitive attribute is guessed; 0: all of its test images",
-        **at_least(0),
-    )
+from strategies.audit.kinds import ATTRIBUTE_SETTING, Kind
 
 
 def check_attribute_attacks(experiment: Experiment, kind: Kind) -> None:

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from simulations.command_line import fail, self_contained, value_of
+from simulations.command_line import fail, read_toml, self_contained, value_of
 from simulations.compare.command import compare
+from simulations.declared.plain import plain_settings, refuse_plain
 from simulations.defaults import DEFAULT_ATTACKS, DEFAULT_CLIENTS
 from simulations.errors import ConfigError
 from simulations.presets import chosen
 from simulations.protect.command import protect
 from simulations.search.command import search
+from simulations.seed_ranges import parse_seeds
 
 if TYPE_CHECKING:
     from simulations.experiment import Experiment
@@ -94,6 +96,15 @@ def run(
     Exit codes: 0 when all went well, 1 when the run failed, 2 for settings that cannot be run, 3 when the run ended but attacks
     gave no score (they are listed), 130 when it was stopped.
     """
+    try:  # what needs no torch comes first: importing that takes seconds
+        values = dict(_pair(text) for text in setting or [])
+        wanted = _seeds(seeds, resume, out, values)
+        if out is not None and str(out.resolve()) != str(values.get("output-dir", out.resolve())):
+            raise ConfigError(f"--out is {out}, and -s output-dir is {values['output-dir']}; give one of them")
+        file = chosen(config, preset)
+        refuse_plain((read_toml(file) if file else {}) | values)
+    except ConfigError as error:
+        fail(str(error))
     from defenses.registry import RegistryError
     from simulations.dry_run import describe, workers_of
     from simulations.launch import Resources
@@ -110,10 +121,8 @@ def run(
         return run_locally(console, experiment, Resources(experiment.num_clients, cpus_per_client, gpus_per_client))
 
     try:
-        values = dict(_pair(text) for text in setting or [])
-        wanted = _seeds(seeds, resume, out, values)
         require_resources(cpus_per_client, gpus_per_client)
-        experiment = requested(chosen(config, preset), values, out, resume, clients)
+        experiment = requested(file, values, out, resume, clients)
         left = of_seeds(experiment, wanted) if wanted else [experiment]
         for one in left[:1]:
             preflight(one, lambda told: console.print(told, markup=False, soft_wrap=True))
@@ -270,8 +279,6 @@ def _seeds(text: str, resume: Path | None, out: Path | None, values: dict[str, A
         raise ConfigError("--seeds and -s seed=... say the same; give one of them")
     if out is None and "output-dir" not in values:
         raise ConfigError("--seeds needs --out, the folder that gets one folder for each seed")
-    from simulations.seeds import parse_seeds
-
     return parse_seeds(text)
 
 
@@ -280,7 +287,9 @@ def _pair(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals:
         raise ConfigError(f"-s {text!r}: expected key=value")
-    from simulations.experiment import all_settings
+    spec = plain_settings().get(key.strip())
+    if spec is None:
+        from simulations.experiment import all_settings
 
-    spec = all_settings().get(key.strip())
+        spec = all_settings().get(key.strip())
     return key.strip(), value_of(value, type(spec.default) if spec else str)

@@ -13,6 +13,9 @@ from rich.markup import escape
 
 from simulations.errors import ConfigError
 
+LONGEST_ERROR = 2000
+"""Characters of a message: some name everything that is known."""
+
 errors = Console(stderr=True, highlight=False)
 
 
@@ -60,6 +63,8 @@ def value_of(text: str, kind: type) -> Any:
 
 
 def fail(message: str) -> NoReturn:
-    """Ends the command for something that cannot be run."""
+    """Ends the command for something that cannot be run; a message that would fill the screen is cut."""
+    if len(message) > LONGEST_ERROR:
+        message = f"{message[:LONGEST_ERROR]}... ({len(message)} characters)"
     errors.print(f"[red]error:[/red] {escape(message)}", markup=True, soft_wrap=True)
     raise typer.Exit(2)

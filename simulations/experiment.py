@@ -19,41 +19,26 @@ from defenses.base import DefenseError
 from defenses.pipeline import Pipeline
 from defenses.registry import RegistryError
 from defenses.spec import SpecError, parse_pipelines
+from simulations.declared.common import CommonSettings
+from simulations.defaults import AUTO, FEDERATED
 from simulations.errors import ConfigError, require_known
 from simulations.known_names import require_dataset
 from simulations.label_rules import why_no_vectors
-from simulations.scenarios.base import DEFAULT, scenario, scenarios
+from simulations.scenarios.base import scenario, scenarios
 from simulations.settings import (
-    IMAGE_SIDE,
-    SHARE,
-    above,
-    at_least,
-    at_most_characters,
     attacked_rounds,
-    between,
     check_values,
     key_of,
-    one_of,
-    setting,
 )
 from simulations.table_rules import why_no_table, why_not_read
 from strategies.audit.adaptive import adaptive_attacks
-from strategies.audit.kinds import AUTO, Kind
+from strategies.audit.kinds import Kind
 
 Value = bool | int | float | str
 
-DEFAULT_DEFENSES = "; ".join(
-    (
-        "VisualMixer(window_lower=2, window_upper=16)",
-        "ATS(policies='3-1-7+43-18-18')",  # searched by its authors on CIFAR-100
-        "GaussianNoise(std=0.01, per='step')",
-        "DPSGD(target_epsilon=8.0)",
-    )
-)
-
 
 @dataclass(frozen=True)
-class Experiment:
+class Experiment(CommonSettings):
     """The settings that all scenarios read; each adds its own in a subclass (``Scenario.settings``), which ``of`` finds.
 
     In TOML files and on the command line names are written with hyphens, as ``batch-size``.
@@ -61,96 +46,6 @@ class Experiment:
     Raises:
         ConfigError: On any value that cannot be run.
     """
-
-    experiment: str = setting("default", "name of the experiment, written into every row", **at_most_characters(200))
-    scenario: str = setting(
-        DEFAULT, "how clients and server work together; `fedveil list scenarios` says which there are"
-    )
-    output_dir: str = setting(
-        "", "absolute folder for rows.jsonl, pictures and report.html; empty: a new one in ~/fedveil-runs"
-    )
-    resume: bool = setting(False, "continue the run in output-dir from its last complete round")
-    seed: int = setting(0, "every random stream of the run starts from it", **between(0, 2**63 - 1))
-
-    dataset: str = setting("photos", "data set; `fedveil list` describes them")
-    data_dir: str = setting("", "folder of data sets that are read from files")
-    download: bool = setting(False, "let torchvision download a missing data set")
-    image_size: int = setting(0, "side to resize images to; 0: as they are", **IMAGE_SIDE)
-    train_limit: int = setting(0, "use at most so many training examples; 0: all", **at_least(0))
-    test_limit: int = setting(0, "use at most so many test examples; 0: all", **at_least(0))
-    image_memory: float = setting(
-        1.0,
-        "GiB of images that a process may hold: as bytes of a data set's training or test part, as floats of a client's share "
-        "after its once-only defences, and of the server's examples. What is more is read, decoded and protected batch by batch, "
-        "with the same results; only the server's examples must fit (auxiliary-limit)",
-        **above(0),
-    )
-    partition: str = setting(
-        "iid", "iid, dirichlet(alpha=0.5), shards(num_shards_per_partition=2), or node: each node's own data"
-    )
-    num_clients: int = setting(0, "clients to wait for; 0: those that are connected, at least two", **at_least(0))
-
-    model: str = setting("cnn", "model; `fedveil list` describes them")
-    width: int = setting(0, "width of the model; 0: its usual width", **between(0, 65_536))
-    norm: str = setting("group", "normalisation layers", **one_of("group", "batch"))
-
-    defenses: str = setting(
-        DEFAULT_DEFENSES, "pipelines: stages joined by |, pipelines separated by ; (no defence always runs first)"
-    )
-    rounds: int = setting(16, "federated rounds of each pipeline", **between(1, 1_000_000))
-    local_epochs: int = setting(6, "passes over the local data in a round", **at_least(1))
-    local_steps: int = setting(
-        0, "optimizer steps in a round, whatever local-epochs says; 0: as many as local-epochs takes", **at_least(0)
-    )
-    batch_size: int = setting(16, "examples of a local step", **at_least(1))
-    learning_rate: float = setting(0.01, "of local SGD", **above(0))
-    momentum: float = setting(0.9, "of local SGD", allowed="from 0, below 1", check=lambda value: 0 <= value < 1)
-    nesterov: bool = setting(False, "local SGD looks ahead by its momentum (Nesterov); needs a momentum above 0")
-    weight_decay: float = setting(0.0, "L2 coefficient of local SGD", **at_least(0))
-    crop_padding: int = setting(
-        0,
-        "local training sees random crops of images padded with so many black pixels on all sides, drawn anew for every batch and "
-        "before all input defences, which then protect every view anew; 0: no crops. Probes see them, too",
-        **at_least(0),
-    )
-    horizontal_flip: bool = setting(False, "local training also sees mirror images, with probability 1/2, like crops")
-    min_usable: float = setting(0.5, "share of the asked clients that must answer usably, or the run stops", **SHARE)
-    client_timeout: float = setting(300.0, "seconds a client may take for one message", **above(0))
-
-    attack_rounds: str = setting(
-        "first,final",
-        "what is attacked, separated by commas: numbers of rounds, first and last (the model that the round begins with, and "
-        "what the round sends), final (the model after the last round; no training follows), or all; empty: nothing",
-    )
-    adaptive: bool = setting(True, "also run the attacks that know the pipeline's defences")
-    auxiliary_fraction: float = setting(
-        0.2,
-        "share of the training examples that the server holds for attacks that learn; no client gets them",
-        allowed="from 0, below 1",
-        check=lambda value: 0 <= value < 1,
-    )
-    auxiliary_data: str = setting(
-        "held-out",
-        "where the server's examples come from: held-out (auxiliary-fraction of the training examples), private (the clients' "
-        "own: the worst case; split only, attacks test images), or the name of another data set (split only)",
-    )
-    auxiliary_limit: int = setting(0, "use at most so many of the server's examples; 0: all", **at_least(0))
-    probe_targets: int = setting(
-        4,
-        "observations of chosen images that the audit takes of each client: one-step updates, or batches of sent data",
-        **at_least(1),
-    )
-    probe_images: int = setting(1, "attacked images in each of them", **at_least(1))
-    labels: str = setting(
-        "",
-        "federated: unknown or known, whether clients publish the classes of probed images; split: server or client, who holds "
-        "them (a client sends them with its tokens); outsourced: uploaded; inference: unknown; empty: the first of these",
-    )
-    attack_workers: int = setting(
-        2, "attacks that run at the same time, beside training; 0: between rounds", **between(0, 1024)
-    )
-    attack_gpus: float = setting(0.0, "share of a GPU for each of them", **at_least(0))
-    share_images: bool = setting(True, "clients send pictures of probed images for the report")
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -237,7 +132,7 @@ class Experiment:
         Raises:
             ConfigError: On unknown keys, with the nearest known one, and on bad values.
         """
-        name = values.get("scenario", DEFAULT)
+        name = values.get("scenario", FEDERATED)
         settings, one = scenario(name).settings, scenario(name)
         values = {**one.usual, **(one.usual_on_tables if is_table(str(values.get("dataset"))) else {}), **values}
         own, known = {key_of(spec.name): spec.name for spec in fields(settings)}, all_settings()
@@ -298,6 +193,10 @@ class Experiment:
         if kind.of_attributes and text == AUTO:
             return kind.usual(self.dataset)
         return kind.parse(text, self.kinds)
+
+    def attacks_at_all(self) -> bool:
+        """Whether the rounds that are to be attacked have attacks."""
+        return not self.attacked_rounds() or any(map(self.chosen_attacks, self.kinds))
 
     @property
     def kinds(self) -> tuple[Kind, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from attacks.attributes.inference import ARCHITECTURES
 from clients.data.card import DataCard
 from clients.models.packaged_weights import NORMALISATIONS, normalisation
-from simulations.attribute_settings import attacks_setting, queries_setting
+from simulations.declared.attributes import attacks_setting, queries_setting
 from simulations.settings import at_least, one_of, setting
 from simulations.whole_models import WholeModelExperiment
 

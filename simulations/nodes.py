@@ -12,7 +12,8 @@ from flwr.serverapp import Grid
 
 from clients.auxiliary import Auxiliary
 from clients.data.card import DataCard
-from clients.data.partitions import partition_indices
+from clients.data.images import ImageDataset
+from clients.data.partitions import Indices, partition_indices
 from clients.records import reason_of, to_record, to_tensors, values_of
 from clients.task import Plan
 from defenses.pipeline import Pipeline
@@ -113,17 +114,25 @@ def _randomness(from_seed: list[int], clients: int) -> str:
 def _shares(plan: Plan, experiment: Experiment, clients: int) -> dict[int, dict[str, ArrayRecord]]:
     if experiment.partition == "node":
         return {}
-    data = plan.load_data()
+    train, test = dealt(plan, experiment, plan.load_data(), clients)
+    return {
+        at: {"indices": to_record({"train": torch.from_numpy(train[at]), "test": torch.from_numpy(test[at])})}
+        for at in range(clients)
+    }
+
+
+def dealt(plan: Plan, experiment: Experiment, data: ImageDataset, clients: int) -> tuple[list[Indices], list[Indices]]:
+    """Positions of each client's training and test examples.
+
+    Raises:
+        ValueError: When they cannot be dealt out so; it says what to change.
+    """
     labels = data.train.labels.numpy()
     # What the server holds itself no client may hold: attacks learn from it.
     free = np.setdiff1d(np.arange(len(labels)), Auxiliary(plan).held_out(data.train.strata()))
     train = [free[part] for part in partition_indices(labels[free], experiment.partition, clients, experiment.seed)]
     # Test examples are always spread evenly: they measure the global model, not a client.
-    test = partition_indices(data.test.labels.numpy(), "iid", clients, experiment.seed)
-    return {
-        at: {"indices": to_record({"train": torch.from_numpy(train[at]), "test": torch.from_numpy(test[at])})}
-        for at in range(clients)
-    }
+    return train, partition_indices(data.test.labels.numpy(), "iid", clients, experiment.seed)
 
 
 def _in_simulation() -> bool:

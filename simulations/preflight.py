@@ -10,9 +10,11 @@ import torch
 
 from clients.data.card import DataCard
 from clients.models.library import ImageSizeError
+from defenses.pipeline import Pipeline
 from simulations.dry_run import check_memory, shares
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
+from simulations.nodes import dealt
 from simulations.notices import huge_numbers, too_few_images
 from simulations.scenarios.base import scenario
 
@@ -55,6 +57,16 @@ def preflight(experiment: Experiment, tell: Callable[[str], None]) -> None:
             raise ConfigError(f"dataset = {experiment.dataset!r}, model = {experiment.model!r}: {error}") from error
     experiment.check_images(data.input_shape)
     check_memory(experiment, data)
+    if experiment.attack_gpus > (cards := torch.cuda.device_count()):
+        raise ConfigError(
+            f"attack-gpus is {experiment.attack_gpus:g}; allowed: 0 to {cards}, the graphics cards that torch finds here"
+        )
+    if not experiment.attacks_at_all():
+        keys = ", ".join(dict.fromkeys(kind.setting for kind in experiment.kinds))
+        raise ConfigError(
+            f"attack-rounds is {experiment.attack_rounds!r}, and no attacks are named ({keys}): name some, or set "
+            "attack-rounds = '' to train only"
+        )
     share, tested = shares(experiment, data)
     if min(share, tested) < 1:
         raise ConfigError(
@@ -66,6 +78,10 @@ def preflight(experiment: Experiment, tell: Callable[[str], None]) -> None:
             f"batch-size is {experiment.batch_size}; all clients together hold {len(data.train)} training examples"
         )
     scenario(experiment.scenario).check_share(experiment, share, tested)
+    try:
+        dealt(experiment.plan(Pipeline()), experiment, data, experiment.num_clients)
+    except ValueError as error:
+        raise ConfigError(f"partition: {error}") from error
     for warning in filter(
         None, (*data.notes, *huge_numbers(experiment), too_few_images(experiment, experiment.num_clients))
     ):

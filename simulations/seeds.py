@@ -3,42 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
-from simulations.errors import ConfigError
 from simulations.experiment import Experiment
 from simulations.local_run import EXIT_ATTACKS_FAILED
 from simulations.run_config import check_same
-
-MOST = 1000
-"""Seeds of one command."""
-
-
-def parse_seeds(text: str) -> list[int]:
-    """``0..4`` or ``1,5,7..9`` as numbers, in order.
-
-    Raises:
-        ConfigError: When it is something else, empty, or a seed stands twice.
-    """
-    found: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d{1,18})(?:\s*\.\.\s*(\d{1,18}))?\s*", part)
-        if match is None:
-            raise ConfigError(f"--seeds {text!r}: expected whole numbers and ranges from 0, such as 0..4 or 1,5,7..9")
-        first, last = int(match[1]), int(match[2] or match[1])
-        if last < first or last - first >= MOST or len(found) + last - first >= MOST:
-            raise ConfigError(
-                f"--seeds {text!r}: {part.strip()} is not a range upwards, or there are more than {MOST} seeds"
-            )
-        found += range(first, last + 1)
-    if len(set(found)) < len(found):
-        raise ConfigError(f"--seeds {text!r}: a seed stands twice")
-    return found
 
 
 def of_seeds(experiment: Experiment, seeds: Sequence[int]) -> list[Experiment]:

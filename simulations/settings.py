@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import field, fields
+from dataclasses import Field, field, fields
 from typing import Any
 
 from simulations.errors import ConfigError
+
+LARGEST = 2**63 - 1
+"""Of numbers: what TOML, Flower and torch hold of a whole one. Infinity and NaN are none."""
 
 LONGEST = 160
 """Characters of a value in an error."""
@@ -30,16 +33,26 @@ def check_values(settings: Any) -> None:
         ConfigError: Naming the key, what came and what is allowed.
     """
     for spec in fields(settings):
-        value, key, check = getattr(settings, spec.name), key_of(spec.name), spec.metadata["check"]
-        kind = type(spec.default)
-        if kind is float and type(value) is int:
-            object.__setattr__(settings, spec.name, float(value))
-        elif type(value) is not kind:
-            raise ConfigError(
-                f"{key} is {shown(value)} ({type(value).__name__}); expected {kind.__name__}, such as {spec.default!r}"
-            )
-        if check and not check(value):
-            raise ConfigError(f"{key} is {shown(value)}; allowed: {spec.metadata['allowed']}")
+        object.__setattr__(settings, spec.name, checked(spec, getattr(settings, spec.name)))
+
+
+def checked(spec: Field[Any], value: Any) -> Any:
+    """A setting's value, by its type and its own check; a whole number as a float where that is asked for.
+
+    Raises:
+        ConfigError: Naming the key, what came and what is allowed.
+    """
+    kind: type[Any] = type(spec.default)
+    key, check = key_of(spec.name), spec.metadata["check"]
+    if type(value) is not kind and not (kind is float and type(value) is int):
+        raise ConfigError(
+            f"{key} is {shown(value)} ({type(value).__name__}); expected {kind.__name__}, such as {spec.default!r}"
+        )
+    if kind in (int, float) and not abs(value) <= LARGEST:  # NaN is no number up to it, either
+        raise ConfigError(f"{key} is {shown(value)}; allowed: {spec.metadata['allowed']}, and at most {LARGEST}")
+    if check and not check(value):
+        raise ConfigError(f"{key} is {shown(value)}; allowed: {spec.metadata['allowed']}")
+    return float(value) if kind is float else value
 
 
 def shown(value: Any) -> str:
@@ -53,8 +66,8 @@ def at_least(minimum: float) -> dict[str, Any]:
     return {"allowed": f"at least {minimum:g}", "check": lambda value: value >= minimum}
 
 
-def between(minimum: int, maximum: int) -> dict[str, Any]:
-    """Between two whole numbers, both included."""
+def between(minimum: float, maximum: float) -> dict[str, Any]:
+    """Between two numbers, both included."""
     return {"allowed": f"at least {minimum}, at most {maximum}", "check": lambda value: minimum <= value <= maximum}
 
 
@@ -66,9 +79,9 @@ def at_most_characters(maximum: int) -> dict[str, Any]:
     }
 
 
-def above(minimum: float) -> dict[str, Any]:
-    """Above a minimum, and finite."""
-    return {"allowed": f"above {minimum:g}", "check": lambda value: minimum < value < float("inf")}
+def above(minimum: float, maximum: float) -> dict[str, Any]:
+    """Above a minimum, up to a maximum."""
+    return {"allowed": f"above {minimum:g}, at most {maximum:g}", "check": lambda value: minimum < value <= maximum}
 
 
 def one_of(*values: str) -> dict[str, Any]:

@@ -6,25 +6,16 @@ from dataclasses import dataclass, replace
 
 from clients.task import Plan, WholeModelPlan
 from defenses.pipeline import Pipeline
+from simulations.declared.whole_models import WholeModelSettings
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
 from simulations.known_names import require_model
-from simulations.settings import SHARE, milestone, setting
-
-DEFAULT_MILESTONES = "5/8,7/8"
-"""Where accuracy has climbed, the rate falls, so that the end of a run is no longer where the last steps happened to throw it."""
+from simulations.settings import milestone
 
 
 @dataclass(frozen=True)
-class WholeModelExperiment(Experiment):
+class WholeModelExperiment(WholeModelSettings, Experiment):
     """What such scenarios read besides the settings of all."""
-
-    learning_rate_milestones: str = setting(
-        DEFAULT_MILESTONES,
-        "rounds after each of which learning-rate is multiplied by learning-rate-factor (MultiStepLR, a round for an "
-        "epoch), separated by commas: numbers, or shares such as 5/8, which few rounds may lack; empty: the rate is constant",
-    )
-    learning_rate_factor: float = setting(0.1, "see learning-rate-milestones", **SHARE)
 
     def __post_init__(self) -> None:
         super().__post_init__()

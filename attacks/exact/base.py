@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -16,6 +17,8 @@ from attacks.observations import AttackError, ClientUpdate
 @dataclass(frozen=True, repr=False)
 class SolvingAttack(Attack[ClientUpdate, Reconstruction]):
     """Solves updates of one step, one after the other; where the conditions of that fail, the guess is grey and says why."""
+
+    needs_one_step: ClassVar[bool] = True
 
     @property
     def threat_class(self) -> str:

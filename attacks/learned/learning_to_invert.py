@@ -85,6 +85,7 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
     """
 
     observes: ClassVar[type] = Probe
+    needs_one_step: ClassVar[bool] = True
     learns_from_model: ClassVar[bool] = True
     learns_prior: ClassVar[bool] = True
     begins_chains: ClassVar[bool] = True

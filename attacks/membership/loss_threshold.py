@@ -137,6 +137,7 @@ class LossThreshold(Attack[ClientUpdate, Membership]):
     """
 
     observes: ClassVar[type] = TrainingUpdate
+    infers_membership: ClassVar[bool] = True
     source: ClassVar[str] = "Yeom et al. 2018, Adversary 2"
     threat: ClassVar[str] = "global model and one update; true classes of the records in question; no auxiliary data"
 

@@ -49,6 +49,7 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
     """
 
     observes: ClassVar[type] = TrainingUpdate
+    infers_membership: ClassVar[bool] = True
     source: ClassVar[str] = "Shokri et al. 2017, section V"
     threat: ClassVar[str] = (
         "global model, one update, auxiliary data, the client's training procedure; true classes of the records in question"

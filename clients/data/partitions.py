@@ -6,7 +6,6 @@ and the launcher sends every client its indices.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -60,7 +59,7 @@ class Dirichlet(Partition):
     alpha: float = 0.5
 
     def __post_init__(self) -> None:
-        require(is_number(self.alpha) and 0 < self.alpha < math.inf, self, "alpha", "a number above 0")
+        require(is_number(self.alpha) and 0 < self.alpha <= 1e6, self, "alpha", "a number above 0, at most 1e6")
 
     def deal(self, labels: Labels, num_partitions: int, seed: int) -> list[Indices]:
         """See ``Partition.deal``."""

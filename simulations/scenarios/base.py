@@ -21,9 +21,6 @@ from simulations.known_clients import KnownClients
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
 
-DEFAULT = "federated"
-"""Of experiments that name none."""
-
 LARGEST_MESSAGE = 1 << 30
 """Bytes of tensors in one message: Flower keeps several copies of it on the way."""
 
@@ -184,11 +181,21 @@ def scenario(name: str) -> Scenario[Any]:
     return known[name]
 
 
-def check_probe_images(wanted: int, train: int) -> None:
-    """Refuses probes of more images than a client trains on.
+def check_probe_images(images: int, targets: int, held: int) -> None:
+    """Refuses to probe more images than a client holds: one that is attacked twice is no second observation.
+
+    Args:
+        images: ``probe-images``.
+        targets: ``probe-targets``.
+        held: Images that a client holds, about.
 
     Raises:
         ConfigError: Naming the setting.
     """
-    if wanted > train:
-        raise ConfigError(f"probe-images is {wanted}; a client holds about {train} images")
+    if images > held:
+        raise ConfigError(f"probe-images is {images}; a client holds about {held} images")
+    if images * targets > held:
+        raise ConfigError(
+            f"probe-targets is {targets}, each of probe-images = {images}; a client holds about {held} images, and none is probed "
+            "twice"
+        )

@@ -9,6 +9,7 @@ from typing import ClassVar
 from flwr.app import ArrayRecord, ConfigRecord
 from torch import Tensor, nn
 
+from attacks.spec import stages_of
 from clients.data.card import DataCard
 from clients.federated.plan import FederatedPlan, federated_plan
 from clients.records import to_record, to_tensors
@@ -16,12 +17,12 @@ from clients.task import Plan
 from defenses.base import DefenseError, EdgeTrainingDefense, SmashedDefense, TrainingDefense
 from defenses.pipeline import Pipeline
 from simulations.aggregate_settings import check_aggregates, check_group_sizes, group_sizes
-from simulations.attribute_settings import attacks_setting, check_attribute_attacks
+from simulations.attribute_settings import check_attribute_attacks
 from simulations.checkpoints import Checkpoint
+from simulations.declared.federated import FederatedSettings
 from simulations.errors import ConfigError
 from simulations.known_clients import KnownClients
 from simulations.scenarios.base import Rounds, Scenario, check_probe_images
-from simulations.settings import SHARE, one_of, setting
 from simulations.whole_models import WholeModelExperiment
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
@@ -30,37 +31,8 @@ from strategies.federated.observations import ACTIVE, AGGREGATE, KINDS, PROBE, P
 
 
 @dataclass(frozen=True)
-class FederatedExperiment(WholeModelExperiment):
+class FederatedExperiment(FederatedSettings, WholeModelExperiment):
     """The settings of federated learning."""
-
-    fraction_train: float = setting(1.0, "share of the clients that train in a round", **SHARE)
-    probe_attacks: str = setting("InvertingGradients(); LabelInference()", "attacks on one-step probes, separated by ;")
-    update_attacks: str = setting(
-        "LabelInference(); LossThreshold()", "attacks on real training updates, separated by ;"
-    )
-    attribute_attacks: str = attacks_setting()
-    active_attacks: str = setting(
-        "",
-        "attacks that send clients a manipulated model in place of the agreed one, separated by ;. They need an active server: the "
-        "report shows them apart, and no headline counts them",
-    )
-    model_check: bool = setting(
-        False,
-        "simulated clients refuse a model that is not the agreed one, as far as they can tell; a deployed node decides by its "
-        "own key",
-    )
-    aggregate_clients: str = setting(
-        "",
-        "sizes of the groups of clients whose one-step probes are summed before they are attacked, as secure aggregation leaves "
-        "them, such as 1,2,4; empty: none",
-    )
-    aggregate_attacks: str = setting("", "attacks on these sums, separated by ;")
-    probe_mode: str = setting(
-        "train",
-        "mode of the model in probes; in eval mode BatchNorm uses its running statistics and dropout is off, as most "
-        "papers on gradient inversion have it, though no training step sends such a gradient",
-        **one_of("train", "eval"),
-    )
 
     def plan(self, pipeline: Pipeline) -> FederatedPlan:
         """What the run fixes for the clients of a pipeline."""
@@ -139,8 +111,15 @@ class Federated(Scenario[FederatedExperiment]):
         check_group_sizes(experiment.aggregate_clients, len(clients.sizes))
 
     def check_share(self, experiment: FederatedExperiment, train: int, test: int) -> None:
-        """Refuses probes of more images than a client trains on."""
-        check_probe_images(experiment.probe_images, train)
+        """Refuses probes of more images than a client trains on, and attacks on one step where training sends whole rounds."""
+        check_probe_images(experiment.probe_images, experiment.probe_targets, train)
+        steps = experiment.local_steps or experiment.local_epochs * -(-train // experiment.batch_size)
+        one_step = [one for one in experiment.chosen_attacks(UPDATE) if stages_of(one)[0].needs_one_step]
+        if one_step and steps > 1:
+            raise ConfigError(
+                f"update-attacks: {one_step[0]} reads the gradient of one step, and a training update is of {steps} steps; "
+                "allowed: what attacks whole rounds, such as InvertingGradients() or SurrogateMatching(); or set local-steps = 1"
+            )
 
     def rounds(
         self, experiment: FederatedExperiment, plan: Plan, auditor: Auditor, clients: KnownClients, label: str

@@ -18,10 +18,10 @@ from clients.task import FLOAT_BYTES, Plan
 from defenses.base import EdgeTrainingDefense, InputDefense, SmashedDefense, TrainingDefense
 from defenses.pipeline import Pipeline
 from simulations.checkpoints import Checkpoint
+from simulations.declared.outsourced import OutsourcedSettings
 from simulations.errors import ConfigError
 from simulations.known_clients import KnownClients
 from simulations.scenarios.base import LARGEST_MESSAGE, Rounds, Scenario, leave_cores_to_attacks
-from simulations.settings import at_least, setting
 from simulations.whole_models import WholeModelExperiment
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
@@ -30,22 +30,8 @@ from strategies.outsourced.server import OutsourcedServer
 
 
 @dataclass(frozen=True)
-class OutsourcedExperiment(WholeModelExperiment):
+class OutsourcedExperiment(OutsourcedSettings, WholeModelExperiment):
     """The settings of outsourced training."""
-
-    upload_attacks: str = setting(
-        "AsUploaded()",
-        "attacks on uploaded images, separated by ;, refinements behind |; with adaptive, those that know a defence are put behind "
-        "AsUploaded()",
-    )
-    collection_attacks: str = setting(
-        "", "attacks on all that a client uploaded together, separated by ;, such as JointEncodingInversion()"
-    )
-    upload_passes: int = setting(
-        1, "times that a client uploads each image, under fresh draws of what draws afresh (InstaHide)", **at_least(1)
-    )
-    model_attacks: str = setting("LossThreshold()", "attacks on the model that the server trained, separated by ;")
-    upload_batches: int = setting(4, "batches of uploaded images in a message", **at_least(1))
 
 
 class OutsourcedRounds:

@@ -20,13 +20,13 @@ from clients.task import Plan
 from defenses.base import DefenseError, InputDefense, SmashedDefense, TrainingDefense, UpdateDefense
 from defenses.fitting import FittedDefense
 from defenses.pipeline import Pipeline
-from simulations.attribute_settings import attacks_setting, check_attribute_attacks, check_memory, queries_setting
+from simulations.attribute_settings import check_attribute_attacks, check_memory
 from simulations.checkpoints import Checkpoint
+from simulations.declared.split import SplitSettings
 from simulations.errors import ConfigError, require_known
 from simulations.experiment import Experiment
 from simulations.known_clients import KnownClients
 from simulations.scenarios.base import LARGEST_MESSAGE, Rounds, Scenario, check_probe_images, leave_cores_to_attacks
-from simulations.settings import SHARE, at_least, one_of, setting
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
 from strategies.split.costs import record_costs
@@ -39,37 +39,8 @@ MIN_EXAMPLES = 2
 
 
 @dataclass(frozen=True)
-class SplitExperiment(Experiment):
+class SplitExperiment(SplitSettings, Experiment):
     """The settings of split learning."""
-
-    patch_size: int = setting(4, "side of a patch in pixels, which divides the images' sides", **at_least(1))
-    depth: int = setting(4, "transformer blocks of both halves together", **at_least(1))
-    heads: int = setting(4, "attention heads of a block", **at_least(1))
-    edge_blocks: int = setting(1, "blocks at the clients, unless a defence asks for another number", **at_least(0))
-    train_edge: bool = setting(False, "the clients' half is trained and averaged; else it stays as initialised")
-    pretrained: str = setting(
-        "",
-        "vit: absolute path of a file of weights to start from, the same file on every machine: a state dict of timm by "
-        "torch.save, or .safetensors; set its model's width, depth, patch-size and heads (which no check can tell); empty: random "
-        "weights",
-    )
-    block_learning_rate: float = setting(
-        0.0,
-        "of the transformer blocks in both halves; 0: learning-rate, which is else that of the head",
-        **at_least(0),
-    )
-    learning_rate_floor: float = setting(
-        0.004,
-        "the last round's learning rates over the first's; between them they fall along a cosine",
-        **SHARE,
-    )
-    optimizer: str = setting("sgd", "of both halves", **one_of("sgd", "adamw"))
-    batches_per_message: int = setting(
-        4, "batches in a message (K); with 1 a trained client half is never behind", **at_least(1)
-    )
-    smashed_attacks: str = setting("TokenDecoder(); FeatureInversion()", "attacks on smashed data, separated by ;")
-    attribute_attacks: str = attacks_setting()
-    attribute_queries: int = queries_setting()
 
     def plan(self, pipeline: Pipeline) -> SplitPlan:
         """What the run fixes for the clients of a pipeline."""
@@ -211,8 +182,9 @@ class Split(Scenario[SplitExperiment]):
         return experiment.who_holds_labels == "server"
 
     def check_share(self, experiment: SplitExperiment, train: int, test: int) -> None:
-        """Refuses probes of more images than a client trains on."""
-        check_probe_images(experiment.probe_images, train)
+        """Refuses probes of more images than a client has to show."""
+        held = test if experiment.auxiliary_data == "private" else train
+        check_probe_images(experiment.probe_images, experiment.probe_targets, held)
 
     def rounds(
         self, experiment: SplitExperiment, plan: Plan, auditor: Auditor, clients: KnownClients, label: str

@@ -81,7 +81,7 @@ class Search:
     semi_share: float = setting(0.1, "share of the training images that the semi-trained model learns from", **SHARE)
     semi_epochs: int = setting(50, "passes over them", **between(1, 10_000))
     batch_size: int = setting(128, "of that training", **at_least(1))
-    learning_rate: float = setting(0.1, "of that training", **above(0))
+    learning_rate: float = setting(0.1, "of that training", **above(0, 1e6))
     momentum: float = setting(
         0.9, "of that training, by Nesterov", "0 or more, below 1", lambda value: 0 <= value < 1
     )  # fmt: skip

@@ -29,8 +29,6 @@ from defenses.registry import RegistryError, collected, modules_in
 
 ATTRIBUTE_SETTING = "attribute-attacks"
 """The setting that names attacks on a sensitive attribute, whatever they see of it."""
-AUTO = "auto"
-"""Its value where the experiment leaves the choice to the kind of observation."""
 
 
 @dataclass(frozen=True)
@@ -208,6 +206,8 @@ class Kind(ABC):
             AttackError: When one of them attacks something else.
         """
         found = parse_attacks(text, self.start)
+        if twice := next((one for at, one in enumerate(found) if one in found[:at]), None):
+            raise AttackError(f"{twice} is given twice; allowed: each attack once")
         if wrong := [attack for attack in found if not self.suits(attack)]:
             fitting = sorted(name for name, cls in ATTACKS.items() if self.meant(cls()))
             other = next((kind for kind in (*beside, *kinds().values()) if kind.meant(stages_of(wrong[0])[0])), None)

@@ -125,6 +125,10 @@ class Probes(_Updates):
     plural: ClassVar[str] = "one-step probes"
     observation: ClassVar[type] = Probe
 
+    def suits(self, attack: Attack[Any, Any]) -> bool:
+        """Whether it attacks updates, and something that the server does not know: it asked for the images of a probe itself."""
+        return super().suits(attack) and not stages_of(attack)[0].infers_membership
+
     def knowledge(self, observed: Observed) -> Knowledge:
         """With what makes one-step updates of the server's own images."""
         made = functools.partial(probes_alone, observed.task, observed.weights)

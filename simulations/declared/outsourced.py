@@ -1,0 +1,26 @@
+"""Settings of outsourced training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulations.settings import at_least, setting
+
+
+@dataclass(frozen=True)
+class OutsourcedSettings:
+    """Their names, defaults, meanings and ranges."""
+
+    upload_attacks: str = setting(
+        "AsUploaded()",
+        "attacks on uploaded images, separated by ;, refinements behind |; with adaptive, those that know a defence are put behind "
+        "AsUploaded()",
+    )
+    collection_attacks: str = setting(
+        "", "attacks on all that a client uploaded together, separated by ;, such as JointEncodingInversion()"
+    )
+    upload_passes: int = setting(
+        1, "times that a client uploads each image, under fresh draws of what draws afresh (InstaHide)", **at_least(1)
+    )
+    model_attacks: str = setting("LossThreshold()", "attacks on the model that the server trained, separated by ;")
+    upload_batches: int = setting(4, "batches of uploaded images in a message", **at_least(1))

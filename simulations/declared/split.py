@@ -1,0 +1,42 @@
+"""Settings of split learning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulations.declared.attributes import attacks_setting, queries_setting
+from simulations.settings import SHARE, at_least, one_of, setting
+
+
+@dataclass(frozen=True)
+class SplitSettings:
+    """Their names, defaults, meanings and ranges."""
+
+    patch_size: int = setting(4, "side of a patch in pixels, which divides the images' sides", **at_least(1))
+    depth: int = setting(4, "transformer blocks of both halves together", **at_least(1))
+    heads: int = setting(4, "attention heads of a block", **at_least(1))
+    edge_blocks: int = setting(1, "blocks at the clients, unless a defence asks for another number", **at_least(0))
+    train_edge: bool = setting(False, "the clients' half is trained and averaged; else it stays as initialised")
+    pretrained: str = setting(
+        "",
+        "vit: absolute path of a file of weights to start from, the same file on every machine: a state dict of timm by "
+        "torch.save, or .safetensors; set its model's width, depth, patch-size and heads (which no check can tell); empty: random "
+        "weights",
+    )
+    block_learning_rate: float = setting(
+        0.0,
+        "of the transformer blocks in both halves; 0: learning-rate, which is else that of the head",
+        **at_least(0),
+    )
+    learning_rate_floor: float = setting(
+        0.004,
+        "the last round's learning rates over the first's; between them they fall along a cosine",
+        **SHARE,
+    )
+    optimizer: str = setting("sgd", "of both halves", **one_of("sgd", "adamw"))
+    batches_per_message: int = setting(
+        4, "batches in a message (K); with 1 a trained client half is never behind", **at_least(1)
+    )
+    smashed_attacks: str = setting("TokenDecoder(); FeatureInversion()", "attacks on smashed data, separated by ;")
+    attribute_attacks: str = attacks_setting()
+    attribute_queries: int = queries_setting()
