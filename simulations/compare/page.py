@@ -89,7 +89,7 @@ class Side:
         group: Of runs.
         study: Names of the study where the group has several; else "".
         line: What the report of the group says of the defence.
-        seeds: Of the study.
+        seeds: That have the defence.
     """
 
     group: Group
@@ -105,7 +105,9 @@ def sides(groups: Sequence[Group]) -> list[Side]:
         studies = group.run.studies
         for study in studies:
             name = " · ".join(study.words) if len(studies) > 1 else ""
-            found += [Side(group, name, line, study.seeds) for line in group.run.lines(study)]
+            for line in group.run.lines(study):
+                seeds = {row.seed for row in study.rows if row.defense == line.defense}
+                found.append(Side(group, name, line, tuple(sorted(seeds))))
     return found
 
 
