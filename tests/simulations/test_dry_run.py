@@ -76,6 +76,8 @@ def test_a_shipped_configuration_passes_with_its_data_and_writes_nothing(
     little = ("image-memory=0.006", "auxiliary-limit=10") if big else ()
     # All 24 blocks are built and measured for the table whose model is the same; two elsewhere, because one build takes seconds.
     small = ("depth=2",) if big and path.name != "split_table6_gpu.toml" else ()
+    # It attacks the test images, of which a client has ten here.
+    small += ("probe-images=2",) if path.name == "split_table3_gpu.toml" else ()
     if experiment.scenario == "inference":
         # At one cut: each builds the model anew, and VGG16 has 138 million weights. Balanced data are refused beyond what there is.
         small = (f"cuts={experiment.cuts.partition(',')[0]}", "train-limit=0", "test-limit=0", "auxiliary-fraction=0.3")
@@ -85,8 +87,6 @@ def test_a_shipped_configuration_passes_with_its_data_and_writes_nothing(
         small += ("model=vgg_small", "cuts=conv2") if path.name == "adp_table4_gpu.toml" else ()
         # 56 little frames of a client are five batches only where batches are small.
         small += ("batch-size=8",) if path.name == "adp.toml" else ()
-        # It attacks the test images, of which a client has ten here.
-        small += ("probe-images=2",) if path.name == "split_table3_gpu.toml" else ()
         # A step is measured at the paper's size once.
         small += ("image-size=64",) if experiment.image_size and path.name != "adp_table5_gpu.toml" else ()
     code, output = dry_run(path, f"data-dir={data}", *little, *small)
