@@ -31,6 +31,13 @@ class RecordError(ValueError):
     """A record that cannot be read."""
 
 
+class Told(dict[str, Any]):
+    """What a record of a message holds; whoever asks it for what it lacks learns what is missing."""
+
+    def __missing__(self, key: str) -> Any:
+        raise RecordError(f"the message says nothing of {shortened(key)}; it tells {shortened(list(self))}")
+
+
 def to_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
     """Tensors, on any device, as an ArrayRecord."""
     # Made contiguous by torch: NumPy would give a tensor without axes one.
@@ -100,13 +107,13 @@ def tensors_of(message: Message, name: str) -> dict[str, Tensor]:
         RecordError: Naming the array that is none.
     """
     record = message.content.get(name)
-    return to_tensors(record) if isinstance(record, ArrayRecord) else {}
+    return Told(to_tensors(record) if isinstance(record, ArrayRecord) else {})
 
 
 def values_of(message: Message, name: str) -> Mapping[str, Any]:
     """The values of a message's config or metric record; empty when it has none of that name."""
     record: Any = message.content.get(name)
-    return record if isinstance(record, ConfigRecord | MetricRecord) else {}
+    return Told(record if isinstance(record, ConfigRecord | MetricRecord) else {})
 
 
 def shortened(value: object) -> str:

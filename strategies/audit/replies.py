@@ -1,4 +1,4 @@
-"""What a client's answer to an audit must hold before its scores are rows and its pictures are files; a client may send anything."""
+"""What a client's answer to an audit must hold before its scores are rows and its pictures files: it may send anything."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from attacks.guesses import Reconstruction
 from clients.data.card import DataCard
-from clients.records import WITHHELD, metrics, tensors_of, to_record, to_tensors
+from clients.records import WITHHELD, RecordError, metrics, tensors_of, to_record, to_tensors
 from strategies.audit.auditor import _gather
 from strategies.audit.replies import BASELINES, fault_in_scores
 from strategies.audit.score_rows import membership_rows, score_rows
@@ -241,7 +241,6 @@ def test_what_a_header_declares_takes_no_memory() -> None:
 def test_an_array_is_refused_or_read_as_numpy_reads_it(array: Array) -> None:
     try:
         found = to_tensors(ArrayRecord({"x": array}))["x"]
-    except ValueError as error:
-        assert "'x'" in str(error)
+    except RecordError:
         return
     np.testing.assert_array_equal(found.numpy(), array.numpy())
