@@ -97,15 +97,14 @@ def test_the_runtimes_ray_listens_on_loopback_alone_and_obeys_nobody_without_the
 ) -> None:
     for key in [key for key in os.environ if key.startswith("RAY_")]:
         monkeypatch.delenv(key)
-    with LocalRuntime(tmp_path / "log") as runtime:
-        with Cluster(runtime.env) as cluster:
-            assert not outside(cluster.listens_on)
-            assert not cluster.obeys("")
-            assert not cluster.obeys("0" * 64)
-            assert cluster.obeys(runtime.env["RAY_AUTH_TOKEN"])
-            # Sockets and logs are in a folder that nobody else may enter, and go with it.
-            assert Path(cluster.socket).is_relative_to(runtime.home)
-            assert runtime.home.stat().st_mode & 0o777 == 0o700
+    with LocalRuntime(tmp_path / "log") as runtime, Cluster(runtime.env) as cluster:
+        assert not outside(cluster.listens_on)
+        assert not cluster.obeys("")
+        assert not cluster.obeys("0" * 64)
+        assert cluster.obeys(runtime.env["RAY_AUTH_TOKEN"])
+        # Sockets and logs are in a folder that nobody else may enter, and go with it.
+        assert Path(cluster.socket).is_relative_to(runtime.home)
+        assert runtime.home.stat().st_mode & 0o777 == 0o700
     assert not runtime.home.exists()
 
 
