@@ -18,7 +18,16 @@ from flwr.clientapp.typing import Mod
 
 from clients.draws import Draws, Notebook
 from clients.local_data import Client, LocalData
-from clients.questions import UNLIMITED, Answers, RefusedError, refusal, require_own_code, require_pipeline
+from clients.questions import (
+    UNLIMITED,
+    Answers,
+    RefusedError,
+    may_download,
+    refusal,
+    require_own_code,
+    require_own_files,
+    require_pipeline,
+)
 from clients.records import REFUSED, RecordError, shortened, to_tensors, values_of
 from clients.scenarios import client_side, read_task
 from clients.secret_file import SecretError, default_folder, kept_secret
@@ -136,18 +145,21 @@ def client_of(message: Message, context: Context) -> Client:
     """The client that a message is for, with this node's data.
 
     Raises:
-        RefusedError: When the node's operator does not allow the task's pipeline.
+        RefusedError: When the node's operator does not allow the task's pipeline, code or files.
         RuntimeError: When the node was not set up.
     """
     task = read_task(values_of(message, "config").get("task"))
     simulated = draws_from_seed(context)
     require_own_code(context.node_config, task.plan.model, task.plan.dataset, simulated=simulated)
+    pretrained = str(getattr(task.plan, "pretrained", ""))
+    require_own_files(context.node_config, task.plan.data_dir, pretrained, simulated=simulated)
     if message.metadata.message_type != "query.setup":  # which shows nothing of the images, and names no pipeline yet
         require_pipeline(context.node_config, task.plan.pipeline)
         # As understood: what is spent, drawn and kept for a pipeline is one account, however it is spelt.
         task = task.but(pipeline=str(parse(task.plan.pipeline)))
     if "data-dir" in context.node_config:
         task = task.but(data_dir=str(context.node_config["data-dir"]))
+    task = task.but(download=task.plan.download and may_download(context.node_config, simulated=simulated))
     partition, draws = partition_of(context), draws_of(context, task.plan.seed)
     if task.plan.owns_data:
         data = task.plan.load_data()

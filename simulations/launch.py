@@ -23,6 +23,7 @@ from typing import Any
 
 import psutil
 
+from clients.lone_ray import lone_cluster, session_folder
 from simulations.guardian import Guardian, end_runtime, processes_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -91,6 +92,8 @@ class LocalRuntime:
             "RAY_ENABLE_UV_RUN_RUNTIME_ENV": os.environ.get("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0"),
             "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', '')}",
         }
+        if "RAY_ADDRESS" not in os.environ:  # else Ray joins a cluster, which has its own ways
+            self.env |= lone_cluster(os.environ) | session_folder(self.home)
         self._flwr = str(binaries / "flwr")
         (self.home / "config.toml").write_text(
             '[superlink]\ndefault = "local"\n\n[superlink.local]\naddress = ":local-in-memory:"\n'
