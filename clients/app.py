@@ -24,6 +24,7 @@ from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
 from clients.audit_answers import answer_audit
+from clients.data.images import fingerprint
 from clients.node import MODS, answers_of, check_bundle, client_of, draws_from_seed, partition_of, reply_to
 from clients.questions import allowed_pipelines
 from clients.records import metrics, values_of
@@ -67,6 +68,8 @@ def setup(message: Message, context: Context) -> Message:
     allowed_pipelines(context.node_config)
     randomness = "seed" if draws_from_seed(context) else "secret"
     card = ConfigRecord({"card": json.dumps(asdict(client.data.card)), "randomness": randomness})
+    if "indices" in message.content:  # positions in data that the server reads, too
+        card["data"] = fingerprint(client.data.dataset)
     return reply_to(message, {"metrics": metrics(sizes), "card": card})
 
 

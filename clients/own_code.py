@@ -152,7 +152,7 @@ def _from_file(path: Path) -> ModuleType:
         sys.path.append(str(path.parent))  # A file may import what lies beside it, now and later; ours comes first.
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script that parses arguments or ends itself when it is imported
         del sys.modules[name]
         raise OwnCodeError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
     return module
@@ -161,7 +161,7 @@ def _from_file(path: Path) -> ModuleType:
 def _imported(place: str) -> ModuleType:
     try:
         return importlib.import_module(place)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         hint = (
             f"; a file is named by its path, such as {place.replace('.', '/')}.py:NAME"
             if isinstance(error, ImportError)

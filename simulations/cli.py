@@ -123,8 +123,8 @@ def attack(
     num_classes: Annotated[int, typer.Option(help="Number of logits.")],
     input_shape: Annotated[str, typer.Option(metavar="C,H,W", help="One image, such as 1,28,28.")],
     learning_rate: Annotated[
-        float, typer.Option(help="Of the client's SGD.", show_default="what a recording says")
-    ] = 0.0,
+        float | None, typer.Option(help="Of the client's SGD.", show_default="what a recording says")
+    ] = None,
     weights: Annotated[
         Path | None, typer.Option(help="Safetensors of the global weights; without it, the initial ones of --seed.")
     ] = None,
@@ -177,8 +177,12 @@ def attack(
     folder = (out or Path("runs") / datetime.now().strftime("attack-%Y%m%d-%H%M%S")).resolve()
     given = {"--local-epochs": local_epochs, "--rounds": rounds, "--originals": originals}
     try:
+        if not update.exists():
+            raise ConfigError(f"UPDATE: there is no file or folder {update}")
+        if learning_rate is not None and not 0 < learning_rate < float("inf"):
+            raise ConfigError(f"--learning-rate is {learning_rate}; allowed: a positive number")
         request = Request(
-            update=update, model=model, num_classes=num_classes, input_shape=input_shape, learning_rate=learning_rate,
+            update=update, model=model, num_classes=num_classes, input_shape=input_shape, learning_rate=learning_rate or 0.0,
             weights=weights, local=local, width=width, norm=norm, mean=mean, std=std, num_examples=num_examples or 0,
             local_steps=local_steps or 0, batch_size=batch_size, weight_decay=weight_decay, momentum=momentum,
             nesterov=nesterov, labels=labels, eval_mode=eval_mode, attacks="; ".join(attack or [DEFAULT_ATTACKS]),

@@ -78,6 +78,7 @@ def value_of(text: str, kind: type) -> Any:
 def fail(message: str) -> NoReturn:
     """Ends the command for something that cannot be run; a message that would fill the screen is cut."""
     if len(message) > LONGEST_ERROR:
-        message = f"{message[:LONGEST_ERROR]}... ({len(message)} characters)"
+        begin, end = message[: LONGEST_ERROR // 2], message[-LONGEST_ERROR // 2 :]
+        message = f"{begin} ... ({len(message)} characters) ... {end}"
     errors.print(f"[red]error:[/red] {escape(message)}", markup=True, soft_wrap=True)
     raise typer.Exit(2)

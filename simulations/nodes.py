@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 
 from clients.auxiliary import Auxiliary
 from clients.data.card import DataCard
-from clients.data.images import ImageDataset
+from clients.data.images import ImageDataset, fingerprint
 from clients.data.partitions import Indices, partition_indices
 from clients.records import reason_of, shortened, to_record, to_tensors, values_of
 from clients.task import Plan
@@ -86,6 +86,7 @@ def set_up(exchange: Exchange, experiment: Experiment) -> KnownClients:
     cards: dict[int, DataCard] = {}
     sizes: dict[int, tuple[int, int]] = {}
     from_seed = []
+    mine_read = fingerprint(plan.load_data()) if shares else ""
     for partition in exchange.nodes:
         reply = replies.get(partition)
         if reply is None or reply.has_error():
@@ -93,6 +94,12 @@ def set_up(exchange: Exchange, experiment: Experiment) -> KnownClients:
             raise RuntimeError(f"client {partition} could not be set up: {reason}")
         cards[partition], sizes[partition] = _told_at_set_up(partition, reply, shares.get(partition, {}))
         from_seed += [partition] if values_of(reply, "card").get("randomness") == "seed" else []
+        told = values_of(reply, "card").get("data")
+        if shares and told is not None and told != mine_read:
+            raise RuntimeError(
+                f"client {partition} reads other examples than the server does from dataset = {experiment.dataset!r}: a function "
+                "that draws its split anew each time must seed it, and nodes need the same files"
+            )
     first = min(cards)
     for partition, card in cards.items():
         for name in ("num_classes", "input_shape"):

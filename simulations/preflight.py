@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from clients.data.card import DataCard
+from clients.data.datasets import reads_data_dir
 from clients.models.library import ImageSizeError
 from defenses.pipeline import Pipeline
 from simulations.dry_run import check_memory, shares
@@ -36,6 +37,11 @@ def preflight(experiment: Experiment, tell: Callable[[str], None]) -> None:
     require_free(out, busy(out))
     if not experiment.resume and ((out / "config.json").exists() or (out / "rows.jsonl").exists()):
         raise ConfigError(f"{out} already holds a run; go on with --resume {out}, or name another folder with --out")
+    if experiment.data_dir and not any(map(reads_data_dir, (experiment.dataset, experiment.auxiliary_data))):
+        raise ConfigError(
+            f"data-dir is {experiment.data_dir!r}, and dataset = {experiment.dataset!r} reads no files: for your own pictures set "
+            "dataset = folder; else leave data-dir out"
+        )
     if experiment.partition == "node":
         raise ConfigError(
             "partition is 'node'; `fedveil run` simulates clients, which have no data of their own: choose iid, dirichlet or "

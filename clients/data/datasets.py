@@ -138,6 +138,12 @@ def dataset_names() -> dict[str, str]:
     return {name: source.about for name, source in _sources().items()}
 
 
+def reads_data_dir(name: str) -> bool:
+    """Whether a data set is, or may be, read from files in ``data_dir``; told by its name."""
+    base = name.partition(":")[0]
+    return base in _SOURCES and base not in WITHOUT_FILES
+
+
 def has_sensitive_attribute(name: str) -> bool:
     """Whether examples of a data set carry a second attribute; told by its name and option, without reading it."""
     base, _, option = name.partition(":")
@@ -225,6 +231,9 @@ def _of_two(option: str) -> bool:
 def _of_more(option: str) -> bool:
     return option == picture_files.ALL or option.count(",") > 1
 
+
+WITHOUT_FILES = frozenset({"mnist-5k", "photos", "photo-face"})
+"""Data sets of ours that come with packages alone."""
 
 _SOURCES: dict[str, DataSource] = {
     "mnist-5k": DataSource(

@@ -16,6 +16,7 @@ from clients.own_code import OwnCodeError, accepted, own_code
 
 GROUP = "fedveil.datasets"
 """Entry points of data sets."""
+MOST_CLASSES = 100_000
 MOST_MEASURED = 2000
 """Training images from which mean and standard deviation are computed, evenly spaced."""
 
@@ -36,10 +37,12 @@ def own_source(name: str) -> Source:
         raise DataError(f"dataset: {error}") from error
     try:
         found = load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise DataError(f"dataset: {name}() raises {type(error).__name__}: {error}") from error
     if not isinstance(found, Sequence) or len(found) != 2:
         raise DataError(f"dataset: {name}() returns {type(found).__name__}; (train, test) of two data sets is expected")
+    if found[0] is found[1]:
+        raise DataError(f"dataset: {name}() returns the same object as train and as test; two data sets are expected")
     return source_of(f"{name}()", found[0], found[1])
 
 
@@ -51,6 +54,10 @@ def source_of(name: str, train_data: Any, test_data: Any) -> Source:
     """
     train, test = _part(f"{name}, train", train_data), _part(f"{name}, test", test_data)
     count = int(max(train.labels.max(), test.labels.max())) + 1
+    if count > MOST_CLASSES:
+        raise DataError(
+            f"dataset: {name} has the class {count - 1}; allowed: 0 to {MOST_CLASSES - 1}, numbered without gaps"
+        )
     titles = [str(title) for title in getattr(train_data, "classes", ())]
     names = tuple(titles if len(titles) >= count else map(str, range(count)))
     seen = train.read(np.linspace(0, len(train.labels) - 1, min(len(train.labels), MOST_MEASURED)).astype(np.intp), 0)
@@ -67,7 +74,13 @@ def _part(what: str, data: Any) -> Part:
     if len(data) == 0:
         raise DataError(f"dataset: {what} has no examples")
     labels = _labels(what, data)
-    shape = tuple(_image(what, data, 0).shape)
+    first = _image(what, data, 0)
+    if not torch.equal(first, _image(what, data, 0)):
+        raise DataError(
+            f"dataset: {what}[0] is another image at every reading; leave augmentations to crop-padding and horizontal-flip: what "
+            "was attacked could not be scored"
+        )
+    shape = tuple(first.shape)
 
     def read(indices: NDArray[np.intp], size: int) -> Tensor:
         images = []

@@ -59,7 +59,7 @@ class Dirichlet(Partition):
     alpha: float = 0.5
 
     def __post_init__(self) -> None:
-        require(is_number(self.alpha) and 0 < self.alpha <= 1e6, self, "alpha", "a number above 0, at most 1e6")
+        require(is_number(self.alpha) and 0 < self.alpha <= 1e9, self, "alpha", "a number above 0, at most 1e9")
 
     def deal(self, labels: Labels, num_partitions: int, seed: int) -> list[Indices]:
         """See ``Partition.deal``."""

@@ -19,6 +19,8 @@ from clients.data.images import DataError, Labels, Part, Source, resize
 TEST_SHARE = 0.2
 ALL = "all"
 """Option of CelebA that names all attributes."""
+PARTS = {"train", "training", "val", "valid", "validation", "test", "testing"}
+"""Names of folders that hold classes where they hold folders."""
 HALF = (0.5,)
 """Mean and standard deviation where the data set has no constants of its own: images then enter the model in [-1, 1].
 Statistics of the pictures would differ from client to client, and tell the others something about them."""
@@ -45,6 +47,11 @@ def folder(root: Path, skip_broken: bool = False) -> Source:
         names = sorted({name for part in parts for name in part})
         split = [{name: part.get(name, []) for name in names} for part in parts]
     else:
+        if parts_of := [name for name, path in subfolders.items() if name.lower() in PARTS and _folders(path)]:
+            raise DataError(
+                f"{root} holds {', '.join(sorted(subfolders))}, and {parts_of[0]} looks like a part of the data, not like a class: "
+                "expected train and test alone, each with a folder per class, or a folder per class"
+            )
         found = _pictures(root, None)
         names, split = sorted(found), [{name: cut_by_hash(found[name])[side] for name in found} for side in (0, 1)]
     if not names:
@@ -53,6 +60,8 @@ def folder(root: Path, skip_broken: bool = False) -> Source:
         return _source(root, split[0], split[1], names)
     broken = {path: why for side in split for paths in side.values() for path in paths if (why := _why_broken(path))}
     whole = [{name: [path for path in paths if path not in broken] for name, paths in side.items()} for side in split]
+    if gone := [name for name in names if split[0][name] and not whole[0][name]]:
+        raise DataError(f"{root}: no training picture of {gone[0]} can be read: {broken[split[0][gone[0]][0]]}")
     return replace(_source(root, whole[0], whole[1], names), notes=_left_out(broken))
 
 

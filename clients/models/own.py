@@ -65,7 +65,7 @@ def build_own_model(name: str, factory: Callable[..., Any], num_classes: int, in
     called = f"{name}({', '.join(f'{key}={value}' for key, value in given.items())})"
     try:
         model = factory(**given)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ModelError(f"{called} raises {type(error).__name__}: {error}") from error
     if not isinstance(model, nn.Module):
         raise ModelError(f"{called} returns {type(model).__name__}; a torch.nn.Module is expected")
@@ -79,13 +79,19 @@ def _prove(called: str, model: nn.Module, num_classes: int, input_shape: Shape) 
     Raises:
         ModelError: Saying what does not work, and at which layer.
     """
+    if lazy := [name for name, one in model.named_parameters() if isinstance(one, nn.UninitializedParameter)]:
+        raise ModelError(
+            f"{called}: {lazy[0]} has no shape before the first images (a lazy layer); name a function that shows the model some "
+            "first, so that server and clients begin with the same weights"
+        )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ModelError(f"{called} has no parameter to train")
     try:
         trial = copy.deepcopy(model)
     except Exception as error:
         raise ModelError(f"{called} cannot be copied ({error}); its tensors must be parameters or buffers") from error
-    images = torch.linspace(0, 1, 2 * math.prod(input_shape)).view(2, *input_shape)
+    # Images enter a model normalised, and so beyond [0, 1].
+    images = torch.linspace(-2, 2, 2 * math.prod(input_shape)).view(2, *input_shape)
     for training in (False, True):
         try:
             logits = trial.train(training)(images)
@@ -93,7 +99,7 @@ def _prove(called: str, model: nn.Module, num_classes: int, input_shape: Shape) 
             where = _where(trial, images)
             mode = "in train mode" if training else "in eval mode"
             raise ModelError(f"{called} does not take images of {tuple(input_shape)} {mode}: {where}{error}") from error
-        _require_logits(called, logits, num_classes)
+        _require_logits(called, trial, logits, num_classes)
     weights = [parameter for parameter in trial.parameters() if parameter.requires_grad]
     seen = images.clone().requires_grad_()
     try:
@@ -107,7 +113,13 @@ def _prove(called: str, model: nn.Module, num_classes: int, input_shape: Shape) 
         ) from error
 
 
-def _require_logits(called: str, logits: Any, num_classes: int) -> None:
+def _last(model: nn.Module) -> nn.Module | None:
+    """The layer that is declared last; of most models the one that answers."""
+    layers = [one for one in model.modules() if not any(True for _ in one.children())]
+    return layers[-1] if layers else None
+
+
+def _require_logits(called: str, model: nn.Module, logits: Any, num_classes: int) -> None:
     if not isinstance(logits, torch.Tensor):
         raise ModelError(f"{called} answers with {type(logits).__name__}; logits (B, {num_classes}) are expected")
     if tuple(logits.shape) != (2, num_classes):
@@ -116,6 +128,8 @@ def _require_logits(called: str, logits: Any, num_classes: int) -> None:
         )
     if not logits.isfinite().all():
         raise ModelError(f"{called} answers with NaN or infinite logits")
+    if bool(((logits > 0) & (logits < 1)).all()) and isinstance(_last(model), nn.Sigmoid | nn.Softmax):
+        raise ModelError(f"{called} ends in {type(_last(model)).__name__}; logits, from before it, are expected")
     sums = logits.detach().exp().sum(1) if logits.min() < 0 else logits.detach().sum(1)
     if torch.allclose(sums, torch.ones(2), atol=1e-5):
         raise ModelError(

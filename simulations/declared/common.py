@@ -66,7 +66,7 @@ class CommonSettings:
         DEFAULT_DEFENSES, "pipelines: stages joined by |, pipelines separated by ; (no defence always runs first)"
     )
     rounds: int = setting(16, "federated rounds of each pipeline", **between(1, 1_000_000))
-    local_epochs: int = setting(6, "passes over the local data in a round", **between(1, 1_000_000))
+    local_epochs: int = setting(6, "passes over the local data in a round", **between(1, 1_000_000_000))
     local_steps: int = setting(
         0, "optimizer steps in a round, whatever local-epochs says; 0: as many as local-epochs takes", **at_least(0)
     )

@@ -39,7 +39,7 @@ from simulations.recorded.results import (
     write_results,
 )
 from simulations.recorded.update_files import few, load_global_weights, read_truth, read_update, resembles_weights
-from strategies.federated.observations import PROBE
+from strategies.federated.observations import UPDATE
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def attack_update(
         SpecError: When the text names nothing we know.
         AttackError: When an attack needs more than one update or auxiliary data, before any attack runs.
     """
-    attacks = PROBE.parse(text)
+    attacks = UPDATE.parse(text)
     for attack in attacks:
         require_usable(attack, has_auxiliary=knowledge is not None)
     fitted = attacks if knowledge is None else [fit(attack, seed, knowledge) for attack in attacks]

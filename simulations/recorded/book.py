@@ -24,7 +24,7 @@ from simulations.rows import Row
 from simulations.run_config import versions
 from simulations.run_directory import write_atomically
 from strategies.audit.adaptive import adaptive_names
-from strategies.audit.score_rows import score_rows
+from strategies.audit.score_rows import PICKED_PSNR, score_rows
 from strategies.audit.threat_card import KnownLabels, ThreatCard
 from strategies.federated.observations import UPDATE
 
@@ -192,6 +192,8 @@ class Book:
         return [truth[server_round, one.client] for one in replies] if truth else []
 
     def _row(self, server_round: int, metric: str, **columns: Any) -> None:
+        told = {PICKED_PSNR: columns.pop(PICKED_PSNR)} if PICKED_PSNR in columns else {}
+        columns["extra"] = {**columns.get("extra", {}), **told}
         self.rows.append(
             Row(
                 experiment="recorded", scenario="recording", model=self.request.model, seed=self.request.seed,

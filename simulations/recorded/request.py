@@ -18,7 +18,7 @@ from defenses.pipeline import Pipeline
 from defenses.spec import parse
 from simulations.defaults import DEFAULT_ATTACKS
 from simulations.errors import ConfigError
-from strategies.federated.observations import PROBE
+from strategies.federated.observations import UPDATE
 
 MAX_EXAMPLES = 1_000_000
 
@@ -216,7 +216,7 @@ def _per_channel(key: str, text: str, channels: int, default: float) -> tuple[fl
 
 def _attacks(request: Request) -> list[Attack[Any, Any]]:
     with blaming("--attack"):
-        attacks = PROBE.parse(request.attacks)
+        attacks = UPDATE.parse(request.attacks)
         for attack in attacks:
             require_usable(attack, has_auxiliary=bool(request.auxiliary))
     if not attacks:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import torch
 from flwr.app import ArrayRecord, ConfigRecord
 from torch import Tensor, nn
 
@@ -71,6 +73,17 @@ class FederatedRounds:
         return Checkpoint(server_round, to_tensors(self._arrays), strategy.ledgers, strategy.accuracy)
 
 
+def _try_probe(model: nn.Module, images: int, card: DataCard) -> None:
+    """Refuses probes of fewer images than a model can be trained on: BatchNorm behind a linear layer needs two."""
+    try:
+        with torch.no_grad():
+            copy.deepcopy(model).train()(torch.zeros(images, *card.input_shape))
+    except ValueError as error:
+        raise ConfigError(
+            f"probe-images is {images}, and the model cannot be trained on so few: {error}; raise it, or set probe-mode = 'eval'"
+        ) from error
+
+
 class Federated(Scenario[FederatedExperiment]):
     """Clients train whole models; the server sees their updates, and asks for one-step probes."""
 
@@ -99,6 +112,8 @@ class Federated(Scenario[FederatedExperiment]):
             ConfigError: When one of them cannot.
         """
         model = replace(experiment.plan(pipeline), card=card).build_model()
+        if experiment.probe_mode == "train" and experiment.chosen_attacks(PROBE) and experiment.attacked_rounds():
+            _try_probe(model, experiment.probe_images, card)
         for defense in pipeline.defenses:
             if isinstance(defense, TrainingDefense):
                 try:

@@ -32,13 +32,14 @@ from defenses import (
 )
 from defenses.spec import parse_statements, settings_of
 
+noise = st.floats(0, 1e6)
 positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False) | st.integers(1, 10**9)
 below_one = st.floats(0, 1, exclude_max=True)
 a_defense = st.one_of(
     st.builds(Clip, positive | st.just(float("inf")), st.just("update")),
-    st.builds(GaussianNoise, positive, st.just("update")),
-    st.builds(LaplaceNoise, positive, st.just("update")),
-    st.builds(ImageNoise, positive, st.booleans()),
+    st.builds(GaussianNoise, noise, st.just("update")),
+    st.builds(LaplaceNoise, noise, st.just("update")),
+    st.builds(ImageNoise, noise, st.booleans()),
     st.builds(Blur, positive),
     st.builds(Pruning, st.floats(0, 1), st.just("update")),
     st.builds(ATS, st.lists(st.integers(0, 49), min_size=1).map(lambda i: "-".join(map(str, i))), st.booleans()),
@@ -46,8 +47,8 @@ a_defense = st.one_of(
 )
 a_training_defense = st.one_of(
     st.builds(STAdam, positive, below_one, below_one, positive, positive),
-    st.builds(DPSGD, target_epsilon=st.floats(1e-3, 1e6), max_grad_norm=positive),
-    st.builds(DPSGD, noise_multiplier=positive, target_delta=st.floats(0, 1, exclude_min=True, exclude_max=True)),
+    st.builds(DPSGD, target_epsilon=st.floats(1e-2, 1e6), max_grad_norm=positive),
+    st.builds(DPSGD, noise_multiplier=noise, target_delta=st.floats(0, 1, exclude_min=True, exclude_max=True)),
 )
 
 
@@ -67,9 +68,16 @@ def test_parse_inverts_str(pipeline: Pipeline):
 
 
 @given(st.lists(pipelines(), max_size=3), st.sampled_from([";", "\n", " ;\n\n; "]))
-def test_several_pipelines_start_with_the_empty_one_and_repeat_none(given_pipelines: list[Pipeline], separator: str):
+def test_several_pipelines_start_with_the_empty_one_and_none_is_given_twice(
+    given_pipelines: list[Pipeline], separator: str
+):
     text = separator.join(map(str, given_pipelines))
-    assert parse_pipelines(text) == list(dict.fromkeys([Pipeline(), *given_pipelines]))
+    own = [pipeline for pipeline in given_pipelines if pipeline.defenses]
+    if len(set(own)) < len(own):
+        with pytest.raises(SpecError, match="is given twice; allowed: each pipeline once"):
+            parse_pipelines(text)
+    else:
+        assert parse_pipelines(text) == [Pipeline(), *own]
 
 
 @given(st.lists(pipelines(), max_size=3))

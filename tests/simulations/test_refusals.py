@@ -7,13 +7,20 @@ import sys
 from pathlib import Path
 
 import pytest
+from flwr.app import Message
+from PIL import Image
 from typer.testing import CliRunner
 
+from clients.data.datasets import load_dataset
+from clients.data.images import fingerprint
+from defenses.pipeline import Pipeline
 from simulations.cli import app
 from simulations.declared.plain import plain_settings, refuse_plain
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment, all_settings
+from simulations.server_app import run_experiment
 from simulations.settings import checked
+from tests.local_grid import LocalGrid
 
 
 def refused(tmp_path: Path, *arguments: str) -> str:
@@ -49,7 +56,7 @@ def refused(tmp_path: Path, *arguments: str) -> str:
         ("probe-images=100000", "probe-images is 100000; a client holds about 800 images"),
         ("probe-targets=801", "probe-targets is 801, each of probe-images = 1; a client holds about 800 images"),
         ("partition=shards(num_shards_per_partition=5000)", "partition: 4 partitions of 5000 shards need 20000 examples"),
-        ("partition=dirichlet(alpha=1e308)", "alpha is 1e+308; allowed: a number above 0, at most 1e6"),
+        ("partition=dirichlet(alpha=1e308)", "alpha is 1e+308; allowed: a number above 0, at most 1e9"),
         ("smashed-attacks=FeatureInversion()", "it is a setting of split"),
         ("dataset=[/red]", "unknown dataset '[/red]'"),
     ],
@@ -128,3 +135,86 @@ def test_what_is_refused_without_torch_is_what_experiments_refuse() -> None:
         assert str(early.value) == str(late.value)
     # Only networks' names need more: of our own settings, those of inference.
     assert known.keys() - plain_settings().keys() < Experiment.of(scenario="inference").to_mapping().keys()
+
+
+def test_pictures_that_nobody_reads(tmp_path: Path) -> None:
+    told = refused(tmp_path, "-s", f"data-dir={tmp_path}")
+    assert (
+        f"data-dir is '{tmp_path}', and dataset = 'mnist-5k' reads no files: for your own pictures set dataset = folder"
+        in told
+    )
+
+
+@pytest.mark.parametrize("parts", [("train", "val"), ("Train", "Test"), ("train", "val", "test"), ("train",)])
+def test_parts_that_look_like_classes(tmp_path: Path, parts: tuple[str, ...]) -> None:
+    for part in parts:
+        for name in ("a", "b"):
+            (tmp_path / part / name).mkdir(parents=True)
+            Image.new("RGB", (8, 8)).save(tmp_path / part / name / "0.png")
+    told = refused(tmp_path, "-s", "dataset=folder", "-s", f"data-dir={tmp_path}")
+    assert f"{parts[0]} looks like a part of the data, not like a class" in told or "looks like a part" in told
+
+
+def test_a_split_that_differs_between_processes(tmp_path: Path) -> None:
+    """Scores would be of other images than those that were attacked."""
+    file = tmp_path / "mine.py"
+    file.write_text(UNSEEDED)
+    settings = Experiment.of(
+        dataset=f"{file}:load", num_clients=2, rounds=1, output_dir=str(tmp_path / "run"), batch_size=8, model="lenet",
+        defenses="", attack_workers=0, probe_targets=1,
+    )  # fmt: skip
+    load_dataset.cache_clear()
+    mine = fingerprint(settings.plan(Pipeline()).load_data())
+    load_dataset.cache_clear()
+    assert fingerprint(settings.plan(Pipeline()).load_data()) != mine
+    with pytest.raises(RuntimeError, match="reads other examples than the server does from dataset"):
+        run_experiment(Forgetful(2), settings)
+
+
+UNSEEDED = """
+import torch
+from torch.utils.data import TensorDataset, random_split
+
+images = torch.rand(120, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+
+def load():
+    return random_split(TensorDataset(images, torch.arange(120) % 10), [80, 40])
+"""
+
+
+class Forgetful(LocalGrid):
+    """A grid whose nodes read the data anew, as other processes do."""
+
+    def answer(self, message: Message) -> Message | None:
+        load_dataset.cache_clear()
+        return super().answer(message)
+
+
+def test_a_model_that_cannot_learn_from_one_image(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(ONE_IMAGE)
+    mine = [
+        "-s",
+        f"model={file}:net",
+        "-s",
+        "norm=batch",
+        "-s",
+        "probe-attacks=LabelInference()",
+        "-s",
+        "adaptive=false",
+    ]
+    mine += ["-s", "defenses=", "-s", "update-attacks=LabelInference()"]
+    told = refused(tmp_path, *mine)
+    assert "probe-images is 1, and the model cannot be trained on so few: Expected more than 1 value" in told
+    for way_out in ("probe-images=2", "probe-mode=eval"):
+        arguments = ["run", "--preset", "quick", "-s", "dataset=mnist-5k", *mine, "-s", way_out, "--dry-run"]
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 0, result.output
+
+
+ONE_IMAGE = """
+from torch import nn
+
+def net(num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, num_classes))
+"""

@@ -47,12 +47,12 @@ def floats():
 
 def tensors():
     data = TensorDataset(torch.rand(10, 3, 6, 6), torch.tensor(labels))
-    return data, data
+    return data, TensorDataset(*data.tensors)
 
 
 def normalised():
     data = TensorDataset(torch.randn(10, 3, 6, 6), torch.tensor(labels))
-    return data, data
+    return data, TensorDataset(*data.tensors)
 
 
 def one():
@@ -60,8 +60,7 @@ def one():
 
 
 def uneven():
-    data = Given(lambda one: one[: 2 + one[0, 0] % 5])
-    return data, data
+    return [Given(lambda one: one[: 2 + one[0, 0] % 5]) for _ in range(2)]
 
 
 def unlabelled():
@@ -74,6 +73,24 @@ def needs(folder):
 
 def empty():
     return [], []
+
+
+def twice():
+    data = Given(Image.fromarray)
+    return data, data
+
+
+def augmented():
+    return [Given(lambda one: np.random.permutation(one)) for _ in range(2)]
+
+
+def huge():
+    data = [(torch.zeros(1, 6, 6), 10**12)] * 2
+    return data, list(data)
+
+
+def script():
+    raise SystemExit(0)
 """
 
 
@@ -110,6 +127,10 @@ def test_colours_limits_and_sizes(file: Path) -> None:
         ("unlabelled", r"train\[0\] is Tensor; \(image, class\) is expected"),
         ("needs", "needs folder; given are no arguments alone"),
         ("empty", "train has no examples"),
+        ("twice", "returns the same object as train and as test"),
+        ("augmented", r"train\[0\] is another image at every reading; leave augmentations to crop-padding"),
+        ("huge", "has the class 1000000000000; allowed: 0 to 99999"),
+        ("script", r"script\(\) raises SystemExit: 0"),
         ("missing", "has no 'missing'; in it are Given, arrays"),
     ],
 )

@@ -48,6 +48,29 @@ class Soft(nn.Sequential):
         super().__init__(nn.Flatten(), nn.Linear(64, num_classes), nn.Softmax(1))
 
 
+class Yes(nn.Sequential):
+    def __init__(self, num_classes):
+        super().__init__(nn.Flatten(), nn.Linear(64, num_classes), nn.Sigmoid())
+
+
+class Lazy(nn.Sequential):
+    def __init__(self, num_classes):
+        super().__init__(nn.Flatten(), nn.LazyLinear(num_classes))
+
+
+class Bounded(nn.Sequential):
+    def __init__(self, num_classes):
+        super().__init__(nn.Flatten(), nn.Linear(64, num_classes))
+
+    def forward(self, images):
+        assert images.min() >= 0, "images below zero"
+        return super().forward(images)
+
+
+def script():
+    raise SystemExit(0)
+
+
 class Dictionary(Fixed):
     def forward(self, images):
         return {"logits": super().forward(images)}
@@ -100,12 +123,19 @@ def linear(num_classes: int) -> torch.nn.Module:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("{file}:Nett", "has no 'Nett'; in it are Dictionary, Fixed, Narrow, Needy, Net, Soft, broken, nothing, text"),
+        (
+            "{file}:Nett",
+            "has no 'Nett'; in it are Bounded, Dictionary, Fixed, Lazy, Narrow, Needy, Net, Soft, Yes, broken, nothing, script, text",
+        ),
         ("{file}:number", "has int, nothing to call, as 'number'"),
         ("/no/such/file.py:Net", "there is no file /no/such/file.py"),
         ("no.such.module:Net", "no.such.module cannot be imported: ModuleNotFoundError"),
         ("{file}:Needy", "needs depth, heads; given are num_classes and input_shape alone"),
-        ("{file}:Soft", "answers with probabilities or their logarithms; logits"),
+        ("{file}:Soft", "ends in Softmax; logits, from before it, are expected"),
+        ("{file}:Yes", "ends in Sigmoid; logits, from before it, are expected"),
+        ("{file}:Lazy", "1.weight has no shape before the first images"),
+        ("{file}:Bounded", "does not take images of .* in eval mode: images below zero"),
+        ("{file}:script", "raises SystemExit: 0"),
         ("{file}:Dictionary", r"answers with dict; logits \\(B, 10\\) are expected"),
         ("{file}:Narrow", "does not take images of .*at its layer '0'"),
         ("{file}:broken", "raises ZeroDivisionError: no"),
@@ -163,3 +193,11 @@ def test_a_fingerprint_follows_the_file(tmp_path: Path) -> None:
     assert fingerprint(f"{file}:Net", GROUP) == ""
     assert fingerprint("tests.clients.models.test_own:Net", GROUP) != ""
     assert fingerprint("cnn", GROUP) == fingerprint("no.such.module:Net", GROUP) == ""
+
+
+def test_a_script_that_ends_itself_is_no_module(tmp_path: Path) -> None:
+    """The command ended without a word, and with the code 0."""
+    path = tmp_path / f"script_{tmp_path.name}.py"
+    path.write_text("import sys\nNet = None\nsys.exit(0)\n")
+    with pytest.raises(ModelError, match="cannot be imported: SystemExit: 0"):
+        built(f"{path}:Net")

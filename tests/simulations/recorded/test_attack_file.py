@@ -191,7 +191,7 @@ def test_the_default_attacks_are_the_same_everywhere(
     """Of the command, of a request and of the Python call."""
     seen: list[str] = []
     monkeypatch.setattr(
-        "simulations.recorded.attack_file.PROBE", SimpleNamespace(parse=lambda text: seen.append(text) or [])
+        "simulations.recorded.attack_file.UPDATE", SimpleNamespace(parse=lambda text: seen.append(text) or [])
     )
     assert attack_update(cast("ClientUpdate", None)) == []
     monkeypatch.setattr(
