@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from attacks.observations import AttackError
+from attacks.progress import told
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def minimise(
     optimizer = torch.optim.Adam([images], rule.learning_rate, eps=rule.epsilon, amsgrad=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, iterations) if rule.falling else None
     best, lowest = start.clone(), start.new_tensor(float("inf"))
-    for _ in range(iterations):
+    for _ in told(range(iterations), iterations):
         values = objective(images)
         better = values.detach() < lowest
         best = torch.where(better.view(-1, *[1] * (images.dim() - 1)), images.detach(), best)

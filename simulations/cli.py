@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from simulations.command_line import fail, read_toml, self_contained, value_of
+from simulations.command_line import errors, fail, read_toml, self_contained, value_of
 from simulations.compare.command import compare
 from simulations.declared.plain import plain_settings, refuse_plain
 from simulations.defaults import DEFAULT_ATTACKS, DEFAULT_CLIENTS
@@ -201,6 +201,10 @@ def attack(
             failed = attack_update(console, single, folder)
     except (ConfigError, OSError) as error:
         fail(str(error))
+    except KeyboardInterrupt:
+        kept = "what the attacks before had found is kept in" if folder.is_dir() else "nothing was written to"
+        errors.print(f"\nstopped; {kept} {folder}", soft_wrap=True, markup=False)
+        raise typer.Exit(130) from None
     if failed:
         raise typer.Exit(1)
 

@@ -9,6 +9,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from attacks.progress import told
+
 Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(unknowns (n, D), which problems these rows are (n,) int64) -> (losses (n,), gradients (n, D))."""
 
@@ -75,11 +77,12 @@ def first_order(
     trials = torch.arange(len(start), device=start.device)
     direction = _adam() if optimizer == "adam" else _nesterov()
     objective = None
+    before, total = 0, sum(stage.iterations for stage in stages)
     for stage in stages:
         if stage.iterations and stage.objective is not objective:
             # Losses of different objectives do not compare.
             objective, lowest = stage.objective, torch.full_like(lowest, torch.inf)
-        for _ in range(stage.iterations):
+        for _ in told(range(before, before + stage.iterations), total):
             loss, gradient = stage.objective(unknowns, trials)
             failed |= ~(loss.isfinite() & gradient.isfinite().all(1))
             better = loss < lowest
@@ -87,6 +90,7 @@ def first_order(
             best = torch.where(better[:, None], unknowns, best)
             step = direction(gradient.sign() if signed else gradient)
             unknowns = (unknowns - stage.learning_rate * step).clamp(*bounds)
+        before += stage.iterations
     evaluations = torch.full_like(trials, sum(stage.iterations for stage in stages))
     return Minimum(best, lowest.masked_fill(failed, torch.inf), evaluations)
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from attacks.gradient.inversion_loop import Minimum, Objective
+from attacks.progress import told
 
 SUFFICIENT_DECREASE = 1e-4
 CURVATURE = 0.9
@@ -68,7 +69,7 @@ def minimize(
     state = _initial(start.clamp(*bounds), history)
     best, lowest = state.at.clone(), torch.full_like(state.loss, torch.inf)
     evaluations = torch.zeros(len(start), dtype=torch.long, device=start.device)
-    for iteration in range(iterations):
+    for iteration in told(range(iterations), iterations):
         rows = state.running.nonzero()[:, 0]
         if not len(rows):
             break

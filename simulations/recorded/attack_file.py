@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -117,33 +117,61 @@ def prepare(request: Request) -> Prepared:
     return Prepared(request, observation, fitted, truth, notices)
 
 
-def run(prepared: Prepared, out: Path) -> list[dict[str, Any]]:
+def run(prepared: Prepared, out: Path, begin: Callable[[str], object] = str) -> list[dict[str, Any]]:
     """Attacks, scores, and writes ``result.json``, ``guesses.safetensors`` and one PNG per guessed image into ``out``.
+
+    Who interrupts it keeps what the attacks before have found; ``result.json`` then says which attack was interrupted.
+
+    Args:
+        prepared: What is attacked.
+        out: A folder.
+        begin: Takes the text of every attack before it begins.
 
     Returns:
         One entry per attack, as in ``result.json``. An attack that crashes has an entry whose "failure" says so.
     """
     entries: list[dict[str, Any]] = []
     guesses: dict[str, Tensor] = {}
-    for attack, name in zip(prepared.attacks, file_names(prepared.attacks), strict=True):
-        start = time.perf_counter()
-        try:
-            guess: Any = guess_of(attack, prepared.observation, prepared.request.seed)
-        except Exception as error:  # A crash of one attack is a result; the others go on.
-            guess = crashed(attack, prepared.observation, f"{type(error).__name__}: {error}")
-        seconds = time.perf_counter() - start
-        tensors = guess_tensors(guess)
-        guesses |= {f"{name}/{kind}": tensor for kind, tensor in tensors.items()}
-        entries.append({
-            "attack": repr(attack), "name": name, "failure": guess.failure, "seconds": round(seconds, 3),
-            "labels": tensors["labels"].tolist(), "diagnostics": dict(guess.diagnostics),
-            "scores": scores_of(guess, prepared.truth),
-            "pictures": write_pictures(tensors["images"], name, out) if "images" in tensors else [],
-        })  # fmt: skip
+    attack = prepared.attacks[0]
+    try:
+        for attack, name in zip(prepared.attacks, file_names(prepared.attacks), strict=True):
+            begin(repr(attack))
+            entry, tensors = _attacked(prepared, attack, name, out)
+            guesses |= {f"{name}/{kind}": tensor for kind, tensor in tensors.items()}
+            entries.append(entry)
+    except KeyboardInterrupt:
+        _write(prepared, out, entries, guesses, interrupted=repr(attack))
+        raise
+    _write(prepared, out, entries, guesses)
+    return entries
+
+
+def _attacked(
+    prepared: Prepared, attack: Attack[Any, Any], name: str, out: Path
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """One attack: its entry in ``result.json``, and the tensors of its guess; pictures are written."""
+    start = time.perf_counter()
+    try:
+        guess: Any = guess_of(attack, prepared.observation, prepared.request.seed)
+    except Exception as error:  # A crash of one attack is a result; the others go on.
+        guess = crashed(attack, prepared.observation, f"{type(error).__name__}: {error}")
+    seconds = time.perf_counter() - start
+    tensors = guess_tensors(guess)
+    entry = {
+        "attack": repr(attack), "name": name, "failure": guess.failure, "seconds": round(seconds, 3),
+        "labels": tensors["labels"].tolist(), "diagnostics": dict(guess.diagnostics),
+        "scores": scores_of(guess, prepared.truth),
+        "pictures": write_pictures(tensors["images"], name, out) if "images" in tensors else [],
+    }  # fmt: skip
+    return entry, tensors
+
+
+def _write(
+    prepared: Prepared, out: Path, entries: Sequence[Mapping[str, Any]], guesses: Mapping[str, Tensor], **more: str
+) -> None:
     about = {"settings": asdict(prepared.request), "notices": prepared.notices}
     compared = {"null": null_scores(prepared.truth), "scale": scale_scores(prepared.truth)}
-    write_results(out, about | {"attacks": entries} | compared, guesses)
-    return entries
+    write_results(out, about | {"attacks": entries} | compared | more, guesses)
 
 
 def build(request: Request, parsed: Parsed) -> nn.Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 
@@ -33,10 +34,16 @@ def prepare_recording(asked: RecordingRequest) -> PreparedRecording:
     return PreparedRecording(asked, replayed, fitted, truth, auxiliary)
 
 
-def run_recording(prepared: PreparedRecording, out: Path) -> list[Row]:
+def run_recording(prepared: PreparedRecording, out: Path, begin: Callable[[str], object] = str) -> list[Row]:
     """Attacks every reply and writes ``rows.jsonl``, pictures, guesses, ``config.json`` and the report into ``out``.
 
-    Rows are written after every round: a killed process leaves those of the rounds before.
+    Rows are written after every round: a killed process leaves those of the rounds before, and who interrupts it keeps what every
+    attack has found that ended, with a report.
+
+    Args:
+        prepared: What is attacked.
+        out: A folder.
+        begin: Takes what begins, such as "round 3: DLG()".
 
     Returns:
         The validated rows.
@@ -45,9 +52,15 @@ def run_recording(prepared: PreparedRecording, out: Path) -> list[Row]:
     (out / "guesses").mkdir(exist_ok=True)
     book = Book(prepared, out)
     rounds = groupby(prepared.replayed.attackable, lambda one: one.reply.round)
-    for server_round, replies in rounds:
-        book.attack(server_round, list(replies))
+    try:
+        for server_round, replies in rounds:
+            book.attack(server_round, list(replies), begin)
+            book.write(finished=False)
+    except KeyboardInterrupt:
+        book.rows = validate(book.rows)
         book.write(finished=False)
+        write_report(out)
+        raise
     book.rows = validate(book.rows)
     book.write(finished=True)
     write_report(out)

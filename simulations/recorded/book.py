@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -64,8 +64,8 @@ class Book:
         self.rows: list[Row] = []
         self.pictures: list[dict[str, Any]] = []
 
-    def attack(self, server_round: int, replies: Sequence[Attackable]) -> None:
-        """All attacks on the replies of a round."""
+    def attack(self, server_round: int, replies: Sequence[Attackable], begin: Callable[[str], object] = str) -> None:
+        """All attacks on the replies of a round; ``begin`` takes what each is called before it begins."""
         card = self._card(server_round, replies)
         self._row(
             server_round, RECORDED, value=float(len(replies)), n=len(replies), extra=self._about(server_round, replies)
@@ -75,6 +75,7 @@ class Book:
         guesses: list[dict[str, Tensor]] = [{} for _ in replies]
         for attack, name in zip(self.prepared.attacks, self.names, strict=True):
             start = time.perf_counter()
+            begin(f"round {server_round}: {attack!r}")
             found = [
                 _safe(attack, seen, self.request.seed, server_round, one.client)
                 for one, seen in zip(replies, observed, strict=True)

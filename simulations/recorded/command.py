@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from attacks.progress import watched
 from simulations.recorded import attack_file
 from simulations.recorded.attack_recording import prepare_recording, refuse_results, run_recording
 from simulations.recorded.replies import RecordingRequest
@@ -27,7 +31,8 @@ def attack_update(console: Console, request: Request, out: Path) -> bool:
     out.mkdir(parents=True, exist_ok=True)
     for notice in prepared.notices:
         console.print(f"notice: {notice}", markup=False, soft_wrap=True)
-    entries = attack_file.run(prepared, out)
+    with _shown(console) as begin:
+        entries = attack_file.run(prepared, out, begin)
     for entry in entries:
         console.print(_told(entry), markup=False, soft_wrap=True)
     console.print(f"results: {out / 'result.json'}", soft_wrap=True, markup=False)
@@ -50,13 +55,39 @@ def attack_recording(console: Console, asked: RecordingRequest, out: Path) -> bo
         console.print(f"notice: round {server_round}, node {node}: {why}", markup=False, soft_wrap=True)
     for sentence in replayed.assumed:
         console.print(f"not known: {sentence}", markup=False, soft_wrap=True)
-    rows = run_recording(prepared, out)
+    with _shown(console) as begin:
+        rows = run_recording(prepared, out, begin)
     for row in rows:
         if row.is_attack and (row.metric, row.reference) == ("psnr", "original"):
             console.print(_scored(row), markup=False, soft_wrap=True)
     console.print(f"report: {out / 'report.html'}", soft_wrap=True, markup=False)
     failed = {(row.round, row.attack) for row in rows if row.is_attack and row.metric == "attack"}
     return failed == {(row.round, row.attack) for row in rows if row.is_attack and row.metric != RECORDED}
+
+
+@contextmanager
+def _shown(console: Console) -> Iterator[Callable[[str], object]]:
+    """Shows which attack runs, how far its search is and how long that may take; plain lines where the output is no terminal.
+
+    Yields:
+        Takes the name of what begins.
+    """
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        row = bar.add_task("reading", total=None)
+
+        def begin(name: str) -> None:
+            bar.reset(row, total=None, description=name)
+            if not console.is_terminal:
+                console.print(f"{name} ...", markup=False, soft_wrap=True)
+
+        def watch(done: int, total: int) -> None:
+            if done < (bar.tasks[0].completed or 0):  # the next of several searches
+                bar.reset(row)
+            bar.update(row, completed=done, total=total)
+
+        with watched(watch):
+            yield begin
 
 
 def _scored(row: Row) -> str:

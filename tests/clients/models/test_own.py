@@ -125,7 +125,7 @@ def linear(num_classes: int) -> torch.nn.Module:
     [
         (
             "{file}:Nett",
-            "has no 'Nett'; in it are Bounded, Dictionary, Fixed, Lazy, Narrow, Needy, Net, Soft, Yes, broken, nothing, script, text",
+            "has no 'Nett'; in it are Bounded, Dictionary, Fixed, Lazy, Narrow, Needy, Net, Soft, Yes, broken, nothing",
         ),
         ("{file}:number", "has int, nothing to call, as 'number'"),
         ("/no/such/file.py:Net", "there is no file /no/such/file.py"),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +23,7 @@ from attacks.observations import AttackError
 from clients.data.datasets import load_dataset, to_float
 from clients.models.classifiers import build_model
 from simulations.cli import app
+from simulations.launch import ROOT
 from simulations.recorded.attack_file import attack_update, prepare
 from simulations.recorded.request import Request
 
@@ -346,3 +350,30 @@ def test_what_a_request_leaves_out_is_what_an_observation_leaves_out() -> None:
     for name in ("weight_decay", "momentum", "nesterov"):
         assert asked[name] == own[name], name
     assert asked["eval_mode"] is (not own["train_mode"])
+
+
+def test_who_interrupts_a_long_attack_keeps_what_was_found(files: Path, tmp_path: Path) -> None:
+    command = [
+        "fedveil", "attack", str(files / "update"), "--model", "lenet", "--num-classes", "10",
+        "--input-shape", "1,28,28", "--learning-rate", str(RATE), "--truth", str(files / "truth"),
+        "--attack", "LabelInference(); InvertingGradients(iterations=1000000, restarts=1)", "--out", str(tmp_path / "out"),
+    ]  # fmt: skip
+    code = f"import sys; sys.argv = {command!r}; from simulations.cli import main; main()"
+    running = subprocess.Popen(
+        [sys.executable, "-u", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    with running:
+        assert running.stdout is not None
+        for line in running.stdout:
+            if line.startswith("InvertingGradients("):
+                break
+        running.send_signal(signal.SIGINT)
+        _, told = running.communicate(timeout=600)
+    assert running.returncode == 130
+    assert f"stopped; what the attacks before had found is kept in {tmp_path / 'out'}" in told
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert result["interrupted"].startswith("InvertingGradients(iterations=1000000")
+    (entry,) = result["attacks"]
+    assert entry["attack"] == "LabelInference()"
+    assert entry["scores"]["label-accuracy"] == 1.0
+    assert "LabelInference/labels" in load_file(tmp_path / "out" / "guesses.safetensors")

@@ -1,0 +1,31 @@
+"""How far a search is, for whoever waits for it: searches tell, and nobody listens unless asked to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+Watch = Callable[[int, int], None]
+"""(steps done, steps of this search) after every step; an attack may search several times, each from 0 on."""
+
+_watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
+
+
+@contextmanager
+def watched(watch: Watch) -> Iterator[None]:
+    """Within, and in this thread, every search tells ``watch`` how far it is."""
+    token = _watch.set(watch)
+    try:
+        yield
+    finally:
+        _watch.reset(token)
+
+
+def told(steps: Iterable[int], count: int) -> Iterator[int]:
+    """The steps of a search, of which there are ``count``, each told when the next is asked for."""
+    watch = _watch.get()
+    for step in steps:
+        yield step
+        if watch is not None:
+            watch(step + 1, count)
