@@ -32,7 +32,7 @@ SERVER, FIRST, SECOND = "18000", "18094", "18095"
 """Ports of the page."""
 TINY = {
     **SMALL, "rounds": 1, "defenses": "", "num-clients": 2, "share-images": False, "train-limit": 100, "test-limit": 20,
-    "probe-attacks": "InvertingGradients(iterations=5)", "update-attacks": "", "membership-attacks": "",
+    "probe-attacks": "InvertingGradients(iterations=5)", "update-attacks": "",
 }  # fmt: skip
 
 
