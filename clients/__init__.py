@@ -10,7 +10,7 @@ if Path(sys.argv[0]).stem == "flwr-simulation":
     # an error. The ClientApp is imported in the driver before Ray starts, so moving there makes them find this very bundle.
     os.chdir(Path(__file__).resolve().parents[1])
 
-    # In the simulation of a plain `flwr run`, Ray would listen on every address of the machine.
+    # In the simulation of a plain `flwr run`, Ray would listen on every address of the machine, and obey anybody.
     if "RAY_ADDRESS" not in os.environ:
         from clients.lone_ray import keep_ray_here
 

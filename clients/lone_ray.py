@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 NO_OTHER_MACHINES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Ray's switch between clusters of several machines and one that binds to loopback; in spite of its name, Linux obeys it."""
@@ -47,6 +48,6 @@ def keep_ray_here() -> None:
         os.environ.update(lone_cluster(os.environ))
     elif NO_OTHER_MACHINES not in os.environ:
         # Private to Ray, and so set only where it is.
-        constants = import_module("ray._private.ray_constants")
+        constants: Any = import_module("ray._private.ray_constants")
         if hasattr(constants, "ENABLE_RAY_CLUSTER"):
             constants.ENABLE_RAY_CLUSTER = False

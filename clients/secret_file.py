@@ -44,7 +44,7 @@ def kept_secret(path: Path, elsewhere: str = "set secret-dir in the node's confi
 
 
 def _check_folder(folder: Path) -> None:
-    about = os.stat(folder)
+    about = folder.stat()
     # In a sticky folder, such as /tmp, nobody moves what belongs to another.
     if os.name == "posix" and about.st_mode & 0o022 and not about.st_mode & stat.S_ISVTX:
         raise SecretError(

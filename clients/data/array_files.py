@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import pickle
 import struct
@@ -17,6 +18,8 @@ from numpy.typing import NDArray
 from clients.data.images import DataError
 
 _GZIP = b"\x1f\x8b"
+_MOST_UNPACKED = 2**32
+"""Values of a packed IDX file; EMNIST, the largest data set in it, has 0.6 billion."""
 
 
 def read_idx(path: Path, ndim: int) -> NDArray[np.uint8]:
@@ -37,7 +40,7 @@ def read_idx(path: Path, ndim: int) -> NDArray[np.uint8]:
     raw = path.read_bytes()
     if raw.startswith(_GZIP):
         try:
-            raw = gzip.decompress(raw)
+            raw = _unpacked(raw, ndim)
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(f"{path} is damaged: {error}") from None
     if raw[:3] != b"\x00\x00\x08" or len(raw) < 4 + 4 * ndim:
@@ -50,6 +53,17 @@ def read_idx(path: Path, ndim: int) -> NDArray[np.uint8]:
         raise DataError(f"{path} holds {len(values)} values, but its header says {'x'.join(map(str, shape))}")
     # A copy, because torch wants memory that may be written to.
     return values.reshape(shape).copy()
+
+
+def _unpacked(raw: bytes, ndim: int) -> bytes:
+    """At most one byte more than the header announces: a few packed kilobytes could otherwise fill the memory."""
+    with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
+        header = file.read(4 + 4 * ndim)
+        sizes = [int.from_bytes(header[at : at + 4], "big") for at in range(4, len(header), 4)]
+        announced = math.prod(sizes) if len(header) == 4 + 4 * ndim and header[3] == ndim else 0
+        if announced > _MOST_UNPACKED:
+            raise OSError(f"its header announces {announced} values; allowed: {_MOST_UNPACKED}")
+        return header + file.read(announced + 1)
 
 
 class _PickledType:

@@ -85,7 +85,7 @@ def test_a_folder_out_of_which_others_may_take_it_is_refused(tmp_path: Path, mod
     path = tmp_path / "secrets" / "partition-0.secret"
     first = kept_secret(path)
     path.parent.chmod(mode)
-    with pytest.raises(SecretError, match="others may move files .*chmod 700"):
+    with pytest.raises(SecretError, match=r"others may move files .*chmod 700"):
         kept_secret(path)
     path.unlink()
     with pytest.raises(SecretError, match="others may move files"):

@@ -110,6 +110,14 @@ def listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
+def listening(process: psutil.Process) -> list[str]:
+    """The addresses that a process listens on; none when it has ended."""
+    try:
+        return [one.laddr.ip for one in process.net_connections("inet") if one.status == psutil.CONN_LISTEN]
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return []
+
+
 @pytest.fixture
 def deployment(tmp_path: Path) -> Iterator[tuple[Path, dict[str, str]]]:
     """A SuperLink and two SuperNodes on loopback; yields a folder with Flower's configuration, and the environment."""

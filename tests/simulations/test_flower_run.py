@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
+from clients.lone_ray import lone_cluster, session_folder
 from simulations.launch import ROOT, LocalRuntime
 from simulations.run_directory import read_lines
 from tests.simulations.runtimes import (
@@ -19,6 +21,7 @@ from tests.simulations.runtimes import (
     deployment,
     folder,
     leftovers,
+    listening,
     marked,
     pairs,
     run_in,
@@ -31,16 +34,26 @@ pytestmark = pytest.mark.slow
 
 
 def test_plain_flwr_run_completes_with_the_audit(folder: Path, tmp_path: Path) -> None:
-    """``flwr run . --stream`` with nothing but an output folder, from an empty home, two clients, as Flower's defaults have it."""
+    """``flwr run . --stream`` with nothing but an output folder, from an empty home, two clients, as Flower's defaults have it.
+
+    What it starts listens on loopback alone.
+    """
     with LocalRuntime(tmp_path / "log.txt") as runtime:
         overrides = " ".join(
             f"{key}={json.dumps(value)}" for key, value in {**SMALL, "output-dir": str(folder)}.items()
         )
         command = [str(BINARIES / "flwr"), "run", str(ROOT), "--stream", "--run-config", overrides]
-        done = subprocess.run(
-            command, env=runtime.env, cwd=runtime.home, capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
-        assert runtime.status() == "finished:completed", done.stdout[-3000:]
+        ours = lone_cluster({}).keys() | session_folder(runtime.home).keys()
+        plain = {key: value for key, value in runtime.env.items() if key not in ours}
+        with (tmp_path / "told.txt").open("w") as told:
+            process = subprocess.Popen(command, env=plain, cwd=runtime.home, stdout=told, stderr=told)
+        heard = set()
+        while process.poll() is None:
+            heard |= {(one.name(), ip) for one in runtime.processes() for ip in listening(one)}
+            time.sleep(1.0)
+        assert runtime.status() == "finished:completed", (tmp_path / "told.txt").read_text()[-3000:]
+    assert {"gcs_server", "raylet"} <= {name for name, _ in heard}
+    assert not {(name, ip) for name, ip in heard if ip not in ("127.0.0.1", "::1", "::ffff:127.0.0.1")}
     rows = read_lines(folder / "rows.jsonl")
     assert [row["n"] for row in rows if row["metric"] == "psnr" and row["attack"].startswith("Inv")] == [2] * 4
     assert not [row for row in rows if row["status"] in ("failed", "refused")]

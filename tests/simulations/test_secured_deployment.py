@@ -1,4 +1,4 @@
-"""The app on a SuperLink with two SuperNodes, by the commands of docs/deployment.md, "TLS and node authentication"; and who is refused."""
+"""The app on a SuperLink with two SuperNodes, by docs/deployment.md ("TLS and node authentication"), and who is refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from simulations.launch import ROOT, free_port
 from simulations.progress import read_progress
 from simulations.run_directory import read_lines
 from tests.simulations.certificates import make_authority_and_server, make_node_key
-from tests.simulations.runtimes import BINARIES, PATIENCE, SMALL, listens, running, wait_until
+from tests.simulations.runtimes import BINARIES, PATIENCE, SMALL, listening, listens, running, wait_until
 
 SECTION = (ROOT / "docs" / "deployment.md").read_text().partition("\n## TLS and node authentication\n")[2]
 PLACE = "/srv/fedveil"
@@ -32,7 +32,7 @@ SERVER, FIRST, SECOND = "18000", "18094", "18095"
 """Ports of the page."""
 TINY = {
     **SMALL, "rounds": 1, "defenses": "", "num-clients": 2, "share-images": False, "train-limit": 100, "test-limit": 20,
-    "probe-attacks": "InvertingGradients(iterations=5)", "update-attacks": "", "membership-attacks": "",
+    "probe-attacks": "InvertingGradients(iterations=5)", "update-attacks": "",
 }  # fmt: skip
 
 
@@ -174,13 +174,6 @@ def audit_completes(command: Sequence[str], env: Mapping[str, str], out: Path) -
     # Nothing but the workers of a simulation draws from the seed.
     assert {row["setting"]["randomness"] for row in rows if row["attack"]} == {"each node's own secret"}
     assert not read_lines(out / "pictures" / "index.jsonl"), "pictures left clients that do not share them"
-
-
-def listening(process: psutil.Process) -> list[str]:
-    try:
-        return [one.laddr.ip for one in process.net_connections("inet") if one.status == psutil.CONN_LISTEN]
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return []
 
 
 @pytest.mark.skipif(not (shutil.which("openssl") and shutil.which("ssh-keygen")), reason="needs openssl and ssh-keygen")

@@ -7,6 +7,8 @@ import io
 import os
 import pickle
 import sys
+import tracemalloc
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -250,6 +252,9 @@ ZIPPED = gzip.compress(IDX, mtime=0)  # no time of writing: every test process m
         (IDX[:-1], "holds 23 values, but its header says 2x3x4"),
         (IDX + b"\x00", "holds 25 values"),
         (idx_bytes(np.zeros(30, np.uint8)), "1 dimensions, expected 3"),
+        (gzip.compress(idx_bytes(np.zeros(30, np.uint8)), mtime=0), "1 dimensions, expected 3"),
+        (gzip.compress(IDX + b"\x00", mtime=0), "holds 25 values"),
+        (gzip.compress(IDX[:8] + b"\xff" * 8 + IDX[16:], mtime=0), "announces .* values; allowed: 4294967296"),
         (ZIPPED[:-9], "damaged"),
         (ZIPPED[:12] + b"\xff\xff\xff" + ZIPPED[15:], "damaged"),
     ],
@@ -260,6 +265,31 @@ def test_damaged_idx_files_are_named_with_what_is_wrong(tmp_path: Path, content:
     with pytest.raises(DataError, match=message) as error:
         read_idx(path, 3)
     assert str(path) in str(error.value)
+
+
+def test_a_packed_file_fills_no_more_memory_than_its_header_announces(tmp_path: Path) -> None:
+    path = tmp_path / "train-images-idx3-ubyte.gz"
+    path.write_bytes(gzip.compress(IDX + bytes(2**26)))
+    assert path.stat().st_size < 2**17
+    tracemalloc.start()
+    with pytest.raises(DataError, match="holds 25 values, but its header says 2x3x4"):
+        read_idx(path, 3)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**22
+
+
+def test_a_picture_that_announces_more_pixels_than_pillow_allows_is_refused_before_it_is_decoded(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "large.png"
+    Image.new("1", (8, 8)).save(path)
+    content = bytearray(path.read_bytes())
+    content[16:24] = (20_000).to_bytes(4, "big") * 2  # width and height of the header
+    content[29:33] = zlib.crc32(content[12:29]).to_bytes(4, "big")
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="exceeds limit of 178956970 pixels"):
+        decode(path)
 
 
 def test_labels_must_fit_the_images_and_the_classes(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from safetensors import safe_open
@@ -93,6 +94,19 @@ def test_processes_give_what_this_process_gives(job: AttackJob, pool: AttackPool
     guesses = [[g.classes.tolist() for g in found.outcomes[0].guesses] for found in (by_name[job.name], here)]
     assert guesses[0] == guesses[1]
     assert by_name["broken"].outcomes[0].error.startswith("KeyError")
+
+
+def test_what_passes_between_processes_nobody_else_can_send(job: AttackJob, pool: AttackPool) -> None:
+    """It is unpickled. Tensors pass by shared memory, whose descriptors a socket of a closed folder hands out."""
+    pool.submit(job)
+    pool.finished(wait=True)
+    here = psutil.Process()
+    family = [here, *here.children(recursive=True)]
+    assert len(family) > 1
+    assert not [one for each in family for one in each.net_connections("inet") if one.status == psutil.CONN_LISTEN]
+    sockets = [Path(one.laddr) for each in family for one in each.net_connections("unix") if str(one.laddr)[:1] == "/"]
+    assert sockets, "descriptors were handed out"
+    assert {path.parent.stat().st_mode & 0o777 for path in sockets} == {0o700}
 
 
 class Killer:

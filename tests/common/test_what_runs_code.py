@@ -1,0 +1,83 @@
+"""Nothing that a file or a message holds is run: the few places of the packages that could are listed, each with its reason."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("defenses", "attacks", "clients", "strategies", "simulations")
+MODULES = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "yaml", "jsonpickle"}
+"""Whose readers run what they read."""
+BUILT_IN = {"eval", "exec", "compile", "__import__"}
+KNOWN = {
+    (
+        "clients/data/array_files.py",
+        "import pickle",
+    ): "an unpickler of arrays that refuses every name but numpy's stand-ins",
+    ("clients/models/library.py", "import pickle"): "the name of an error, for a message",
+    ("clients/own_code.py", "import_module"): "code that a person named; on a deployed node, that its operator listed",
+    ("clients/lone_ray.py", "import_module"): "a module of Ray, by a constant name",
+    ("defenses/registry.py", "import_module"): "modules of our own and of installed packages, by their entry points",
+}
+
+
+def risks(tree: ast.AST) -> Iterator[str]:
+    """What could run what it is given, by name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (f"import {alias.name}" for alias in node.names if alias.name.split(".")[0] in MODULES)
+        elif isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] in MODULES:
+            yield f"import {node.module}"
+        elif isinstance(node, ast.Call):
+            yield from _of_a_call(node)
+
+
+def _of_a_call(node: ast.Call) -> Iterator[str]:
+    called = ast.unparse(node.func)
+    given = {one.arg: ast.unparse(one.value) for one in node.keywords}
+    last = called.rpartition(".")[2]
+    if called in BUILT_IN or last == "import_module":
+        yield last
+    elif (
+        called == "torch.load" or (last == "load_state_dict" and node.args and "str(" in ast.unparse(node.args[0]))
+    ) and (given.get("weights_only") != "True"):
+        yield f"{called} without weights_only"
+    elif given.get("allow_pickle", "False") != "False":
+        yield f"{called} with allow_pickle"
+    elif given.get("shell", "False") != "False" or called in {"os.system", "os.popen"}:
+        yield f"{called} in a shell"
+
+
+def test_no_other_place_runs_what_it_reads() -> None:
+    found = {
+        (str(path.relative_to(ROOT)), risk)
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        for risk in risks(ast.parse(path.read_text()))
+    }
+    assert found == KNOWN.keys()
+
+
+@pytest.mark.parametrize(
+    ("code", "risk"),
+    [
+        ("import pickle", "import pickle"),
+        ("from joblib import load", "import joblib"),
+        ("eval(text)", "eval"),
+        ("torch.load(path)", "torch.load without weights_only"),
+        ("torch.load(path, weights_only=False)", "torch.load without weights_only"),
+        ("np.load(path, allow_pickle=True)", "np.load with allow_pickle"),
+        ("subprocess.run(text, shell=True)", "subprocess.run in a shell"),
+    ],
+)
+def test_a_new_place_would_be_found(code: str, risk: str) -> None:
+    assert list(risks(ast.parse(code))) == [risk]
+
+
+def test_what_is_safe_is_not_reported() -> None:
+    safe = "torch.load(path, weights_only=True); model.eval(); np.load(path); re.compile(text); model.load_state_dict(found)"
+    assert not list(risks(ast.parse(safe)))
