@@ -249,7 +249,8 @@ class Experiment:
                 chosen[own[key]] = value
             elif value != known[key].default:
                 raise ConfigError(
-                    f"{key} is {shown(value)}; it is a setting of {' and '.join(owners(key))}, and scenario is {name!r}: leave it out"
+                    f"{key} is {shown(value)}; it is a setting of {' and '.join(owners(key))}, and scenario "
+                    f"is {name!r}: leave it out"
                 )
         experiment: Experiment = settings(**chosen)
         return experiment

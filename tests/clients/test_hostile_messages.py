@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import Any
 
@@ -70,7 +71,8 @@ def test_a_text_is_a_task_or_a_task_error(text: str) -> None:
     except TaskError:
         return
     except (ValueError, RuntimeError) as error:  # of the card, and of a scenario that nobody knows
-        assert "card" in str(error) or "which no data set has" in str(error) or "not known to this node" in str(error)
+        if not re.search("the card|which no data set has|not known to this node", str(error)):
+            raise
         return
     assert read_task(task.to_json()) == task
 
@@ -124,7 +126,8 @@ def test_a_node_answers_or_says_why_not(message_type: str, sent: RecordDict) -> 
         reply = ask(message_type, sent)
         assert reply.has_content() or reply.error.reason
     except (ValueError, RuntimeError, TimeoutError) as error:
-        assert str(error)
+        if not str(error):
+            raise
     assert time.monotonic() - start < 30
     assert not hostile.Pickled.executed
 
@@ -155,7 +158,8 @@ def test_a_nodes_configuration_is_read_or_refused(config: dict[str, Any]) -> Non
         Answers.of(config, simulated=False)
         allowed_pipelines(config)
     except (ValueError, RefusedError) as error:
-        assert any(key in str(error) for key in config) or "defence" in str(error)
+        if not re.search("defence|" + "|".join(config), str(error)):
+            raise
 
 
 def test_rows_that_are_no_numbers_of_examples_are_refused() -> None:

@@ -31,18 +31,24 @@ MOST_SECONDS, MOST_BYTES = 5.0, 2**29
 
 
 @contextmanager
-def soon() -> Iterator[None]:
-    """What is done within takes seconds at most, and less than half a gibibyte."""
+def soon(refusal: type[Exception] = ConfigError) -> Iterator[None]:
+    """What is done within ends well or in ``refusal`` and some words, in seconds, and in less than half a gibibyte."""
     start, before = time.monotonic(), psutil.Process().memory_info().rss
-    yield
+    try:
+        yield
+    except refusal as error:
+        if not str(error):
+            raise
     assert time.monotonic() - start < MOST_SECONDS
     assert psutil.Process().memory_info().rss - before < MOST_BYTES
 
 
 wild = st.sampled_from(
-    ["0", "-1", "1", "2", "0.5", "1e308", "-1e308", "inf", "-inf", "nan", "10**9", "9" * 5000, str(2**70), "1e400", "0x" + "f" * 5000, "None", "True",
+    ["0", "-1", "1", "2", "0.5", "1e308",
+     "-1e308", "inf", "-inf", "nan", "10**9", "9" * 5000, str(2**70), "1e400", "0x" + "f" * 5000, "None", "True",
      "''", "'x'", "'3-1-7'", "'" + "A" * 10_000 + "'", "()", "(1, 2)", "(1,) * 9", "[]", "{}", "{1: 2}", "b''", "'update'", "...",
-     "(" * 200 + ")" * 200, "-" * 5000 + "1", "__import__('os')", "lambda: 1", "1j", "f'{1}'", "x:=1", "*x", "'\\0'", "'../../etc/passwd'"]
+     "(" * 200 + ")" * 200, "-" * 5000 + "1", "__import__('os')", "lambda: 1", "1j", "f'{1}'", "x:=1",
+     "*x", "'\\0'", "'../../etc/passwd'"]
 )  # fmt: skip
 
 
@@ -73,21 +79,15 @@ def texts(registry: dict[str, Any]) -> st.SearchStrategy[str]:
 @example("Blur(" + "-" * 5000 + "1)")
 def test_a_text_is_pipelines_or_is_refused(text: str) -> None:
     for read in (parse_pipelines, read_files):
-        with soon():
-            try:
-                read(text)
-            except ValueError as error:
-                assert str(error)
+        with soon(ValueError):
+            read(text)
 
 
 @few
 @given(texts(dict(ATTACKS)))
 def test_a_text_is_attacks_or_is_refused(text: str) -> None:
-    with soon():
-        try:
-            parse_attacks(text)
-        except ValueError as error:
-            assert str(error)
+    with soon(ValueError):
+        parse_attacks(text)
 
 
 anything = st.one_of(
@@ -108,10 +108,7 @@ KEYS = sorted(all_settings())
 @example({"rounds": 10**6, "attack-rounds": "all"})
 def test_settings_are_an_experiment_or_are_refused(values: dict[str, Any]) -> None:
     with soon():
-        try:
-            Experiment.from_mapping(values)
-        except ConfigError as error:
-            assert str(error)
+        Experiment.from_mapping(values)
 
 
 @few
@@ -149,11 +146,8 @@ def test_a_file_is_settings_or_is_refused(text: str | bytes) -> None:
         path = Path(folder) / "experiment.toml"
         path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
         with soon():
-            try:
-                read_toml(path)
-                requested(path, {}, out=Path(folder) / "out")
-            except ConfigError as error:
-                assert str(error)
+            read_toml(path)
+            requested(path, {}, out=Path(folder) / "out")
 
 
 @few
@@ -163,10 +157,7 @@ def test_a_file_is_settings_or_is_refused(text: str | bytes) -> None:
 )
 def test_seeds_are_numbers_or_are_refused(text: str) -> None:
     with soon():
-        try:
-            parse_seeds(text)
-        except ConfigError as error:
-            assert str(error)
+        parse_seeds(text)
 
 
 @pytest.mark.parametrize("line", ["a = " + "[" * 100_000, "seed = " + "9" * 10_000])
