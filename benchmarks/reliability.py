@@ -173,7 +173,10 @@ def kills(arguments: argparse.Namespace) -> None:
 def _after(out: Path, reference: list[dict[str, Any]], moment: str) -> list[object]:
     """What a kill left; every file that a reader may meet must be whole."""
     rows, missing = rows_of(out), lost(out, reference)
-    require(not missing, f"{moment}: {len(missing)} rows of complete rounds are lost, such as {missing[:2]}; there are {rows[-2:]}")
+    require(
+        not missing,
+        f"{moment}: {len(missing)} rows of complete rounds are lost, such as {missing[:2]}; there are {rows[-2:]}",
+    )
     return [moment, ", ".join(map(str, complete_rounds(out).values())) or "-", len(rows), len(missing)]
 
 
@@ -190,7 +193,10 @@ def real_kills(arguments: argparse.Namespace) -> None:
                 while process.poll() is None and not (out / "config.json").is_file():
                     time.sleep(0.1)
                 time.sleep(draw.uniform(0, 4))
-                require(process.poll() is None, f"the run ended before it was killed: {Path(folder, 'log').read_text()[-1500:]}")
+                require(
+                    process.poll() is None,
+                    f"the run ended before it was killed: {Path(folder, 'log').read_text()[-1500:]}",
+                )
                 family = psutil.Process(process.pid).children(recursive=True)
                 homes = {one.environ().get("FLWR_HOME") for one in family if one.is_running()} - {None}
                 process.kill()
@@ -209,7 +215,9 @@ def real_kills(arguments: argparse.Namespace) -> None:
             if not json.loads((out / "config.json").read_text())["progress"].get("finished"):
                 again = ended(resumed(out, in_process=False))
                 require(again.returncode == 0, f"resumed: {again.stderr}")
-            require(untimed(rows_of(out)) == untimed(rows_of(whole)), "a resumed run has other rows than an unbroken one")
+            require(
+                untimed(rows_of(out)) == untimed(rows_of(whole)), "a resumed run has other rows than an unbroken one"
+            )
             found.append(["the command alone" if alone else "with all it started", *row[1:], seconds])
         table(f"kill -9 on Flower's runtime, {arguments.real} times",
               ["what was killed", "last complete round", "rows on disk", "rows lost", "its processes were gone after"], found)  # fmt: skip
@@ -242,7 +250,9 @@ def main() -> None:
         one.add_argument("--seed", type=int, default=0)
         if piece is kills:
             one.add_argument("--times", type=int, default=20)
-            one.add_argument("--real", type=int, default=0, help="further kills on Flower's runtime; about a minute each")
+            one.add_argument(
+                "--real", type=int, default=0, help="further kills on Flower's runtime; about a minute each"
+            )
         if piece is load:
             one.add_argument("--clients", type=int, default=1000)
             one.add_argument("--rounds", type=int, default=50)

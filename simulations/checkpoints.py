@@ -11,6 +11,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from simulations.errors import undamaged
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -54,10 +56,18 @@ class Checkpoints:
         _write(self._path(pipeline), checkpoint.weights, whole)
 
     def load(self, pipeline: int) -> Checkpoint | None:
-        """The pipeline's last complete round, or None."""
+        """The pipeline's last complete round, or None.
+
+        Raises:
+            ConfigError: When its file is damaged.
+        """
         path = self._path(pipeline)
         if not path.is_file():
             return None
+        with undamaged(path):
+            return self._load(pipeline, path)
+
+    def _load(self, pipeline: int, path: Path) -> Checkpoint:
         weights, metadata = _read(path)
         about = json.loads(metadata["about"])
         fixed: dict[str, Tensor] = {}
@@ -68,11 +78,15 @@ class Checkpoints:
         return Checkpoint(about["round"], weights, ledgers, about["accuracy"], fixed)
 
     def round_of(self, pipeline: int) -> int:
-        """The last complete round; -1 where there is none. Reads no weights."""
+        """The last complete round; -1 where there is none. Reads no weights.
+
+        Raises:
+            ConfigError: When its file is damaged.
+        """
         path = self._path(pipeline)
         if not path.is_file():
             return -1
-        with safe_open(path, framework="pt") as file:
+        with undamaged(path), safe_open(path, framework="pt") as file:
             return int(json.loads(file.metadata()["about"])["round"])
 
     def _path(self, pipeline: int) -> Path:
