@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from simulations.errors import undamaged
+from strategies.audit.whole_files import save_tensors
 
 
 @dataclass(frozen=True)
@@ -49,11 +48,11 @@ class Checkpoints:
     def save(self, pipeline: int, checkpoint: Checkpoint) -> None:
         """Puts a checkpoint in the place of the one before, in one move; what is fixed is written before the first only."""
         if checkpoint.fixed and pipeline not in self._fixed:
-            _write(self._fixed_path(pipeline), checkpoint.fixed, {})
+            save_tensors(self._fixed_path(pipeline), checkpoint.fixed, {})
             self._fixed.add(pipeline)
         about = {"round": checkpoint.round, "accuracy": checkpoint.accuracy, "ledgers": checkpoint.ledgers}
         whole = {"about": json.dumps(about | {"fixed": bool(checkpoint.fixed)})}
-        _write(self._path(pipeline), checkpoint.weights, whole)
+        save_tensors(self._path(pipeline), checkpoint.weights, whole)
 
     def load(self, pipeline: int) -> Checkpoint | None:
         """The pipeline's last complete round, or None.
@@ -94,13 +93,6 @@ class Checkpoints:
 
     def _fixed_path(self, pipeline: int) -> Path:
         return self.folder / f"p{pipeline:02d}-fixed.safetensors"
-
-
-def _write(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
-    """Writes beside ``path`` and moves the result there."""
-    partial = path.with_suffix(".tmp")
-    save_file(dict(tensors), partial, metadata=metadata)
-    partial.replace(path)
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -37,10 +37,7 @@ from simulations.run_times import RunTimes
 from simulations.study import Study
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed
-
-PARTIAL = ".tmp"
-"""Ends the name of a file that is being written; a killed process leaves it."""
-
+from strategies.audit.whole_files import whole
 
 S = TypeVar("S", bound=Study)
 
@@ -185,9 +182,8 @@ class RunDirectory(Generic[S]):
         name = f"{self.label(task.plan.pipeline)}-{place}-{of}-{kind}.png"
         pixels = (image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy()
         pixels = pixels[:, :, 0] if pixels.shape[2] == 1 else np.ascontiguousarray(pixels)
-        partial = self.path / "pictures" / f"{name}.tmp"
-        Image.fromarray(pixels).save(partial, format="PNG", optimize=True)
-        partial.replace(partial.with_suffix(""))
+        with whole(self.path / "pictures" / name) as partial:
+            Image.fromarray(pixels).save(partial, format="PNG", optimize=True)
         self._pictures.append({**entry, "psnr": fields.get("psnr"), "file": name})
 
     def _attack_number(self, attack: str) -> int:
@@ -278,9 +274,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def write_atomically(path: Path, text: str) -> None:
     """Writes beside ``path`` and moves the result there."""
-    partial = path.with_name(path.name + PARTIAL)
-    partial.write_text(text)
-    partial.replace(path)
+    with whole(path) as partial:
+        partial.write_text(text)
 
 
 def _lines(entries: Sequence[Mapping[str, Any]]) -> str:
