@@ -163,7 +163,8 @@ def kills(arguments: argparse.Namespace) -> None:
             require(not odd, f"run {runs} has other rows than an unbroken one: {len(odd)}, such as {odd[:2]}")
             require(not list(out.rglob("*.tmp")), f"run {runs} left {list(out.rglob('*.tmp'))}")
         table(f"kill -9 at {len(events)} random moments, {runs} runs (seed {arguments.seed})",
-              ["moment after the folder was opened", "last complete round (no defence, noise)", "rows on disk", "rows of complete rounds lost"],
+              ["moment after the folder was opened", "last complete round (no defence, noise)", "rows on disk",
+               "rows of complete rounds lost"],
               events)  # fmt: skip
         print(f"\nAll {runs} runs were resumed to their end; their {len(reference)} rows are those of an unbroken run.")
     if arguments.real:
@@ -220,7 +221,8 @@ def real_kills(arguments: argparse.Namespace) -> None:
             )
             found.append(["the command alone" if alone else "with all it started", *row[1:], seconds])
         table(f"kill -9 on Flower's runtime, {arguments.real} times",
-              ["what was killed", "last complete round", "rows on disk", "rows lost", "its processes were gone after"], found)  # fmt: skip
+              ["what was killed", "last complete round", "rows on disk", "rows lost", "its processes were gone after"],
+              found)  # fmt: skip
 
 
 def of_homes(homes: set[Any]) -> list[psutil.Process]:

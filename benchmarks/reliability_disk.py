@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import shutil
 import subprocess
 import tempfile
 import time
@@ -45,7 +44,7 @@ def small_disk(place: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-def disk(arguments: argparse.Namespace) -> None:
+def disk(_: argparse.Namespace) -> None:
     """A run on a disk that is full sooner or later; room is made and the run resumed."""
     found: list[list[object]] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -79,11 +78,11 @@ def disk(arguments: argparse.Namespace) -> None:
         ]
         table("A full disk", head, found)
         print(
-            f"\nEach ended with code 1 and the words of the system; with room, all {len(reference)} rows are those of an unbroken run."
+            f"\nEach ended with code 1 and the system's words; with room, all {len(reference)} rows are those of an unbroken run."
         )
 
 
-def two(arguments: argparse.Namespace) -> None:
+def two(_: argparse.Namespace) -> None:
     """Two runs at the same time: the second in the folder of the first, and one in a folder of its own."""
     with tempfile.TemporaryDirectory() as folder:
         alone, first, beside = (Path(folder) / name for name in ("alone", "first", "beside"))
@@ -117,7 +116,3 @@ def _words(text: str) -> str:
     """The error in one line, without folders."""
     line = " ".join(text.split())
     return json.dumps(line[line.find("error") :].replace(tempfile.gettempdir(), "")[:150])
-
-
-if shutil.which("mount") is None:
-    LEFT = ()

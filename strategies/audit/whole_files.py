@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: written beside their place and moved to it, and nothing is left of what could not be."""
+"""Files that are there whole or not at all: written beside their place and moved there; nothing is left of what could not be."""
 
 from __future__ import annotations
 
