@@ -70,7 +70,7 @@ def _create(path: Path) -> None:
 
 def _read(path: Path) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
-    with os.fdopen(descriptor) as file:
+    with os.fdopen(descriptor, encoding="ascii", errors="replace") as file:
         about = os.fstat(file.fileno())
         if os.name == "posix" and about.st_uid != os.geteuid():
             raise SecretError(f"{path} belongs to user {about.st_uid}, this process runs as {os.geteuid()}")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
+
+from simulations.errors import undamaged
+from strategies.audit.whole_files import save_tensors
 
 
 @dataclass(frozen=True)
@@ -47,17 +48,25 @@ class Checkpoints:
     def save(self, pipeline: int, checkpoint: Checkpoint) -> None:
         """Puts a checkpoint in the place of the one before, in one move; what is fixed is written before the first only."""
         if checkpoint.fixed and pipeline not in self._fixed:
-            _write(self._fixed_path(pipeline), checkpoint.fixed, {})
+            save_tensors(self._fixed_path(pipeline), checkpoint.fixed, {})
             self._fixed.add(pipeline)
         about = {"round": checkpoint.round, "accuracy": checkpoint.accuracy, "ledgers": checkpoint.ledgers}
         whole = {"about": json.dumps(about | {"fixed": bool(checkpoint.fixed)})}
-        _write(self._path(pipeline), checkpoint.weights, whole)
+        save_tensors(self._path(pipeline), checkpoint.weights, whole)
 
     def load(self, pipeline: int) -> Checkpoint | None:
-        """The pipeline's last complete round, or None."""
+        """The pipeline's last complete round, or None.
+
+        Raises:
+            ConfigError: When its file is damaged.
+        """
         path = self._path(pipeline)
         if not path.is_file():
             return None
+        with undamaged(path):
+            return self._load(pipeline, path)
+
+    def _load(self, pipeline: int, path: Path) -> Checkpoint:
         weights, metadata = _read(path)
         about = json.loads(metadata["about"])
         fixed: dict[str, Tensor] = {}
@@ -68,11 +77,15 @@ class Checkpoints:
         return Checkpoint(about["round"], weights, ledgers, about["accuracy"], fixed)
 
     def round_of(self, pipeline: int) -> int:
-        """The last complete round; -1 where there is none. Reads no weights."""
+        """The last complete round; -1 where there is none. Reads no weights.
+
+        Raises:
+            ConfigError: When its file is damaged.
+        """
         path = self._path(pipeline)
         if not path.is_file():
             return -1
-        with safe_open(path, framework="pt") as file:
+        with undamaged(path), safe_open(path, framework="pt") as file:
             return int(json.loads(file.metadata()["about"])["round"])
 
     def _path(self, pipeline: int) -> Path:
@@ -80,13 +93,6 @@ class Checkpoints:
 
     def _fixed_path(self, pipeline: int) -> Path:
         return self.folder / f"p{pipeline:02d}-fixed.safetensors"
-
-
-def _write(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
-    """Writes beside ``path`` and moves the result there."""
-    partial = path.with_suffix(".tmp")
-    save_file(dict(tensors), partial, metadata=metadata)
-    partial.replace(path)
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

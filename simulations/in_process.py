@@ -111,7 +111,7 @@ def run_in_process(console: Console, experiment: Experiment, cpus_per_client: in
     except KeyboardInterrupt:
         errors.print(f"\nstopped; {what_next(out)}", soft_wrap=True)
         return 130
-    except (ConfigError, RuntimeError) as error:
+    except (ConfigError, RuntimeError, OSError) as error:
         errors.print(f"[red]the run failed[/red]: {escape(f'{type(error).__name__}: {error}')}", soft_wrap=True)
         errors.print(what_next(out), soft_wrap=True)
         return 1

@@ -45,9 +45,11 @@ def follow(console: Console, process: subprocess.Popen[bytes], experiment: Exper
 
 
 def read_progress(directory: Path) -> dict[str, Any]:
-    """The progress that a run last wrote, or nothing."""
+    """The progress that a run last wrote; nothing where it wrote none, or where it cannot be read."""
     path = directory / "config.json"
-    if not path.is_file():
+    try:
+        told = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except (ValueError, RecursionError):
         return {}
-    progress: dict[str, Any] = json.loads(path.read_text()).get("progress", {})
-    return progress
+    progress = told.get("progress") if isinstance(told, dict) else None
+    return progress if isinstance(progress, dict) else {}

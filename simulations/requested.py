@@ -68,8 +68,9 @@ def _stored(directory: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigError(f"--resume: {directory} holds no run (no config.json)")
     try:
-        stored: dict[str, Any] = json.loads(path.read_text())
-        dict(stored["config"])
-    except (ValueError, KeyError, TypeError) as error:
+        stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(stored["config"], dict):
+            raise TypeError(f"config is a {type(stored['config']).__name__}")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"--resume: {path} is no configuration of a run: {error}") from error
     return stored

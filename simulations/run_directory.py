@@ -28,7 +28,7 @@ from torch import Tensor
 from clients.task import Task
 from defenses.pipeline import Pipeline
 from simulations.checkpoints import Checkpoint, Checkpoints
-from simulations.errors import ConfigError
+from simulations.errors import ConfigError, undamaged
 from simulations.folder_lock import take_lock
 from simulations.report import validate
 from simulations.rows import NAMES, Row
@@ -37,10 +37,7 @@ from simulations.run_times import RunTimes
 from simulations.study import Study
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed
-
-PARTIAL = ".tmp"
-"""Ends the name of a file that is being written; a killed process leaves it."""
-
+from strategies.audit.whole_files import whole
 
 S = TypeVar("S", bound=Study)
 
@@ -80,7 +77,8 @@ class RunDirectory(Generic[S]):
         """Starts a new run in ``path``, or takes up the one that is there when ``experiment.resume`` is set.
 
         Raises:
-            ConfigError: When there is a run already and resume is off, none and it is on, or its settings were others.
+            ConfigError: When there is a run already and resume is off, none and it is on, its settings were others, or one of its
+                files is damaged.
         """
         run = cls(path, experiment)
         run._take_lock()
@@ -88,8 +86,9 @@ class RunDirectory(Generic[S]):
         if experiment.resume:
             if not config.is_file():
                 raise ConfigError(f"resume: {path} holds no run (no config.json)")
-            kept = json.loads(config.read_text())
-            check_same(experiment, kept)
+            with undamaged(config):
+                kept = json.loads(config.read_text())
+                check_same(experiment, kept)
             run._times = RunTimes.resumed(kept.get("run"))
             run._load()
         elif config.exists() or (path / "rows.jsonl").exists():
@@ -111,7 +110,7 @@ class RunDirectory(Generic[S]):
         """Reads rows and pictures, without those of rounds that were not complete and of jobs that were not closed."""
         complete = {text: self._checkpoints.round_of(at) for text, at in self._order.items()}
         for path in (self.path / "jobs").glob("*.safetensors"):
-            job = AttackJob.load(path)
+            job = _job(path)
             if job.task.round > complete[job.task.plan.pipeline]:
                 path.unlink()
         open_jobs = {
@@ -123,13 +122,15 @@ class RunDirectory(Generic[S]):
         def keep(defense: str, at: int, attack: str, observation: str) -> bool:
             return at <= complete.get(defense, -1) and (defense, at, attack, observation) not in open_jobs
 
-        rows = (Row.from_json(line) for line in read_lines(self.path / "rows.jsonl"))
+        with undamaged(lines := self.path / "rows.jsonl"):
+            rows = [Row.from_json(line) for line in read_lines(lines)]
         self._rows = [row for row in rows if keep(row.defense, row.round, row.attack, row.card.observation)]
-        self._pictures = [
-            one
-            for one in read_lines(self.path / "pictures" / "index.jsonl")
-            if keep(one["defense"], one["round"], one["attack"], one["observation"])
-        ]
+        with undamaged(index := self.path / "pictures" / "index.jsonl"):
+            self._pictures = [
+                one
+                for one in read_lines(index)
+                if keep(one["defense"], one["round"], one["attack"], one["observation"])
+            ]
 
     # Recording --------------------------------------------------------------------------------------------------------
 
@@ -179,9 +180,8 @@ class RunDirectory(Generic[S]):
         name = f"{self.label(task.plan.pipeline)}-{place}-{of}-{kind}.png"
         pixels = (image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy()
         pixels = pixels[:, :, 0] if pixels.shape[2] == 1 else np.ascontiguousarray(pixels)
-        partial = self.path / "pictures" / f"{name}.tmp"
-        Image.fromarray(pixels).save(partial, format="PNG", optimize=True)
-        partial.replace(partial.with_suffix(""))
+        with whole(self.path / "pictures" / name) as partial:
+            Image.fromarray(pixels).save(partial, format="PNG", optimize=True)
         self._pictures.append({**entry, "psnr": fields.get("psnr"), "file": name})
 
     def _attack_number(self, attack: str) -> int:
@@ -209,12 +209,12 @@ class RunDirectory(Generic[S]):
     def history(self, job: AttackJob) -> tuple[Observed, ...]:
         """What was kept of the same pipeline and kind of observation in earlier rounds, oldest first."""
         stem = f"{self.label(job.task.plan.pipeline)}-r*-{job.kind.name}-history.safetensors"
-        kept = [AttackJob.load(path).observed for path in sorted((self.path / "history").glob(stem))]
+        kept = [_job(path).observed for path in sorted((self.path / "history").glob(stem))]
         return tuple(observed for observed in kept if observed.task.round < job.task.round)
 
     def open_jobs(self) -> list[AttackJob]:
         """Jobs without rows, in order of name."""
-        return [AttackJob.load(path) for path in sorted((self.path / "jobs").glob("*.safetensors"))]
+        return [_job(path) for path in sorted((self.path / "jobs").glob("*.safetensors"))]
 
     # Rounds -----------------------------------------------------------------------------------------------------------
 
@@ -265,6 +265,11 @@ def busy(path: Path) -> str:
     return f"output-dir: another run is still writing to {path}; wait for it, or end it"
 
 
+def _job(path: Path) -> AttackJob:
+    with undamaged(path):
+        return AttackJob.load(path)
+
+
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The JSON objects of a .jsonl file; none when it does not exist."""
     return [json.loads(line) for line in path.read_text().splitlines() if line] if path.is_file() else []
@@ -272,9 +277,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def write_atomically(path: Path, text: str) -> None:
     """Writes beside ``path`` and moves the result there."""
-    partial = path.with_name(path.name + PARTIAL)
-    partial.write_text(text)
-    partial.replace(path)
+    with whole(path) as partial:
+        partial.write_text(text)
 
 
 def _lines(entries: Sequence[Mapping[str, Any]]) -> str:

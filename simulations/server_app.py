@@ -54,7 +54,10 @@ def run_experiment(grid: Grid, experiment: Experiment) -> Path:
         return _run(grid, run)
     except Exception as error:
         # Flower reports a failed ServerApp late and briefly; the folder of the run says why.
-        run.write_failure(f"{type(error).__name__}: {error}")
+        try:
+            run.write_failure(f"{type(error).__name__}: {error}")
+        except OSError as unwritten:  # where the disk is full, the folder keeps what it had
+            log.warning("fedveil: %s does not say why the run ended: %s", run.path, unwritten)
         raise
     finally:
         run.close()

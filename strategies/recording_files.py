@@ -166,7 +166,7 @@ class RecordedReply:
             with safe_open(path, framework="np") as file:
                 order = json.loads((file.metadata() or {}).get("order", "[]"))
                 return {name: file.get_tensor(name) for name in order or file.keys()}
-        except (SafetensorError, OSError, ValueError, TypeError) as error:
+        except (SafetensorError, OSError, ValueError, TypeError, RecursionError) as error:
             raise RecordingError(f"{path} cannot be read as safetensors: {error}") from error
 
 
@@ -193,6 +193,8 @@ def _about(folder: Path) -> dict[str, Any]:
     if not (folder / ABOUT).is_file():
         raise RecordingError(f"{folder} holds no recording (no {ABOUT})")
     about = _read_json(folder / ABOUT)
+    if not isinstance(about.get("settings", {}), dict):
+        raise RecordingError(f"{folder / ABOUT}: settings is no object")
     if about.get("format") != FORMAT:
         raise RecordingError(f"{folder / ABOUT}: format is {about.get('format')!r}; this version reads {FORMAT}")
     return about
@@ -201,14 +203,30 @@ def _about(folder: Path) -> dict[str, Any]:
 def _replies(folder: Path, settings: Mapping[str, Any]) -> Iterator[RecordedReply]:
     sent = _read_json(folder / "sent.json") if (folder / "sent.json").is_file() else {}
     contents = sent.get("contents", [])
+    if not isinstance(contents, list) or not all(isinstance(one, dict) for one in contents):
+        raise RecordingError(f"{folder / 'sent.json'}: contents is no list of objects")
+    for one in contents:
+        _require_records(folder / "sent.json", one)
     for path in sorted(folder.glob("train-*.json")):
         values = _read_json(path)
         number, at, node = values.get("round"), values.get("sent"), values.get("node")
         if not isinstance(number, int) or not isinstance(node, int):
             raise RecordingError(f"{path}: round is {number!r} and node {node!r}; allowed: whole numbers")
-        answered = contents[at] if isinstance(at, int) and at < len(contents) else {}
+        _require_records(path, values)
+        answered = contents[at] if isinstance(at, int) and 0 <= at < len(contents) else {}
         values["sent-config"] = answered.get("config", {})
         yield RecordedReply(number, node, path, values, answered.get("arrays", {}), settings)
+
+
+def _require_records(path: Path, values: Mapping[str, Any]) -> None:
+    """Raises ``RecordingError`` unless what tells of a message's records is objects, of files and of values."""
+    kinds = {"arrays": str, "metrics": dict, "config": dict}
+    for key, kind in kinds.items():
+        found = values.get(key) or {}
+        if not isinstance(found, dict) or not all(isinstance(one, kind) for one in found.values()):
+            raise RecordingError(f"{path}: {key} is {str(found)[:120]!r}; allowed: an object of records")
+    if not isinstance(values.get("error") or {}, dict):
+        raise RecordingError(f"{path}: error is {str(values['error'])[:120]!r}; allowed: an object")
 
 
 def plain(value: Any) -> Any:
@@ -225,7 +243,7 @@ def plain(value: Any) -> Any:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RecordingError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(values, dict):
         raise RecordingError(f"{path} holds {type(values).__name__}; allowed: an object")

@@ -18,7 +18,8 @@ from typing import IO, Any
 from simulations.errors import ConfigError
 from simulations.folder_lock import LOCK, take_lock
 from simulations.protect.copies import Copy, Order
-from simulations.run_directory import PARTIAL, write_atomically
+from simulations.run_directory import write_atomically
+from strategies.audit.whole_files import PARTIAL
 
 MANIFEST, JOURNAL = "manifest.json", ".journal.jsonl"
 LEFTOVERS = {LOCK, JOURNAL + PARTIAL}

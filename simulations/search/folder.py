@@ -25,9 +25,10 @@ from torch import Tensor
 from defenses.ats import ATS, Policy
 from simulations.errors import ConfigError
 from simulations.folder_lock import LOCK, take_lock
-from simulations.run_directory import PARTIAL, write_atomically
+from simulations.run_directory import write_atomically
 from simulations.search.scorer import Scores
 from simulations.search.settings import Search
+from strategies.audit.whole_files import PARTIAL
 
 IDENTITY, SINGLE, CANDIDATE, TRANSFER = "identity", "single", "candidate", "transfer"
 """Why a policy was scored: as it is the bar, for the picture of all transforms, for Algorithm 1, on the other data set."""

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from attacks.base import Attack
@@ -17,6 +16,7 @@ from attacks.spec import parse_attacks, stages_of
 from clients.task import Task
 from strategies.audit.kinds import Kind, Observed, kind_of, part_of
 from strategies.audit.threat_card import PAINTED, ThreatCard
+from strategies.audit.whole_files import save_tensors
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,10 @@ class AttackJob:
             "kind": self.kind.name,
             "card": self.card.to_json(),
         }
-        path = directory / f"{self.name}.safetensors"
-        partial = path.with_suffix(".tmp")
         text = json.dumps(about | {"rounds": [one.about() for one in rounds]})
         # safetensors refuses tensors that share memory, as the global weights of two jobs' rounds may.
-        save_file({name: tensor.clone() for name, tensor in tensors.items()}, partial, metadata={"job": text})
-        partial.replace(path)
+        copies = {name: tensor.clone() for name, tensor in tensors.items()}
+        save_tensors(directory / f"{self.name}.safetensors", copies, {"job": text})
 
     @classmethod
     def load(cls, path: Path) -> AttackJob:
