@@ -37,7 +37,8 @@ class Cell:
         scales: Scale -> PSNR against the original, in dB: what a blurred copy of the images scores, and the mean of their class.
         picked_scales: Scale -> share of the true images that it picks out among others.
         chance_of_retrieval: How often a blind guess is nearest to its image among the candidates; None where nobody looked.
-        too_few: No seed has enough images for a verdict.
+        too_few: No seed has enough images for a verdict, or enough other images to look for them among.
+        unjudged: Why, where it is for want of others.
     """
 
     defense: str
@@ -54,6 +55,7 @@ class Cell:
     picked_scales: dict[str, float] = field(default_factory=dict)
     chance_of_retrieval: float | None = None
     too_few: bool = False
+    unjudged: str = ""
 
     @property
     def picked(self) -> tuple[int, int] | None:

@@ -115,7 +115,7 @@ def strongest(cells: Sequence[Cell], metric: tuple[str, str] = IMAGES.decides, *
 
 def _strength(cell: Cell, metric: tuple[str, str]) -> tuple[int, bool, bool, float]:
     # Few images have intervals so wide that they would choose by luck: there the mean decides.
-    score, few = cell.scores[metric], metric[0] == "psnr" and cell.too_few
+    score, few = cell.scores[metric], metric[0] == "psnr" and cell.too_few and not cell.unjudged
     leaks = 0 if few else (metric in cell.leaking) + (metric[0] == "psnr" and cell.picks)
     height = score.mean or 0.0
     if metric[0] == "label-accuracy":

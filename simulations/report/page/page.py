@@ -150,7 +150,8 @@ def _view(
     # Where every attack is told something, as the labels, the run is still worth nothing if none of them works.
     able = [row for row in controlled if row.attack not in study.upper_bounds] or controlled
     images = [verdict for row in able for verdict in row.verdicts if verdict]
-    judged = [verdict for verdict in images if not verdict.too_few]
+    enough = [verdict for verdict in images if not verdict.too_few]
+    judged = [verdict for verdict in enough if not verdict.open]
     whole = {one.name: [o for o, kinds in one.own_pictures.items() if not kinds] for one in sections()}
     apart = {observation for one in sections() for observation in one.own_pictures}
     reconstructed = [one for one in pictures if one.attack not in study.class_attacks and one.observation not in apart]
@@ -193,7 +194,8 @@ def _view(
         "control_columns": columns,
         "control": control,
         "unbroken": bool(judged) and not any(verdict.passed for verdict in judged),
-        "too_few": max(verdict.n for verdict in images) if images and not judged else 0,
+        "too_few": max(verdict.n for verdict in images) if images and not enough else 0,
+        "open": bool(enough) and not judged,
         "null_names": sorted(nulls, key=lambda name: nulls[name]),
         "scale_db": mean_each(line.strongest.scales for line in lines if line.strongest),
         "scale_picked": mean_each(line.strongest.picked_scales for line in lines if line.strongest),

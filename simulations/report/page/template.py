@@ -169,6 +169,11 @@ FRONT = """
 in a round, and a verdict needs {{ least_images }} or more: nothing here says that an attack works, or that a defence does.
 Raise <code>probe-targets</code>, <code>probe-images</code> or the number of clients.</p>
 {% endfor %}
+{% for view in studies if view.open %}
+<p class="banner"><b>Could not be judged.</b> Whether the guesses{{ '' if alone else ' of ' ~ view.study.words | join(' · ') }} are
+these very images can be told only where each client has others of their kind that they might have been nearer to, 10 or more and
+100 at best: nothing here says that an attack works, or that a defence does.</p>
+{% endfor %}
 {% for view in studies if view.unbroken %}
 <p class="banner alarm"><b>Positive control failed.</b> No attack recovered the images of the undefended run
 {%- if not alone %} of {{ view.study.words | join(' · ') }}{% endif %}:

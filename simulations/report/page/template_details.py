@@ -37,7 +37,7 @@ CONTROL_MACROS = """
 {% macro judged(verdict, show) %}
 {% set passed = verdict.passed == verdict.seeds %}
 <td class="verdict">
-  {% if verdict.too_few %}<span class="status">† {{ show(verdict.value) }}</span>
+  {% if verdict.too_few or verdict.open %}<span class="status">† {{ show(verdict.value) }}</span>
   {% else %}<span class="status {{ 'good' if passed else 'bad' }}">{{ '✓' if passed else '✗' }} {{ show(verdict.value) }}</span>
   {% endif %}
   {% if verdict.null %}<span class="soft">against {{ verdict.null[0] }} {{ show(verdict.null[1]) }}</span>{% endif %}
