@@ -38,7 +38,7 @@ from clients.audited.client import (
     one_step,
     read_data,
 )
-from clients.audited.mods import inner_mods, mods_of, named
+from clients.audited.mods import budgets, inner_mods, mods_of, named
 from clients.audited.plan import ModelFactory, app_plan
 from clients.data.card import DataCard
 from clients.node import MODS, answers_of, draws_from_seed, draws_of, partition_of, reply_to
@@ -61,6 +61,7 @@ class _Answers:
     std: float | tuple[float, ...]
     protection: str
     loss_name: str
+    budgets: list[tuple[float, float]]
     _held: tuple[tuple[int, int], Batch, DataCard, int] | None = None
 
     def client(self, message: Message, context: Context) -> AppClient:
@@ -83,7 +84,7 @@ class _Answers:
         randomness = "seed" if draws_from_seed(context) else "secret"
         card = {
             "card": json.dumps(asdict(client.data.card)), "randomness": randomness, "protection": self.protection,
-            "loss": self.loss_name,
+            "loss": self.loss_name, "budgets": json.dumps(self.budgets),
         }  # fmt: skip
         return reply_to(message, {"metrics": metrics(sizes), "card": ConfigRecord({**card})})
 
@@ -92,10 +93,9 @@ class _Answers:
         client, config = self.client(message, context), values_of(message, "config")
         sent: Any = message.content["arrays"]
         assert isinstance(sent, ArrayRecord)
-        batch = client.probed(int(config["target"])).original
-        moved = one_step(
-            self.model, sent.to_torch_state_dict(), batch, client.data.card, self.loss, client.task.learning_rate
-        )
+        batch, task = client.probed(int(config["target"])).original, client.task
+        weights, decay = sent.to_torch_state_dict(), task.plan.weight_decay
+        moved = one_step(self.model, weights, batch, client.data.card, self.loss, task.learning_rate, decay)
         numbers = metrics({"num-examples": len(batch), "local-steps": 1})
         return reply_to(message, {"arrays": to_record({name: moved[name] for name in sent}), "metrics": numbers})
 
@@ -128,14 +128,14 @@ def answer_audits(
         loss: Of logits and classes, as the app trains.
         mean: Of the app's normalisation (x - mean) / std, of all channels or of each.
         std: Likewise.
-        mods: What probes pass through, and the report names: by default the mods of the app and of its ``@app.train``, as Flower
-            calls them.
+        mods: What probes pass through, and the report names with their plain settings (``described`` in mods.py): by default
+            the mods of the app and of its ``@app.train``, as Flower calls them.
 
     Raises:
         ValueError: When the app answers such messages already, or nothing answers training yet.
     """
     acting = mods_of(app) if mods is None else list(mods)
-    answers = _Answers(model, data, loss, mean, std, named(acting), name_of_loss(loss))
+    answers = _Answers(model, data, loss, mean, std, named(acting), name_of_loss(loss), budgets(acting))
     for register, name, answer, inner in (
         (app.query, "setup", answers.setup, ()),
         (app.train, "probe", answers.probe, inner_mods(app, acting)),

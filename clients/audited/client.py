@@ -169,17 +169,23 @@ def card_of(
 
 
 def one_step(
-    factory: ModelFactory, weights: Mapping[str, Tensor], batch: Batch, card: DataCard, loss: Loss, rate: float
+    factory: ModelFactory,
+    weights: Mapping[str, Tensor],
+    batch: Batch,
+    card: DataCard,
+    loss: Loss,
+    rate: float,
+    decay: float = 0.0,
 ) -> dict[str, Tensor]:
-    """Weights after one step of plain SGD in train mode on a batch, as an app sends its own: the whole ``state_dict``."""
+    """Weights after one step of SGD in train mode on a batch, as an app sends its own: the whole ``state_dict``.
+
+    With momentum a first step is the same. ``decay`` is the weight decay that the server reckons with.
+    """
     model = factory()
     model.load_state_dict(dict(weights))
     model.train()
     loss(model(normalise(batch.images, card)), batch.targets.argmax(1)).backward()  # type: ignore[no-untyped-call]
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.grad is not None:
-                parameter.sub_(rate * parameter.grad)
+    torch.optim.SGD(model.parameters(), lr=rate, weight_decay=decay).step()
     return {name: tensor.detach() for name, tensor in model.state_dict().items()}
 
 

@@ -68,6 +68,25 @@ def examples_behind(reply: Message) -> int:
     raise UnusableReplyError(f"its metrics have no {EXAMPLES[0]}, a positive whole number")
 
 
+def mismatch(reply: Message, examples: int) -> str:
+    """Why the truth that a client scores by is not what it trained on; "" where the two numbers of examples agree.
+
+    Args:
+        reply: To a message of training.
+        examples: That the client's ``data`` gives.
+    """
+    try:
+        count = examples if reply.has_error() else examples_behind(reply)
+    except UnusableReplyError:
+        return ""
+    if count == examples:
+        return ""
+    return (
+        f"data gives {examples} examples, and the reply to training counts {count}: guesses would be scored against other images "
+        "than it trained on, so its updates are left out"
+    )
+
+
 def as_update(reply: Message, updates: Mapping[str, Mapping[str, Tensor]], examples: int, steps: int) -> Message:
     """A message that holds updates by record, as fedveil's own clients reply."""
     numbers = metrics({"num-examples": examples, "local-steps": steps})

@@ -18,6 +18,7 @@ from simulations.report.analysis.bars import (
     unjudged,
 )
 from simulations.report.analysis.families import IMAGES, LABELS, REPRESENTATIVES, Family, class_attacks, decides, family
+from simulations.report.analysis.plain import plain_words
 from simulations.rows import Row, null_name
 
 LEAST_IMAGES = 16
@@ -104,15 +105,16 @@ def _missed(picked: Row | None) -> str:
 
 
 def _reason(row: Row, null: tuple[str, float] | None) -> str:
+    run = plain_words(row.card).run
     if row.status == "failed" or row.value is None:
-        return "the attack failed on the undefended run"
+        return f"the attack failed on the {run}"
     if null is None:
         return "there is no null baseline to compare with"
     if row.value <= null[1]:
-        return f"the undefended run scores no better than {null_name(null[0])}"
+        return f"the {run} scores no better than {null_name(null[0])}"
     if row.ci_low is None:
         return f"n = {row.n} gives no interval; attack more images"
-    return "" if leaks(row, null) else f"the interval of the undefended run reaches down to {null_name(null[0])}"
+    return "" if leaks(row, null) else f"the interval of the {run} reaches down to {null_name(null[0])}"
 
 
 def under_powered(row: Row, deciding: Iterable[Control]) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from simulations.report.analysis.adaptive import adaptive_caveats
 from simulations.report.analysis.cell import Cell
 from simulations.report.analysis.families import ATTRIBUTES, IMAGES, LABELS, MEMBERSHIP, READING
+from simulations.report.analysis.plain import plain_words
 from simulations.report.analysis.real_updates import apart, untested_on_updates
 from simulations.report.analysis.score import PARTLY_FAILED, Score
 from simulations.report.analysis.study import Study
@@ -235,16 +236,17 @@ def _caveats(defense: str, best: Cell | None, cells: Sequence[Cell], known: Any)
 
 def _doubts(defense: str, cell: Cell) -> list[str]:
     """Why the score of an attack may say little."""
-    found = []
+    found, run = [], plain_words(cell.card).run
     if cell.status == "not-validated":
         if defense == "":
-            found.append("positive control failed: this attack does not break the undefended run")
+            found.append(f"positive control failed: this attack does not break the {run}")
         elif cell.leaks or cell.picks or cell.leaking & {READING.decides, ATTRIBUTES.decides}:
-            found.append("not validated: this attack did not break the undefended run in that round")
+            found.append(f"not validated: this attack did not break the {run} in that round")
         else:
-            found.append(
-                "not validated: this attack did not break the undefended run either, so its failure shows nothing"
-            )
+            found.append(f"not validated: this attack did not break the {run} either, so its failure shows nothing")
+    if cell.unjudged:
+        found.append(f"could not be judged: {cell.unjudged}")
     if cell.status == PARTLY_FAILED:
         found.append("partly failed: some seeds have no score, and the mean leaves them out")
-    return found
+    told = cell.card.more.get("caveats")
+    return found + (list(map(str, told)) if isinstance(told, list) else [])
