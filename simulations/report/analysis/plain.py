@@ -17,11 +17,13 @@ class Plain:
         name: As a defence is named.
         without: Behind a verb.
         run: The run itself.
+        alone: There never is such a run beside one with defences.
     """
 
     name: str = "No defence"
     without: str = "without a defence"
     run: str = "undefended run"
+    alone: bool = False
 
     def said(self, text: str) -> str:
         """A sentence that was written of runs of fedveil's own clients, in these words."""
@@ -33,7 +35,7 @@ class Plain:
 
 
 OWN_CLIENTS = Plain()
-NO_MOD = Plain("No mod known", "with no mod known", "run with no mod known")
+NO_MOD = Plain("No mod known", "where no mod is known", "run with no mod known", alone=True)
 """Of an audited app: its mods are read from it, and what its ``train`` does inside itself is not."""
 
 

@@ -236,14 +236,20 @@ def _caveats(defense: str, best: Cell | None, cells: Sequence[Cell], known: Any)
 
 def _doubts(defense: str, cell: Cell) -> list[str]:
     """Why the score of an attack may say little."""
-    found, run = [], plain_words(cell.card).run
+    found, plain = [], plain_words(cell.card)
+    recovered = cell.leaks or cell.picks or bool(cell.leaking & {READING.decides, ATTRIBUTES.decides})
     if cell.status == "not-validated":
         if defense == "":
-            found.append(f"positive control failed: this attack does not break the {run}")
-        elif cell.leaks or cell.picks or cell.leaking & {READING.decides, ATTRIBUTES.decides}:
-            found.append(f"not validated: this attack did not break the {run} in that round")
+            found.append(f"positive control failed: this attack does not break the {plain.run}")
+        elif plain.alone:
+            so = "" if recovered else ", so its failure shows nothing"
+            found.append(f"not validated: there is no run without these mods beside this one{so}")
+        elif recovered:
+            found.append(f"not validated: this attack did not break the {plain.run} in that round")
         else:
-            found.append(f"not validated: this attack did not break the {run} either, so its failure shows nothing")
+            found.append(
+                f"not validated: this attack did not break the {plain.run} either, so its failure shows nothing"
+            )
     if cell.unjudged:
         found.append(f"could not be judged: {cell.unjudged}")
     if cell.status == PARTLY_FAILED:

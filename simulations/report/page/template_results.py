@@ -164,8 +164,7 @@ SUMMARY_MACROS = """
 
 SUMMARY_TEXT = """
 <header><h2>Summary</h2><p>One row per defence. The change, in percentage points, is against {{ view.plain.name | lower }} in the
-same round,
-as deployed: on protected test images{{ view.deployed_on }} where the defence protects them. <i>Original</i>
+same round, as deployed: on protected test images{{ view.deployed_on }} where the defence protects them. <i>Original</i>
 compares the guess with the person's image, <i>transf.</i> with what the model saw. Small print is the
 95&nbsp;% interval of the mean
 {%- if study.seeds | length > 1 %} over {{ study.seeds | length }} seeds

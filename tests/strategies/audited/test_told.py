@@ -176,7 +176,7 @@ def test_an_app_that_defends_itself_is_not_called_undefended(tmp_path: Path) -> 
     (line,) = (read := read_run(out)).lines(read.studies[0])
     assert any(NOT_IN_PROBE in caveat for caveat in line.caveats)
     page = page_of(out)
-    assert "with no mod known the images are readable" in page
+    assert "where no mod is known the images are readable" in page
     assert "No mod known" in page
     assert NOT_IN_PROBE.replace("'", "&#39;") in page
     for claim in ("No defence", "ithout a defence", "no defence", "undefended run"):
@@ -220,7 +220,9 @@ def test_probes_spend_the_budget_of_a_mod_and_are_no_round_of_training(tmp_path:
         assert "at most 1 only" not in card["budget"]
     assert probe["defense_strength"] == Strength.ONE_STEP
     assert update["defense_strength"] == Strength.UPDATE
-    assert "basic composition 5 x that, (2.5, 0.005)" in page_of(out)
+    page = page_of(out)
+    assert "basic composition 5 x that, (2.5, 0.005)" in page
+    assert "did not break the" not in page.split("<h2>Summary")[0], "there was no run without the mod"
 
 
 def test_what_is_spent_is_said_without_more_than_the_mod_promises() -> None:
