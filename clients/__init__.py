@@ -10,6 +10,12 @@ if Path(sys.argv[0]).stem == "flwr-simulation":
     # an error. The ClientApp is imported in the driver before Ray starts, so moving there makes them find this very bundle.
     os.chdir(Path(__file__).resolve().parents[1])
 
+    # In the simulation of a plain `flwr run`, Ray would listen on every address of the machine.
+    if "RAY_ADDRESS" not in os.environ:
+        from clients.lone_ray import keep_ray_here
+
+        keep_ray_here()
+
     # Flower puts a dead worker back into its pool, on top, where it fails every message that it is given. Ray can restart it,
     # but Flower offers no setting for that; these defaults are private to Ray, so they are set only where they exist. Until a
     # worker is back, a message to it fails at once unless Ray may retry it: with one retry it waits, however long the start

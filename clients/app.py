@@ -27,14 +27,14 @@ from clients.audit_answers import answer_audit
 from clients.node import MODS, answers_of, check_bundle, client_of, draws_from_seed, partition_of, reply_to
 from clients.questions import allowed_pipelines
 from clients.records import metrics, values_of
-from clients.scenarios import client_side, client_sides
+from clients.scenarios import client_side, client_sides, read_task
 
 app = ClientApp()
 
 
 def _of_its_scenario(message: Message, context: Context) -> Message:
     """Answered by the scenario that the task names."""
-    name = json.loads(str(values_of(message, "config")["task"]))["plan"]["scenario"]
+    name = read_task(values_of(message, "config").get("task")).plan.scenario
     handlers, message_type = client_side(name).handlers, message.metadata.message_type
     if message_type not in handlers:
         raise RuntimeError(f"{message_type} is no message of the scenario {name}; known: {', '.join(handlers)}")

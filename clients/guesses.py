@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from attacks.guesses import Attributes, Cells, Labels, Reconstruction, Representatives
 from attacks.membership.loss_threshold import Membership
+from clients.records import RecordError, shortened
 
 Guess = Reconstruction | Labels | Representatives | Membership | Attributes | Cells
 
@@ -55,6 +56,9 @@ def read_guesses(
         tensors: All guesses of one message.
         count: How many there are.
         model: Of the clients' architecture; only tests of membership need it.
+
+    Raises:
+        ValueError: When a guess is missing, or is none of its kind.
     """
     found: list[tuple[Guess, Tensor | None]] = []
     for at in range(count):
@@ -70,6 +74,8 @@ def read_guesses(
             found.append((Attributes(tensors[f"attributes-{at}"]), None))
         elif kind == "cells":
             found.append((Cells(tensors[f"categories-{at}"], tensors[f"embeddings-{at}"]), None))
+        elif kind not in GUESSES:
+            raise RecordError(f"kind is {shortened(kind)}; allowed: {', '.join(GUESSES)}")
         else:
             images, classes = tensors[f"images-{at}"].float(), tensors[f"labels-{at}"]
             found.append((GUESSES[kind](images, classes), recognised))

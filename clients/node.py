@@ -11,19 +11,31 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.app.error import Error
 from flwr.clientapp.typing import Mod
 
 from clients.draws import Draws, Notebook
 from clients.local_data import Client, LocalData
-from clients.questions import UNLIMITED, Answers, RefusedError, refusal, require_own_code, require_pipeline
-from clients.records import REFUSED, values_of
+from clients.questions import (
+    UNLIMITED,
+    Answers,
+    RefusedError,
+    may_download,
+    refusal,
+    require_own_code,
+    require_own_files,
+    require_pipeline,
+)
+from clients.records import REFUSED, RecordError, shortened, to_tensors, values_of
 from clients.scenarios import client_side, read_task
 from clients.secret_file import SecretError, default_folder, kept_secret
 from defenses.spec import parse
 
 GRACE_SECONDS = 10.0
+MOST_SECONDS = 1e8
+"""Three years: what timers take."""
 Call = Callable[[Message, Context], Message]
 C = TypeVar("C", bound=Client)
 
@@ -32,14 +44,14 @@ def watchdog(message: Message, context: Context, call_next: Call) -> Message:
     """Turns a client that runs longer than ``config.timeout`` seconds into an error reply, so that its worker lives on.
 
     If a call that Python cannot interrupt hangs, the process is ended a little later: the runtime then tries once more, and
-    reports the loss.
+    reports the loss. The node's own ``max-seconds`` holds whatever the server says.
     """
-    seconds = float(values_of(message, "config").get("timeout", 0.0))
+    name, seconds = _limit(message, context)
     if seconds <= 0 or threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         return call_next(message, context)
 
     def expire(*_: object) -> None:
-        raise TimeoutError(f"client ran longer than client-timeout = {seconds:g} s")
+        raise TimeoutError(f"client ran longer than {name} = {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, expire)
     last_resort = threading.Timer(seconds + GRACE_SECONDS, os._exit, (1,))
@@ -54,6 +66,23 @@ def watchdog(message: Message, context: Context, call_next: Call) -> Message:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         last_resort.cancel()
+
+
+def _limit(message: Message, context: Context) -> tuple[str, float]:
+    """What a message may take, and who says so: the server, or the node where that is less; 0: as long as it likes.
+
+    Raises:
+        ValueError: When one of them is no number of seconds.
+    """
+    told = {
+        "client-timeout": values_of(message, "config").get("timeout", 0.0),
+        "max-seconds": context.node_config.get("max-seconds", 0.0),
+    }
+    for name, value in told.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+            raise ValueError(f"{name} is {shortened(value)}; allowed: seconds, 0 for no limit")
+    seconds, name = min(((value, name) for name, value in told.items() if value > 0), default=(0.0, ""))
+    return name, min(float(seconds), MOST_SECONDS)
 
 
 def refusals(message: Message, context: Context, call_next: Call) -> Message:
@@ -116,18 +145,21 @@ def client_of(message: Message, context: Context) -> Client:
     """The client that a message is for, with this node's data.
 
     Raises:
-        RefusedError: When the node's operator does not allow the task's pipeline.
+        RefusedError: When the node's operator does not allow the task's pipeline, code or files.
         RuntimeError: When the node was not set up.
     """
-    task = read_task(values_of(message, "config")["task"])
+    task = read_task(values_of(message, "config").get("task"))
     simulated = draws_from_seed(context)
     require_own_code(context.node_config, task.plan.model, task.plan.dataset, simulated=simulated)
+    pretrained = str(getattr(task.plan, "pretrained", ""))
+    require_own_files(context.node_config, task.plan.data_dir, pretrained, simulated=simulated)
     if message.metadata.message_type != "query.setup":  # which shows nothing of the images, and names no pipeline yet
         require_pipeline(context.node_config, task.plan.pipeline)
         # As understood: what is spent, drawn and kept for a pipeline is one account, however it is spelt.
         task = task.but(pipeline=str(parse(task.plan.pipeline)))
     if "data-dir" in context.node_config:
         task = task.but(data_dir=str(context.node_config["data-dir"]))
+    task = task.but(download=task.plan.download and may_download(context.node_config, simulated=simulated))
     partition, draws = partition_of(context), draws_of(context, task.plan.seed)
     if task.plan.owns_data:
         data = task.plan.load_data()
@@ -136,9 +168,18 @@ def client_of(message: Message, context: Context) -> Client:
         )
     if "indices" not in context.state:
         raise RuntimeError("this node was not set up: it joined after the start, or its `query.setup` failed")
-    indices: Any = context.state["indices"]
-    train, test = (indices[part].numpy().tolist() for part in ("train", "test"))
+    train, test = _share(context.state["indices"])
     return client_side(task.plan.scenario).client(LocalData(task, partition, train, test, draws))
+
+
+def _share(record: Any) -> tuple[list[int], list[int]]:
+    """The numbers of a node's training and test examples, as the server named them."""
+    found = to_tensors(record) if isinstance(record, ArrayRecord) else {}
+    if set(found) != {"train", "test"} or any(
+        one.ndim != 1 or one.dtype != torch.int64 or (one < 0).any() for one in found.values()
+    ):
+        raise RecordError("indices: expected two rows of numbers from 0 on, 'train' and 'test'")
+    return found["train"].tolist(), found["test"].tolist()
 
 
 def client_as(kind: type[C], message: Message, context: Context) -> C:

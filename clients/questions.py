@@ -145,6 +145,38 @@ def require_own_code(node_config: Mapping[str, Any], model: str, dataset: str, *
             raise RefusedError(refusal("own_code", f"anything of {name!r}, whose code the server names"))
 
 
+def require_own_files(node_config: Mapping[str, Any], data_dir: str, pretrained: str = "", *, simulated: bool) -> None:
+    """Raises ``RefusedError`` when the server names files of the node's machine, and the operator has not.
+
+    Else it could have the node train on any pictures that lie there, and ask which files there are. Who simulates has named them.
+
+    Args:
+        node_config: ``data-dir`` is read in place of the server's folder; ``pretrained`` lists files, separated by ``;``.
+        data_dir: The folder that the server names, or "".
+        pretrained: The file of weights that it names, or "".
+        simulated: The node is one of a simulation.
+    """
+    if simulated:
+        return
+    if data_dir and "data-dir" not in node_config:
+        raise RefusedError(refusal("data_dir", f"anything of the folder {data_dir!r}, which the server names"))
+    allowed = [one.strip() for one in str(node_config.get("pretrained", "")).split(";")]
+    if pretrained and pretrained not in allowed:
+        raise RefusedError(refusal("pretrained", f"anything of the file {pretrained!r}, which the server names"))
+
+
+def may_download(node_config: Mapping[str, Any], *, simulated: bool) -> bool:
+    """Whether the node fetches data sets that the server names, by ``download`` in its configuration.
+
+    Raises:
+        ValueError: When the value is neither true nor false.
+    """
+    value = node_config.get("download", simulated)
+    if not isinstance(value, bool):
+        raise ValueError(f"download is {value!r} in the node's configuration; allowed: true or false")
+    return value
+
+
 def refusal(name: str, what: str) -> str:
     """The text of a refusal: it names the key that would allow it."""
     return f"this node does not give {what}: its operator may allow it by {name.replace('_', '-')} in the node's configuration"

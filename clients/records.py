@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+import io
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.common.constant import SType
 from torch import Tensor
 
 REFUSED = 1403
 """Error code of a reply to a question that the node does not answer by its own configuration; Flower's own codes are small."""
 WITHHELD = "withheld"
 """Record of what was left out of an answer, by the node's configuration: key -> reason."""
+HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+"""Version of NumPy's format -> what reads its header, literals only. Later versions are for tables with named columns."""
+KINDS, WIDEST = "biuf", 8
+"""NumPy's kinds of what may be sent (truth values, whole and real numbers), and most bytes of a value."""
+MOST_AXES, LONGEST_SIDE = 32, 2**31
+"""Of an array. A side may be long where another is zero, and nothing that follows should take its word for it."""
+SHORT = 120
+"""Characters of what somebody sent, in an error."""
+
+
+class RecordError(ValueError):
+    """A record that cannot be read."""
+
+
+class Told(dict[str, Any]):
+    """What a record of a message holds; whoever asks it for what it lacks learns what is missing."""
+
+    def __missing__(self, key: str) -> Any:
+        raise RecordError(f"the message says nothing of {shortened(key)}; it tells {shortened(list(self))}")
 
 
 def to_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
@@ -23,8 +45,54 @@ def to_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
 
 
 def to_tensors(record: ArrayRecord) -> dict[str, Tensor]:
-    """An ArrayRecord as CPU tensors of their own memory."""
-    return {name: torch.from_numpy(np.array(array.numpy())) for name, array in record.items()}
+    """An ArrayRecord as CPU tensors of their own memory.
+
+    Raises:
+        RecordError: Naming the array that is none.
+    """
+    return {name: torch.from_numpy(np.array(view_of(name, array))) for name, array in record.items()}
+
+
+def view_of(name: str, array: Array) -> np.ndarray:
+    """The values of an array as they came, without a copy: whatever it declares, no memory is taken.
+
+    Flower's own ``Array.numpy`` first takes the memory that the header declares, which may be any number of bytes.
+
+    Args:
+        name: For the error.
+        array: Of Flower; what it says of its type and shape beside its bytes is not read.
+
+    Raises:
+        RecordError: When its bytes are no array of whole or real numbers or truth values, or not as many as its shape says.
+            Objects are never unpickled.
+    """
+    if array.stype != SType.NUMPY:
+        raise RecordError(
+            f"array {shortened(name)} is serialised as {shortened(array.stype)}; allowed: {SType.NUMPY!r}"
+        )
+    try:
+        return _values(array.data)
+    except Exception as error:  # whatever NumPy makes of a header that somebody chose
+        told = f"{type(error).__name__}: {shortened(error)}"
+        raise RecordError(f"array {shortened(name)} holds no numbers that can be read: {told}") from None
+
+
+def _values(data: bytes) -> np.ndarray:
+    file = io.BytesIO(data)  # shares the bytes as long as nobody writes
+    version = np.lib.format.read_magic(file)
+    if version not in HEADERS:
+        raise ValueError(f"version {version} of the format; allowed: {', '.join(map(str, HEADERS))}")
+    shape, fortran, dtype = HEADERS[version](file)
+    if dtype.kind not in KINDS or dtype.itemsize > WIDEST:
+        raise ValueError(f"type {dtype}; allowed: truth values, whole and real numbers of at most {WIDEST} bytes")
+    if len(shape) > MOST_AXES or any(type(side) is not int or not 0 <= side <= LONGEST_SIDE for side in shape):
+        raise ValueError(f"shape {shape}")
+    body = memoryview(data)[file.tell() :]
+    if math.prod(shape) * dtype.itemsize != body.nbytes:
+        raise ValueError(f"{body.nbytes} bytes for shape {shape} and type {dtype}")
+    flat = np.frombuffer(body, dtype) if body.nbytes else np.empty(0, dtype)
+    values = flat.reshape(shape, order="F" if fortran else "C")
+    return values if dtype.isnative else values.astype(dtype.newbyteorder("="))
 
 
 def metrics(values: Mapping[str, int | float | list[float]]) -> MetricRecord:
@@ -33,15 +101,25 @@ def metrics(values: Mapping[str, int | float | list[float]]) -> MetricRecord:
 
 
 def tensors_of(message: Message, name: str) -> dict[str, Tensor]:
-    """The tensors of a message's record; empty when it has none of that name."""
+    """The tensors of a message's record; empty when it has none of that name.
+
+    Raises:
+        RecordError: Naming the array that is none.
+    """
     record = message.content.get(name)
-    return to_tensors(record) if isinstance(record, ArrayRecord) else {}
+    return Told(to_tensors(record) if isinstance(record, ArrayRecord) else {})
 
 
 def values_of(message: Message, name: str) -> Mapping[str, Any]:
     """The values of a message's config or metric record; empty when it has none of that name."""
     record: Any = message.content.get(name)
-    return record if record is not None else {}
+    return Told(record if isinstance(record, ConfigRecord | MetricRecord) else {})
+
+
+def shortened(value: object) -> str:
+    """What somebody sent, for an error or a row: as it is written in Python, and cut."""
+    text = str(value) if isinstance(value, Exception) else repr(value)
+    return text if len(text) <= SHORT else f"{text[:SHORT]}... ({len(text)} characters)"
 
 
 def withheld(reasons: Mapping[str, str]) -> dict[str, ConfigRecord]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from flwr.app import Context, Message
 
 from clients.local_data import Client
-from clients.task import Plan, Task
+from clients.task import SHORT, Plan, Task, TaskError, require_kind
 from defenses.registry import collected, modules_in
 
 Handler = Callable[[Message, Context], Message]
@@ -65,12 +65,23 @@ def client_side(scenario: str) -> ClientSide:
     return known[scenario]
 
 
-def read_task(text: str) -> Task:
+def read_task(text: object) -> Task:
     """Reads what ``Task.to_json`` wrote.
 
     Raises:
         RuntimeError: When this node does not know its scenario.
+        TaskError: When it is no task.
     """
-    values = json.loads(text)
-    plan = values.pop("plan")
-    return Task(client_side(plan["scenario"]).plan.of(plan), **values)
+    try:
+        values = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError) as error:  # nested deeper than Python goes
+        raise TaskError(f"the task is no JSON: {type(error).__name__}: {str(error)[:SHORT]}") from None
+    plan = values.get("plan") if isinstance(values, dict) else None
+    if not isinstance(values, dict) or not isinstance(plan, dict) or not isinstance(plan.get("scenario"), str):
+        raise TaskError("the task is no JSON object with a plan that names its scenario")
+    orders = {name: value for name, value in values.items() if name != "plan"}
+    if set(orders) != {"round", "learning_rate"}:
+        raise TaskError(f"the task has {str(sorted(orders))[:SHORT]} beside its plan; expected learning_rate, round")
+    require_kind("round", orders["round"], "int")
+    require_kind("learning_rate", orders["learning_rate"], "float")
+    return Task(client_side(plan["scenario"]).plan.of(plan), **orders)

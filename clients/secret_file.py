@@ -29,10 +29,13 @@ def kept_secret(path: Path, elsewhere: str = "set secret-dir in the node's confi
         elsewhere: How whoever asks names another place.
 
     Raises:
-        SecretError: When the file cannot be made or read, belongs to somebody else, can be read by others or is damaged. A node
-            that went on with a new secret would protect its images anew, and so reveal more of them.
+        SecretError: When the file cannot be made or read, belongs to somebody else, can be read by others or is damaged, or others
+            may take it out of its folder. A node that went on with a new secret would protect its images anew, and so reveal more
+            of them.
     """
     try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _check_folder(path.parent)
         if not os.path.lexists(path):
             _create(path)
         return _read(path)
@@ -40,8 +43,16 @@ def kept_secret(path: Path, elsewhere: str = "set secret-dir in the node's confi
         raise SecretError(f"no secret can be kept at {path}: {error}; {elsewhere}") from error
 
 
+def _check_folder(folder: Path) -> None:
+    about = os.stat(folder)
+    # In a sticky folder, such as /tmp, nobody moves what belongs to another.
+    if os.name == "posix" and about.st_mode & 0o022 and not about.st_mode & stat.S_ISVTX:
+        raise SecretError(
+            f"others may move files of the folder {folder} (mode {stat.S_IMODE(about.st_mode):o}); chmod 700 it"
+        )
+
+
 def _create(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

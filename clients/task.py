@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Any, Self
 
 import torch
@@ -22,6 +22,26 @@ from defenses.spec import parse
 
 FLOAT_BYTES = 4
 """Of one value of an image that enters a model."""
+
+
+SHORT = 120
+"""Characters of what a server sent, in an error."""
+
+
+class TaskError(ValueError):
+    """A task that is none."""
+
+
+def require_kind(name: str, value: object, kind: str) -> None:
+    """Raises ``TaskError`` unless a value is of the type that a field declares; whole numbers may stand for others."""
+    allowed: dict[str, tuple[type, ...]] = {"str": (str,), "bool": (bool,), "int": (int,), "float": (float, int)}
+    inner = kind.removeprefix("tuple[").removesuffix(", ...]")
+    if inner != kind:
+        fits = isinstance(value, tuple) and all(type(one) in allowed.get(inner, (type(one),)) for one in value)
+    else:  # a plan of another package may hold anything
+        fits = type(value) in allowed.get(kind, (type(value),))
+    if not fits or (isinstance(value, float) and not math.isfinite(value)):
+        raise TaskError(f"{name} is {repr(value)[:SHORT]}, expected {kind}")
 
 
 @dataclass(frozen=True)
@@ -88,10 +108,22 @@ class Plan:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """Reads what ``dataclasses.asdict`` gave, also after JSON, which knows neither cards nor tuples."""
+        """Reads what ``dataclasses.asdict`` gave, also after JSON, which knows neither cards nor tuples.
+
+        Raises:
+            TaskError: Naming a value that is missing, unknown or of another type.
+        """
         card = values.get("card")
         read: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
-        return cls(**read | {"card": None if card is None else DataCard.from_mapping(card)})
+        read |= {"card": None if card is None else DataCard.from_mapping(card)}
+        kinds = {spec.name: str(spec.type) for spec in fields(cls)}
+        needed = {spec.name for spec in fields(cls) if spec.default is MISSING and spec.default_factory is MISSING}
+        if odd := sorted(set(read) - set(kinds)) or sorted(needed - set(read)):
+            raise TaskError(f"plan: {str(odd[0])[:SHORT]!r} is {'unknown' if odd[0] in read else 'missing'}")
+        for name, value in read.items():
+            if name != "card":
+                require_kind(name, value, kinds[name])
+        return cls(**read)
 
     @property
     def augments(self) -> bool:
@@ -225,8 +257,15 @@ class Task:
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
-    """Copies exchanged tensors into a model, in place; returns the model."""
+    """Copies exchanged tensors into a model, in place; returns the model.
+
+    Raises:
+        TaskError: When one is missing, or of another shape; a single number would otherwise fill a whole layer.
+    """
     with torch.no_grad():
         for name, tensor in shared_tensors(model).items():
+            if name not in weights or weights[name].shape != tensor.shape:
+                came = tuple(weights[name].shape) if name in weights else "missing"
+                raise TaskError(f"weights: {name!r} is {came}, expected {tuple(tensor.shape)}")
             tensor.copy_(weights[name])
     return model

@@ -21,6 +21,10 @@ Names = Mapping[str, Callable[..., Any]]
 """Allowed names and what they call."""
 
 
+LONGEST = 400
+"""Characters of a text that an error quotes."""
+
+
 class SpecError(ValueError):
     """Text that names nothing we know, or gives an argument that is not allowed."""
 
@@ -50,11 +54,13 @@ def parse_statements(text: str, registry: Names, what: str, make: Make = _call) 
         tree = ast.parse(clean)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # all of which some text provokes
         reason = error.msg if isinstance(error, SyntaxError) else error
-        raise SpecError(f"{what} text {text!r} cannot be read: {reason}; write Name(argument=value) | Name()") from None
+        raise SpecError(
+            f"{what} text {_cut(repr(text))} cannot be read: {reason}; write Name(argument=value) | Name()"
+        ) from None
     statements = []
     for statement in tree.body:
         if not isinstance(statement, ast.Expr):
-            raise SpecError(f"{what} text {ast.unparse(statement)!r}: expected Name(argument=value), not a statement")
+            raise SpecError(f"{what} text {_shown(statement)}: expected Name(argument=value), not a statement")
         statements.append([_build(node, registry, what, make) for node in _flatten(statement.value)])
     return statements
 
@@ -109,15 +115,21 @@ def settings_of(kind: Any) -> dict[str, inspect.Parameter]:
 
 
 def _flatten(node: ast.expr) -> list[ast.expr]:
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-        return [*_flatten(node.left), *_flatten(node.right)]
-    return [node]
+    """The stages of a chain, from left to right; without recursion, as a chain is as deep as it is long."""
+    found, open_nodes = list[ast.expr](), [node]
+    while open_nodes:
+        one = open_nodes.pop()
+        if isinstance(one, ast.BinOp) and isinstance(one.op, ast.BitOr):
+            open_nodes += [one.right, one.left]
+        else:
+            found.append(one)
+    return found
 
 
 def _build(node: ast.expr, registry: Names, what: str, make: Make) -> Any:
     call = node if isinstance(node, ast.Call) else ast.Call(func=node, args=[], keywords=[])
     if not isinstance(call.func, ast.Name):
-        raise SpecError(f"{what} {ast.unparse(node)!r}: expected Name(argument=value)")
+        raise SpecError(f"{what} {_shown(node)}: expected Name(argument=value)")
     name = call.func.id
     if name not in registry:
         raise SpecError(f"unknown {what} {name!r}{_suggest(name, registry)}; known: {', '.join(sorted(registry))}")
@@ -147,8 +159,20 @@ def _literal(node: ast.expr, name: str) -> Any:
         return ast.literal_eval(node)
     except (ValueError, TypeError, RecursionError, MemoryError):
         raise SpecError(
-            f"{name}: {ast.unparse(node)!r} is not a number, text, True, False, None or a tuple of these"
+            f"{name}: {_shown(node)} is not a number, text, True, False, None or a tuple of these"
         ) from None
+
+
+def _shown(node: ast.AST) -> str:
+    """A part of a text as an error quotes it."""
+    try:
+        return _cut(repr(ast.unparse(node)))
+    except RecursionError:
+        return "what is nested too deep"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text)} characters)"
 
 
 def _suggest(name: str, known: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from simulations.errors import ConfigError
+from simulations.settings import shown
 
 KEY = "aggregate-clients"
 MOST_DIGITS = 9
@@ -29,8 +30,8 @@ def group_sizes(text: str) -> tuple[int, ...]:
         if not (word.isascii() and word.isdecimal() and len(word) <= MOST_DIGITS) or int(word) < 1
     ]:
         raise ConfigError(
-            f"{KEY} is {text!r}, and {wrong[0]!r} is no number of clients; allowed: whole numbers of at least 1, separated by "
-            "commas, such as 1,2,4"
+            f"{KEY} is {shown(text)}, and {shown(wrong[0])} is no number of clients; allowed: whole numbers of at least 1, "
+            "separated by commas, such as 1,2,4"
         )
     sizes = tuple(map(int, words))
     if twice := [size for at, size in enumerate(sizes) if size in sizes[:at]]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -20,9 +20,6 @@ from simulations.presets import chosen
 from simulations.protect.command import protect
 from simulations.search.command import search
 from simulations.seed_ranges import parse_seeds
-
-if TYPE_CHECKING:
-    from simulations.experiment import Experiment
 
 app = typer.Typer(
     help="What a curious federated-learning server can see: train, attack, report.",
@@ -105,36 +102,10 @@ def run(
         refuse_plain((read_toml(file) if file else {}) | values)
     except ConfigError as error:
         fail(str(error))
-    from defenses.registry import RegistryError
-    from simulations.dry_run import describe, workers_of
-    from simulations.launch import Resources
-    from simulations.local_run import run_locally
-    from simulations.preflight import preflight, require_resources
-    from simulations.requested import requested
-    from simulations.seeds import of_seeds, run_seeds
+    from simulations.run_command import Asked, begin
 
-    def start(experiment: Experiment) -> int:
-        if in_process:
-            from simulations.in_process import run_in_process
-
-            return run_in_process(console, experiment, cpus_per_client)
-        return run_locally(console, experiment, Resources(experiment.num_clients, cpus_per_client, gpus_per_client))
-
-    try:
-        require_resources(cpus_per_client, gpus_per_client)
-        experiment = requested(file, values, out, resume, clients)
-        left = of_seeds(experiment, wanted) if wanted else [experiment]
-        for one in left[:1]:
-            preflight(one, lambda told: console.print(told, markup=False, soft_wrap=True))
-        if dry_run:
-            for line in describe(experiment, workers_of(experiment.num_clients, cpus_per_client)):
-                console.print(line, markup=False, soft_wrap=True)
-            if wanted:
-                console.print(f"seeds: {len(left)} of {len(wanted)} are left to run, each as above", markup=False)
-            return
-    except (ConfigError, RegistryError) as error:
-        fail(str(error))
-    raise typer.Exit(run_seeds(console, experiment, wanted, start) if wanted else start(experiment))
+    asked = Asked(file, values, out, resume, clients, wanted, cpus_per_client, gpus_per_client, in_process)
+    raise typer.Exit(begin(console, asked, dry_run=dry_run))
 
 
 @app.command()

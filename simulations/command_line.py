@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,6 +17,9 @@ from simulations.errors import ConfigError
 LONGEST_ERROR = 2000
 """Characters of a message: some name everything that is known."""
 
+MOST_PARTS = 64
+_DEEP = re.compile(rf"(?<![\w\"'-])(?:[\w\"'-]+[ \t]*\.[ \t]*){{{MOST_PARTS}}}")
+"""A dotted key that no setting has; tomllib keeps all beginnings of one, and of fifty thousand parts that is gigabytes."""
 errors = Console(stderr=True, highlight=False)
 
 
@@ -26,13 +30,22 @@ def read_toml(path: Path) -> dict[str, Any]:
         ConfigError: When it cannot be read.
     """
     try:
-        return tomllib.loads(path.read_text())
+        text = path.read_text(encoding="utf-8")
+        return _settings(text)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not text in UTF-8: {error}") from error
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise ConfigError(f"{path} is not valid TOML: it is nested too deep") from None
+    except ValueError as error:  # numbers of more digits than Python reads, too
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
+
+
+def _settings(text: str) -> dict[str, Any]:
+    if _DEEP.search(text):
+        raise tomllib.TOMLDecodeError(f"a key has more than {MOST_PARTS} parts")
+    return tomllib.loads(text)
 
 
 def self_contained(text: str, key: str) -> str:
@@ -58,7 +71,7 @@ def value_of(text: str, kind: type) -> Any:
     try:
         words = {"true": True, "false": False}
         return words[text.lower()] if kind is bool and text.lower() in words else ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):  # all of which some text provokes
         return text
 
 

@@ -26,9 +26,6 @@ from simulations.notices import idle_defenses
 from simulations.scenarios.base import scenario
 
 GIB = 2**30
-PROCESSES_BESIDE = 1
-"""The server's own process."""
-
 MOST_SECONDS = 3.0
 """A measured step on a whole batch takes no longer."""
 
@@ -94,12 +91,14 @@ def shares(experiment: Experiment, data: ImageDataset) -> tuple[int, int]:
     return (len(data.train) - held) // clients, len(data.test) // clients
 
 
-def describe(experiment: Experiment, workers: int) -> Iterator[str]:
+def describe(experiment: Experiment, workers: int, step: Step, needs: object) -> Iterator[str]:
     """What a run would do and cost, line by line; the settings have passed their checks.
 
     Args:
         experiment: With a number of clients.
         workers: Client processes that run at the same time.
+        step: As ``measure_step_of`` found it.
+        needs: What is told of memory.
     """
     plan = experiment.plan(Pipeline())
     data = plan.load_data()
@@ -108,13 +107,12 @@ def describe(experiment: Experiment, workers: int) -> Iterator[str]:
     yield from (f"warning:    {note}" for note in data.notes)
     train, test = shares(experiment, data)
     yield f"clients:    {experiment.num_clients}, about {train} training and {test} test examples each"
-    step = measure(plan)
     yield (
         f"model:      {experiment.model}, {step.parameters:,} parameters; a training step on {experiment.batch_size} images needs "
-        f"about {_size(step.peak(experiment.batch_size))}, a probe of {experiment.probe_images} "
-        f"{_size(step.peak(experiment.probe_images))}, without a defence"
+        f"about {size_told(step.peak(experiment.batch_size))}, a probe of {experiment.probe_images} "
+        f"{size_told(step.peak(experiment.probe_images))}, without a defence"
     )
-    yield _memory(experiment, data, train, workers)
+    yield f"memory:     {needs}"
     names = [str(pipeline) or "no defence" for pipeline in experiment.pipelines()]
     yield f"pipelines:  {len(names)}: {'; '.join(names)}"
     yield from (f"warning:    {why}" for why in idle_defenses(experiment, plan.data_card()))
@@ -131,6 +129,11 @@ def describe(experiment: Experiment, workers: int) -> Iterator[str]:
         "besides messages and defences"
     )
     yield from _attacks(experiment, step)
+
+
+def measure_step_of(experiment: Experiment, data: ImageDataset) -> Step:
+    """``measure`` of an experiment without a defence."""
+    return measure(replace(experiment.plan(Pipeline()), card=DataCard.of(data)))
 
 
 def measure(plan: Plan) -> Step:
@@ -193,28 +196,10 @@ def _told(name: str, part: ImageData) -> str:
     _, channels, height, width = part.images.shape
     stored = isinstance(part.images, StoredImages)
     where = "read batch by batch, more than image-memory" if stored else "in memory"
-    return f"{len(part)} {name} images {channels}x{height}x{width} ({_size(math.prod(part.images.shape))}, {where})"
+    return f"{len(part)} {name} images {channels}x{height}x{width} ({size_told(math.prod(part.images.shape))}, {where})"
 
 
-def _memory(experiment: Experiment, data: ImageDataset, train: int, workers: int) -> str:
-    parts = [part for part in (data.train, data.test) if not isinstance(part.images, StoredImages)]
-    held = sum(math.prod(part.images.shape) for part in parts)
-    share = train * math.prod(data.input_shape) * FLOAT_BYTES
-    once = (
-        any(pipeline.protects_once for pipeline in experiment.pipelines()) and not experiment.plan(Pipeline()).augments
-    )
-    kept = share * min(experiment.num_clients, 32) if once and share <= experiment.image_memory * GIB else 0
-    owned = Auxiliary(experiment.plan(Pipeline())).size()
-    processes = workers + experiment.attack_workers + PROCESSES_BESIDE
-    uploaded = share * experiment.num_clients if scenario(experiment.scenario).trains_on_server() else 0
-    total = processes * held + workers * kept + experiment.attack_workers * owned + uploaded
-    return (
-        f"images:     about {_size(total)} in {processes} processes: the data set {_size(held)} in each, protected shares up to "
-        f"{_size(kept)} in each client's, the server's examples {_size(owned)} in each of {experiment.attack_workers} of attacks"
-    )
-
-
-def _size(count: float) -> str:
+def size_told(count: float) -> str:
     """Bytes in words."""
     return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / 2**20:.0f} MiB"
 

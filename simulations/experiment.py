@@ -29,6 +29,7 @@ from simulations.settings import (
     attacked_rounds,
     check_values,
     key_of,
+    shown,
 )
 from simulations.table_rules import why_no_table, why_not_read
 from strategies.audit.adaptive import adaptive_attacks
@@ -143,7 +144,8 @@ class Experiment(CommonSettings):
                 chosen[own[key]] = value
             elif value != known[key].default:
                 raise ConfigError(
-                    f"{key} is {value!r}; it is a setting of {' and '.join(owners(key))}, and scenario is {name!r}: leave it out"
+                    f"{key} is {shown(value)}; it is a setting of {' and '.join(owners(key))}, and scenario "
+                    f"is {name!r}: leave it out"
                 )
         experiment: Experiment = settings(**chosen)
         return experiment

@@ -23,6 +23,9 @@ from typing import Any
 
 import psutil
 
+from clients.lone_ray import lone_cluster, session_folder
+from simulations.guardian import Guardian, end_runtime, processes_of
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("clients", "strategies", "defenses", "attacks", "simulations")
 BESIDE = ("LICENSE", "README.md")
@@ -30,8 +33,6 @@ BESIDE = ("LICENSE", "README.md")
 PORT_VARIABLE = "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"
 PORTS = range(20_000, 32_000)
 PORT_TRIES = 100
-KILLS = 5
-"""Rounds of SIGKILL before a runtime's processes are left to the system: what one of them started meanwhile goes next."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,14 @@ class LocalRuntime:
     """Flower's local runtime with a home, a port and processes of its own; use it as a context manager.
 
     Flower reuses whatever runtime answers on its usual port, with that runtime's environment, code and user. A free port and
-    a temporary home keep runs, checkouts and users apart. On leaving, every process that carries this home is stopped.
+    a temporary home keep runs, checkouts and users apart. On leaving, every process that carries this home is stopped; where this
+    process is killed and cannot, a guardian does.
     """
 
     def __init__(self, log_path: Path) -> None:
         self.log_path = log_path
         self.home = Path(tempfile.mkdtemp(prefix="fedveil-flwr-"))
+        self._guardian = Guardian(self.home)
         binaries = Path(sys.executable).parent
         self.env = {
             **os.environ,
@@ -89,6 +92,8 @@ class LocalRuntime:
             "RAY_ENABLE_UV_RUN_RUNTIME_ENV": os.environ.get("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0"),
             "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', '')}",
         }
+        if "RAY_ADDRESS" not in os.environ:  # else Ray joins a cluster, which has its own ways
+            self.env |= lone_cluster(os.environ) | session_folder(self.home)
         self._flwr = str(binaries / "flwr")
         (self.home / "config.toml").write_text(
             '[superlink]\ndefault = "local"\n\n[superlink.local]\naddress = ":local-in-memory:"\n'
@@ -141,26 +146,12 @@ class LocalRuntime:
 
     def stop(self) -> None:
         """Ends every process of this runtime, the simulation first, and removes its home."""
-        for attempt in range(1 + KILLS):
-            # A simulation orphaned by its daemon would run on, so it goes first.
-            mine = sorted(self.processes(), key=lambda p: "flwr-simulation" not in " ".join(_command(p)))
-            for process in mine:
-                _signal(process, kill=attempt > 0)
-            if not mine:
-                break
-            psutil.wait_procs(mine, timeout=3.0 if attempt else 6.0)
-        shutil.rmtree(self.home, ignore_errors=True)
+        end_runtime(self.home)
+        self._guardian.dismiss()
 
     def processes(self) -> list[psutil.Process]:
         """Processes that were started with this runtime's home in their environment."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.pid != os.getpid() and process.environ().get("FLWR_HOME") == str(self.home):
-                    found.append(process)
-            except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess, OSError):
-                continue
-        return found
+        return processes_of(self.home)
 
 
 @contextmanager
@@ -237,17 +228,3 @@ def wait_for(process: subprocess.Popen[bytes], seconds: float) -> bool:
             return True
         time.sleep(0.1)
     return False
-
-
-def _command(process: psutil.Process) -> list[str]:
-    try:
-        return list(process.cmdline())
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return []
-
-
-def _signal(process: psutil.Process, *, kill: bool) -> None:
-    try:
-        process.kill() if kill else process.terminate()
-    except psutil.NoSuchProcess:
-        return

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from clients.auxiliary import Auxiliary
 from clients.data.card import DataCard
 from clients.data.images import ImageDataset
 from clients.data.partitions import Indices, partition_indices
-from clients.records import reason_of, to_record, to_tensors, values_of
+from clients.records import reason_of, shortened, to_record, to_tensors, values_of
 from clients.task import Plan
 from defenses.pipeline import Pipeline
 from simulations.experiment import Experiment
@@ -24,6 +25,8 @@ from strategies.audit.threat_card import FROM_SEED, OWN_SECRET
 from strategies.exchange import Exchange
 
 NODE_WAIT_SECONDS = 120.0
+MOST_EXAMPLES = 2**31
+"""Of a client that has data of its own: the server plans by what it says."""
 
 
 def find_nodes(grid: Grid, experiment: Experiment) -> dict[int, int]:
@@ -49,7 +52,9 @@ def find_nodes(grid: Grid, experiment: Experiment) -> dict[int, int]:
     for node, reply in replies.items():
         if reply.has_error():
             raise RuntimeError(f"node {node} did not tell its partition: {reason_of(reply)}")
-        partition = int(values_of(reply, "metrics")["partition"])
+        partition = values_of(reply, "metrics").get("partition")
+        if not isinstance(partition, int):
+            raise RuntimeError(f"node {node} says that it holds partition {shortened(partition)}; expected a number")
         if partition in nodes:
             raise RuntimeError(f"nodes {nodes[partition]} and {node} both say that they hold partition {partition}")
         nodes[partition] = node
@@ -86,10 +91,8 @@ def set_up(exchange: Exchange, experiment: Experiment) -> KnownClients:
         if reply is None or reply.has_error():
             reason = reason_of(reply) if reply is not None else "no reply"
             raise RuntimeError(f"client {partition} could not be set up: {reason}")
-        cards[partition] = DataCard.from_json(values_of(reply, "card")["card"])
+        cards[partition], sizes[partition] = _told_at_set_up(partition, reply, shares.get(partition, {}))
         from_seed += [partition] if values_of(reply, "card").get("randomness") == "seed" else []
-        numbers = values_of(reply, "metrics")
-        sizes[partition] = int(numbers["train-examples"]), int(numbers["test-examples"])
     first = min(cards)
     for partition, card in cards.items():
         for name in ("num_classes", "input_shape"):
@@ -101,6 +104,31 @@ def set_up(exchange: Exchange, experiment: Experiment) -> KnownClients:
         part = plan.load_data().train
         labels = {p: part.truth(to_tensors(shares[p]["indices"])["train"]) for p in exchange.nodes}
     return KnownClients(cards[first], sizes, labels, _randomness(from_seed, len(exchange.nodes)))
+
+
+def _told_at_set_up(
+    partition: int, reply: Message, share: Mapping[str, ArrayRecord]
+) -> tuple[DataCard, tuple[int, int]]:
+    """A client's card, and how many training and test examples it has: as many as it was given, where it was.
+
+    Raises:
+        RuntimeError: When it tells something else.
+    """
+    try:
+        card = DataCard.from_json(str(values_of(reply, "card").get("card")))
+    except ValueError as error:
+        raise RuntimeError(f"client {partition} could not be set up: {error}") from error
+    numbers, counts = values_of(reply, "metrics"), list[int]()
+    given = {name: len(rows) for name, rows in to_tensors(share["indices"]).items()} if share else {}
+    for part in ("train", "test"):
+        count = numbers.get(f"{part}-examples")
+        if not isinstance(count, int) or not 0 < count <= MOST_EXAMPLES or count != given.get(part, count):
+            allowed = given.get(part, f"1 to {MOST_EXAMPLES}")
+            raise RuntimeError(
+                f"client {partition} says that it has {shortened(count)} {part} examples; expected {allowed}"
+            )
+        counts.append(count)
+    return card, (counts[0], counts[1])
 
 
 def _randomness(from_seed: list[int], clients: int) -> str:

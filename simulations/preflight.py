@@ -14,8 +14,10 @@ from defenses.pipeline import Pipeline
 from simulations.dry_run import check_memory, shares
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
+from simulations.folder_lock import require_free
 from simulations.nodes import dealt
 from simulations.notices import huge_numbers, too_few_images
+from simulations.run_directory import busy
 from simulations.scenarios.base import scenario
 
 
@@ -31,6 +33,7 @@ def preflight(experiment: Experiment, tell: Callable[[str], None]) -> None:
     """
     out = Path(experiment.output_dir)
     require_folder(out)
+    require_free(out, busy(out))
     if not experiment.resume and ((out / "config.json").exists() or (out / "rows.jsonl").exists()):
         raise ConfigError(f"{out} already holds a run; go on with --resume {out}, or name another folder with --out")
     if experiment.partition == "node":
@@ -57,10 +60,6 @@ def preflight(experiment: Experiment, tell: Callable[[str], None]) -> None:
             raise ConfigError(f"dataset = {experiment.dataset!r}, model = {experiment.model!r}: {error}") from error
     experiment.check_images(data.input_shape)
     check_memory(experiment, data)
-    if experiment.attack_gpus > (cards := torch.cuda.device_count()):
-        raise ConfigError(
-            f"attack-gpus is {experiment.attack_gpus:g}; allowed: 0 to {cards}, the graphics cards that torch finds here"
-        )
     if not experiment.attacks_at_all():
         keys = ", ".join(dict.fromkeys(kind.setting for kind in experiment.kinds))
         raise ConfigError(
@@ -99,6 +98,14 @@ def require_folder(out: Path) -> None:
         raise ConfigError(f"output-dir: {nearest} is a file, and results need a folder; name another with --out")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise ConfigError(f"output-dir: {nearest} may not be written to; name another folder with --out")
+
+
+def require_attack_cards(experiment: Experiment) -> None:
+    """Raises ``ConfigError`` where attacks ask for more graphics cards than this machine has; Ray would wait for them."""
+    if experiment.attack_gpus > (cards := torch.cuda.device_count()):
+        raise ConfigError(
+            f"attack-gpus is {experiment.attack_gpus:g}; allowed: 0 to {cards}, the graphics cards that torch finds here"
+        )
 
 
 def require_resources(cpus_per_client: int, gpus_per_client: float) -> None:

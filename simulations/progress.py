@@ -13,6 +13,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from simulations.experiment import Experiment
 from simulations.launch import wait_for
 
+WAITING = "its SuperLink, then Ray's workers, each of which imports torch"
+"""What takes the time before the first round."""
+
 
 def follow(console: Console, process: subprocess.Popen[bytes], experiment: Experiment) -> None:
     """Shows rounds and open attacks until the process ends; plain lines where the output is no terminal."""
@@ -21,7 +24,9 @@ def follow(console: Console, process: subprocess.Popen[bytes], experiment: Exper
     shown: tuple[Any, ...] = ()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         total = len(pipelines) * experiment.rounds
-        row = bar.add_task("starting Flower", total=total, note="")
+        row = bar.add_task("starting Flower", total=total, note=WAITING)
+        if not console.is_terminal:
+            console.print(f"starting Flower: {WAITING}")
         while not wait_for(process, 0.5):
             progress = read_progress(Path(experiment.output_dir))
             if "pipeline" not in progress:  # nothing has begun, or it failed before it did

@@ -105,9 +105,7 @@ class RunDirectory(Generic[S]):
             self._lock = None
 
     def _take_lock(self) -> None:
-        """A killed command may leave its simulation running for a while."""
-        busy = f"output-dir: another run is still writing to {self.path}; wait for it, or end it"
-        self._lock = take_lock(self.path, busy)
+        self._lock = take_lock(self.path, busy(self.path))
 
     def _load(self) -> None:
         """Reads rows and pictures, without those of rounds that were not complete and of jobs that were not closed."""
@@ -260,6 +258,11 @@ class RunDirectory(Generic[S]):
         write_atomically(self.path / "config.json", json.dumps(about, indent=1))
         if on_change:
             on_change(self.path)
+
+
+def busy(path: Path) -> str:
+    """What is said of a folder that another run has; a killed command may leave its simulation running for a while."""
+    return f"output-dir: another run is still writing to {path}; wait for it, or end it"
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

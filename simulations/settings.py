@@ -57,7 +57,10 @@ def checked(spec: Field[Any], value: Any) -> Any:
 
 def shown(value: Any) -> str:
     """A value in an error: what would fill a screen is cut, with its length."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of more digits than Python writes, or lists in lists
+        return f"{type(value).__name__} that is too large to show"
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text)} characters)"
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,8 @@ from strategies.federated.active import ActiveServer
 from strategies.federated.aggregates import SecureSums
 from strategies.federated.audit import UpdateAudit
 from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_ATTRIBUTE, UPDATE
-from strategies.guard import Answers, GuardedExchange, TooFewReplies, fault
+from strategies.federated.replies import alike, fault_in_probe, fault_in_update, ledger_of, targets_of, told_by_most
+from strategies.guard import Answers, GuardedExchange, TooFewReplies
 
 PROBED = (PROBE, PROBE_ATTRIBUTE)
 """Kinds of observations that one-step probes are."""
@@ -55,6 +58,8 @@ class CuriousFedAvg(FedAvg):
         fraction_train: Share of the clients that train in a round.
         min_usable: Share of the asked clients that must send something usable, or the run stops.
         label: Short name of the pipeline for file names, such as "p02".
+        sizes: Partition -> training examples that the client said at the set-up to have; it may not say more in a round. Empty:
+            nobody asked.
 
     Raises:
         TypeError: When the plan is of a scenario that trains no whole model.
@@ -77,8 +82,9 @@ class CuriousFedAvg(FedAvg):
         fraction_train: float = 1.0,
         min_usable: float = 0.5,
         label: str = "p00",
+        sizes: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
-        self.plan = whole_model_plan(plan)
+        self.plan, self._sizes = whole_model_plan(plan), sizes
         super().__init__(fraction_train=fraction_train, min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
         self.auditor = auditor
         self.exchange = auditor.exchange
@@ -169,7 +175,11 @@ class CuriousFedAvg(FedAvg):
         """Refuses what cannot be averaged, shows the rest to the attacks, and returns global + weighted mean update."""
         task = self.plan.at(server_round)
         asked, received = self._sample(server_round), self.exchange.by_partition(replies)
-        good = self._guarded.check(task, "train", asked, received, lambda _, reply: self._fault_in(reply))
+
+        def fault_in(partition: int, reply: Message) -> str:
+            return fault_in_update(reply, self._reference(), ["arrays"], self._sizes.get(partition, math.inf))
+
+        good = self._guarded.check(task, "train", asked, received, fault_in)
         self.recorder.row(task, metric="clients-failed", value=len(asked) - len(good), n=len(asked))
         if not good:
             first = next(iter(good.refused.values()), "no reply")
@@ -178,10 +188,11 @@ class CuriousFedAvg(FedAvg):
             )
         for partition, reply in good.items():
             self._keep_ledger(partition, reply)
-        self._record_training(task, good)
+        told = told_by_most(good)
+        self._record_training(task, good, told)
         if self.audit.wants(UPDATE, server_round):
             self.audit.observe(task, UPDATE, self._weights, self.accuracy, good, ["arrays"])
-        mean_update, metrics = super().aggregate_train(server_round, list(good.values()))
+        mean_update, metrics = super().aggregate_train(server_round, [alike(reply, told) for reply in good.values()])
         if mean_update is None:
             return None, None
         return self._step(mean_update), metrics
@@ -204,10 +215,9 @@ class CuriousFedAvg(FedAvg):
             contents[partition]["ledger"] = ConfigRecord({self.plan.pipeline: self.ledgers[partition]})
         return contents
 
-    def _fault_in(self, reply: Message, records: Iterable[str] = ("arrays",)) -> str:
-        """Why a reply's updates are none of the current model, or ""."""
-        reference = {name: tensor.numpy() for name, tensor in self._weights.items()}
-        return next((why for record in records if (why := fault(reply, reference, record))), "")
+    def _reference(self) -> dict[str, np.ndarray]:
+        """Name -> array that an update of the current model is like."""
+        return {name: tensor.numpy() for name, tensor in self._weights.items()}
 
     def _step(self, mean_update: ArrayRecord) -> ArrayRecord:
         moved_weights, mean = {}, to_tensors(mean_update)
@@ -218,11 +228,8 @@ class CuriousFedAvg(FedAvg):
             moved_weights[name] = moved
         return to_record(moved_weights)
 
-    def _record_training(self, task: Task, good: Mapping[int, Message]) -> None:
-        names = sorted(
-            {name for reply in good.values() for name in values_of(reply, "metrics")} - {"num-examples", "local-steps"}
-        )
-        for name in names:
+    def _record_training(self, task: Task, good: Mapping[int, Message], told: Sequence[str]) -> None:
+        for name in told:
             values = [
                 float(values_of(reply, "metrics")[name])
                 for reply in good.values()
@@ -238,7 +245,7 @@ class CuriousFedAvg(FedAvg):
         """Asks every client for one-step updates and queues the attacks on them."""
         task = self.plan.at(server_round)
         asked = {"publish-labels": self.known_labels, "reveal-windows": self.audit.told_windows()}
-        records = _targets(task)
+        records = targets_of(task)
         good = self._ask_step(task, arrays, asked)
         self._record_probe(task, good)
         for kind in PROBED:
@@ -252,8 +259,12 @@ class CuriousFedAvg(FedAvg):
     ) -> Answers:
         """One-step updates of all clients on a model."""
         contents = self._contents(task.round, arrays, sorted(self.exchange.nodes), asked)
-        posted, records = self._guarded.post("train.probe", contents), _targets(task)
-        good = self._guarded.receive(task, posted, lambda _, reply: self._fault_in(reply, records), at_least=at_least)
+        posted = self._guarded.post("train.probe", contents)
+
+        def fault_in(_: int, reply: Message) -> str:
+            return fault_in_probe(reply, self._reference(), task)
+
+        good = self._guarded.receive(task, posted, fault_in, at_least=at_least)
         for partition, reply in good.items():
             self._keep_ledger(partition, reply)
         return good
@@ -272,9 +283,8 @@ class CuriousFedAvg(FedAvg):
             self.recorder.row(task, metric="epsilon-with-probes", worst=max(values), **mean_and_interval(values))
 
     def _keep_ledger(self, partition: int, reply: Message) -> None:
-        ledger = values_of(reply, "ledger")
-        if self.plan.pipeline in ledger:
-            self.ledgers[partition] = str(ledger[self.plan.pipeline])
+        if ledger := ledger_of(reply, self.plan.pipeline):
+            self.ledgers[partition] = ledger
 
     # Evaluation -------------------------------------------------------------------------------------------------------
 
@@ -296,8 +306,3 @@ class CuriousFedAvg(FedAvg):
             return None
         self.accuracy = means["test-accuracy-original"]
         return MetricRecord({**means})
-
-
-def _targets(task: Task) -> tuple[str, ...]:
-    """Names of the records that hold the updates of one step."""
-    return tuple(f"target-{at}" for at in range(task.plan.probe_targets))

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from clients.records import REFUSED, WITHHELD, reason_of, values_of
+from clients.records import MAX_REASON, REFUSED, WITHHELD, RecordError, reason_of, shortened, values_of, view_of
 from clients.task import Task
 from strategies.exchange import Exchange, Posted
 
@@ -126,7 +126,7 @@ class GuardedExchange:
             return f"no reply within {self.exchange.timeout:g} s"
         if reply.has_error():
             return reason_of(reply)
-        return fault_in(partition, reply) if fault_in else ""
+        return unreadable(reply) or (fault_in(partition, reply) if fault_in else "")
 
     def _refuses(self, task: Task, message_type: str, partition: int, reply: Message) -> bool:
         """Writes a row for a refused question and one for each thing that an answer leaves out; whether it was refused."""
@@ -139,7 +139,8 @@ class GuardedExchange:
         return refused
 
     def _row(self, task: Task, status: str, partition: int, message: str) -> None:
-        self.rows.row(task, metric="client", value=None, status=status, client=partition, message=message)
+        told = message[:MAX_REASON]  # it may quote what a client sent
+        self.rows.row(task, metric="client", value=None, status=status, client=partition, message=told)
 
 
 def require_enough(
@@ -154,6 +155,20 @@ def require_enough(
         )
 
 
+def unreadable(reply: Message) -> str:
+    """Why a reply's records cannot be read, whatever is expected of them, or "".
+
+    All of them are looked at, so that nobody who reads one later need expect anything but tensors; none is copied.
+    """
+    for record, arrays in reply.content.array_records.items():
+        try:
+            for name, array in arrays.items():
+                view_of(name, array)
+        except RecordError as error:
+            return f"{shortened(record)}: {error}"
+    return ""
+
+
 def fault(reply: Message, reference: Mapping[str, np.ndarray], record: str = "arrays") -> str:
     """Why a reply's arrays cannot be used, or "".
 
@@ -162,22 +177,33 @@ def fault(reply: Message, reference: Mapping[str, np.ndarray], record: str = "ar
         reference: Name -> array of the shape and dtype that is expected, such as the global model.
         record: The reply's record to check.
 
-    Refused are missing records, other names, shapes or dtypes, NaN or infinite values, and counts of
-    examples that are not positive whole numbers (they are the weights of the average, and the client chooses them).
+    Refused are missing records, other names, shapes or dtypes, NaN or infinite values, metrics that are not single numbers, and
+    counts of examples that are not positive whole numbers (they are the weights of the average, and the client chooses them).
     """
     arrays = reply.content.get(record)
     if not isinstance(arrays, ArrayRecord):
         return f"the reply has no {record!r}"
     if set(arrays) != set(reference):
         odd = sorted(set(arrays) ^ set(reference))
-        return f"{record}: names differ from what was asked for at {odd[:3]} ({len(odd)} in all)"
+        return f"{record}: names differ from what was asked for at {shortened(odd[:3])} ({len(odd)} in all)"
     for name, expected in reference.items():
-        values = arrays[name].numpy()
+        try:
+            values = view_of(name, arrays[name])
+        except RecordError as error:
+            return f"{record}: {error}"
         if values.shape != expected.shape or values.dtype != expected.dtype:
             return f"{record}: {name!r} is {values.dtype}{values.shape}, expected {expected.dtype}{expected.shape}"
         if not np.isfinite(values).all():
             return f"{record}: {name!r} holds NaN or infinite values"
-    count = values_of(reply, "metrics").get("num-examples")
+    return _fault_in_numbers(reply)
+
+
+def _fault_in_numbers(reply: Message) -> str:
+    found = reply.content.get("metrics")
+    if not isinstance(found, MetricRecord):
+        return "the reply has no 'metrics'"
+    count = found.get("num-examples")
     if not isinstance(count, int) or count <= 0:
-        return f"metrics: num-examples is {count!r}, expected a positive whole number"
-    return ""
+        return f"metrics: num-examples is {shortened(count)}, expected a positive whole number"
+    lists = [name for name, value in found.items() if isinstance(value, list)]
+    return f"metrics: {shortened(lists[0])} is a list, expected a number" if lists else ""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 from clients.data.datasets import ImageDataset
@@ -52,11 +53,51 @@ class DataCard:
 
     @classmethod
     def from_json(cls, text: str) -> DataCard:
-        """Reads a card that was written as a JSON object."""
-        return cls.from_mapping(json.loads(text))
+        """Reads a card that was written as a JSON object.
+
+        Raises:
+            ValueError: When it is none.
+        """
+        try:
+            return cls.from_mapping(json.loads(text))
+        except RecursionError:  # nested deeper than Python goes
+            raise ValueError("the card is no JSON that can be read") from None
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> DataCard:
-        """Reads a card whose tuples have become lists."""
+        """Reads a card whose tuples have become lists.
+
+        Raises:
+            ValueError: Naming the value that no data set has.
+        """
+        needed = {spec.name for spec in fields(cls) if spec.default is MISSING}
+        if not isinstance(values, Mapping) or not needed <= set(values) <= set(_CHECKS):
+            raise ValueError(f"the card is no object of {', '.join(_CHECKS)}: {str(values)[:120]!r}")
         plain: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+        for name in plain:
+            if not _CHECKS[name](plain[name]):
+                raise ValueError(f"{name} is {str(plain[name])[:120]!r}, which no data set has")
         return cls(**plain)
+
+
+def _sizes(value: Any) -> bool:
+    return isinstance(value, tuple) and all(type(one) is int and 0 < one <= MOST for one in value)
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, tuple) and all(isinstance(one, int | float) and math.isfinite(one) for one in value)
+
+
+MOST = 2**24
+"""Of classes, categories and pixels along a side."""
+_CHECKS: dict[str, Callable[[Any], bool]] = {
+    "num_classes": lambda value: _sizes((value,)),
+    "input_shape": lambda value: _sizes(value) and len(value) == 3 and math.prod(value) <= MOST_VALUES,
+    "mean": _finite,
+    "std": lambda value: _finite(value) and all(one > 0 for one in value),
+    "columns": lambda value: isinstance(value, tuple) and all(isinstance(one, str) for one in value),
+    "cardinalities": _sizes,
+    "multi_label": lambda value: isinstance(value, bool),
+}
+MOST_VALUES = 2**28
+"""Of one example: a gibibyte as floats."""

@@ -90,7 +90,7 @@ class Side:
         group: Of runs.
         study: Names of the study where the group has several; else "".
         line: What the report of the group says of the defence.
-        seeds: Of the study.
+        seeds: That have the defence.
         plain: What the run without a defence is called.
     """
 
@@ -109,7 +109,9 @@ def sides(groups: Sequence[Group]) -> list[Side]:
         for study in studies:
             name = " · ".join(study.words) if len(studies) > 1 else ""
             plain = plain_words_of(study.rows)
-            found += [Side(group, name, line, study.seeds, plain) for line in group.run.lines(study)]
+            for line in group.run.lines(study):
+                seeds = {row.seed for row in study.rows if row.defense == line.defense}
+                found.append(Side(group, name, line, tuple(sorted(seeds)), plain))
     return found
 
 

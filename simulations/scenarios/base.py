@@ -176,8 +176,8 @@ def scenario(name: str) -> Scenario[Any]:
         ConfigError: With the names that there are.
     """
     known = scenarios()
-    if name not in known:
-        raise ConfigError(f"scenario is {name!r}; allowed: {' or '.join(map(repr, known))}")
+    if not isinstance(name, str) or name not in known:
+        raise ConfigError(f"scenario is {str(name)[:200]!r}; allowed: {' or '.join(map(repr, known))}")
     return known[name]
 
 

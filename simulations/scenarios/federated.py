@@ -140,6 +140,7 @@ class Federated(Scenario[FederatedExperiment]):
             fraction_train=experiment.fraction_train,
             min_usable=experiment.min_usable,
             label=label,
+            sizes={partition: train for partition, (train, _) in clients.sizes.items()},
         )
         return FederatedRounds(strategy)
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
+from clients.lone_ray import keep_ray_here
 from defenses.ats import Policy
 from simulations.errors import ConfigError
 from simulations.search.scorer import Scores
@@ -100,6 +101,8 @@ def _start(search: Search, here: dict[str, Any]) -> None:
     """
     # Under `uv run` Ray would start each worker by uv anew, in an environment of its own: half a minute each.
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+    if not search.ray_address:
+        keep_ray_here()
     import ray
 
     quiet: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False, "include_dashboard": False}

@@ -22,6 +22,7 @@ from strategies.audit.jobs import AttackJob, Outcome
 from strategies.audit.kinds import Kind, Seen
 from strategies.audit.pool import AttackPool
 from strategies.audit.recorder import Recorder
+from strategies.audit.replies import BASELINES, fault_in_scores, scores_of
 from strategies.audit.score_rows import MEMBER, OTHER, membership_rows, score_rows
 from strategies.audit.threat_card import FROM_SEED, ThreatCard
 from strategies.exchange import Exchange
@@ -114,7 +115,7 @@ class Auditor:
         Returns:
             The partitions that do not refuse to score guesses: attacks on the others' messages would find no judge.
         """
-        replies = self._ask(task, kind, "baselines", dict.fromkeys(partitions, RecordDict()), images)
+        replies = self._ask(task, kind, BASELINES, dict.fromkeys(partitions, RecordDict()), images)
         by_name: dict[str, Scores] = defaultdict(lambda: defaultdict(list))
         for name, values in _gather(replies.values()).items():
             guess, metric = name.rsplit(":", 1)
@@ -234,17 +235,17 @@ class Auditor:
         for partition, theirs in guesses.items():
             if partition not in replies:
                 continue
-            found = values_of(replies[partition], "metrics").get("psnr-original")
-            psnr = iter(found) if found is not None else None
+            found = scores_of(replies[partition], "psnr-original")
+            psnr = iter(found)
             for target, guess in theirs:
-                scores = [next(psnr) for _ in guess.images] if psnr else None
+                scores = [next(psnr, None) for _ in guess.images] if found else None
                 self._pictures(
                     job.task, guess.images, job.card, attack=attack, client=partition, target=target,
                     kind="reconstruction", psnr=scores,
                 )  # fmt: skip
 
     def _pictures(
-        self, task: Task, images: Tensor, card: ThreatCard, *, psnr: list[float] | None = None, **fields: Any
+        self, task: Task, images: Tensor, card: ThreatCard, *, psnr: list[float | None] | None = None, **fields: Any
     ) -> None:
         # What the guess was made from, as its rows say: pictures of one round may come from several kinds of observation.
         seen: dict[str, Any] = {"observation": card.observation}
@@ -266,7 +267,7 @@ class Auditor:
         }
         config = self.exchange.config(task, **asked)
         messages = {partition: RecordDict({**content, "config": config}) for partition, content in contents.items()}
-        return self._guarded.ask(task, "query.audit", messages)
+        return self._guarded.ask(task, "query.audit", messages, lambda _, reply: fault_in_scores(reply, guessed, task))
 
     def _rows(
         self,

@@ -6,11 +6,13 @@ actors therefore ask for none and share the cores with the clients, one thread e
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -138,37 +140,51 @@ class _Worker:
 
 
 class _Processes(_Backend):
-    """Worker processes, for a deployment's ServerApp, where no Ray runs."""
+    """Worker processes, for a deployment's ServerApp and runs in one process, where no Ray runs.
+
+    Each has a thread that hands it one job after the other: a process that is killed costs the job that it had, and no other.
+    """
 
     def __init__(self, workers: int) -> None:
-        self._workers = workers
-        self._pool = self._start()
+        self._threads = futures.ThreadPoolExecutor(workers)
+        self._own = threading.local()
 
     def submit(self, job: AttackJob) -> futures.Future[AttackResult]:
-        try:
-            return self._pool.submit(run_job, job)
-        except BrokenProcessPool:
-            # A worker was killed, for its memory perhaps. The jobs it had are lost and will say so; later ones need not be.
-            self._pool = self._start()
-            return self._pool.submit(run_job, job)
+        return self._threads.submit(self._run, job)
 
-    def _start(self) -> futures.ProcessPoolExecutor:
-        # "spawn": forking a process that already runs gRPC and torch threads can deadlock.
-        context = get_context("spawn")
-        return futures.ProcessPoolExecutor(self._workers, context, _prepare_process)
+    def _run(self, job: AttackJob) -> AttackResult:
+        if getattr(self._own, "process", None) is None:
+            # "spawn": forking a process that already runs gRPC and torch threads can deadlock.
+            self._own.process = futures.ProcessPoolExecutor(1, get_context("spawn"), _prepare_process)
+        before = _killed_for_memory()
+        try:
+            result: AttackResult = self._own.process.submit(run_job, job).result()
+        except BrokenProcessPool:
+            self._own.process = None
+            why = "as memory ran out" if _killed_for_memory() > before else "from outside"
+            return _lost(job, f"its process was ended {why}")
+        except Exception as error:
+            return _lost(job, f"{type(error).__name__}: {error}")
+        return result
 
     def ready(self, handles: list[Any], *, block: bool) -> list[Any]:
         return list(futures.wait(handles, None if block else 0, futures.FIRST_COMPLETED).done)
 
     def result(self, handle: Any, job: AttackJob) -> AttackResult:
-        try:
-            result: AttackResult = handle.result()
-        except Exception as error:
-            return _lost(job, f"{type(error).__name__}: {error}")
+        result: AttackResult = handle.result()
         return result
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _killed_for_memory() -> int:
+    """How many processes this machine's kernel has ended for their memory, as far as it tells."""
+    try:
+        counts = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
+        return int(counts["oom_kill"])
+    except (OSError, KeyError, ValueError):
+        return 0
 
 
 @contextmanager

@@ -19,6 +19,8 @@ ATTRIBUTE_ACCURACY = "attribute-accuracy"
 """Share of images whose sensitive attribute was guessed."""
 MS_SSIM_SUCCESS = "ms-ssim-success"
 """Share of images whose reconstruction the delta protection paper counts as a success."""
+PICKED_PSNR = "picked_psnr"
+"""Key under which a row of retrieval holds the PSNR, in dB, of every image that was picked out: who was read, one by one."""
 MEMBER, OTHER = "member-score", "other-score"
 """Names under which clients send the scores of a test of membership."""
 
@@ -34,16 +36,26 @@ def score_rows(scores: Mapping[str, Sequence[float]], card: ThreatCard) -> Itera
         if name == CHANCE:
             continue
         metric, _, reference = name.rpartition("-") if name.endswith(("-original", "-transformed")) else (name, "", "")
-        told, numbers = card, mean_and_interval(values)
+        told, numbers, more = card, mean_and_interval(values), {}
         if metric == CELLS:
             numbers = cells_and_interval(values, sum(other.startswith(COLUMN) for other in scores))
         elif metric.startswith(COLUMN):
             numbers = share_and_interval(values)
         if metric == "retrieval":
             told, numbers = card.but(chance=max(scores[CHANCE], default=1.0)), share_and_interval(values)
+            psnr = scores.get(f"psnr-{reference}", ())
+            if len(psnr) == len(values):
+                more = {PICKED_PSNR: sorted(round(one, 2) for one, hit in zip(psnr, values, strict=True) if hit)}
         elif metric in (ATTRIBUTE_ACCURACY, MS_SSIM_SUCCESS):
             numbers = share_and_interval(values)
-        yield {"metric": metric, "reference": reference, "card": told, "worst": _worst(metric, values), **numbers}
+        yield {
+            "metric": metric,
+            "reference": reference,
+            "card": told,
+            "worst": _worst(metric, values),
+            **numbers,
+            **more,
+        }
 
 
 def membership_rows(scores: Mapping[str, Sequence[float]], card: ThreatCard) -> Iterator[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,6 +23,7 @@ from strategies.audited.orders import UNTOLD, Orders, orders_of
 from strategies.audited.replies import (
     UnusableReplyError,
     as_update,
+    budgets_told,
     card_text,
     examples_behind,
     mismatch,
@@ -234,10 +234,10 @@ class Curiosity:
 
     def _on_cards(self, orders: Orders) -> Told:
         """What threat cards of the round say of the app."""
-        budgets = [(float(epsilon), float(delta)) for epsilon, delta in json.loads(self._told["budgets"] or "[]")]
         asked = self._audit is not None and self._audit.attacks[PROBE]
         steps = [orders.local_epochs * -(-self._examples[p] // max(orders.batch_size, 1)) for p in self._nodes]
         probes = self.settings.probe_targets if asked else 0
+        budgets = budgets_told(self._told["budgets"])
         return Told(self._told["loss"], budgets, probes, orders.rate_told, one_step=set(steps) == {1})
 
     def _task(self, server_round: int) -> Task:

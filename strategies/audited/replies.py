@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -104,6 +106,15 @@ def number_in(message: Message, settings: Mapping[str, Any], names: Sequence[str
             if isinstance(value, int | float) and not isinstance(value, bool):
                 return float(value)
     return None
+
+
+def budgets_told(text: str) -> list[tuple[float, float]]:
+    """(epsilon, delta) of each message as a node wrote them; none where what it wrote is no such list."""
+    try:
+        found = [(float(epsilon), float(delta)) for epsilon, delta in json.loads(text)]
+    except (ValueError, TypeError, RecursionError):
+        return []
+    return found if all(math.isfinite(number) and number >= 0 for pair in found for number in pair) else []
 
 
 def card_text(reply: Message, name: str) -> str:

@@ -79,6 +79,22 @@ def test_a_file_that_cannot_be_trusted_is_refused_not_replaced(tmp_path: Path, s
     assert path.read_text() == left
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o702])
+def test_a_folder_out_of_which_others_may_take_it_is_refused(tmp_path: Path, mode: int) -> None:
+    """A node whose secret was removed would make another, and send its images under new draws."""
+    path = tmp_path / "secrets" / "partition-0.secret"
+    first = kept_secret(path)
+    path.parent.chmod(mode)
+    with pytest.raises(SecretError, match="others may move files .*chmod 700"):
+        kept_secret(path)
+    path.unlink()
+    with pytest.raises(SecretError, match="others may move files"):
+        kept_secret(path)
+    assert not path.exists()
+    path.parent.chmod(0o1777)
+    assert kept_secret(path) != first
+
+
 def test_a_link_is_not_followed_and_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     kept_secret(elsewhere)

@@ -183,6 +183,45 @@ def test_a_message_cannot_ask_which_files_a_node_has(
     assert len(set(answers)) == 1
 
 
+def test_a_message_names_no_folder_and_no_file_of_a_node(tmp_path: Path) -> None:
+    """Else a server could train on any pictures that lie on the node's machine, and ask which files there are."""
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there.pth").touch()
+    told = set()
+    for name in ("there", "away"):
+        for key, task in (
+            ("data-dir", TASK.but(dataset="folder", data_dir=str(tmp_path / name))),
+            ("pretrained", FROZEN.but(pretrained=str(tmp_path / f"{name}.pth"))),
+        ):
+            for message_type in ("query.setup", "query.audit"):
+                reply = asking(tmp_path / "secrets", audits=True)(message_type, task)
+                assert reply.error.code == REFUSED
+                assert f"may allow it by {key} in the node's configuration" in str(reply.error.reason)
+                told.add(str(reply.error.reason).replace(name, "NAME"))
+    assert len(told) == 2
+    indices = {"indices": to_record({"train": torch.arange(40), "test": torch.arange(20)})}
+    pinned = asking(tmp_path / "secrets", **{"data-dir": str(tmp_path)})
+    assert not pinned("query.setup", TASK.but(data_dir="/no/such/folder"), indices).has_error()
+
+
+def test_a_node_reads_the_file_of_weights_that_its_operator_lists(tmp_path: Path) -> None:
+    listed = str(tmp_path / "vit.pth")
+    ask = asking(tmp_path, pretrained=f"/srv/other.pth; {listed}")
+    reply = ask("train.step", FROZEN.but(pretrained=listed), first=0, **STEP)
+    assert "cannot read" in str(reply.error.reason), "it was looked for, and is not there"
+
+
+@pytest.mark.parametrize(("allowed", "fetched"), [({}, 0), ({"download": False}, 0), ({"download": True}, 1)])
+def test_a_node_fetches_what_the_server_names_only_where_its_operator_allows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allowed: dict[str, bool], fetched: int
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("torchvision.datasets.MNIST", lambda root, download: asked.append(root))
+    ask = asking(tmp_path, **{"data-dir": str(tmp_path), **allowed})
+    assert ask("query.setup", TASK.but(dataset="mnist", download=True)).has_error()  # nothing came
+    assert asked == [str(tmp_path)] * fetched
+
+
 def test_no_defence_is_allowed_by_its_name_alone() -> None:
     assert allowed_pipelines({}) is None
     assert allowed_pipelines({"pipelines": f"none; {NOISE}"}) == {Pipeline(), parse(NOISE)}

@@ -9,7 +9,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -125,21 +126,30 @@ def deployment(tmp_path: Path) -> Iterator[tuple[Path, dict[str, str]]]:
          f"secret-dir='{tmp_path / 'secrets'}'"]
         for at, port in enumerate(nodes)
     ]  # fmt: skip
-    started = []
-    for at, command in enumerate(commands):
-        home = tmp_path / f"home{at}"
-        home.mkdir()
-        with (tmp_path / f"home{at}.log").open("w") as log:
-            started.append(
-                subprocess.Popen(command, env={**env, "FLWR_HOME": str(home)}, cwd=home, stdout=log, stderr=log)
-            )
-        if at == 0:
-            wait_until(lambda: listens(link), "the SuperLink did not start")
     cli = tmp_path / "cli"
     cli.mkdir()
     (cli / "config.toml").write_text(f'[superlink.loopback]\naddress = "127.0.0.1:{link}"\ninsecure = true\n')
+    with running(commands[:1], tmp_path, env):
+        wait_until(lambda: listens(link), "the SuperLink did not start")
+        with running(commands[1:], tmp_path, env):
+            yield cli, {**env, "FLWR_HOME": str(cli)}
+
+
+@contextmanager
+def running(
+    commands: Sequence[Sequence[str]], tmp_path: Path, env: Mapping[str, str]
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Processes of Flower, each with a home of its own and its output in ``home*.log``; ended with all that they started."""
+    started: list[subprocess.Popen[bytes]] = []
     try:
-        yield cli, {**env, "FLWR_HOME": str(cli)}
+        for command in commands:
+            home = tmp_path / f"home{len(list(tmp_path.glob('home*.log')))}"
+            home.mkdir()
+            with home.with_suffix(".log").open("w") as log:
+                started.append(
+                    subprocess.Popen(command, env={**env, "FLWR_HOME": str(home)}, cwd=home, stdout=log, stderr=log)
+                )
+        yield started
     finally:
         families = [
             psutil.Process(process.pid).children(recursive=True) for process in started if process.poll() is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,16 @@ from clients.data.card import DataCard
 from clients.data.images import StoredImages
 from defenses.pipeline import Pipeline
 from simulations.cli import app
-from simulations.dry_run import count_messages, describe, measure, shares
+from simulations.dry_run import Step, count_messages, describe, measure, shares, workers_of
+from simulations.errors import ConfigError
 from simulations.experiment import Experiment
+from simulations.memory_needs import check_needs, needs_of
 from simulations.notices import idle_defenses
 from strategies.federated.observations import AGGREGATE, PROBE, UPDATE
 from tests.clients.data_files import write_celeba, write_cifar10, write_cifar100, write_mnist
 from tests.clients.table_files import criteo_line, write_census
+
+STEP = Step(1, 0.0, 0.0, 1e-6)
 
 FOLDER = Path(__file__).resolve().parents[2] / "simulations" / "configs"
 CONFIGS = sorted(path for path in FOLDER.glob("*.toml") if not path.name.startswith("search"))
@@ -71,6 +76,8 @@ def test_a_shipped_configuration_passes_with_its_data_and_writes_nothing(
     little = ("image-memory=0.006", "auxiliary-limit=10") if big else ()
     # All 24 blocks are built and measured for the table whose model is the same; two elsewhere, because one build takes seconds.
     small = ("depth=2",) if big and path.name != "split_table6_gpu.toml" else ()
+    # It attacks the test images, of which a client has ten here.
+    small += ("probe-images=2",) if path.name == "split_table3_gpu.toml" else ()
     if experiment.scenario == "inference":
         # At one cut: each builds the model anew, and VGG16 has 138 million weights. Balanced data are refused beyond what there is.
         small = (f"cuts={experiment.cuts.partition(',')[0]}", "train-limit=0", "test-limit=0", "auxiliary-fraction=0.3")
@@ -84,7 +91,7 @@ def test_a_shipped_configuration_passes_with_its_data_and_writes_nothing(
         small += ("image-size=64",) if experiment.image_size and path.name != "adp_table5_gpu.toml" else ()
     code, output = dry_run(path, f"data-dir={data}", *little, *small)
     assert code == 0, output
-    for word in ("data:", "clients:", "model:", "images:", "pipelines:", "messages:", "training:", "attacks:"):
+    for word in ("data:", "clients:", "model:", "memory:", "pipelines:", "messages:", "training:", "attacks:"):
         assert f"{word} " in output
     assert not list(tmp_path.iterdir())
     assert ("read batch by batch" in output) == big
@@ -136,7 +143,7 @@ def test_evaluations_are_counted_as_attacks_make_them(attacks: str, each: int) -
     experiment = Experiment.from_mapping(
         {**settings, "defenses": "VisualMixer(window_lower=2, window_upper=16); GaussianNoise(std=0.01, per='step')"}
     )
-    (told,) = (line for line in describe(experiment, 1) if line.startswith("attacks:"))
+    (told,) = (line for line in describe(experiment, 1, STEP, "") if line.startswith("attacks:"))
     assert f"up to {each * 3 * 2 * 2:,} evaluations" in told
 
 
@@ -148,7 +155,7 @@ def test_what_tuning_and_controls_by_noise_cost_is_counted() -> None:
         ("InvertingGradients(iterations=40) | LearnedDenoiser()", 2 * 40 * 6),
     ):
         experiment = Experiment.from_mapping({**settings, "defenses": "", "probe-attacks": attacks})
-        (told,) = (line for line in describe(experiment, 1) if line.startswith("attacks:"))
+        (told,) = (line for line in describe(experiment, 1, STEP, "") if line.startswith("attacks:"))
         assert f"up to {each:,} evaluations" in told
 
 
@@ -271,3 +278,40 @@ def test_probes_of_queries_may_be_more_than_a_client_would_train_on(tmp_path: Pa
     code, output = dry_run(CONFIGS[0].parent / "inference.toml", *few, "probe-images=21")
     assert code == 2
     assert "probe-images is 21" in output
+
+
+def test_a_run_that_cannot_fit_is_refused_with_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = ["run", "--preset", "quick", "--dry-run"]
+    told = CliRunner().invoke(app, settings)
+    assert told.exit_code == 0
+    (line,) = (line for line in told.output.splitlines() if line.startswith("memory:"))
+    found = re.match(
+        r"memory: +about (\d\.\d) GiB: (\d) processes (\d\.\d) GiB, images \d+ MiB, training \d+ MiB, attacks", line
+    )
+    assert found
+    # A server, its attacks' workers, and as many clients as there are cores: 450 MiB each, and Flower's and Ray's own.
+    processes = 1 + 2 + workers_of(4, 1)
+    assert int(found[2]) == processes
+    assert float(found[3]) == pytest.approx((processes * 450 + 400) / 1024, abs=0.06)
+    in_process = CliRunner().invoke(app, [*settings, "--in-process"])
+    assert "3 processes 1.3 GiB" in in_process.output
+    monkeypatch.setattr("simulations.memory_needs.memory_of_machine", lambda: 2**30)
+    refused = CliRunner().invoke(app, settings)
+    assert refused.exit_code == 2
+    assert "this machine has 1.0 GiB in all. Lower batch-size" in " ".join(refused.output.split())
+
+
+def test_memory_grows_with_what_is_held() -> None:
+    few = Experiment.of(dataset="mnist-5k", model="lenet", num_clients=4)
+    data = few.plan(Pipeline()).load_data()
+    step = Step(1000, 8000.0, 100.0, 1e-6)
+    plain = needs_of(few, data, step, 2)
+    assert plain.training == 2 * (8000 + 16 * 100)
+    assert plain.images >= 5 * 5000 * 28 * 28  # a byte for each pixel in each of five processes
+    alone = needs_of(few, data, step, 2, in_process=True)
+    assert alone.processes == plain.processes - 2
+    assert alone.training == 8000 + 16 * 100
+    assert needs_of(replace(few, batch_size=1600), data, step, 2).training == 2 * (8000 + 1600 * 100)
+    with pytest.raises(ConfigError, match="this machine has 100 MiB in all"):
+        check_needs(plain, 100 * 2**20)
+    assert check_needs(plain, 2**40) == ""

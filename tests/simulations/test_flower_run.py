@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from simulations.launch import ROOT, LocalRuntime
-from simulations.progress import read_progress
 from simulations.run_directory import read_lines
 from tests.simulations.runtimes import (
     BINARIES,
@@ -75,32 +74,6 @@ def test_a_client_that_dies_costs_its_own_update(folder: Path, tmp_path: Path) -
     assert [(row["client"], row["round"]) for row in rows if row["status"] == "failed"] == [(1, 1)]
     assert [row["n"] for row in rows if row["metric"] == "train-loss"] == [3, 4]
     assert {row["n"] for row in rows if row["metric"] == "test-accuracy"} == {60}
-
-
-def test_the_same_app_runs_on_a_superlink_with_two_supernodes(
-    folder: Path, deployment: tuple[Path, dict[str, str]]
-) -> None:
-    cli, env = deployment
-    settings = {
-        **SMALL, "rounds": 1, "defenses": "", "num-clients": 2, "output-dir": str(folder), "share-images": False,
-        "probe-attacks": "InvertingGradients(iterations=30)", "update-attacks": "",
-    }  # fmt: skip
-    overrides = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
-    command = ["flwr", "run", str(ROOT), "loopback", "--stream", "--run-config", overrides]
-    subprocess.run(command, env=env, cwd=cli, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    progress = read_progress(folder)
-    assert progress.get("finished"), progress
-    rows = read_lines(folder / "rows.jsonl")
-    audited = [row for row in rows if row["attack"].startswith("Inverting") and row["metric"] == "ssim"]
-    assert [(row["reference"], row["n"]) for row in audited] == [("original", 2), ("transformed", 2)]
-    assert not [row for row in rows if row["status"] in ("failed", "refused")]
-    # Nothing but the workers of a simulation draws from the seed; each node made its own file, at the first of its processes.
-    assert {row["setting"]["randomness"] for row in rows if row["attack"]} == {"each node's own secret"}
-    files = sorted((cli.parent / "secrets").iterdir())
-    assert [file.name for file in files] == ["partition-0.secret", "partition-1.secret"]
-    assert len({file.read_text() for file in files}) == 2
-    drawn = read_lines(folder / "pictures" / "index.jsonl")
-    assert not drawn, "pictures of private images left a client that does not share them"
 
 
 def test_edge_cloud_inference_runs_on_a_superlink_with_two_supernodes(

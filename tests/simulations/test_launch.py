@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -82,6 +83,33 @@ def test_a_second_signal_does_not_leave_behind_what_the_first_was_to_end(tmp_pat
     assert command.wait(60) == 128 + signal.SIGTERM
     assert not Path(home).exists()
     assert not [p for p in psutil.process_iter() if environment(p).get("FLWR_HOME") == home]
+
+
+def test_a_killed_command_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Nothing in the command can run any more: its guardian ends what it started, even what does not listen, and the home."""
+    ready = tmp_path / "ready"
+    command = subprocess.Popen(
+        [sys.executable, "-c", RUNS, str(tmp_path / "log"), STUBBORN, str(ready)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        start_new_session=True,
+    )
+    assert command.stdout is not None
+    home = command.stdout.readline().strip()
+    assert wait_until(ready.exists)
+    os.killpg(command.pid, signal.SIGKILL)
+    command.wait(60)
+    assert wait_until(lambda: not Path(home).exists())
+    assert not [p for p in psutil.process_iter() if environment(p).get("FLWR_HOME") == home]
+    assert wait_until(lambda: not [p for p in psutil.process_iter() if home in " ".join(arguments(p))])
+
+
+def arguments(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
 
 
 def wait_until(happened: Callable[[], bool], seconds: float = 60.0) -> bool:

@@ -11,7 +11,8 @@ from simulations.cli import app
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
 from simulations.local_grid import LocalGrid
-from simulations.seeds import of_seeds, parse_seeds, run_seeds
+from simulations.seed_ranges import parse_seeds
+from simulations.seeds import of_seeds, run_seeds
 from simulations.server_app import run_experiment
 
 SMALL = {

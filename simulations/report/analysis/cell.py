@@ -37,6 +37,8 @@ class Cell:
         scales: Scale -> PSNR against the original, in dB: what a blurred copy of the images scores, and the mean of their class.
         picked_scales: Scale -> share of the true images that it picks out among others.
         chance_of_retrieval: How often a blind guess is nearest to its image among the candidates; None where nobody looked.
+        read: (k, n): k of n images were read one by one: picked out, and at least ``READ_GAIN`` above the best blind guess. None
+            where rows do not tell single images.
         too_few: No seed has enough images for a verdict, or enough other images to look for them among.
         unjudged: Why, where it is for want of others.
     """
@@ -54,6 +56,7 @@ class Cell:
     scales: dict[str, float] = field(default_factory=dict)
     picked_scales: dict[str, float] = field(default_factory=dict)
     chance_of_retrieval: float | None = None
+    read: tuple[int, int] | None = None
     too_few: bool = False
     unjudged: str = ""
 

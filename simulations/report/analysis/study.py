@@ -8,13 +8,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from simulations.report.analysis.bars import Nulls, Painted, chance_of_retrieval, leaks, picked_out, unjudged
+from simulations.report.analysis.bars import (
+    READ_GAIN,
+    Nulls,
+    Painted,
+    audit_of,
+    chance_of_retrieval,
+    leaks,
+    picked_out,
+    unjudged,
+)
 from simulations.report.analysis.cell import PICKED, Cell
 from simulations.report.analysis.control import Control, controls, too_few
 from simulations.report.analysis.families import IMAGES, class_attacks, decides, family
 from simulations.report.analysis.metrics import ALL_CUTS
 from simulations.report.analysis.score import Score, merge
 from simulations.rows import Row
+from strategies.audit.score_rows import PICKED_PSNR
 from strategies.audit.threat_card import ThreatCard
 
 
@@ -187,9 +197,24 @@ def _cell(
         scales=mean_each(scales.of(row) for row in groups.get(("psnr", "original"), ())),
         picked_scales=mean_each(scales.of(row) for row in groups.get(PICKED, ())),
         chance_of_retrieval=max(chances, default=None),
+        read=None if all(wanting) else _read(groups.get(PICKED, ()), images, nulls, painted),
         too_few=bool(images) and (all(map(too_few, images)) or all(wanting)),
         unjudged=wanting[0] if all(wanting) and not all(map(too_few, images)) else "",
     )
+
+
+def _read(picked: Sequence[Row], psnr: Sequence[Row], nulls: Nulls, painted: Painted) -> tuple[int, int] | None:
+    """How many images were read, one by one; see ``Cell.read``."""
+    found = 0
+    for row in picked:
+        values = row.extra.get(PICKED_PSNR)
+        own = next((one for one in psnr if (audit_of(one), one.client) == (audit_of(row), row.client)), None)
+        null = nulls.best(own) if own else None
+        if not isinstance(values, list) or own is None or null is None:
+            return None
+        if not painted.success(own):
+            found += sum(isinstance(value, int | float) and value >= null[1] + READ_GAIN for value in values)
+    return (found, sum(row.n for row in picked)) if picked else None
 
 
 def _leaks(row: Row, nulls: Nulls, painted: Painted) -> bool:

@@ -102,14 +102,19 @@ class Killer:
         return os._exit, (1,)
 
 
-def test_a_killed_worker_loses_its_job_and_no_later_one(job: AttackJob, pool: AttackPool) -> None:
-    pool.submit(replace(job, card=job.card.but(bomb=Killer())))
-    ((lost,),) = (result.outcomes for result in pool.finished(wait=True))
-    assert lost.error.startswith("the attack's worker failed: BrokenProcessPool")
-    pool.submit(job)
-    ((outcome,),) = (result.outcomes for result in pool.finished(wait=True))
-    assert not outcome.error
-    assert len(outcome.guesses) == len(job.observed.seen)
+def test_a_killed_worker_costs_its_job_and_none_of_those_that_wait(job: AttackJob, pool: AttackPool) -> None:
+    pool.submit(replace(job, name="a", card=job.card.but(bomb=Killer())))
+    for name in "bcd":
+        pool.submit(replace(job, name=name))
+    found = {}
+    while len(pool):
+        found |= {result.job.name: result.outcomes for result in pool.finished(wait=True)}
+    (lost,) = found.pop("a")
+    assert lost.error == "the attack's worker failed: its process was ended from outside"
+    assert sorted(found) == ["b", "c", "d"]
+    for (outcome,) in found.values():
+        assert not outcome.error
+        assert len(outcome.guesses) == len(job.observed.seen)
 
 
 def test_a_job_builds_its_model_and_its_auxiliary_data_once(job: AttackJob, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,3 +29,17 @@ def test_a_share_has_the_exact_interval_in_rows_and_report(metric: str, hits: in
     both = stats.binomtest(2 * hits, 100).proportion_ci(0.95, "exact")
     pooled = merge([old, replace(old, seed=1)])
     assert (pooled.low, pooled.high, pooled.n) == (pytest.approx(both.low), pytest.approx(both.high), 100)
+
+
+def test_who_was_picked_out_is_told_one_by_one() -> None:
+    scores = {
+        "psnr-original": [31.237, 9.0, 12.5, float("nan")],
+        "retrieval-original": [1.0, 0.0, 1.0, 0.0],
+        "retrieval-chance": [0.01] * 4,
+    }
+    (row,) = (row for row in score_rows(scores, ThreatCard()) if row["metric"] == "retrieval")
+    assert row["picked_psnr"] == [12.5, 31.24]
+    # Scores of other images than those of the line-up say nothing of single ones.
+    scores["psnr-original"] = [31.0]
+    (row,) = (row for row in score_rows(scores, ThreatCard()) if row["metric"] == "retrieval")
+    assert "picked_psnr" not in row

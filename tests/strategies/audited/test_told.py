@@ -24,6 +24,7 @@ from simulations.report.analysis.run import read_run
 from simulations.run_directory import read_lines
 from strategies.audit.threat_card import Strength
 from strategies.audited.orders import OF_ROUND, OF_SETTINGS
+from strategies.audited.replies import budgets_told
 from strategies.audited.results import NOT_IN_PROBE, Told
 from tests.strategies.audited.app import EXAMPLES, MEAN, STD, AppGrid, Net, an_app, digits
 
@@ -236,6 +237,12 @@ def test_a_round_of_one_step_is_as_strong_as_a_probe(tmp_path: Path) -> None:
     settings = {"batch-size": EXAMPLES, "local-epochs": 1}
     rows = run(tmp_path / "out", an_app(mods=[local_dp(0.5)]), settings=settings)
     assert attacked(rows, "one-step probe")[0]["setting"]["defense_strength"] == Strength.UPDATE
+
+
+@pytest.mark.parametrize("text", ["", "{", "3", "[1]", "[[1, 2, 3]]", '[["a", 1]]', "[[NaN, 1]]", "[[-1, 0]]"])
+def test_a_budget_that_is_none_is_not_told(text: str) -> None:
+    assert budgets_told(text) == []
+    assert budgets_told("[[0.5, 0.001]]") == [(0.5, 1e-3)]
 
 
 def _node(partition: int) -> Any:

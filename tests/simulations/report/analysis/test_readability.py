@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 import pytest
 
 from simulations.report import Row, validate
@@ -92,3 +94,70 @@ def test_nothing_is_concluded_before_an_attack() -> None:
         )
         == ""
     )
+
+
+def singly(defense: str, psnrs: list[float], picked: int, seed: int = 0, of_class: float | None = None) -> list[Row]:
+    """Scores of which every image is known: the first ``picked`` of them are nearest to their guesses."""
+    spread = statistics.stdev(psnrs) * 2.13 / len(psnrs) ** 0.5
+    mean = statistics.mean(psnrs)
+    known = {
+        "defense": defense, "attack": "A()", "round": 1, "n": len(psnrs), "reference": "original", "seed": seed,
+    }  # fmt: skip
+    more = {"picked_psnr": sorted(psnrs[:picked])}
+    scale = (
+        []
+        if of_class is None
+        else [Row(metric="psnr", value=of_class, card=PROBE, **known | {"attack": "scale:class-mean"})]
+    )
+    return [
+        Row(metric="psnr", value=mean, ci_low=mean - spread, ci_high=mean + spread, card=PROBE, **known),
+        Row(metric="retrieval", value=picked / len(psnrs), card=PROBE.but(chance=0.01), extra=more, **known),
+        Row(metric="psnr", value=12.0, card=PROBE, **known | {"attack": "baseline:mean"}),
+        *scale,
+    ]
+
+
+PLAIN = [29.5, 30.5] * 8
+
+
+@pytest.mark.parametrize(
+    ("psnrs", "picked", "expected", "read"),
+    [
+        (
+            [40.0] * 4 + [8.0, 8.2] * 6,
+            4,
+            Readability.PARTLY,
+            4,
+        ),  # the mean is far from significant, four people are seen
+        ([40.0] + [8.0, 8.2] * 7 + [8.0], 1, Readability.PARTLY, 1),
+        ([12.3, 12.5] * 8, 8, Readability.PARTLY, 0),  # picked out, but hardly better than the mean image
+        ([14.9, 14.8] * 8, 16, Readability.PARTLY, 0),
+        ([15.1, 15.0] * 8, 8, Readability.READABLE, 8),
+        ([15.1, 15.0] * 8, 7, Readability.PARTLY, 7),
+        ([9.0, 9.2] * 8, 1, Readability.NOT_RECOVERED, 0),
+    ],
+)
+def test_every_image_counts(psnrs: list[float], picked: int, expected: Readability, read: int) -> None:
+    found = lines(singly("", PLAIN, 16), singly("D()", psnrs, picked))
+    assert verdicts(found[1]) == (("one-step probe", expected),)
+    assert f"(D {read} of 16 read)" in conclusion(found)
+
+
+def test_what_says_no_more_than_the_class_is_no_image() -> None:
+    found = lines(singly("", PLAIN, 16), singly("D()", [15.0, 15.2] * 8, 0, of_class=17.1))
+    assert verdicts(found[1])[0][1] is Readability.NOT_RECOVERED
+    found = lines(singly("", PLAIN, 16), singly("D()", [18.0, 18.2] * 8, 0, of_class=17.1))
+    assert verdicts(found[1])[0][1] is Readability.PARTLY
+
+
+def test_seeds_are_judged_together() -> None:
+    """One of five seeds leaks: the mean over seeds does not, sixteen people do."""
+    every = [singly("", PLAIN, 16, seed) for seed in range(5)]
+    every += [singly("D()", [8.9, 9.1] * 8 if seed else [15.5, 16.5] * 8, 0 if seed else 16, seed) for seed in range(5)]
+    found = lines(*every)
+    assert verdicts(found[1])[0][1] is Readability.PARTLY
+    assert "(D 16 of 80 read)" in conclusion(found)
+    # Above the mean image in one seed alone, and nobody is read: the interval over seeds decides.
+    every = [singly("", PLAIN, 16, seed) for seed in range(5)]
+    every += [singly("D()", [8.9, 9.1] * 8 if seed else [13.0, 14.0] * 8, 0, seed) for seed in range(5)]
+    assert verdicts(lines(*every)[1])[0][1] is Readability.NOT_RECOVERED

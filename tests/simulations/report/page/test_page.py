@@ -108,7 +108,7 @@ def test_the_top_says_the_conclusion(demo: Page) -> None:
     top = " ".join(demo.text.split("Headline", 1)[0].split())
     minus = "\N{MINUS SIGN}"
     assert "Without a defence the images are readable; of 3 defences" in top
-    assert "1 left them readable (DPSGD " + minus + "7.0 points)" in top
+    assert "1 left them readable (DPSGD(8.0) " + minus + "7.0 points)" in top
     assert "2 kept these attacks from recovering them (Mixer " + minus + "5.0 points" in top
 
 

@@ -1,0 +1,52 @@
+"""A Ray cluster of this machine and this run alone; no Flower here.
+
+Ray's processes unpickle, and so run, what they are sent, and by default they listen on every address of the machine and ask nobody
+who he is. A simulation needs neither: its processes are on one machine, and know each other.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+
+NO_OTHER_MACHINES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Ray's switch between clusters of several machines and one that binds to loopback; in spite of its name, Linux obeys it."""
+MODE, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
+FILES = "RAY_TMPDIR"
+LONGEST_FOLDER = 35
+"""Bytes: what Ray appends (68) must leave a socket's path below the 103 bytes that every Unix allows."""
+
+
+def lone_cluster(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables under which a Ray that starts binds to loopback, and obeys processes alone that know a token of 256 bits.
+
+    What the environment sets itself stays as it is. Ray reads them when it is imported.
+
+    Args:
+        environment: Of the processes.
+    """
+    found = {NO_OTHER_MACHINES: environment.get(NO_OTHER_MACHINES, "0")}
+    return found if MODE in environment else found | {MODE: "token", TOKEN: secrets.token_hex(32)}
+
+
+def session_folder(folder: Path) -> dict[str, str]:
+    """Variables under which Ray keeps sockets and logs in a folder; none where a socket's path would be too long.
+
+    By default they are in ``/tmp/ray``, which Ray makes writable for everybody and never empties.
+    """
+    return {FILES: str(folder)} if len(os.fsencode(folder)) <= LONGEST_FOLDER else {}
+
+
+def keep_ray_here() -> None:
+    """The Ray that this process starts next binds to loopback; where Ray is not imported yet, it also asks for a token."""
+    if "ray" not in sys.modules:
+        os.environ.update(lone_cluster(os.environ))
+    elif NO_OTHER_MACHINES not in os.environ:
+        # Private to Ray, and so set only where it is.
+        constants = import_module("ray._private.ray_constants")
+        if hasattr(constants, "ENABLE_RAY_CLUSTER"):
+            constants.ENABLE_RAY_CLUSTER = False

@@ -1,0 +1,98 @@
+"""What ``fedveil run`` does once its plain values are checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from defenses.pipeline import Pipeline
+from defenses.registry import RegistryError
+from simulations.command_line import fail
+from simulations.dry_run import describe, measure_step_of, workers_of
+from simulations.errors import ConfigError
+from simulations.experiment import Experiment
+from simulations.in_process import run_in_process
+from simulations.launch import Resources
+from simulations.local_run import run_locally
+from simulations.memory_needs import check_needs, needs_of
+from simulations.preflight import preflight, require_attack_cards, require_resources
+from simulations.requested import requested
+from simulations.seeds import of_seeds, run_seeds
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What somebody asked for; see ``fedveil run --help``."""
+
+    config: Path | None
+    settings: Mapping[str, Any]
+    out: Path | None
+    resume: Path | None
+    clients: int | None
+    seeds: list[int]
+    cpus_per_client: int
+    gpus_per_client: float
+    in_process: bool
+
+    def run(self, console: Console, experiment: Experiment) -> int:
+        """Runs an experiment whose checks are passed; the exit code."""
+        if self.in_process:
+            return run_in_process(console, experiment, self.cpus_per_client)
+        resources = Resources(experiment.num_clients, self.cpus_per_client, self.gpus_per_client)
+        return run_locally(console, experiment, resources)
+
+
+def begin(console: Console, asked: Asked, *, dry_run: bool) -> int:
+    """Checks everything, says what the run needs, and runs it; the exit code.
+
+    Args:
+        console: For what is said.
+        asked: What to run.
+        dry_run: Only say what it would do and cost.
+
+    Raises:
+        typer.Exit: With 2 for what cannot be run.
+    """
+
+    def tell(line: str) -> None:
+        console.print(line, markup=False, soft_wrap=True)
+
+    try:
+        require_resources(asked.cpus_per_client, asked.gpus_per_client)
+        experiment = requested(asked.config, asked.settings, asked.out, asked.resume, asked.clients)
+        left = of_seeds(experiment, asked.seeds) if asked.seeds else [experiment]
+        for one in left[:1]:
+            preflight(one, tell)
+        if not dry_run:  # what is to run elsewhere can be tried here
+            require_attack_cards(experiment)
+        _estimate(experiment, asked, tell, dry_run=dry_run)
+    except (ConfigError, RegistryError) as error:
+        fail(str(error))
+    if dry_run:
+        if asked.seeds:
+            tell(f"seeds: {len(left)} of {len(asked.seeds)} are left to run, each as above")
+        return 0
+    if asked.seeds:
+        return run_seeds(console, experiment, asked.seeds, partial(asked.run, console))
+    return asked.run(console, experiment)
+
+
+def _estimate(experiment: Experiment, asked: Asked, tell: Callable[[str], None], *, dry_run: bool) -> None:
+    """Tells what a run needs, of a dry run in full.
+
+    Raises:
+        ConfigError: When it needs more memory than there is.
+    """
+    workers = workers_of(experiment.num_clients, asked.cpus_per_client)
+    data = experiment.plan(Pipeline()).load_data()
+    step = measure_step_of(experiment, data)
+    needs = needs_of(experiment, data, step, workers, in_process=asked.in_process)
+    for line in describe(experiment, workers, step, needs) if dry_run else [f"memory: {needs}"]:
+        tell(line)
+    if warning := check_needs(needs):
+        tell(f"warning: {warning}")

@@ -1,0 +1,86 @@
+"""What a client's reply of an update must hold before anything is averaged, attacked or kept; a client may send anything."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+
+from clients.records import shortened, tensors_of, values_of
+from clients.task import Task
+from strategies.guard import fault
+
+COUNTED = {"num-examples", "local-steps"}
+"""What every update tells beside its metrics."""
+MOST_LEDGER = 2**20
+"""Characters of a client's ledger: longer ones are not kept."""
+
+
+def fault_in_update(
+    reply: Message, reference: Mapping[str, np.ndarray], records: Iterable[str], most: float = math.inf
+) -> str:
+    """Why a reply's updates are none of the current model, or "".
+
+    Args:
+        reply: A client's reply that is no error.
+        reference: Name -> array of the global model.
+        records: Those that hold updates.
+        most: Examples that the client may say it trained on: the number is its weight in the average.
+    """
+    if why := next((why for record in records if (why := fault(reply, reference, record))), ""):
+        return why
+    numbers = values_of(reply, "metrics")
+    count, steps = numbers["num-examples"], numbers.get("local-steps")
+    if count > most:
+        return f"metrics: num-examples is {count}, expected at most {most:g}, as many as the client has"
+    return (
+        ""
+        if isinstance(steps, int) and steps > 0
+        else f"metrics: local-steps is {shortened(steps)}, expected 1 or more"
+    )
+
+
+def fault_in_probe(reply: Message, reference: Mapping[str, np.ndarray], task: Task) -> str:
+    """The same of one-step updates, one for each target of the task, and of the labels that may come along."""
+    names, images = targets_of(task), task.plan.probe_images
+    if why := fault_in_update(reply, reference, names, images):
+        return why
+    classes = task.plan.data_card().num_classes
+    for name, labels in tensors_of(reply, "labels").items():
+        whole = not labels.is_floating_point() and labels.shape == (images,)
+        if name not in names or not whole or not ((labels >= 0) & (labels < classes)).all():
+            return f"labels: {shortened(name)} is {shortened(labels)}, expected {images} whole numbers below {classes}"
+    return ""
+
+
+def targets_of(task: Task) -> tuple[str, ...]:
+    """Names of the records that hold the updates of one step."""
+    return tuple(f"target-{at}" for at in range(task.plan.probe_targets))
+
+
+def told_by_most(good: Mapping[int, Message]) -> list[str]:
+    """Names of the numbers that more than half of the clients report: all clients of a pipeline report the same ones.
+
+    A name that somebody made up would otherwise be a row of the study, or the end of the round.
+    """
+    counts = Counter(name for reply in good.values() for name in values_of(reply, "metrics"))
+    return sorted(name for name in counts.keys() - COUNTED if 2 * counts[name] > len(good))
+
+
+def alike(reply: Message, told: Sequence[str]) -> Message:
+    """What of a reply is averaged. Flower's FedAvg ends the run where one reply holds a record or a number more than the others."""
+    found, updates = values_of(reply, "metrics"), reply.content["arrays"]
+    assert isinstance(updates, ArrayRecord)
+    # A number that this client alone does not report stands for none.
+    numbers = {"num-examples": found["num-examples"]} | {name: found.get(name, math.nan) for name in told}
+    content = RecordDict({"arrays": updates, "metrics": MetricRecord(numbers)})
+    return Message(content, dst_node_id=reply.metadata.src_node_id, message_type="train")
+
+
+def ledger_of(reply: Message, pipeline: str) -> str:
+    """What the training defences of a client recorded, to be handed back on resume; "" where it sends nothing of the kind."""
+    ledger = values_of(reply, "ledger").get(pipeline)
+    return ledger if isinstance(ledger, str) and len(ledger) <= MOST_LEDGER else ""
