@@ -82,8 +82,11 @@ def retrieval(
         paired: The wire says which guess is of which image.
 
     Returns:
-        "retrieval-original", 1 or 0 for each pair, and "retrieval-chance", for each the highest chance of a blind guess.
+        "retrieval-original", 1 or 0 for each pair, and "retrieval-chance", for each the highest chance of a blind guess. Nothing
+        where there are no others: whoever is alone in a line-up is always found.
     """
+    if not len(others):
+        return {}
     images, truth = guess.images.detach().cpu(), truth.cpu()
     if not paired:
         hits = retrieved(images[pairs[0]], torch.cat([truth, others]), pairs[1])
@@ -115,18 +118,18 @@ def retrieval_from_round(
         others: (M, C, H, W), M at most 99, none of them of the round.
 
     Returns:
-        As ``retrieval``.
+        As ``retrieval``; nothing where there are fewer than two others, as one has nothing to be compared with.
     """
+    if len(others) < 2:
+        return {}
     images, count = guess.images.detach().cpu()[pairs[0]], len(others)
     own = _errors(images, truth)[torch.arange(len(images)), pairs[1]]
     hits = own < MARGIN * _nearest(_errors(images, others))
     between = _errors(others, others).fill_diagonal_(torch.inf)
     blind = _nearest(_errors(others, truth)) < MARGIN * _nearest(between)
-    # A single other has nothing to be compared with.
-    found = int(blind.sum()) if count > 1 else count
     return {
         "retrieval-original": hits.float().tolist(),
-        "retrieval-chance": [(found + 1) / (count + 1)] * len(hits),
+        "retrieval-chance": [(int(blind.sum()) + 1) / (count + 1)] * len(hits),
     }
 
 

@@ -24,22 +24,21 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
-from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.data import Dataset
 
 from clients.audit_answers import answer_audit
 from clients.audited.client import (
     AppClient,
+    Examples,
     Loss,
     OwnExamples,
     card_of,
     examples_of,
     name_of_loss,
     one_step,
-    read_examples,
+    read_data,
 )
-from clients.audited.mods import inner_mods, mods_of, named
+from clients.audited.mods import budgets, inner_mods, mods_of, named
 from clients.audited.plan import ModelFactory, app_plan
 from clients.data.card import DataCard
 from clients.node import MODS, answers_of, draws_from_seed, draws_of, partition_of, reply_to
@@ -47,8 +46,8 @@ from clients.records import metrics, to_record, values_of
 from clients.scenarios import read_task
 from defenses.base import Batch
 
-DataOf = Callable[[Context], Dataset[tuple[Tensor, int]]]
-"""Context of a node -> its training examples, (image (C, H, W) in [0, 1], class) each, before any normalisation."""
+DataOf = Callable[[Context], Examples | tuple[Examples, Examples]]
+"""Context of a node -> its training examples; or a tuple of these and of examples of its own that it does not train on."""
 
 
 @dataclass
@@ -62,7 +61,8 @@ class _Answers:
     std: float | tuple[float, ...]
     protection: str
     loss_name: str
-    _held: tuple[tuple[int, int], Batch, DataCard] | None = None
+    budgets: list[tuple[float, float]]
+    _held: tuple[tuple[int, int], Batch, DataCard, int] | None = None
 
     def client(self, message: Message, context: Context) -> AppClient:
         """The client behind a message. The server's orders choose none of its model, loss and data."""
@@ -70,12 +70,12 @@ class _Answers:
         app_plan(task.plan)  # Plans of other scenarios do what the app never agreed to.
         whose = (context.run_id, context.node_id)
         if self._held is None or self._held[0] != whose:
-            images, labels = read_examples(self.data(context))
+            images, labels, held_out = read_data(self.data(context))
             card = card_of(images, self.model(), self.mean, self.std)
-            self._held = (whose, examples_of(images, labels, card), card)
-        _, batch, card = self._held
+            self._held = (whose, examples_of(images, labels, card), card, held_out)
+        _, batch, card, held_out = self._held
         partition = partition_of(context)
-        return AppClient(OwnExamples(task, partition, batch, card, draws_of(context, task.plan.seed)))
+        return AppClient(OwnExamples(task, partition, batch, card, draws_of(context, task.plan.seed), held_out))
 
     def setup(self, message: Message, context: Context) -> Message:
         answers_of(context)  # a wrong value is told before the run, not in its middle
@@ -84,7 +84,7 @@ class _Answers:
         randomness = "seed" if draws_from_seed(context) else "secret"
         card = {
             "card": json.dumps(asdict(client.data.card)), "randomness": randomness, "protection": self.protection,
-            "loss": self.loss_name,
+            "loss": self.loss_name, "budgets": json.dumps(self.budgets),
         }  # fmt: skip
         return reply_to(message, {"metrics": metrics(sizes), "card": ConfigRecord({**card})})
 
@@ -93,10 +93,9 @@ class _Answers:
         client, config = self.client(message, context), values_of(message, "config")
         sent: Any = message.content["arrays"]
         assert isinstance(sent, ArrayRecord)
-        batch = client.probed(int(config["target"])).original
-        moved = one_step(
-            self.model, sent.to_torch_state_dict(), batch, client.data.card, self.loss, client.task.learning_rate
-        )
+        batch, task = client.probed(int(config["target"])).original, client.task
+        weights, decay = sent.to_torch_state_dict(), task.plan.weight_decay
+        moved = one_step(self.model, weights, batch, client.data.card, self.loss, task.learning_rate, decay)
         numbers = metrics({"num-examples": len(batch), "local-steps": 1})
         return reply_to(message, {"arrays": to_record({name: moved[name] for name in sent}), "metrics": numbers})
 
@@ -123,18 +122,20 @@ def answer_audits(
     Args:
         app: The app.
         model: Builds the model, without arguments; the weights received are loaded into it.
-        data: The node's training examples, as their owner sees them: what the app trains on, without its random transforms.
+        data: The node's training examples, as their owner sees them: what the app trains on, without its random transforms. Better
+            a tuple of two data sets, these and images of the same kind that are not trained on: a guess about an update of all
+            trained images can be told from chance only if there are others that it might have been nearer to, 100 for a verdict.
         loss: Of logits and classes, as the app trains.
         mean: Of the app's normalisation (x - mean) / std, of all channels or of each.
         std: Likewise.
-        mods: What probes pass through, and the report names: by default the mods of the app and of its ``@app.train``, as Flower
-            calls them.
+        mods: What probes pass through, and the report names with their plain settings (``described`` in mods.py): by default
+            the mods of the app and of its ``@app.train``, as Flower calls them.
 
     Raises:
         ValueError: When the app answers such messages already, or nothing answers training yet.
     """
     acting = mods_of(app) if mods is None else list(mods)
-    answers = _Answers(model, data, loss, mean, std, named(acting), name_of_loss(loss))
+    answers = _Answers(model, data, loss, mean, std, named(acting), name_of_loss(loss), budgets(acting))
     for register, name, answer, inner in (
         (app.query, "setup", answers.setup, ()),
         (app.train, "probe", answers.probe, inner_mods(app, acting)),

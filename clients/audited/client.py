@@ -19,6 +19,9 @@ from clients.training import LocalClient
 from defenses.base import Batch
 from defenses.pipeline import Pipeline
 
+Examples = Dataset[tuple[Tensor, int]]
+"""Map-style: (image (C, H, W) in [0, 1], class) each, before any normalisation."""
+
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(logits (B, K), classes (B,)) -> mean loss."""
 
@@ -31,20 +34,24 @@ class DataMistake(ValueError):  # noqa: N818 (a mistake of the app's ``data``, t
 
 
 class OwnExamples(LocalData):
-    """What the app's ``data`` gave, all of it training examples; no defence of fedveil acts on them.
+    """What the app's ``data`` gave: training examples, and perhaps held-out ones; no defence of fedveil acts on them.
 
     Args:
         task: The server's orders.
         partition: Number of this client.
-        batch: Images (N, C, H, W) in [0, 1] and one-hot targets (N, K).
+        batch: Images (N, C, H, W) in [0, 1] and one-hot targets (N, K): the trained examples, then the held-out ones.
         card: Of these images.
         draws: Where randomness starts.
+        num_held_out: How many of the last examples were not trained on: the others that line-ups need.
     """
 
-    def __init__(self, task: Task, partition: int, batch: Batch, card: DataCard, draws: Draws) -> None:
+    def __init__(
+        self, task: Task, partition: int, batch: Batch, card: DataCard, draws: Draws, num_held_out: int = 0
+    ) -> None:
         self.task = task.but(card=card, pipeline="")
         self.partition, self.draws, self.card, self.pipeline = partition, draws, card, Pipeline()
-        self._train, self._test = range(len(batch)), ()  # type: ignore[assignment]
+        trained = len(batch) - num_held_out
+        self._train, self._test = range(trained), range(trained, len(batch))  # type: ignore[assignment]
         self._batch = batch
 
     def plain(self, positions: Tensor) -> Batch:
@@ -52,19 +59,27 @@ class OwnExamples(LocalData):
         return Batch(self._batch.images[positions], self._batch.targets[positions])
 
     def own_images(self, positions: Tensor) -> Tensor:
-        """Their images."""
+        """Images at positions (n,) among the trained examples, and behind them the held-out ones."""
         return self._batch.images[positions]
 
     def train_labels(self) -> Tensor:
-        """Classes (N,)."""
-        return self._batch.targets.argmax(1)
+        """Classes (N,) of the trained examples."""
+        return self._batch.targets[: self.num_train].argmax(1)
+
+    def test_labels(self) -> Tensor:
+        """Classes (M,) of the held-out examples."""
+        return self._batch.targets[self.num_train :].argmax(1)
+
+    def test_plain(self, positions: Tensor) -> Batch:
+        """The held-out examples at ``positions`` (n,)."""
+        return self.plain(positions + self.num_train)
 
 
 class AppClient(LocalClient):
     """Scores guesses about an app's updates. Augmentation of the app is not known: the truth is the images of ``data``."""
 
     def truths(self, observation: str) -> Truths:
-        """Of "probe" one view for each target, of "update" all examples."""
+        """Of "probe" one view for each target, of "update" all trained examples."""
         if observation == "probe":
             return Truths([self.probed(target) for target in range(self.task.plan.probe_targets)])
         if observation == "update":
@@ -81,7 +96,29 @@ class AppClient(LocalClient):
         return Probed(batch, batch, positions)
 
 
-def read_examples(data: Dataset[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
+def read_data(given: Examples | tuple[Examples, Examples]) -> tuple[Tensor, Tensor, int]:
+    """Images (N + M, C, H, W) and classes of the N trained and the M held-out examples, and M.
+
+    Args:
+        given: A data set of what is trained on, or a tuple of it and one of images that are not.
+
+    Raises:
+        DataMistake: When they are something else.
+    """
+    if not isinstance(given, tuple):
+        return *read_examples(given), 0
+    if len(given) != 2:
+        raise DataMistake(f"data gives a tuple of {len(given)}; expected a data set, or a pair (trained, held out)")
+    trained, held_out = read_examples(given[0]), read_examples(given[1])
+    if trained[0].shape[1:] != held_out[0].shape[1:]:
+        raise DataMistake(
+            f"data gives trained images {tuple(trained[0].shape[1:])} and held-out ones {tuple(held_out[0].shape[1:])}; "
+            "expected one shape"
+        )
+    return torch.cat([trained[0], held_out[0]]), torch.cat([trained[1], held_out[1]]), len(held_out[1])
+
+
+def read_examples(data: Examples) -> tuple[Tensor, Tensor]:
     """Images (N, C, H, W) in [0, 1] and classes (N,) of a map-style data set.
 
     Raises:
@@ -90,8 +127,13 @@ def read_examples(data: Dataset[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
     pairs = [data[at] for at in range(len(data))]  # type: ignore[arg-type]
     if not pairs:
         raise DataMistake("data gives no examples")
-    images = torch.stack([torch.as_tensor(image, dtype=torch.float32) for image, _ in pairs])
-    labels = torch.tensor([int(label) for _, label in pairs])
+    try:
+        images = torch.stack([torch.as_tensor(image, dtype=torch.float32) for image, _ in pairs])
+        labels = torch.tensor([int(label) for _, label in pairs])
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataMistake(
+            f"data gives no pairs of (image tensor, class): {error}; expected a data set of them, or a tuple of two such data sets"
+        ) from error
     if images.dim() != 4 or images.shape[1] not in (1, 3):
         raise DataMistake(f"data gives images {tuple(images.shape[1:])}; expected (1 or 3, H, W)")
     low, high = float(images.min()), float(images.max())
@@ -127,17 +169,23 @@ def card_of(
 
 
 def one_step(
-    factory: ModelFactory, weights: Mapping[str, Tensor], batch: Batch, card: DataCard, loss: Loss, rate: float
+    factory: ModelFactory,
+    weights: Mapping[str, Tensor],
+    batch: Batch,
+    card: DataCard,
+    loss: Loss,
+    rate: float,
+    decay: float = 0.0,
 ) -> dict[str, Tensor]:
-    """Weights after one step of plain SGD in train mode on a batch, as an app sends its own: the whole ``state_dict``."""
+    """Weights after one step of SGD in train mode on a batch, as an app sends its own: the whole ``state_dict``.
+
+    With momentum a first step is the same. ``decay`` is the weight decay that the server reckons with.
+    """
     model = factory()
     model.load_state_dict(dict(weights))
     model.train()
     loss(model(normalise(batch.images, card)), batch.targets.argmax(1)).backward()  # type: ignore[no-untyped-call]
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.grad is not None:
-                parameter.sub_(rate * parameter.grad)
+    torch.optim.SGD(model.parameters(), lr=rate, weight_decay=decay).step()
     return {name: tensor.detach() for name, tensor in model.state_dict().items()}
 
 

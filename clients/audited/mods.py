@@ -1,17 +1,29 @@
-"""Which of Flower's mods act on what an app's clients send."""
+"""Which of Flower's mods act on what an app's clients send, and what they are set to."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from numbers import Integral, Real
 from typing import Any
 
 from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod
 from flwr.clientapp.typing import Mod
 
 from clients.audited.protect import ProtectMod
+from defenses.base import DefenseError
+from defenses.registry import RegistryError
+from defenses.spec import SpecError, parse
 
 WRAPPED = ("_ffn", "_mod")
 """Names that a function of Flower's closes over when it puts a mod (``_mod``) around another function (``_ffn``)."""
+LONGEST, LONGEST_WORD = 200, 40
+"""Characters of a mod's text and of a setting that is a text; what is longer is cut, and a digest tells it from others."""
+SECRET = re.compile("seed|key|secret|token|passw|salt", re.IGNORECASE)
+"""Names of settings whose values stay at the node: whoever knows the seed of a noise takes it off again."""
 
 
 def mods_of(app: ClientApp) -> list[Mod]:
@@ -40,8 +52,79 @@ def inner_mods(app: ClientApp, mods: Sequence[Mod]) -> list[Mod]:
 
 
 def named(mods: Sequence[Mod]) -> str:
-    """In the order in which they act on a reply, which is the last one first."""
-    return " | ".join(_name(mod) for mod in reversed(mods))
+    """In the order in which they act on a reply, which is the last one first, each with its settings (``described``)."""
+    return " | ".join(mod.text if isinstance(mod, ProtectMod) else described(mod) for mod in reversed(mods))
+
+
+def budgets(mods: Sequence[Mod]) -> list[tuple[float, float]]:
+    """(epsilon, delta) that each ``LocalDpMod`` is set to spend on a message; other mods tell nobody what they spend."""
+    return [(float(mod.epsilon), float(mod.delta)) for mod in mods if isinstance(mod, LocalDpMod)]
+
+
+def described(mod: Any) -> str:
+    """A mod by its name and its plain settings, such as ``LocalDpMod(clipping_norm=1.0, ...)``.
+
+    Settings are the attributes of an object, what a function closes over and its defaults, and the arguments of a partial. Numbers,
+    truth values and texts are told, everything else by its type, as are values whose name sounds like a secret (``SECRET``). A text
+    that fedveil would read as one of its own defences gets its module in front: attacks may not reckon with that defence.
+    """
+    name, settings = _parts(mod)
+    told = ", ".join(f"{key}={value}" for key, value in settings)
+    text = f"{name}({told})" if told else name
+    if len(text) > LONGEST:
+        text = f"{text[:LONGEST]}… {hashlib.blake2b(text.encode(), digest_size=4).hexdigest()})"
+    return f"{getattr(mod, '__module__', type(mod).__module__)}.{text}" if _is_ours(text) else text
+
+
+def _parts(mod: Any) -> tuple[str, list[tuple[str, str]]]:
+    if isinstance(mod, functools.partial):
+        name, inner = _parts(mod.func)
+        given = [*((str(at), value) for at, value in enumerate(mod.args)), *mod.keywords.items()]
+        return name, [*((k, v) for k, v in inner if k not in mod.keywords), *((k, _plain(k, v)) for k, v in given)]
+    if hasattr(mod, "__func__"):  # a method, of an object that holds its settings
+        name, settings = _parts(mod.__self__)
+        return f"{name}.{mod.__name__}", settings
+    pairs = _of_function(mod) if hasattr(mod, "__code__") else _of_object(mod)
+    return str(getattr(mod, "__name__", type(mod).__name__)), [(key, _plain(key, value)) for key, value in pairs]
+
+
+def _of_function(function: Any) -> Iterator[tuple[str, Any]]:
+    code, defaults = function.__code__, function.__defaults__ or ()
+    positional = code.co_varnames[: code.co_argcount]
+    yield from zip(positional[len(positional) - len(defaults) :], defaults, strict=True)
+    yield from (function.__kwdefaults__ or {}).items()
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # not bound yet
+            continue
+
+
+def _of_object(mod: Any) -> Iterator[tuple[str, Any]]:
+    yield from vars(mod).items() if hasattr(mod, "__dict__") else ()
+    for name in (slot for one in type(mod).__mro__ for slot in getattr(one, "__slots__", ())):
+        if name != "__dict__" and hasattr(mod, name):
+            yield name, getattr(mod, name)
+
+
+def _plain(name: str, value: Any) -> str:
+    if SECRET.search(name) or not (value is None or isinstance(value, Real | str)):
+        return type(value).__name__
+    if isinstance(value, str):
+        # Stages and pipelines are told apart by these signs.
+        word = repr(value).replace("|", "/").replace(";", ",")
+        cut = hashlib.blake2b(value.encode(), digest_size=4).hexdigest()
+        return word if len(word) <= LONGEST_WORD else f"{word[:LONGEST_WORD]}… {cut}'"
+    if value is None or isinstance(value, bool):
+        return str(value)
+    return repr(int(value) if isinstance(value, Integral) else float(value))
+
+
+def _is_ours(text: str) -> bool:
+    try:
+        return bool(parse(text).defenses)
+    except (SpecError, RegistryError, DefenseError):
+        return False
 
 
 def _around(function: Any) -> list[Mod]:
@@ -51,9 +134,3 @@ def _around(function: Any) -> list[Mod]:
         found.append(held["_mod"])
         function = held["_ffn"]
     return found
-
-
-def _name(mod: Mod) -> str:
-    if isinstance(mod, ProtectMod):
-        return mod.text
-    return f"{getattr(mod, '__name__', type(mod).__name__)}"

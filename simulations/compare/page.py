@@ -10,6 +10,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from simulations.compare.groups import Group
+from simulations.report.analysis.plain import OWN_CLIENTS, Plain, plain_words_of
 from simulations.report.analysis.readability import conclusion
 from simulations.report.analysis.summary import Line
 from simulations.report.page.page import environment
@@ -49,7 +50,7 @@ runs. {{ rule }} An attack that fails shows only that this attack fails.</p></he
 <tbody>
 {% for row in rows %}{% set line = row.line %}{% set best = line.strongest %}
 <tr><th scope="row">{{ row.group.name }}{% if row.study %}<small>{{ row.study }}</small>{% endif %}</th>
-<td>{{ label(line.defense) }}</td>
+<td>{{ label(line.defense, row.plain.name) }}</td>
 <td>{% for of, word in verdicts(line) %}{% if of %}<small>{{ of }}</small>{% endif %}{{ verdict(word) }}{% endfor %}</td>
 {{ score(line.deployed, percentage, true) }}
 {{ number((-line.drop if line.drop is not none else none) | points) }}
@@ -90,12 +91,14 @@ class Side:
         study: Names of the study where the group has several; else "".
         line: What the report of the group says of the defence.
         seeds: That have the defence.
+        plain: What the run without a defence is called.
     """
 
     group: Group
     study: str
     line: Line
     seeds: tuple[int, ...]
+    plain: Plain = OWN_CLIENTS
 
 
 def sides(groups: Sequence[Group]) -> list[Side]:
@@ -105,9 +108,10 @@ def sides(groups: Sequence[Group]) -> list[Side]:
         studies = group.run.studies
         for study in studies:
             name = " · ".join(study.words) if len(studies) > 1 else ""
+            plain = plain_words_of(study.rows)
             for line in group.run.lines(study):
                 seeds = {row.seed for row in study.rows if row.defense == line.defense}
-                found.append(Side(group, name, line, tuple(sorted(seeds))))
+                found.append(Side(group, name, line, tuple(sorted(seeds)), plain))
     return found
 
 
@@ -120,6 +124,7 @@ def write_comparison(groups: Sequence[Group], page: Path) -> None:
         "script_hash": SCRIPT_HASH,
         "groups": groups,
         "upper_bounds": {},
+        "plain_name": OWN_CLIENTS.name,
         "folders": sum(len(group.folders) for group in groups),
         "rows": rows,
         "conclusions": [_concluded([one for one in rows if one.group is group]) for group in groups],
@@ -142,7 +147,8 @@ def write_comparison(groups: Sequence[Group], page: Path) -> None:
 def _concluded(rows: Sequence[Side]) -> list[str]:
     """A text for each study of a group."""
     studies = dict.fromkeys(one.study for one in rows)
-    told = {name: conclusion([one.line for one in rows if one.study == name]) for name in studies}
+    plain = rows[0].plain if rows else OWN_CLIENTS
+    told = {name: plain.said(conclusion([one.line for one in rows if one.study == name])) for name in studies}
     return [f"{name}: {text}" if name else text for name, text in told.items() if text]
 
 

@@ -118,7 +118,8 @@ def replay(asked: RecordingRequest) -> Replay:
     except RecordingError as error:
         raise ConfigError(str(error)) from error
     unusable = [(reply.round, reply.node, reply.unusable) for reply in replies if reply.unusable] + faulty
-    return Replay(found, unusable, nodes, assumptions(asked, usable[0], renamed=renamed))
+    rates = tuple(dict.fromkeys(one.request.learning_rate for one in found))
+    return Replay(found, unusable, nodes, assumptions(asked, usable[0], renamed=renamed, rates=rates))
 
 
 def fitted(arrays: dict[str, np.ndarray], model: nn.Module, where: str) -> dict[str, Tensor]:
@@ -137,8 +138,17 @@ def fitted(arrays: dict[str, np.ndarray], model: nn.Module, where: str) -> dict[
     return model_tensors(where, tensors, model)
 
 
-def assumptions(asked: RecordingRequest, reply: RecordedReply, *, renamed: bool) -> list[str]:
-    """What an observer of the wire cannot know, each with what was taken instead."""
+def assumptions(
+    asked: RecordingRequest, reply: RecordedReply, *, renamed: bool, rates: Sequence[float] = ()
+) -> list[str]:
+    """What an observer of the wire cannot know, each with what was taken instead.
+
+    Args:
+        asked: The options.
+        reply: The first of the replies.
+        renamed: Names of arrays are not those of the model.
+        rates: Learning rates of all replies, in order, each once.
+    """
     request = asked.request
     found = [
         f"Whether a defence acted on the replies before they were sent: {request.defense or 'none'} was assumed.",
@@ -151,10 +161,13 @@ def assumptions(asked: RecordingRequest, reply: RecordedReply, *, renamed: bool)
     found += _told_by_strategy(strategy_of(request.update), reply)
     if not request.local_steps:
         found.append("How many local steps there were: counted from the local epochs, the batch size and the examples.")
-    if not request.learning_rate:
+    if not request.batch_size and not reply.number(*BATCHES):
         found.append(
-            f"The learning rate: {reply.number(*RATES)} was read from what the server sent or the app was set to."
+            f"How many examples a step saw: all of them in each of the {request.local_steps} local steps, for want of --batch-size."
         )
+    if not request.learning_rate:
+        told = ", ".join(f"{rate:g}" for rate in rates) or reply.number(*RATES)
+        found.append(f"The learning rate: {told} was read from what the server sent or the app was set to.")
     if not request.num_examples:
         found.append("How many examples there were: the clients' own counts were believed.")
     if not request.mean or not request.std:

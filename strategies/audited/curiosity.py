@@ -19,24 +19,22 @@ from clients.task import Task
 from strategies.audit.kinds import Kind
 from strategies.audit.pool import AttackPool
 from strategies.audit.threat_card import FROM_SEED, OWN_SECRET
+from strategies.audited.orders import UNTOLD, Orders, orders_of
 from strategies.audited.replies import (
     UnusableReplyError,
     as_update,
+    budgets_told,
     card_text,
     examples_behind,
-    number_in,
+    mismatch,
     update_of,
     weights_of,
 )
-from strategies.audited.results import AppAuditor, OpenResults, Results
+from strategies.audited.results import AppAuditor, OpenResults, Results, Told
 from strategies.audited.settings import AuditSettings
 from strategies.exchange import Exchange
 from strategies.federated.audit import UpdateAudit
 from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_ATTRIBUTE, UPDATE
-from strategies.usual_names import BATCHES, EPOCHS, RATES
-
-UNTOLD = f"{EPOCHS[0]} and {BATCHES[0]}"
-"""What the number of local steps follows from."""
 
 
 class Curiosity:
@@ -57,9 +55,13 @@ class Curiosity:
         """Partition -> node id."""
         self._results: Results | None = None
         self._audit: UpdateAudit | None = None
+        self._auditor: AppAuditor | None = None
         self._sent: dict[int, dict[str, Tensor]] = {}
         """Node id -> the weights that it was sent in this round."""
-        self._learning_rate = 0.0
+        self._examples: dict[int, int] = {}
+        """Partition -> how many examples its ``data`` gives."""
+        self._orders: Orders | None = None
+        """How nodes were told to train in this round."""
         self._told: dict[str, str] = {}
         """What the first node said of its images, of what protects its replies, and of its loss."""
 
@@ -67,33 +69,53 @@ class Curiosity:
         """Remembers what is sent, and asks for probes where the round is attacked."""
         if self._audit is not None:
             self._audit.auditor.collect()
-        self._sent = {}
+        self._sent, self._orders = {}, None
         if server_round not in self.settings.rounds or not messages:
             return
-        self._sent = _weights(messages)
-        self._set_up(server_round, messages, grid)
+        told = [orders_of(message, self.settings.settings) for message in messages]
+        if told[0].learning_rate <= 0:
+            raise UnusableReplyError("no learning rate: send it as lr or learning-rate, or name it in settings")
+        self._orders, sent = told[0], _weights(messages)
+        # One observation has one learning rate: whoever was told to train in another way is left out of this round.
+        alike = [message for message, one in zip(messages, told, strict=True) if one == told[0]]
+        self._sent = {message.metadata.dst_node_id: sent[message.metadata.dst_node_id] for message in alike}
+        self._set_up(server_round, alike, grid)
+        if self._auditor is not None:
+            self._auditor.told = self._on_cards(self._orders)
+        if len(alike) < len(messages):
+            others = f"{len(messages) - len(alike)} of {len(messages)} nodes"
+            self._row(
+                self._task(server_round), f"train: {others} were told to train in another way than the first; left out"
+            )
         if self._audit is not None and self._audit.attacks[PROBE]:
-            self._probe(server_round, messages, self._audit)
+            self._probe(server_round, alike, self._audit)
 
     def after(self, server_round: int, replies: Sequence[Message]) -> None:
         """Hands an attacked round's updates to the attacks."""
-        if self._audit is None or not self._sent or not self._audit.attacks[UPDATE]:
+        if self._audit is None or not self._sent or self._orders is None:
             return
-        task = self._task(server_round)
-        if not (self._plan.local_epochs and self._plan.batch_size):
+        task, orders, usable = self._task(server_round), self._orders, []
+        for partition, reply in self._by_partition(replies):
+            if wrong := mismatch(reply, self._examples[partition]):
+                self._row(task, f"train: {wrong}", partition)
+            else:
+                usable.append((partition, reply))
+        if not self._audit.attacks[UPDATE]:
+            return
+        if not orders.tell_steps:
             self._row(
                 task, f"train: updates are not attacked: nobody told {UNTOLD}; send them, or name them in settings"
             )
             return
-        weights, good, most = self._weights(), {}, 0
-        for partition, reply in self._by_partition(replies):
+        weights, good = self._weights(), {}
+        for partition, reply in usable:
             try:
                 update, count = self._update(reply, weights), examples_behind(reply)
             except UnusableReplyError as error:
                 self._row(task, f"train: {error}", partition)
                 continue
-            steps = self._plan.local_epochs * -(-count // self._plan.batch_size)
-            good[partition], most = as_update(reply, {"arrays": update}, count, steps), max(most, count)
+            steps = orders.local_epochs * -(-count // orders.batch_size)
+            good[partition] = as_update(reply, {"arrays": update}, count, steps)
         if good:
             self._audit.observe(task, UPDATE, weights, None, good, ["arrays"])
 
@@ -124,11 +146,12 @@ class Curiosity:
         answered = sorted((reply for reply in replies if not reply.has_error()), key=_partition)
         for reply in answered:
             self._nodes[_partition(reply)] = reply.metadata.src_node_id
+            self._examples[_partition(reply)] = int(values_of(reply, "metrics")["train-examples"])
         if self._audit is None:
             if not answered:
                 why = "; ".join(sorted({reason_of(reply) for reply in replies})) or "no reply"
                 raise UnusableReplyError(f"no node answers audits (does the ClientApp call answer_audits?): {why}")
-            self._begin(answered, messages[0], grid)
+            self._begin(answered, grid)
         self._leave_out(server_round, answered)
 
     def _leave_out(self, server_round: int, answered: Sequence[Message]) -> None:
@@ -142,22 +165,18 @@ class Curiosity:
                     self._task(server_round), f"this node differs from the first and is left out: {told}", partition
                 )
 
-    def _begin(self, answered: Sequence[Message], sent: Message, grid: Grid) -> None:
+    def _begin(self, answered: Sequence[Message], grid: Grid) -> None:
         """Opens the results."""
-        told = self.settings.settings
-        self._learning_rate = number_in(sent, told, RATES) or 0.0
-        if self._learning_rate <= 0:
-            raise UnusableReplyError("no learning rate: send it as lr or learning-rate, or name it in settings")
+        assert self._orders is not None
         first = answered[0]
-        self._told = {name: card_text(first, name) for name in ("card", "protection", "loss")}
+        self._told = {name: card_text(first, name) for name in ("card", "protection", "loss", "budgets")}
         self._plan = replace(
             self._plan,
             card=DataCard.from_json(self._told["card"]),
             pipeline=self._told["protection"],
-            # 0: nobody told.
-            local_epochs=int(number_in(sent, told, EPOCHS) or 0),
-            batch_size=int(number_in(sent, told, BATCHES) or 0),
-            learning_rate=self._learning_rate,
+            local_epochs=self._orders.local_epochs,
+            batch_size=self._orders.batch_size,
+            learning_rate=self._orders.learning_rate,
         )
         self._results = self._open(self._plan)
         said = {"seed": FROM_SEED, "secret": OWN_SECRET}
@@ -166,7 +185,7 @@ class Curiosity:
         auditor = AppAuditor(
             exchange, self._pool, self._results, share_images=self.settings.share_images, randomness=randomness
         )
-        auditor.loss = self._told["loss"]
+        self._auditor = auditor
         attacks: dict[Kind, tuple[Attack[Any, Any], ...]] = {
             PROBE: self.settings.attacks_on_probes(), UPDATE: self.settings.attacks_on_updates(), PROBE_ATTRIBUTE: (),
             ACTIVE: (), AGGREGATE: (),
@@ -213,8 +232,20 @@ class Curiosity:
         (arrays,) = sent.content.array_records.values()
         return RecordDict({"arrays": ArrayRecord(dict(arrays)), "config": config})
 
+    def _on_cards(self, orders: Orders) -> Told:
+        """What threat cards of the round say of the app."""
+        asked = self._audit is not None and self._audit.attacks[PROBE]
+        steps = [orders.local_epochs * -(-self._examples[p] // max(orders.batch_size, 1)) for p in self._nodes]
+        probes = self.settings.probe_targets if asked else 0
+        budgets = budgets_told(self._told["budgets"])
+        return Told(self._told["loss"], budgets, probes, orders.rate_told, one_step=set(steps) == {1})
+
     def _task(self, server_round: int) -> Task:
-        return self._plan.at(server_round, self._learning_rate)
+        """As nodes were told to train in this round."""
+        assert self._orders is not None
+        told = self._orders
+        plan = replace(self._plan, local_epochs=told.local_epochs, batch_size=told.batch_size)
+        return plan.at(server_round, told.learning_rate)
 
     def _weights(self) -> dict[str, Tensor]:
         """The global model of the round: what the first node was sent."""
@@ -233,7 +264,8 @@ class Curiosity:
 
     def _by_partition(self, replies: Sequence[Message]) -> list[tuple[int, Message]]:
         of = {reply.metadata.src_node_id: reply for reply in replies}
-        return [(partition, of[node]) for partition, node in sorted(self._nodes.items()) if node in of]
+        known = [(partition, node) for partition, node in sorted(self._nodes.items()) if node in self._sent]
+        return [(partition, of[node]) for partition, node in known if node in of]
 
     def _row(self, task: Task, message: str, partition: int | None = None, reply: Message | None = None) -> None:
         """Of what could not be attacked."""

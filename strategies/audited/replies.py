@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -68,6 +70,25 @@ def examples_behind(reply: Message) -> int:
     raise UnusableReplyError(f"its metrics have no {EXAMPLES[0]}, a positive whole number")
 
 
+def mismatch(reply: Message, examples: int) -> str:
+    """Why the truth that a client scores by is not what it trained on; "" where the two numbers of examples agree.
+
+    Args:
+        reply: To a message of training.
+        examples: That the client's ``data`` gives.
+    """
+    try:
+        count = examples if reply.has_error() else examples_behind(reply)
+    except UnusableReplyError:
+        return ""
+    if count == examples:
+        return ""
+    return (
+        f"data gives {examples} examples, and the reply to training counts {count}: guesses would be scored against other images "
+        "than it trained on, so its updates are left out"
+    )
+
+
 def as_update(reply: Message, updates: Mapping[str, Mapping[str, Tensor]], examples: int, steps: int) -> Message:
     """A message that holds updates by record, as fedveil's own clients reply."""
     numbers = metrics({"num-examples": examples, "local-steps": steps})
@@ -85,6 +106,15 @@ def number_in(message: Message, settings: Mapping[str, Any], names: Sequence[str
             if isinstance(value, int | float) and not isinstance(value, bool):
                 return float(value)
     return None
+
+
+def budgets_told(text: str) -> list[tuple[float, float]]:
+    """(epsilon, delta) of each message as a node wrote them; none where what it wrote is no such list."""
+    try:
+        found = [(float(epsilon), float(delta)) for epsilon, delta in json.loads(text)]
+    except (ValueError, TypeError, RecursionError):
+        return []
+    return found if all(math.isfinite(number) and number >= 0 for pair in found for number in pair) else []
 
 
 def card_text(reply: Message, name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from clients.audited.client import CROSS_ENTROPY
@@ -11,7 +12,11 @@ from clients.task import Task
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind, Seen
 from strategies.audit.recorder import Recorder
-from strategies.audit.threat_card import ThreatCard
+from strategies.audit.threat_card import Strength, ThreatCard
+from strategies.federated.observations import PROBE
+
+NOT_IN_PROBE = "what the app's own train() does to an update, such as clipping or noise inside it, is not in a probe"
+CLASSICAL = "; the mod's formula for its noise holds for an epsilon of at most 1 only (Dwork and Roth 2014, appendix A)"
 
 
 class Results(Recorder, Protocol):
@@ -28,20 +33,68 @@ OpenResults = Callable[[AppPlan], Results]
 """Called once it is known what the nodes have."""
 
 
+@dataclass(frozen=True)
+class Told:
+    """What threat cards say of an app beyond its own plan.
+
+    Attributes:
+        loss: What the app calls its loss.
+        budgets: (epsilon, delta) that each of its mods for local differential privacy is set to spend on a message.
+        probes: One-step probes that are asked of each client in an attacked round.
+        learning_rate: Where that of the round comes from.
+        one_step: A round of every client is a single step, as a probe is.
+    """
+
+    loss: str = CROSS_ENTROPY
+    budgets: Sequence[tuple[float, float]] = ()
+    probes: int = 0
+    learning_rate: str = "known"
+    one_step: bool = False
+
+    @property
+    def messages(self) -> str:
+        """How many messages with weights a client sends in an attacked round."""
+        return f"{self.probes + 1} of each client in an attacked round: the app's own and {self.probes} probes"
+
+    @property
+    def spent(self) -> str:
+        """The budget of an attacked round by basic composition (Dwork and Roth 2014, theorem 3.16); "" where no mod tells one."""
+        if not self.budgets:
+            return ""
+        epsilon, delta = (sum(one) for one in zip(*self.budgets, strict=True))
+        count = self.probes + 1
+        return (
+            f"LocalDpMod is set to ({epsilon:g}, {delta:g}) a message: by basic composition {count} x that, ({count * epsilon:g}, "
+            f"{count * delta:g}), for each client and attacked round, {self.probes} x that for the probes alone"
+            f"{CLASSICAL if max(one for one, _ in self.budgets) > 1 else ''}"
+        )
+
+
 class AppAuditor(Auditor):
     """As for fedveil's own clients; threat cards say which mods a reply passed.
 
     Attributes:
-        loss: What the app calls its loss.
+        told: What cards say of the app, and of the round.
     """
 
-    loss = CROSS_ENTROPY
+    told = Told()
 
     def card(self, task: Task, kind: Kind, seen: Sequence[Seen], accuracy: float | None, **facts: Any) -> ThreatCard:
         """The threat card."""
-        told = {
-            "mods": task.plan.pipeline or "none",
-            "loss": self.loss if self.loss == CROSS_ENTROPY else f"{self.loss}; attacks assume {CROSS_ENTROPY}",
+        told, pipeline = self.told, task.plan.pipeline
+        about: dict[str, Any] = {
+            "mods": pipeline or "none known",
+            "loss": told.loss if told.loss == CROSS_ENTROPY else f"{told.loss}; attacks assume {CROSS_ENTROPY}",
             "data": "the app's own; augmentation and optimizer as its owner told",
+            "learning_rate": told.learning_rate,
+            "messages": told.messages,
+            "budget": told.spent or None,
         }
-        return super().card(task, kind, seen, accuracy, **facts).but(**told)
+        if pipeline:
+            # Mods act once on a message, whatever they are called.
+            alike = kind is not PROBE or told.one_step
+            about["defense_strength"] = Strength.UPDATE if alike else Strength.ONE_STEP
+            about["in_training"] = None if alike else "once on all local steps of a round"
+        if kind is PROBE:
+            about["caveats"] = [NOT_IN_PROBE, *filter(None, [told.spent])]
+        return super().card(task, kind, seen, accuracy, **facts).but(**about)

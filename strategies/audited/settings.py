@@ -24,12 +24,12 @@ class AuditSettings:
         probe_images: Images of a probe.
         probe_targets: Probes of each client in an attacked round.
         momentum: Of the app's SGD.
-        weight_decay: Of the app's SGD.
+        weight_decay: Of the app's SGD; probes decay likewise.
         seed: Of the attacks.
         share_images: Nodes are asked for pictures of probed images; a deployed node decides.
         workers: Attacks that run at the same time, beside the rounds; 0: in the server's process, while the round waits.
         timeout: Seconds that a node may take for an answer.
-        settings: Where learning rate, local epochs and batch size are looked for, after the configuration that is sent:
+        settings: Where learning rate, local epochs and batch size are looked for where a round's own message does not tell them:
             ``context.run_config``.
 
     Raises:

@@ -40,9 +40,12 @@ def evaluate(msg: Message, context: Context):
 
 
 def pixels(context: Context):  # live
-    """The digits that this client trains on, in [0, 1]."""  # live
-    place = (context.node_config[key] for key in ("partition-id", "num-partitions"))  # live
-    return [(x / 2 + 0.5, y) for x, y in load_data(*place, 1, context.run_config["examples"])[0].dataset]  # live
+    """The digits that this client trains on, and those that it holds out, in [0, 1]."""  # live
+    own = [context.node_config[key] for key in ("partition-id", "num-partitions")] + [
+        1,
+        context.run_config["examples"],
+    ]  # live
+    return tuple([(x / 2 + 0.5, y) for x, y in loader.dataset] for loader in load_data(*own))  # live
 
 
 answer_audits(app, model=Net, data=pixels, mean=0.5, std=0.5)  # live

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from simulations.report.analysis.score import exact
+from simulations.report.text import count
 from simulations.rows import Row, null_name
 from strategies.audit.threat_card import PAINTED
 
@@ -31,6 +32,22 @@ def picked_out(row: Row) -> bool:
     """Whether true images were picked out among others far more often than chance: see ``FAR_MORE``."""
     found, chance = exact([row]), chance_of_retrieval(row)
     return row.status != "failed" and found is not None and chance is not None and found[1] > FAR_MORE * chance
+
+
+def unjudged(row: Row | None) -> str:
+    """Why nothing could ever count as picked out, whatever the guesses are, for want of candidates; "" where it could.
+
+    Args:
+        row: Of the retrieval that belongs to a score; None where there is none.
+    """
+    if row is None or row.value is None:
+        return "nobody could look for the true images among others"
+    chance = chance_of_retrieval(row)
+    if chance is None:
+        return "the chance of picking out a true image is not known"
+    if FAR_MORE * chance < 1:
+        return ""
+    return f"only {count(round(1 / chance), 'candidate')}: too few to tell a hit from chance"
 
 
 def chance_of_retrieval(row: Row) -> float | None:

@@ -39,7 +39,8 @@ class Cell:
         chance_of_retrieval: How often a blind guess is nearest to its image among the candidates; None where nobody looked.
         read: (k, n): k of n images were read one by one: picked out, and at least ``READ_GAIN`` above the best blind guess. None
             where rows do not tell single images.
-        too_few: No seed has enough images for a verdict.
+        too_few: No seed has enough images for a verdict, or enough other images to look for them among.
+        unjudged: Why, where it is for want of others.
     """
 
     defense: str
@@ -57,6 +58,7 @@ class Cell:
     chance_of_retrieval: float | None = None
     read: tuple[int, int] | None = None
     too_few: bool = False
+    unjudged: str = ""
 
     @property
     def picked(self) -> tuple[int, int] | None:

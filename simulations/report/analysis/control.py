@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from simulations.report.analysis.bars import (
-    FAR_MORE,
     Audit,
     Nulls,
     Painted,
@@ -16,8 +15,10 @@ from simulations.report.analysis.bars import (
     closest,
     leaks,
     picked_out,
+    unjudged,
 )
 from simulations.report.analysis.families import IMAGES, LABELS, REPRESENTATIVES, Family, class_attacks, decides, family
+from simulations.report.analysis.plain import plain_words
 from simulations.rows import Row, null_name
 
 LEAST_IMAGES = 16
@@ -40,6 +41,8 @@ class Control:
         reason: Why the control failed, or "".
         picked: Of images, the row that says how many were picked out among others.
         too_few: There are too few images for a verdict, whatever the others say.
+        open: Nobody can say whether the control passed: the score is above the null baseline, and there are too few other images to
+            look for the true ones among.
     """
 
     row: Row
@@ -48,6 +51,7 @@ class Control:
     reason: str = ""
     picked: Row | None = None
     too_few: bool = False
+    open: bool = False
 
 
 def images_behind(row: Row) -> int:
@@ -81,38 +85,36 @@ def controls(rows: Sequence[Row]) -> list[Control]:
             if null is not None or row.metric == "psnr":
                 same = closest(row, looked_for[audit_of(row), row.attack], lambda one: one)
                 picked = same[0] if same and row.metric == "psnr" else None
-                reason = _reason(row, null)
-                if row.metric == "psnr":
+                reason, wanting = _reason(row, null), unjudged(picked) if row.metric == "psnr" else ""
+                undecided = bool(wanting) and not reason
+                if undecided:
+                    reason = f"could not be judged, as {wanting}"
+                elif row.metric == "psnr":
                     reason = reason or _missed(picked) or painted.reason(row)
-                found.append(Control(row, null, not reason, reason, picked, too_few(row, drawn)))
+                found.append(Control(row, null, not reason, reason, picked, too_few(row, drawn), undecided))
     return found
 
 
 def _missed(picked: Row | None) -> str:
-    """Why the true images do not count as picked out, or ""."""
-    if picked is None or picked.value is None:
-        return "nobody looked for the true images among others"
-    chance = chance_of_retrieval(picked)
-    if chance is None:
-        return "the chance of picking out a true image is not known"
-    if picked_out(picked):
+    """Why the true images do not count as picked out, where they could; or ""."""
+    chance = chance_of_retrieval(picked) if picked is not None else None
+    if picked is None or picked.value is None or chance is None or picked_out(picked):
         return ""
     hits = f"{round(picked.value * picked.n)} of {picked.n}"
-    if FAR_MORE * chance >= 1:
-        return f"only {1 / chance:.3g} candidates: too few to tell a hit from chance"
     return f"{hits} true images are picked out, not far more than chance (1 in {1 / chance:.3g})"
 
 
 def _reason(row: Row, null: tuple[str, float] | None) -> str:
+    run = plain_words(row.card).run
     if row.status == "failed" or row.value is None:
-        return "the attack failed on the undefended run"
+        return f"the attack failed on the {run}"
     if null is None:
         return "there is no null baseline to compare with"
     if row.value <= null[1]:
-        return f"the undefended run scores no better than {null_name(null[0])}"
+        return f"the {run} scores no better than {null_name(null[0])}"
     if row.ci_low is None:
         return f"n = {row.n} gives no interval; attack more images"
-    return "" if leaks(row, null) else f"the interval of the undefended run reaches down to {null_name(null[0])}"
+    return "" if leaks(row, null) else f"the interval of the {run} reaches down to {null_name(null[0])}"
 
 
 def under_powered(row: Row, deciding: Iterable[Control]) -> bool:
@@ -177,8 +179,9 @@ def validate(rows: Sequence[Row]) -> list[Row]:
     the run's defences (``_broken``), and is "not-validated" under all of them if it does under none.
 
     Where there are fewer than ``LEAST_IMAGES`` images, on the undefended run or under the defence, there is no verdict: the status
-    is "under-powered" whatever the scores are. Scores of membership that pass get the same status where they rest on too few
-    records: see ``under_powered``.
+    is "under-powered" whatever the scores are. So it is where there are too few others to look for the true images among, so that
+    nobody can say whether the control passed (``Control.open``). Scores of membership that pass get the same status where they rest
+    on too few records: see ``under_powered``.
 
     Args:
         rows: All rows of one or more runs; left unchanged.
@@ -211,7 +214,7 @@ def validate(rows: Sequence[Row]) -> list[Row]:
             return row if (at, row.attack) in broken else replace(row, status="not-validated")
         own = verdicts.get((at, row.attack, kind)) or verdicts.get((at, first, kind), [])
         deciding = closest(row, own, lambda control: control.row)
-        if any(one.too_few for one in deciding) or (deciding and too_few(row, drawn)):
+        if any(one.too_few or one.open for one in deciding) or (deciding and too_few(row, drawn)):
             return replace(row, status="under-powered")
         passed = bool(deciding) and all(control.passed for control in deciding)
         if passed and not under_powered(row, deciding):

@@ -114,6 +114,9 @@ def _verdict(cell: Cell, score: Score, shown: str) -> str:
     hits = ""
     if cell.picked and cell.chance_of_retrieval:
         hits = f"{picked(cell)} true images picked out of {1 / cell.chance_of_retrieval:.3g} candidates"
+    if cell.unjudged:
+        above = f", above the {null_name(cell.best_null[0])} image" if cell.leaks and cell.best_null else ""
+        return f"scored {shown}{above}; whether that is these very images could not be judged: {cell.unjudged}"
     if cell.too_few:
         told = f"scored {shown}, {hits}" if hits else f"scored {shown}"
         return f"{told}: too few images for a verdict, which needs {LEAST_IMAGES} or more"

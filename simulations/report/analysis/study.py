@@ -8,7 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from simulations.report.analysis.bars import READ_GAIN, Nulls, Painted, audit_of, chance_of_retrieval, leaks, picked_out
+from simulations.report.analysis.bars import (
+    READ_GAIN,
+    Nulls,
+    Painted,
+    audit_of,
+    chance_of_retrieval,
+    leaks,
+    picked_out,
+    unjudged,
+)
 from simulations.report.analysis.cell import PICKED, Cell
 from simulations.report.analysis.control import Control, controls, too_few
 from simulations.report.analysis.families import IMAGES, class_attacks, decides, family
@@ -172,6 +181,8 @@ def _cell(
     members = [count for count in tested.values() if count is not None]
     chances = [chance for row in groups.get(PICKED, ()) if (chance := chance_of_retrieval(row)) is not None]
     images = [row for row in groups.get(("psnr", "original"), ()) if row.value is not None]
+    leaking = frozenset(key for key, of in groups.items() if any(_leaks(row, nulls, painted) for row in of))
+    wanting = [unjudged(row) for row in groups.get(PICKED, [None])] if IMAGES.decides in leaking else [""]
     return Cell(
         defense,
         attack,
@@ -179,15 +190,16 @@ def _cell(
         card,
         {key: merge(of) for key, of in groups.items()},
         null_scores={key: mean_each(nulls.of(row) for row in of) for key, of in groups.items()},
-        leaking=frozenset(key for key, of in groups.items() if any(_leaks(row, nulls, painted) for row in of)),
+        leaking=leaking,
         model_accuracy=sum(known) / len(known) if known else None,
         members=sum(members) if members else None,
         final=any(row.final for row in rows),
         scales=mean_each(scales.of(row) for row in groups.get(("psnr", "original"), ())),
         picked_scales=mean_each(scales.of(row) for row in groups.get(PICKED, ())),
         chance_of_retrieval=max(chances, default=None),
-        read=_read(groups.get(PICKED, ()), images, nulls, painted),
-        too_few=bool(images) and all(map(too_few, images)),
+        read=None if all(wanting) else _read(groups.get(PICKED, ()), images, nulls, painted),
+        too_few=bool(images) and (all(map(too_few, images)) or all(wanting)),
+        unjudged=wanting[0] if all(wanting) and not all(map(too_few, images)) else "",
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from simulations.report.analysis.adaptive import adaptive_caveats
 from simulations.report.analysis.cell import Cell
 from simulations.report.analysis.families import ATTRIBUTES, IMAGES, LABELS, MEMBERSHIP, READING
+from simulations.report.analysis.plain import plain_words
 from simulations.report.analysis.real_updates import apart, untested_on_updates
 from simulations.report.analysis.score import PARTLY_FAILED, Score
 from simulations.report.analysis.study import Study
@@ -115,7 +116,7 @@ def strongest(cells: Sequence[Cell], metric: tuple[str, str] = IMAGES.decides, *
 
 def _strength(cell: Cell, metric: tuple[str, str]) -> tuple[int, bool, bool, float]:
     # Few images have intervals so wide that they would choose by luck: there the mean decides.
-    score, few = cell.scores[metric], metric[0] == "psnr" and cell.too_few
+    score, few = cell.scores[metric], metric[0] == "psnr" and cell.too_few and not cell.unjudged
     leaks = 0 if few else (metric in cell.leaking) + (metric[0] == "psnr" and cell.picks)
     height = score.mean or 0.0
     if metric[0] == "label-accuracy":
@@ -235,16 +236,23 @@ def _caveats(defense: str, best: Cell | None, cells: Sequence[Cell], known: Any)
 
 def _doubts(defense: str, cell: Cell) -> list[str]:
     """Why the score of an attack may say little."""
-    found = []
+    found, plain = [], plain_words(cell.card)
+    recovered = cell.leaks or cell.picks or bool(cell.leaking & {READING.decides, ATTRIBUTES.decides})
     if cell.status == "not-validated":
         if defense == "":
-            found.append("positive control failed: this attack does not break the undefended run")
-        elif cell.leaks or cell.picks or cell.leaking & {READING.decides, ATTRIBUTES.decides}:
-            found.append("not validated: this attack did not break the undefended run in that round")
+            found.append(f"positive control failed: this attack does not break the {plain.run}")
+        elif plain.alone:
+            so = "" if recovered else ", so its failure shows nothing"
+            found.append(f"not validated: there is no run without these mods beside this one{so}")
+        elif recovered:
+            found.append(f"not validated: this attack did not break the {plain.run} in that round")
         else:
             found.append(
-                "not validated: this attack did not break the undefended run either, so its failure shows nothing"
+                f"not validated: this attack did not break the {plain.run} either, so its failure shows nothing"
             )
+    if cell.unjudged:
+        found.append(f"could not be judged: {cell.unjudged}")
     if cell.status == PARTLY_FAILED:
         found.append("partly failed: some seeds have no score, and the mean leaves them out")
-    return found
+    told = cell.card.more.get("caveats")
+    return found + (list(map(str, told)) if isinstance(told, list) else [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from inspect import isfunction
 from pathlib import Path
@@ -18,6 +19,7 @@ from simulations.report.analysis.adaptive import is_adaptive
 from simulations.report.analysis.bars import FAR_MORE
 from simulations.report.analysis.control import LEAST_IMAGES
 from simulations.report.analysis.failures import failures
+from simulations.report.analysis.plain import plain_words_of
 from simulations.report.analysis.readability import RULE, conclusion, verdicts
 from simulations.report.analysis.run import ReadRun, read_run
 from simulations.report.analysis.sentences import picked, sentence
@@ -52,6 +54,8 @@ def build(directory: Path) -> tuple[str, list[Row]]:
     embed = Embedder(directory / "pictures")
     studies = run.studies
     alone = len(studies) == 1
+    plain = plain_words_of(rows)
+    faces = {one: replace(face, name=plain.name) if one == "" else face for one, face in faces.items()}
     views = [_view(study, run, _own(study, pictures, alone), faces, embed) for study in studies]
     claimed = {id(picture) for study in studies for picture in _own(study, pictures, alone)}
     loose = [picture for picture in pictures if id(picture) not in claimed]
@@ -69,6 +73,7 @@ def build(directory: Path) -> tuple[str, list[Row]]:
         "attack_names": text.short_names(list(dict.fromkeys(row.attack for row in rows if row.attack)), LONG),
         "upper_bounds": upper_bounds,
         "alone": alone,
+        "plain_name": plain.name,
         "studies": views,
         "loose": grids(loose, order, embed, upper_bounds),
         "progress": progress(config.get("progress")),
@@ -144,13 +149,14 @@ def _view(
     study: Study, run: ReadRun, pictures: Sequence[Picture], faces: Mapping[str, Look], embed: Embedder
 ) -> dict[str, Any]:
     """Everything that the sections of one study show."""
-    defenses, lines = run.defenses, run.lines(study)
+    defenses, lines, plain = run.defenses, run.lines(study), plain_words_of(study.rows)
     columns, control = control_table(study)
     controlled = [row for row in control if row.metric == "psnr"]
     # Where every attack is told something, as the labels, the run is still worth nothing if none of them works.
     able = [row for row in controlled if row.attack not in study.upper_bounds] or controlled
     images = [verdict for row in able for verdict in row.verdicts if verdict]
-    judged = [verdict for verdict in images if not verdict.too_few]
+    enough = [verdict for verdict in images if not verdict.too_few]
+    judged = [verdict for verdict in enough if not verdict.open]
     whole = {one.name: [o for o, kinds in one.own_pictures.items() if not kinds] for one in sections()}
     apart = {observation for one in sections() for observation in one.own_pictures}
     reconstructed = [one for one in pictures if one.attack not in study.class_attacks and one.observation not in apart]
@@ -165,7 +171,8 @@ def _view(
     return {
         "study": study,
         "lines": lines,
-        "conclusion": conclusion(lines),
+        "plain": plain,
+        "conclusion": plain.said(conclusion(lines)),
         "worst": {line.defense: worst_case(reconstructed, line.strongest, embed) for line in lines if line.strongest},
         "has": _columns(lines),
         "strips": plots.strips(lines, faces),
@@ -193,7 +200,8 @@ def _view(
         "control_columns": columns,
         "control": control,
         "unbroken": bool(judged) and not any(verdict.passed for verdict in judged),
-        "too_few": max(verdict.n for verdict in images) if images and not judged else 0,
+        "too_few": max(verdict.n for verdict in images) if images and not enough else 0,
+        "open": bool(enough) and not judged,
         "null_names": sorted(nulls, key=lambda name: nulls[name]),
         "scale_db": mean_each(line.strongest.scales for line in lines if line.strongest),
         "scale_picked": mean_each(line.strongest.picked_scales for line in lines if line.strongest),

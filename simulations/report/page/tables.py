@@ -41,6 +41,9 @@ CARD_ORDER = (
     "momentum",
     "defense_strength",
     "in_training",
+    "mods",
+    "messages",
+    "budget",
     "batch_norm_statistics",
     "auxiliary_data",
     "threat_class",
@@ -68,6 +71,7 @@ class Verdict:
         n: Images (or records) behind the score.
         picked: (k, n, candidates): k of n true images were picked out; None where nobody looked.
         too_few: Some seed has too few images, so there is no verdict.
+        open: Some seed has too few others to look for the true images among, so there is none either.
     """
 
     passed: int
@@ -78,6 +82,7 @@ class Verdict:
     n: int = 0
     picked: tuple[int, int, float] | None = None
     too_few: bool = False
+    open: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,6 +124,7 @@ def _verdict(of: Sequence[Control]) -> Verdict:
         n=sum(images_behind(control.row) for control in of if control.row.value is not None),
         picked=_picked([control.picked for control in of if control.picked]),
         too_few=any(control.too_few for control in of),
+        open=any(control.open for control in of),
     )
 
 

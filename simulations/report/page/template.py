@@ -6,8 +6,8 @@ from simulations.report.page.template_details import CONFIGURATION, DETAILS
 from simulations.report.page.template_results import RESULTS
 
 MACROS = """
-{% macro label(defense) -%}
-  {% if defense %}<code>{{ defense | breakable }}</code>{% else %}No defence{% endif %}
+{% macro label(defense, plain='') -%}
+  {% if defense %}<code>{{ defense | breakable }}</code>{% else %}{{ plain or plain_name }}{% endif %}
 {%- endmacro %}
 
 {% macro who(defense) -%}
@@ -164,13 +164,18 @@ FRONT = """
 {% endif %}
 {% if progress %}<p class="banner">{{ progress }}</p>{% endif %}
 {% for view in studies if view.too_few %}
-<p class="banner"><b>Too few images for a verdict.</b> At most {{ count(view.too_few, 'image') }} of the undefended run
+<p class="banner"><b>Too few images for a verdict.</b> At most {{ count(view.too_few, 'image') }} of the {{ view.plain.run }}
 {%- if not alone %} of {{ view.study.words | join(' · ') }}{% endif %} {{ 'was' if view.too_few == 1 else 'were' }} attacked
 in a round, and a verdict needs {{ least_images }} or more: nothing here says that an attack works, or that a defence does.
 Raise <code>probe-targets</code>, <code>probe-images</code> or the number of clients.</p>
 {% endfor %}
+{% for view in studies if view.open %}
+<p class="banner"><b>Could not be judged.</b> Whether the guesses{{ '' if alone else ' of ' ~ view.study.words | join(' · ') }} are
+these very images can be told only where each client has others of their kind that they might have been nearer to, 10 or more and
+100 at best: nothing here says that an attack works, or that a defence does.</p>
+{% endfor %}
 {% for view in studies if view.unbroken %}
-<p class="banner alarm"><b>Positive control failed.</b> No attack recovered the images of the undefended run
+<p class="banner alarm"><b>Positive control failed.</b> No attack recovered the images of the {{ view.plain.run }}
 {%- if not alone %} of {{ view.study.words | join(' · ') }}{% endif %}:
 nothing here is evidence for any defence.</p>
 {% endfor %}

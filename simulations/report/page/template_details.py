@@ -4,8 +4,8 @@ from __future__ import annotations
 
 CONTROL = """
 <section id="control{{ s }}">
-<header><h2>Positive control</h2><p>An attack that cannot recover undefended images says nothing about a defence. It
-counts in a round only if, without a defence, the whole 95&nbsp;% interval of its score lies above the best null baseline (grey
+<header><h2>Positive control</h2><p>An attack that cannot recover undefended images says nothing about a defence. It counts in a
+round only if, {{ view.plain.without }}, the whole 95&nbsp;% interval of its score lies above the best null baseline (grey
 and mean image: what anyone can guess) and, for images, true images are picked out of others of their kind far more often than
 chance: the whole exact 95&nbsp;% interval of that share lies above {{ far_more }} times the chance of a blind guess.
 Otherwise it is printed as not validated under every defence. With fewer than {{ least_images }} images there is no verdict.
@@ -15,7 +15,7 @@ to undo here: without a row of its own it is judged by its first stage, A.</p></
 <details{{ ' open' if view.control | length <= 4 }}>
 <summary>{{ count(view.control | length, 'score') }} of undefended images</summary>
 {{ table('Positive control', '') }}
-<thead><tr><th scope="col">Attack on the undefended run</th><th scope="col">Score</th>
+<thead><tr><th scope="col">Attack on the {{ view.plain.run }}</th><th scope="col">Score</th>
 {% for at, final, observation in view.control_columns %}
 <th scope="col">{{ round_name(at, final) }}{% if observation %}, {{ observation }}{% endif %}</th>
 {% endfor %}</tr></thead>
@@ -29,7 +29,7 @@ to undo here: without a row of its own it is judged by its first stage, A.</p></
 {% endfor %}</tr>
 {% endfor %}
 </tbody></table></div></details>
-{% else %}<p class="soft">No attack on the undefended run has a score, so no attack is validated.</p>{% endif %}
+{% else %}<p class="soft">No attack on the {{ view.plain.run }} has a score, so no attack is validated.</p>{% endif %}
 </section>
 """
 
@@ -37,7 +37,7 @@ CONTROL_MACROS = """
 {% macro judged(verdict, show) %}
 {% set passed = verdict.passed == verdict.seeds %}
 <td class="verdict">
-  {% if verdict.too_few %}<span class="status">† {{ show(verdict.value) }}</span>
+  {% if verdict.too_few or verdict.open %}<span class="status">† {{ show(verdict.value) }}</span>
   {% else %}<span class="status {{ 'good' if passed else 'bad' }}">{{ '✓' if passed else '✗' }} {{ show(verdict.value) }}</span>
   {% endif %}
   {% if verdict.null %}<span class="soft">against {{ verdict.null[0] }} {{ show(verdict.null[1]) }}</span>{% endif %}

@@ -163,13 +163,13 @@ SUMMARY_MACROS = """
 """
 
 SUMMARY_TEXT = """
-<header><h2>Summary</h2><p>One row per defence. The change, in percentage points, is against no defence in the same round,
-as deployed: on protected test images{{ view.deployed_on }} where the defence protects them. <i>Original</i>
+<header><h2>Summary</h2><p>One row per defence. The change, in percentage points, is against {{ view.plain.name | lower }} in the
+same round, as deployed: on protected test images{{ view.deployed_on }} where the defence protects them. <i>Original</i>
 compares the guess with the person's image, <i>transf.</i> with what the model saw. Small print is the
 95&nbsp;% interval of the mean
 {%- if study.seeds | length > 1 %} over {{ study.seeds | length }} seeds
 {%- else %}, for an accuracy without one Wilson's over the test images{% endif %}.
-† marks an attack that did not break the undefended run, too few images for a verdict (fewer than {{ least_images }})
+† marks an attack that did not break the {{ view.plain.run }}, too few images for a verdict (fewer than {{ least_images }})
 {{- ', or a test of membership on too few records' if has.membership }}.</p>
 </header>
 """
@@ -186,7 +186,7 @@ image by that is the number after “all cuts”{% endif %}.
 {% endif %}
 {% if has.seconds %}Time is what a client computes in a round. {% endif %}
 {% if has.bytes %}Bytes are what a client sends in a round. {% endif %}
-{% if has.seconds or has.bytes %}&times; is relative to no defence. {% endif %}
+{% if has.seconds or has.bytes %}&times; is relative to {{ view.plain.name | lower }}. {% endif %}
 {% if has.picked %}
 Picked out are true images that are nearest to their guess among others of their client's images; a blind guess hits the share
 that is printed as chance.

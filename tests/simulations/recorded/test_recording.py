@@ -208,6 +208,46 @@ def test_several_local_steps_are_counted(tmp_path: Path) -> None:
     assert about["clients"] == {"0": "11", "1": "12"}
 
 
+@pytest.mark.parametrize(("options", "told"), [({}, True), ({"batch_size": 2}, False)])
+def test_steps_without_a_batch_size_are_said_to_be_of_full_batches(
+    tmp_path: Path, options: dict[str, Any], told: bool
+) -> None:
+    folder, out = record(tmp_path, each=6, batch=2), tmp_path / "out"
+    result = invoke(folder, "--local-steps", 3, out=out, attack="LabelInference()", **options)
+    assert result.exit_code == 0, result.output
+    about = next(row for row in read_lines(out / "rows.jsonl") if row["metric"] == "recorded-updates")
+    said = "How many examples a step saw: all of them in each of the 3 local steps, for want of --batch-size."
+    assert (said in about["assumed"]) == told
+    assert (said in " ".join((out / "report.html").read_text().split())) == told
+
+
+def test_a_batch_size_that_the_recording_tells_is_not_assumed(tmp_path: Path) -> None:
+    folder, out = record(tmp_path, each=6, batch=2, **{"batch-size": 2}), tmp_path / "out"
+    result = invoke(folder, "--local-steps", 3, out=out, attack="LabelInference()")
+    assert result.exit_code == 0, result.output
+    about = next(row for row in read_lines(out / "rows.jsonl") if row["metric"] == "recorded-updates")
+    assert not any("How many examples a step saw" in text for text in about["assumed"])
+
+
+class Falling(FedProx):
+    """0.1 in the first round, 0.01 in the second."""
+
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Any) -> Any:
+        config["lr"] = 0.1**server_round
+        return super().configure_train(server_round, arrays, config, grid)
+
+
+def test_every_learning_rate_of_the_rounds_is_told(tmp_path: Path) -> None:
+    net = build_model("lenet", num_classes=10, input_shape=(1, 28, 28), seed=4)
+    grid = Torch(net, 1, 1, None, True, 2)
+    strategy = RecordingStrategy(Falling(fraction_evaluate=0.0, proximal_mu=0.0), tmp_path / "rec")
+    strategy.start(grid, grid.arrays(), num_rounds=2, train_config=ConfigRecord({"lr": RATE}))  # type: ignore[arg-type]
+    result = invoke(tmp_path / "rec", "--local-steps", 1, out=tmp_path / "out", attack="LabelInference()")
+    assert result.exit_code == 0, result.output
+    about = next(row for row in read_lines(tmp_path / "out" / "rows.jsonl") if row["metric"] == "recorded-updates")
+    assert any(text.startswith("The learning rate: 0.1, 0.01 was read") for text in about["assumed"])
+
+
 CASES: dict[str, tuple[list[str], str]] = {
     "steps": ([], "does not tell how often a client stepped; name --local-steps, or --local-epochs and --batch-size"),
     "weights": (["--local-steps", "1", "--weights", "w"], "--weights is for a single update"),

@@ -74,7 +74,10 @@ def test_the_run_goes_on_as_if_nobody_had_looked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mod", "name"),
     [
-        (LocalDpMod(0.5, 0.5, 10.0, 1e-3), "LocalDpMod"),
+        (
+            LocalDpMod(0.5, 0.5, 10.0, 1e-3),
+            "LocalDpMod(clipping_norm=0.5, sensitivity=0.5, epsilon=10.0, delta=0.001)",
+        ),
         (protect_mod(PROTECTED), PROTECTED),
     ],
 )

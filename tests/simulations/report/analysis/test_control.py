@@ -166,16 +166,34 @@ def test_five_of_sixteen_images_out_of_a_hundred_suffice_and_four_do_not() -> No
     assert not picked_out(replace(hits(base), card=PROBE))
 
 
+def test_where_there_are_too_few_others_the_control_is_open_and_not_failed() -> None:
+    """Of six candidates nothing could ever be picked out far more often than chance: a reading stays a reading, unjudged."""
+    good, bad = scored(20.0, 19.0), scored(13.0, 11.0)
+    nulls = [null(8.0), null(12.0, "mean")]
+    (few,) = controls([good, *nulls, hits(good, chance=1 / 6)])
+    assert (few.open, few.passed, few.reason) == (
+        True,
+        False,
+        "could not be judged, as only 6 candidates: too few to tell a hit from chance",
+    )
+    (none,) = controls([good, *nulls])
+    assert (none.open, none.passed) == (True, False)
+    (failed,) = controls([bad, *nulls])
+    assert (failed.open, failed.passed) == (False, False), "no better than the mean image, whoever else there is"
+    (enough,) = controls([good, *nulls, hits(good)])
+    assert (enough.open, enough.passed) == (False, True)
+
+
 def test_an_attack_counts_if_it_beats_the_mean_image_and_finds_the_true_images() -> None:
-    """Either alone is not enough, nor is a row that says nothing about true images."""
+    """Either alone is not enough; where nobody could look for true images among others, nobody can judge."""
     good, bad = scored(20.0, 19.0), scored(13.0, 11.0)
     for row, picked, expected in (
         (good, [hits(good)], "ok"),
         (good, [hits(good, 4)], "not-validated"),
-        (good, [], "not-validated"),
-        (good, [hits(good, card=PROBE)], "not-validated"),
-        (good, [hits(good, round=2)], "not-validated"),
-        (good, [hits(good, attack="B()")], "not-validated"),
+        (good, [], "under-powered"),
+        (good, [hits(good, card=PROBE)], "under-powered"),
+        (good, [hits(good, round=2)], "under-powered"),
+        (good, [hits(good, attack="B()")], "under-powered"),
         (bad, [hits(bad)], "not-validated"),
     ):
         rows = [row, replace(row, defense="D()"), null(8.0), null(12.0, "mean"), *picked]

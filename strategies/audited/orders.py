@@ -1,0 +1,50 @@
+"""What a message of training, and after it the app's settings, tell of the steps that it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import Message
+
+from strategies.audited.replies import number_in
+from strategies.usual_names import BATCHES, EPOCHS, RATES
+
+UNTOLD = f"{EPOCHS[0]} and {BATCHES[0]}"
+"""What the number of local steps follows from."""
+OF_ROUND, OF_SETTINGS = "known: the round's messages tell it", "as the app's settings tell, the same in every round"
+"""Where a learning rate comes from, as threat cards say."""
+
+
+@dataclass(frozen=True)
+class Orders:
+    """How a client is told to train in one round; 0 is what nobody told.
+
+    Attributes:
+        learning_rate: Of SGD.
+        rate_told: ``OF_ROUND`` or ``OF_SETTINGS``.
+        local_epochs: Passes over the examples.
+        batch_size: Of a step.
+    """
+
+    learning_rate: float
+    rate_told: str
+    local_epochs: int
+    batch_size: int
+
+    @property
+    def tell_steps(self) -> bool:
+        """Whether the number of local steps follows."""
+        return bool(self.local_epochs and self.batch_size)
+
+
+def orders_of(message: Message, settings: Mapping[str, Any]) -> Orders:
+    """Those of a message; what it does not say is looked for in the settings, which say the same of all rounds."""
+    sent = number_in(message, {}, RATES)
+    return Orders(
+        sent if sent is not None else number_in(message, settings, RATES) or 0.0,
+        OF_SETTINGS if sent is None else OF_ROUND,
+        int(number_in(message, settings, EPOCHS) or 0),
+        int(number_in(message, settings, BATCHES) or 0),
+    )
