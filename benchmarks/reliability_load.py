@@ -48,10 +48,10 @@ def load(arguments: argparse.Namespace) -> None:
             [after - before for before, after in itertools.pairwise(told[clock])] for clock in ("at", "cpu")
         )
         early, late = told["mib"][min(10, len(told["mib"]) - 1)], told["mib"][-1]
-        rows.append(
-            [server, f"{statistics.median(seconds):.2f}", f"{max(seconds):.2f}", f"{statistics.median(cpu):.2f}", f"{early:.0f}", f"{late:.0f}",
-             f"{told['accuracy']:.3f}"]
-        )  # fmt: skip
+        rows.append([
+            server, f"{statistics.median(seconds):.2f}", f"{max(seconds):.2f}", f"{statistics.median(cpu):.2f}",
+            f"{early:.0f}", f"{late:.0f}", f"{told['accuracy']:.3f}",
+        ])  # fmt: skip
     head = [
         "server",
         "seconds a round (median)",
