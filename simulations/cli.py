@@ -20,6 +20,7 @@ from simulations.presets import chosen
 from simulations.protect.command import protect
 from simulations.search.command import search
 from simulations.seed_ranges import parse_seeds
+from simulations.trackers import parse_trackers, require_reachable, tell_trackers
 
 app = typer.Typer(
     help="What a curious federated-learning server can see: train, attack, report.",
@@ -29,6 +30,14 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 console = Console(highlight=False)
+Tracking = Annotated[
+    str,
+    typer.Option(
+        "--track",
+        metavar="NAME,...",
+        help="Send rows and report to mlflow, tensorboard or wandb, each an extra of the same name, as its environment says.",
+    ),
+]
 
 
 def _tell_version(asked: bool) -> None:
@@ -85,17 +94,18 @@ def run(
             help="Without Flower's runtime and Ray: one client after the other in this process. Same rows.",
         ),
     ] = False,
+    track: Tracking = "",
 ) -> None:
     """Runs an experiment in a private local Flower runtime, shows its progress, and prints where the report is.
 
     CONFIG is a TOML file of settings; without it, the default audit runs.
 
     Exit codes: 0 when all went well, 1 when the run failed, 2 for settings that cannot be run, 3 when the run ended but attacks
-    gave no score (they are listed), 130 when it was stopped.
+    gave no score (they are listed), 4 when a tracker did not take it, 130 when it was stopped.
     """
     try:  # what needs no torch comes first: importing that takes seconds
         values = dict(_pair(text) for text in setting or [])
-        wanted = _seeds(seeds, resume, out, values)
+        wanted, trackers = _seeds(seeds, resume, out, values), parse_trackers(track)
         if out is not None and str(out.resolve()) != str(values.get("output-dir", out.resolve())):
             raise ConfigError(f"--out is {out}, and -s output-dir is {values['output-dir']}; give one of them")
         file = chosen(config, preset)
@@ -104,7 +114,7 @@ def run(
         fail(str(error))
     from simulations.run_command import Asked, begin
 
-    asked = Asked(file, values, out, resume, clients, wanted, cpus_per_client, gpus_per_client, in_process)
+    asked = Asked(file, values, out, resume, clients, wanted, cpus_per_client, gpus_per_client, in_process, trackers)
     raise typer.Exit(begin(console, asked, dry_run=dry_run))
 
 
@@ -215,13 +225,19 @@ app.command()(compare)
 
 
 @app.command()
-def report(directory: Annotated[Path, typer.Argument(help="Folder of a run.")]) -> None:
+def report(directory: Annotated[Path, typer.Argument(help="Folder of a run.")], track: Tracking = "") -> None:
     """Rebuilds report.html and rows.csv from a run's rows and pictures."""
-    from simulations.report import write_report
-
     if not (directory / "rows.jsonl").is_file():
         fail(f"{directory} holds no run (no rows.jsonl)")
+    try:
+        trackers = parse_trackers(track)
+        require_reachable(trackers)
+    except ConfigError as error:
+        fail(str(error))
+    from simulations.report import write_report
+
     console.print(f"report: {write_report(directory.resolve())}", soft_wrap=True)
+    raise typer.Exit(tell_trackers(console, trackers, directory.resolve()))
 
 
 @app.command("list")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,11 +18,12 @@ from simulations.errors import ConfigError
 from simulations.experiment import Experiment
 from simulations.in_process import run_in_process
 from simulations.launch import Resources
-from simulations.local_run import run_locally
+from simulations.local_run import EXIT_ATTACKS_FAILED, run_locally
 from simulations.memory_needs import check_needs, needs_of
 from simulations.preflight import preflight, require_attack_cards, require_resources
 from simulations.requested import requested
 from simulations.seeds import of_seeds, run_seeds
+from simulations.trackers import Tracker, require_reachable, tell_trackers
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,16 @@ class Asked:
     cpus_per_client: int
     gpus_per_client: float
     in_process: bool
+    trackers: Sequence[Tracker] = ()
 
     def run(self, console: Console, experiment: Experiment) -> int:
-        """Runs an experiment whose checks are passed; the exit code."""
+        """Runs an experiment whose checks are passed, and tells trackers of it when it ended; the exit code."""
+        code = self._run(console, experiment)
+        if code not in (0, EXIT_ATTACKS_FAILED):
+            return code
+        return tell_trackers(console, self.trackers, Path(experiment.output_dir)) or code
+
+    def _run(self, console: Console, experiment: Experiment) -> int:
         if self.in_process:
             return run_in_process(console, experiment, self.cpus_per_client)
         resources = Resources(experiment.num_clients, self.cpus_per_client, self.gpus_per_client)
@@ -71,6 +79,7 @@ def begin(console: Console, asked: Asked, *, dry_run: bool) -> int:
         if not dry_run:  # what is to run elsewhere can be tried here
             require_attack_cards(experiment)
         _estimate(experiment, asked, tell, dry_run=dry_run)
+        require_reachable(asked.trackers)
     except (ConfigError, RegistryError) as error:
         fail(str(error))
     if dry_run:

@@ -12,6 +12,7 @@ from rich.console import Console
 from simulations.experiment import Experiment
 from simulations.local_run import EXIT_ATTACKS_FAILED
 from simulations.run_config import check_same
+from simulations.trackers import EXIT_NOT_TRACKED
 
 
 def of_seeds(experiment: Experiment, seeds: Sequence[int]) -> list[Experiment]:
@@ -54,7 +55,7 @@ def run_seeds(console: Console, experiment: Experiment, seeds: Sequence[int], ru
     for at, one in enumerate(left := of_seeds(experiment, seeds), 1):
         console.print(f"seed {one.seed}: run {at} of {len(left)}", markup=False)
         code = run(one)
-        if code not in (0, EXIT_ATTACKS_FAILED):
+        if code not in (0, EXIT_ATTACKS_FAILED, EXIT_NOT_TRACKED):
             console.print("the same command goes on with what is left", markup=False)
             return code
         worst = max(worst, code)
