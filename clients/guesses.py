@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from attacks.guesses import Attributes, Cells, Labels, Reconstruction, Representatives
 from attacks.membership.loss_threshold import Membership
-from clients.records import RecordError, shortened
+from clients.told import RecordError, shortened
 
 Guess = Reconstruction | Labels | Representatives | Membership | Attributes | Cells
 

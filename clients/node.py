@@ -28,9 +28,10 @@ from clients.questions import (
     require_own_files,
     require_pipeline,
 )
-from clients.records import REFUSED, RecordError, shortened, to_tensors, values_of
+from clients.records import REFUSED, to_tensors, values_of
 from clients.scenarios import client_side, read_task
 from clients.secret_file import SecretError, default_folder, kept_secret
+from clients.told import RecordError, shortened
 from defenses.spec import parse
 
 GRACE_SECONDS = 10.0

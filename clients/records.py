@@ -13,6 +13,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common.constant import SType
 from torch import Tensor
 
+from clients.told import RecordError, Told, shortened
+
 REFUSED = 1403
 """Error code of a reply to a question that the node does not answer by its own configuration; Flower's own codes are small."""
 WITHHELD = "withheld"
@@ -23,19 +25,6 @@ KINDS, WIDEST = "biuf", 8
 """NumPy's kinds of what may be sent (truth values, whole and real numbers), and most bytes of a value."""
 MOST_AXES, LONGEST_SIDE = 32, 2**31
 """Of an array. A side may be long where another is zero, and nothing that follows should take its word for it."""
-SHORT = 120
-"""Characters of what somebody sent, in an error."""
-
-
-class RecordError(ValueError):
-    """A record that cannot be read."""
-
-
-class Told(dict[str, Any]):
-    """What a record of a message holds; whoever asks it for what it lacks learns what is missing."""
-
-    def __missing__(self, key: str) -> Any:
-        raise RecordError(f"the message says nothing of {shortened(key)}; it tells {shortened(list(self))}")
 
 
 def to_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
@@ -114,12 +103,6 @@ def values_of(message: Message, name: str) -> Mapping[str, Any]:
     """The values of a message's config or metric record; empty when it has none of that name."""
     record: Any = message.content.get(name)
     return Told(record if isinstance(record, ConfigRecord | MetricRecord) else {})
-
-
-def shortened(value: object) -> str:
-    """What somebody sent, for an error or a row: as it is written in Python, and cut."""
-    text = str(value) if isinstance(value, Exception) else repr(value)
-    return text if len(text) <= SHORT else f"{text[:SHORT]}... ({len(text)} characters)"
 
 
 def withheld(reasons: Mapping[str, str]) -> dict[str, ConfigRecord]:

@@ -15,8 +15,9 @@ from clients.auxiliary import Auxiliary
 from clients.data.card import DataCard
 from clients.data.images import ImageDataset, fingerprint
 from clients.data.partitions import Indices, partition_indices
-from clients.records import reason_of, shortened, to_record, to_tensors, values_of
+from clients.records import reason_of, to_record, to_tensors, values_of
 from clients.task import Plan
+from clients.told import shortened
 from defenses.pipeline import Pipeline
 from simulations.experiment import Experiment
 from simulations.known_clients import KnownClients

@@ -8,8 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from clients.records import MAX_REASON, REFUSED, WITHHELD, RecordError, reason_of, shortened, values_of, view_of
+from clients.records import MAX_REASON, REFUSED, WITHHELD, reason_of, values_of, view_of
 from clients.task import Task
+from clients.told import RecordError, shortened
 from strategies.exchange import Exchange, Posted
 
 FaultIn = Callable[[int, Message], str]

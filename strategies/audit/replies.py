@@ -10,9 +10,10 @@ from typing import Any
 from flwr.app import Message, MetricRecord
 
 from clients.audit import COUNTS
-from clients.records import shortened, tensors_of, values_of
+from clients.records import tensors_of, values_of
 from clients.table_audit import COLUMN
 from clients.task import Task
+from clients.told import shortened
 from strategies.audit.score_rows import ATTRIBUTE_ACCURACY, CHANCE, MS_SSIM_SUCCESS
 
 BASELINES = "baselines"

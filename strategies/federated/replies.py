@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
-from clients.records import shortened, tensors_of, values_of
+from clients.records import tensors_of, values_of
 from clients.task import Task
+from clients.told import shortened
 from strategies.guard import fault
 
 COUNTED = {"num-examples", "local-steps"}

@@ -24,7 +24,7 @@ from simulations.command_line import read_toml, value_of
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment, all_settings
 from simulations.requested import requested
-from simulations.seeds import parse_seeds
+from simulations.seed_ranges import parse_seeds
 
 few = settings(max_examples=200, deadline=None, derandomize=True, database=None)
 MOST_SECONDS, MOST_BYTES = 5.0, 2**29

@@ -23,7 +23,10 @@ def test_a_superlink_that_does_not_start_is_started_again_and_the_reason_is_flow
     broken.write_text(f'#!/bin/sh\necho "$@" >> {starts}\nmkdir -p "$FLWR_HOME/local-superlink"\n'
                       'echo "no memory left" > "$FLWR_HOME/local-superlink/superlink.log"\nexit 9\n')  # fmt: skip
     broken.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
+    python = tmp_path / "bin" / "python"  # no link, by which it would be another environment's
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
     out = tmp_path / "run"
     assert run_locally(Console(), Experiment.of(output_dir=str(out), num_clients=2), Resources(2)) == 1
     # Nothing more is started to ask how a run went that never was.

@@ -11,7 +11,7 @@ from flwr.app import Context, RecordDict
 from typer.testing import CliRunner
 
 from clients.data.datasets import load_dataset
-from simulations import cli, local_run, server_app
+from simulations import cli, run_command, server_app
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
 from simulations.progress import read_progress
@@ -52,7 +52,7 @@ def started(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> list[Experiment
             server_app.run_experiment(LocalGrid(2), seen[-1])
         return 0
 
-    monkeypatch.setattr(local_run, "run_locally", run)
+    monkeypatch.setattr(run_command, "run_locally", run)
     return seen
 
 
@@ -147,6 +147,7 @@ def test_protected_copies_and_recorded_updates_take_a_file_too(
         raise ConfigError("far enough")
 
     monkeypatch.setattr("simulations.recorded.attack_file.prepare", stop)
+    Path("u").touch()
     words = ("attack", "u", "--model", "lenet", "--num-classes", 10, "--input-shape", "1,28,28", "--learning-rate", 0.1)
     assert command(*words, "--defense", DEFENSES)[0] == 2
     assert seen[0].defense == HELD

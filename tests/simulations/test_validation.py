@@ -43,7 +43,7 @@ def clients(dataset: str, seed: int) -> tuple[LocalClient, ...]:
 def rows_of(attack: str, scores: dict[str, list[float]]) -> list[Row]:
     """As the server writes them."""
     columns = score_rows(scores, CARD)
-    return [Row(attack=attack, **one) for one in columns]
+    return [Row.from_json({"attack": attack, **one, "setting": one["card"].to_json()}) for one in columns]
 
 
 def baseline_rows(dataset: str, seed: int) -> list[Row]:

@@ -329,6 +329,7 @@ def test_a_message_of_another_scenario_is_refused(tmp_path: Path) -> None:
     node = Uploader(tmp_path)
     config = node.exchange.config(task_of(), first=0, count=1)
     fields = json.loads(str(config["task"]))
+    fields["plan"] = {name: value for name, value in fields["plan"].items() if not name.startswith("upload")}
     fields["plan"]["scenario"] = "federated"
     config["task"] = json.dumps(fields)
     reply = node.exchange("train.upload", {0: RecordDict({"config": config})})[0]

@@ -202,7 +202,7 @@ def test_the_default_attacks_are_the_same_everywhere(
         "simulations.recorded.attack_file.prepare", lambda request: seen.append(request.attacks) or prepare(request)
     )
     monkeypatch.setattr(
-        "simulations.recorded.attack_file.run", lambda prepared, _: seen.append(prepared.request.attacks) or []
+        "simulations.recorded.attack_file.run", lambda prepared, *_: seen.append(prepared.request.attacks) or []
     )
     invoke(files / "update", "--out", tmp_path / "o")
     seen.append(Request(files / "update", "lenet", 10, "1,28,28", RATE).attacks)
@@ -358,7 +358,9 @@ def test_who_interrupts_a_long_attack_keeps_what_was_found(files: Path, tmp_path
         "--input-shape", "1,28,28", "--learning-rate", str(RATE), "--truth", str(files / "truth"),
         "--attack", "LabelInference(); InvertingGradients(iterations=1000000, restarts=1)", "--out", str(tmp_path / "out"),
     ]  # fmt: skip
-    code = f"import sys; sys.argv = {command!r}; from simulations.cli import main; main()"
+    # What starts in the background ignores SIGINT, and so would this process's children.
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{heard}; import sys; sys.argv = {command!r}; from simulations.cli import main; main()"
     running = subprocess.Popen(
         [sys.executable, "-u", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
     )

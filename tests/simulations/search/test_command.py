@@ -245,7 +245,11 @@ def test_too_few_policies_are_told_with_what_to_change(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "curve", "message"),
     [
-        (("semi-epochs=2", "learning-rate=1e9"), None, "learning-rate is 1e+09"),
+        (
+            ("semi-epochs=2", "learning-rate=1e9"),
+            None,
+            "learning-rate is 1000000000.0; allowed: above 0, at most 1e+06",
+        ),
         (("semi-epochs=1", "learning-rate=10"), None, "it tells 27 % (naming always the same class: 27 %)"),
         (
             ("semi-epochs=1", "learning-rate=10", "model=resnet20"),

@@ -93,7 +93,7 @@ def test_processes_give_what_this_process_gives(job: AttackJob, pool: AttackPool
     by_name = {result.job.name: result for result in results}
     guesses = [[g.classes.tolist() for g in found.outcomes[0].guesses] for found in (by_name[job.name], here)]
     assert guesses[0] == guesses[1]
-    assert by_name["broken"].outcomes[0].error.startswith("KeyError")
+    assert by_name["broken"].outcomes[0].error.startswith("TaskError: weights:")
 
 
 def test_what_passes_between_processes_nobody_else_can_send(job: AttackJob, pool: AttackPool) -> None:
@@ -164,7 +164,7 @@ def test_a_history_holds_the_updates_of_one_client_oldest_first(
 
 def test_an_attack_that_raises_is_a_result(job: AttackJob) -> None:
     (outcome,) = run_job(replace(job, observed=replace(job.observed, weights={}))).outcomes
-    assert outcome.error.startswith("KeyError")
+    assert outcome.error.startswith("TaskError: weights:")
     assert not outcome.guesses
 
 

@@ -1,0 +1,25 @@
+"""What somebody sent and nobody can read, in words; without Flower, so that what reads no message can say it as well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SHORT = 120
+"""Characters of what somebody sent, in an error."""
+
+
+class RecordError(ValueError):
+    """A record that cannot be read."""
+
+
+class Told(dict[str, Any]):
+    """What a record of a message holds; whoever asks it for what it lacks learns what is missing."""
+
+    def __missing__(self, key: str) -> Any:
+        raise RecordError(f"the message says nothing of {shortened(key)}; it tells {shortened(list(self))}")
+
+
+def shortened(value: object) -> str:
+    """What somebody sent, for an error or a row: as it is written in Python, and cut."""
+    text = str(value) if isinstance(value, Exception) else repr(value)
+    return text if len(text) <= SHORT else f"{text[:SHORT]}... ({len(text)} characters)"
