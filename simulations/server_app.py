@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from simulations.nodes import find_nodes, set_up
 from simulations.notices import idle_defenses, too_few_images
 from simulations.report import write_report
 from simulations.report.analysis.failures import failed_attacks
+from simulations.report.seldom import Seldom
 from simulations.run_directory import RunDirectory
 from simulations.scenarios.base import scenario
 from strategies.audit.auditor import Auditor
@@ -58,6 +59,8 @@ def run_experiment(grid: Grid, experiment: Experiment) -> Path:
             run.write_failure(f"{type(error).__name__}: {error}")
         except OSError as unwritten:  # where the disk is full, the folder keeps what it had
             log.warning("fedveil: %s does not say why the run ended: %s", run.path, unwritten)
+        with suppress(OSError):  # the rounds since the last report, and why the run ended
+            write_report(run.path)
         raise
     finally:
         run.close()
@@ -67,8 +70,9 @@ def _run(grid: Grid, run: RunDirectory[Experiment]) -> Path:
     with auditing(grid, run) as (auditor, clients):
         for job in run.open_jobs():
             auditor.submit(job)
+        seldom = Seldom()
         for at, pipeline in enumerate(run.experiment.pipelines()):
-            run_pipeline(run, auditor, pipeline, at, clients)
+            run_pipeline(run, auditor, pipeline, at, clients, seldom)
         auditor.collect(wait=True)
     return finish(run)
 
@@ -118,9 +122,9 @@ def finish(run: RunDirectory[Experiment]) -> Path:
 
 
 def run_pipeline(
-    run: RunDirectory[Experiment], auditor: Auditor, pipeline: Pipeline, at: int, clients: KnownClients
+    run: RunDirectory[Experiment], auditor: Auditor, pipeline: Pipeline, at: int, clients: KnownClients, report: Seldom
 ) -> None:
-    """Trains one pipeline from its last complete round to the end, attacking on the way."""
+    """Trains one pipeline from its last complete round to the end, attacking and reporting on the way."""
     experiment = run.experiment
     plan = replace(experiment.plan(pipeline), card=clients.card)
     training = scenario(experiment.scenario).rounds(experiment, plan, auditor, clients, run.label(str(pipeline)))
@@ -148,7 +152,7 @@ def run_pipeline(
         open_jobs = len(auditor.pool)
         run.write_progress(
             {**progress, "finished": False, "accuracy": checkpoint.accuracy, "open_jobs": open_jobs},
-            on_change=write_report,
+            on_change=report,
         )
         behind = server_round - experiment.rounds
         part = f", part {behind} of {phases}" if phases > 1 else ""

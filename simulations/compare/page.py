@@ -72,7 +72,7 @@ runs. {{ rule }} An attack that fails shows only that this attack fails.</p></he
 <ul>
 {% for folder in group.folders %}<li><a href="{{ links[folder] }}">{{ folder.name }}</a></li>{% endfor %}
 </ul>
-{% if group.differs %}{{ pairs(group.differs) }}{% endif %}
+{% if group.differs %}{{ pairs(group.differs, 'Settings of ' ~ group.name) }}{% endif %}
 </section>
 {% endfor %}
 </main>

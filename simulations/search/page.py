@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,8 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from defenses.transforms import LIBRARY
-from simulations.report.drawing.charts import Scale, bounds, marker, path, svg, text, ticks
-from simulations.report.drawing.figures import Frame
+from simulations.report.drawing.canvas import Canvas, Mark, ink, paint, style
+from simulations.report.drawing.domains import bounds
 from simulations.report.page.style import CSS
 from simulations.report.text import decibel, fixed, plain
 from simulations.run_directory import write_atomically
@@ -80,19 +79,16 @@ def ways(folder: SearchFolder, chosen: set[str]) -> Markup | str:
     if not shown:
         return ""
     low, high = bounds([value for one in shown for value in (*one.scores.curve, 1.0)], least=0.2)
-    frame = _frame((0.0, 1.0), (max(low, -1.0), min(high, 1.0)), lambda value: f"{value:g}")
-    drawn = frame.axes("i, from noise (0) to the image (1)", "GradSim")
-    for at, one in enumerate(shown):
-        steps = len(one.scores.curve)
-        points = [(frame.x(j / steps), frame.y(value)) for j, value in enumerate(one.scores.curve)] + [
-            (frame.x(1), frame.y(1))
-        ]
-        colour = "var(--none)" if at == 0 and not one.policy else f"var(--d{at % 5})"
-        drawn.append(path(points, "series", style=f"--c:{colour}"))
-        drawn.append(
-            text(frame.x(0.02), 30 + 17 * at, name(one) if one.policy else "no policy", "label", style=f"fill:{colour}")
-        )
-    return svg(WIDTH, HEIGHT, "Gradient similarity on the way from noise to the image", drawn)
+    with style():
+        canvas = _canvas((0.0, 1.0), (max(low, -1.0), min(high, 1.0)), "i, from noise (0) to the image (1)", "GradSim")
+        for at, one in enumerate(shown):
+            steps = len(one.scores.curve)
+            colour = "var(--none)" if at == 0 and not one.policy else f"var(--d{at % 5})"
+            label = name(one) if one.policy else "no policy"
+            along = [j / steps for j in range(steps + 1)]
+            canvas.axes.plot(along, [*one.scores.curve, 1.0], color=paint(colour), label=label)
+        canvas.axes.legend(loc="upper left", labelcolor="linecolor")
+        return canvas.svg("Gradient similarity on the way from noise to the image")
 
 
 def single_scores(folder: SearchFolder) -> Markup | str:
@@ -103,16 +99,17 @@ def single_scores(folder: SearchFolder) -> Markup | str:
         return ""
     known = [(policy[0], value) for policy, value in found.items() if value is not None]
     low, high = bounds([*(value for _, value in known), identity.scores.privacy], least=0.05)
-    frame = _frame((-1.0, float(len(LIBRARY))), (low, high), plain)
-    drawn = frame.axes("transform of the library", "S_pri, lower is more private")
-    level = frame.y(identity.scores.privacy)
-    drawn.append(path([(frame.x.start, level), (frame.x.end, level)], "series", style="--c:var(--none)"))
-    drawn.append(text(frame.x.end - 4, level - 6, "no policy", "label", "end"))
-    for index, value in known:
-        tip = f"{index} {LIBRARY[index].name} {LIBRARY[index].level}: {value:.4f}"
-        drawn.append(marker(frame.x(index), frame.y(value), "circle", "var(--d1)", tip, size=4.0))
-        drawn.append(text(frame.x(index), frame.y(value) - 8, str(index), "tick", "middle"))
-    return svg(WIDTH, HEIGHT, "Privacy score of each single transform", drawn)
+    with style():
+        canvas = _canvas(
+            (-1.0, float(len(LIBRARY))), (low, high), "transform of the library", "S_pri, lower is more private"
+        )
+        canvas.axes.axhline(identity.scores.privacy, color=paint("var(--none)"))
+        canvas.name("no policy", len(LIBRARY), identity.scores.privacy, "var(--none)", va="bottom", ha="right")
+        tips = {index: f"{index} {LIBRARY[index].name} {LIBRARY[index].level}: {value:.4f}" for index, value in known}
+        canvas.marks([Mark(index, value, "circle", "var(--d1)", tips[index]) for index, value in known])
+        for index, value in known:
+            canvas.name(str(index), index, value, xytext=(0, 7), textcoords="offset points", ha="center", va="bottom")
+        return canvas.svg("Privacy score of each single transform")
 
 
 def scatter(folder: SearchFolder, chosen: set[str], least: float | None) -> Markup | str:
@@ -124,32 +121,36 @@ def scatter(folder: SearchFolder, chosen: set[str], least: float | None) -> Mark
     every = [*found, *([identity] if identity else [])]
     across = bounds([one.scores.accuracy for one in every] + ([least] if least is not None else []), least=0.02)
     down = bounds([one.scores.privacy for one in every], least=0.02)
-    frame = _frame(across, down, plain)
-    drawn = frame.axes("S_acc, higher tells images apart better", "S_pri, lower is more private")
-    if least is not None:
-        at = frame.x(least)
-        drawn.append(path([(at, frame.y.start), (at, frame.y.end)], "series", style="--c:var(--soft)"))
-    places = itertools.count()
-    for one in sorted(every, key=lambda each: name(each) in chosen):
-        mine = name(one) in chosen
-        colour = "var(--none)" if not one.policy else "var(--d2)" if mine else "var(--d1)"
-        tip = f"{name(one)}: S_pri {one.scores.privacy:.4f}, S_acc {one.scores.accuracy:.4f}"
-        x, y = frame.x(one.scores.accuracy), frame.y(one.scores.privacy or 0.0)
-        drawn.append(
-            marker(
-                x, y, "diamond" if mine else "circle", colour, tip, not mine and bool(one.policy), 5.0 if mine else 3.0
-            )
+    with style():
+        canvas = _canvas(across, down, "S_acc, higher tells images apart better", "S_pri, lower is more private")
+        if least is not None:
+            canvas.axes.axvline(least, color=paint("var(--soft)"))
+        canvas.marks(
+            [_score(one, "var(--d1)", "circle", True) for one in every if one.policy and name(one) not in chosen]
         )
-        if mine or not one.policy:
-            # The best lie close together: their names go to one side and the other.
-            side, anchor = (-8, "end") if next(places) % 2 else (8, "start")
-            drawn.append(text(x + side, y + 4, name(one) if mine else "no policy", "label", anchor))
-    return svg(WIDTH, HEIGHT, "Accuracy and privacy scores of the policies", drawn)
+        own = [one for one in every if one.policy and name(one) in chosen]
+        canvas.marks([_score(one, "var(--d2)", "diamond") for one in own])
+        canvas.marks([_score(one, "var(--none)", "circle") for one in every if not one.policy])
+        texts = [
+            canvas.axes.text(one.scores.accuracy, one.scores.privacy or 0.0, name(one) if one.policy else "no policy",
+                             color=ink("var(--d2)" if one.policy else "var(--none)"))
+            for one in [*own, *(one for one in every if not one.policy)]
+        ]  # fmt: skip
+        canvas.keep_apart(texts, [(one.scores.accuracy, one.scores.privacy or 0.0) for one in every])
+        return canvas.svg("Accuracy and privacy scores of the policies")
 
 
-def _frame(across: tuple[float, float], down: tuple[float, float], show: Any) -> Frame:
-    x, y = Scale(*across, 62, WIDTH - 16), Scale(*down, HEIGHT - 44, 22)
-    return Frame(WIDTH, HEIGHT, x, y, show, plain, ticks(*across, 8))
+def _score(one: Scored, colour: str, shape: str, hollow: bool = False) -> Mark:
+    tip = f"{name(one)}: S_pri {one.scores.privacy:.4f}, S_acc {one.scores.accuracy:.4f}"
+    return Mark(one.scores.accuracy, one.scores.privacy or 0.0, shape, colour, tip, hollow, 6.0 if hollow else 9.0)
+
+
+def _canvas(across: tuple[float, float], up: tuple[float, float], x_title: str, y_title: str) -> Canvas:
+    canvas = Canvas(WIDTH, HEIGHT)
+    canvas.axes.set(xlim=across, ylim=up)
+    canvas.titles(x_title, y_title)
+    canvas.ticks(8, 6, plain, plain)
+    return canvas
 
 
 OWN_CSS = """

@@ -87,6 +87,11 @@ class Cell:
         return PICKED in self.leaking
 
     @property
+    def tells_members(self) -> bool:
+        """Whether members were told from others better than by chance."""
+        return ("membership-auc", "") in self.leaking
+
+    @property
     def cost(self) -> float | None:
         """The attack's own loss at the end."""
         return next((self.mean(name) for name in COST_METRICS if (name, "") in self.scores), None)

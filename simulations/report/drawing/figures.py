@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from simulations.report.drawing.charts import (
-    TEXT_WIDTH,
-    Box,
-    Scale,
-    bounds,
-    freest,
-    label_box,
-    line,
-    marker,
-    path,
-    place_label,
-    spread,
-    svg,
-    tag,
-    text,
-    ticks,
-)
+from simulations.report.drawing.canvas import Canvas, Mark, ink, paint, round_values, style
+from simulations.report.drawing.domains import bounds, inside, spread
 from simulations.report.drawing.looks import Look
 from simulations.report.text import decibel, plain, two, within
 from simulations.rows import null_name
+
+WIDE = 500.0
+"""A drawing that is wider than this is for large screens."""
+LETTER = 7.2
+"""Width of a character of bold chart text."""
 
 
 @dataclass(frozen=True)
@@ -56,71 +46,30 @@ class Point:
 
 def strip(point: Point, worst: float | None, nulls: Sequence[float], domain: tuple[float, float], look: Look) -> Markup:
     """A dB axis: grey band of the null baselines, mark and interval of the mean, ring of the worst image."""
-    width, height, middle = 300.0, 40.0, 14.0
-    x = Scale(*domain, 8, width - 8)
-    drawn = [line(8, middle, width - 8, middle, "grid")]
-    if nulls:
-        left, right = x(min(nulls)), x(max(nulls))
-        drawn.append(tag("rect", "", x=left - 1, y=middle - 10, width=right - left + 2, height=20.0, class_="null"))
-    for value in ticks(*domain, 5):
-        drawn.append(line(x(value), middle + 11, x(value), middle + 14, "axis"))
-        drawn.append(text(x(value), height - 2, plain(value), "tick", "middle"))
-    if point.low is not None and point.high is not None:
-        drawn.append(line(x(point.low), middle, x(point.high), middle, "bar", style=f"--c:{look.color}"))
-    if worst is not None:
-        drawn.append(marker(x(worst), middle, "circle", look.color, f"worst image {decibel(worst)} dB", True, 4.0))
-    drawn.append(marker(x(point.y), middle, look.shape, look.color, f"mean {decibel(point.y)} dB", size=5.0))
-    spoken = f"{look.name}: mean {decibel(point.y)} dB, worst image {decibel(worst)} dB"
-    if interval := within(point.low, point.high, decibel):
-        spoken += f", interval {interval} dB"
-    return svg(width, height, spoken, drawn)
-
-
-@dataclass(frozen=True)
-class Frame:
-    """Axes of a chart in a ``width`` x ``height`` drawing."""
-
-    width: float
-    height: float
-    x: Scale
-    y: Scale
-    show_x: Callable[[float], str]
-    show_y: Callable[[float], str]
-    x_ticks: Sequence[float]
-
-    def axes(self, x_title: str, y_title: str) -> list[Markup]:
-        """Grid lines, tick labels and axis titles."""
-        left, right, top, bottom = self.x.start, self.x.end, self.y.end, self.y.start
-        drawn = [text(0, 12, y_title, "title")]
-        for value in ticks(self.y.low, self.y.high, 6 if self.height > 260 else 5):
-            drawn.append(line(left, self.y(value), right, self.y(value), "grid"))
-            drawn.append(text(left - 7, self.y(value) + 4, self.show_y(value), "tick", "end"))
-        drawn.append(line(left, bottom, right, bottom, "axis"))
-        for value in self.x_ticks:
-            drawn.append(line(self.x(value), bottom, self.x(value), bottom + 4, "axis"))
-            drawn.append(text(self.x(value), bottom + 17, self.show_x(value), "tick", "middle"))
-        drawn.append(text((left + right) / 2, self.height - 4, x_title, "title", "middle"))
-        return [*drawn, line(left, top, left, bottom, "axis")]
-
-    def error_bars(self, point: Point, color: str) -> list[Markup]:
-        """The intervals of a point."""
-        x, y, style = self.x(point.x), self.y(point.y), f"--c:{color}"
-        drawn = []
+    with style(axes_grid=False, xtick_labelsize=11):
+        canvas = Canvas(300, 40, "none")
+        axes = canvas.axes
+        axes.set_position((0.03, 0.42, 0.94, 0.55))
+        axes.set(xlim=domain, ylim=(-1, 1))
+        axes.spines[:].set_visible(False)
+        axes.axhline(0, color=paint("var(--rule)"), linewidth=1)
+        if nulls:
+            canvas.band(nulls, domain, upright=True)
         if point.low is not None and point.high is not None:
-            drawn.append(line(x, self.y(point.low), x, self.y(point.high), "whisker", style=style))
-        if point.x_low is not None and point.x_high is not None:
-            drawn.append(line(self.x(point.x_low), y, self.x(point.x_high), y, "whisker", style=style))
-        return drawn
-
-    def covered(self, point: Point) -> list[Box]:
-        """Where a point and its intervals lie; labels should keep clear of it."""
-        x, y = self.x(point.x), self.y(point.y)
-        boxes = [Box(x - 7, y - 7, x + 7, y + 7)]
-        if point.low is not None and point.high is not None:
-            boxes.append(Box(x - 2, self.y(point.high), x + 2, self.y(point.low)))
-        if point.x_low is not None and point.x_high is not None:
-            boxes.append(Box(self.x(point.x_low), y - 2, self.x(point.x_high), y + 2))
-        return boxes
+            ends = inside(point.low, domain), inside(point.high, domain)
+            canvas.bars([(ends[0], 0, ends[1], 0)], look.color, 3.0)
+        if worst is not None:
+            tip = f"worst image {decibel(worst)} dB"
+            canvas.marks([Mark(inside(worst, domain), 0, "circle", look.color, tip, True)])
+        tip = f"mean {decibel(point.y)} dB"
+        canvas.marks([Mark(inside(point.y, domain), 0, look.shape, look.color, tip, size=9)])
+        canvas.ticks(5, 2, plain, plain)
+        axes.set_yticks([])
+        axes.tick_params(length=3, pad=1)
+        spoken = f"{look.name}: mean {decibel(point.y)} dB, worst image {decibel(worst)} dB"
+        if interval := within(point.low, point.high, decibel):
+            spoken += f", interval {interval} dB"
+        return canvas.svg(spoken)
 
 
 def plane(
@@ -139,56 +88,70 @@ def plane(
         faces: Defence -> look.
         width: Width of the drawing.
     """
-    frame = _plane_frame(points, nulls, width)
-    x, y = frame.x, frame.y
-    inside = Box(x.start, y.end, x.end, y.start)
-    taken = [box for point in points.values() for box in frame.covered(point)]
-    drawn, label = _band(nulls, frame, taken, inside)
-    drawn += frame.axes(
-        "Test accuracy as deployed (higher is better →)", "PSNR of the strongest attack, dB (lower is better ↓)"
-    )
-    drawn += label
-    joined = [(x(points[one].x), y(points[one].y)) for one in sorted(spent, key=lambda one: spent[one])]
-    if len(joined) > 1:
-        drawn.append(path(joined, "curve", style="--c:var(--dp1)"))
-    for one, point in points.items():
-        drawn += frame.error_bars(point, faces[one].color)
+    with style():
+        canvas = Canvas(width, 360 if width > WIDE else 420)
+        low, high = bounds([end for p in points.values() for end in (p.x, p.x_low, p.x_high)], 0.14, 0.05)
+        across = max(low, 0.0), min(high, 1.0)
+        heights = [end for p in points.values() for end in (p.y, p.low, p.high)]
+        up = bounds([*heights, *nulls.values()], 0.1, 4.0)
+        canvas.axes.set(xlim=across, ylim=up)
+        canvas.titles(
+            "Test accuracy as deployed (higher is better →)", "PSNR of the strongest attack, dB (lower is better ↓)"
+        )
+        canvas.ticks(8 if width > WIDE else 4, 6, lambda value: f"{plain(100 * value)} %", plain)
+        if nulls:
+            band = canvas.band(nulls.values(), up)
+            named = sorted(nulls.items(), key=lambda item: item[1])
+            known = ", ".join(f"{null_name(key)} {decibel(value)}" for key, value in named)
+            canvas.figure.legend([band], [f"null baselines: {known}"], loc="outside lower right")
+        _dp_curve(canvas, [points[one] for one in sorted(spent, key=lambda one: spent[one])], up)
+        for one, point in points.items():
+            _whiskers(canvas, [point], faces[one].color, up)
+            canvas.marks([_mark(point, faces[one], up, 10)])
+        _names(canvas, points, spent, faces, up)
+        return canvas.svg("Test accuracy against PSNR of the strongest attack, one point per defence")
+
+
+def _dp_curve(canvas: Canvas, along: Sequence[Point], up: tuple[float, float]) -> None:
+    if len(along) > 1:
+        places = [p.x for p in along], [inside(p.y, up) for p in along]
+        (curve,) = canvas.axes.plot(*places, "--", color=paint("var(--dp1)"), linewidth=1.5)
+        curve.set_gid("class:curve")
+
+
+def _names(
+    canvas: Canvas,
+    points: Mapping[str, Point],
+    spent: Mapping[str, float],
+    faces: Mapping[str, Look],
+    up: tuple[float, float],
+) -> None:
+    """Names beside the points, moved so that they cover neither each other nor points nor intervals."""
+    texts = []
     for one, point in points.items():
         name = faces[one].name + (f", ε = {two(spent[one])}" if one in spent else "")
-        left, base, anchor = place_label(x(point.x), y(point.y), name, taken, inside)
-        taken.append(label_box(left, base, name, anchor))
-        drawn.append(marker(x(point.x), y(point.y), faces[one].shape, faces[one].color, point.tip, point.hollow, 5.5))
-        drawn.append(text(left, base, name, "name", anchor, style=f"--c:{faces[one].color}"))
-    return svg(width, frame.height, "Test accuracy against PSNR of the strongest attack, one point per defence", drawn)
+        text = canvas.axes.text(point.x, inside(point.y, up), name, weight="bold", color=ink(faces[one].color))
+        text.set_gid("class:name")
+        texts.append(text)
+    canvas.keep_apart(texts, [place for point in points.values() for place in _covered(point, up)])
 
 
-def _plane_frame(points: Mapping[str, Point], nulls: Mapping[str, float], width: float) -> Frame:
-    height = 460.0 if width > 500 else 420.0
-    low, high = bounds([end for p in points.values() for end in (p.x, p.x_low, p.x_high)], 0.14, 0.05)
-    heights = [end for p in points.values() for end in (p.y, p.low, p.high)]
-    x = Scale(max(low, 0.0), min(high, 1.0), 44, width - 12)
-    y = Scale(*bounds([*heights, *nulls.values()], 0.1, 4.0), height - 46, 26)
-    across = ticks(x.low, x.high, 8 if width > 500 else 5)
-    return Frame(width, height, x, y, lambda value: f"{plain(100 * value)} %", plain, across)
+def _covered(point: Point, up: tuple[float, float]) -> Iterator[tuple[float, float]]:
+    """Where a point and its intervals lie."""
+    yield point.x, inside(point.y, up)
+    for x0, y0, x1, y1 in _intervals(point, up):
+        yield from ((x0 + (x1 - x0) * at / 8, y0 + (y1 - y0) * at / 8) for at in range(9))
 
 
-def _band(nulls: Mapping[str, float], frame: Frame, taken: list[Box], inside: Box) -> tuple[list[Markup], list[Markup]]:
-    """The band of the null baselines, and its label at an end above or below it; where that lies becomes ``taken``."""
-    if not nulls:
-        return [], []
-    name = "null baselines"
-    if frame.width > 500:
-        ordered = sorted(nulls.items(), key=lambda item: item[1])
-        name += ": " + ", ".join(f"{null_name(key)} {decibel(value)}" for key, value in ordered)
-    top, bottom = frame.y(max(nulls.values())), frame.y(min(nulls.values()))
-    left, right = frame.x.start, frame.x.end
-    band = tag("rect", "", x=left, y=top - 1, width=right - left, height=bottom - top + 2, class_="null")
-    ends = [
-        (at, base, anchor) for base in (top - 6, bottom + 15) for at, anchor in ((left + 6, "start"), (right, "end"))
-    ]
-    at, base, anchor = freest(ends, name, taken, inside)
-    taken.append(label_box(at, base, name, anchor))
-    return [band], [text(at, base, name, "note", anchor)]
+def _whiskers(canvas: Canvas, points: Sequence[Point], color: str, up: tuple[float, float]) -> None:
+    canvas.bars((ends for point in points for ends in _intervals(point, up)), color)
+
+
+def _intervals(point: Point, up: tuple[float, float]) -> Iterator[tuple[float, float, float, float]]:
+    if point.low is not None and point.high is not None:
+        yield point.x, inside(point.low, up), point.x, inside(point.high, up)
+    if point.x_low is not None and point.x_high is not None:
+        yield point.x_low, inside(point.y, up), point.x_high, inside(point.y, up)
 
 
 @dataclass(frozen=True)
@@ -235,59 +198,67 @@ def curves(
         finals: Values of x that stand for the model after the last round.
         across: The horizontal axis.
     """
-    names = {one: faces[one].name for one in series} | ({"best null": across.null} if null else {})
-    margin = min(TEXT_WIDTH * max(map(len, names.values())) + 18, 0.42 * width)
-    frame = _curve_frame(
-        [p.x for of in (*series.values(), null) for p in of], width, margin, show_y, domain, finals, across
-    )
-    drawn = frame.axes(across.title, y_title)
-    if null:
-        places = [(frame.x(p.x), frame.y(p.y)) for p in null]
-        if len(places) == 1:  # a path of one point cannot be seen
-            places = [(frame.x.start, places[0][1]), (frame.x.end, places[0][1])]
-        drawn.append(path(places, "nullline"))
-    for one, of in series.items():
-        drawn += _line(of, frame, faces[one])
-    ends = [frame.y(of[-1].y) for of in (*series.values(), *([null] if null else []))]
-    room = int((margin - 14) / TEXT_WIDTH)
-    for one, at in zip(names, spread(ends, 14, frame.y.end, frame.y.start), strict=True):
-        name = names[one] if len(names[one]) <= room else names[one][: room - 1] + "…"
-        style = f"--c:{faces[one].color}" if one in series else None
-        drawn.append(text(frame.x.end + 12, at + 4, name, "name" if one in series else "note", style=style))
-    return svg(width, frame.height, f"{y_title} {across.spoken}", drawn)
+    with style():
+        canvas = Canvas(width, 280 if width > WIDE else 260)
+        rounds = sorted({p.x for of in (*series.values(), null) for p in of})
+        low, high = (rounds[0], rounds[-1]) if len(rounds) > 1 else (rounds[0] - 1, rounds[0] + 1)
+        canvas.axes.set(xlim=(low, high), ylim=domain)
+        canvas.titles(across.title, y_title)
+        shown = _shown(rounds, finals, max(2, int(0.62 * width / 34)))
+        canvas.ticks(shown, 5, lambda value: "final" if value in finals else across.show(value), show_y)
+        if null:
+            # Of a single round it is a line across: a path of one point cannot be seen.
+            places = [low, high] if len(null) == 1 else [p.x for p in null]
+            heights = [inside(p.y, domain) for p in null] * (2 if len(null) == 1 else 1)
+            (line,) = canvas.axes.plot(places, heights, ":", color=paint("var(--soft)"), linewidth=1.5)
+            line.set_gid("class:nullline")
+        for one, of in series.items():
+            _line(canvas, of, faces[one], domain)
+        ends = [(faces[one].name, of[-1].y, faces[one].color) for one, of in series.items()]
+        _ends(
+            canvas, [*ends, *([(across.null, null[-1].y, "")] if null else [])], domain, int(0.42 * width / LETTER) - 2
+        )
+        return canvas.svg(f"{y_title} {across.spoken}")
 
 
-def _curve_frame(
-    at: Sequence[float],
-    width: float,
-    margin: float,
-    show_y: Callable[[float], str],
-    domain: tuple[float, float],
-    finals: Collection[int],
-    across: Across,
-) -> Frame:
-    height = 320.0 if width > 500 else 260.0
-    rounds = sorted(set(at))
-    low, high = (rounds[0], rounds[-1]) if len(rounds) > 1 else (rounds[0] - 1, rounds[0] + 1)
-    x = Scale(low, high, 46, width - margin)
-    most = max(2, int((x.end - x.start) / 34))
-    shown = rounds if len(rounds) <= most else [value for value in ticks(low, high, most) if value == int(value)]
+def _shown(rounds: Sequence[float], finals: Collection[int], most: int) -> list[float]:
+    """Values of x that have a tick: all while there is room, else whole rounds, and always the final model."""
+    low, high = rounds[0], rounds[-1]
+    every = rounds if len(rounds) <= most else round_values(most).tick_values(low, high)
+    shown = [value for value in every if low <= value <= high and (value in rounds or value == int(value))]
     last = [value for value in rounds if value in finals]
-    near = (x.high - x.low) / most
-    shown = [value for value in shown if value not in last and all(end - value >= near for end in last)] + last
-    return Frame(
-        width, height, x, Scale(*domain, height - 42, 28),
-        lambda value: "final" if value in finals else across.show(value), show_y, shown,
-    )  # fmt: skip
+    near = (high - low) / most
+    return [value for value in shown if value not in last and all(end - value >= near for end in last)] + last
 
 
-def _line(points: Sequence[Point], frame: Frame, look: Look) -> list[Markup]:
-    drawn = [bar for point in points for bar in frame.error_bars(point, look.color)]
-    places = [(frame.x(point.x), frame.y(point.y)) for point in points]
+def _line(canvas: Canvas, points: Sequence[Point], look: Look, domain: tuple[float, float]) -> None:
+    _whiskers(canvas, points, look.color, domain)
+    heights = [inside(point.y, domain) for point in points]
     if len(points) > 1:
-        drawn.append(path(places, "series", style=f"--c:{look.color}"))
-    for (x, y), point in zip(places, points, strict=True):
-        # In a long run marks on every round would hide the line.
-        if len(points) <= 24 or point.hollow or point is points[-1]:
-            drawn.append(marker(x, y, look.shape, look.color, point.tip, point.hollow, 3.5))
-    return drawn
+        (line,) = canvas.axes.plot([point.x for point in points], heights, color=paint(look.color))
+        line.set_gid("class:series")
+    # In a long run marks on every round would hide the line.
+    shown = [p for p in points if len(points) <= 24 or p.hollow or p is points[-1]]
+    canvas.marks([_mark(point, look, domain, 6.5) for point in shown])
+
+
+def _mark(point: Point, look: Look, domain: tuple[float, float], size: float) -> Mark:
+    return Mark(point.x, inside(point.y, domain), look.shape, look.color, point.tip, point.hollow, size)
+
+
+def _ends(canvas: Canvas, ends: Sequence[tuple[str, float, str]], domain: tuple[float, float], room: int) -> None:
+    """Names at the right end of lines, (name, y, colour or ""), moved apart."""
+    cut = [name if len(name) <= room else name[: room - 1] + "…" for name, _, _ in ends]
+    names = [
+        canvas.name(
+            name, 1, inside(y, domain), color,
+            xycoords=("axes fraction", "data"), xytext=(10, 0), textcoords="offset points",
+        )
+        for name, (_, y, color) in zip(cut, ends, strict=True)
+    ]  # fmt: skip
+    canvas.figure.draw_without_rendering()  # now the axes have their place
+    top, bottom = canvas.axes.bbox.y1, canvas.axes.bbox.y0
+    # Downwards, so that of names that belong at one height the first stands on top.
+    wanted = [top - float(canvas.axes.transData.transform((0, inside(y, domain)))[1]) for _, y, _ in ends]
+    for name, at, placed in zip(names, wanted, spread(wanted, 14, 0, top - bottom), strict=True):
+        name.set_position((10, at - placed))

@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simulations.report.drawing.charts import MARKERS
 from simulations.report.text import short_names
+
+MARKERS = {
+    "circle": ("o", "●"),
+    "square": ("s", "■"),
+    "diamond": ("D", "◆"),
+    "up": ("^", "▲"),
+    "down": ("v", "▼"),
+    "star": ("*", "★"),
+}
+"""Shape -> how matplotlib calls it, and the character that stands for it in text."""
 
 
 @dataclass(frozen=True)
@@ -16,7 +25,7 @@ class Look:
     Attributes:
         name: Short name for charts.
         color: CSS colour.
-        shape: Marker, one of ``charts.MARKERS``; tells defences apart without colour.
+        shape: Marker, one of ``MARKERS``; tells defences apart without colour.
     """
 
     name: str
@@ -37,18 +46,16 @@ def is_dp_sgd(defense: str) -> bool:
 
 def looks(pipelines: Sequence[str]) -> dict[str, Look]:
     """One look per pipeline, by its place: DP-SGD in shades of one hue, others in different hues."""
-    names = short_names(pipelines)
+    names, shapes = short_names(pipelines), list(MARKERS)
     found, hue, shade = {}, 0, 0
     for text_ in pipelines:
         if text_ == "":
             found[text_] = Look(names[text_], "var(--none)", "circle")
         elif is_dp_sgd(text_):
-            found[text_] = Look(names[text_], f"var(--dp{shade % SHADES})", MARKERS[1 + shade // SHADES % 5])
+            found[text_] = Look(names[text_], f"var(--dp{shade % SHADES})", shapes[1 + shade // SHADES % 5])
             shade += 1
         else:
             # The second time round the hues come back with another marker.
-            found[text_] = Look(
-                names[text_], f"var(--d{hue % COLORS})", MARKERS[(1 + hue % COLORS + hue // COLORS) % 6]
-            )
+            found[text_] = Look(names[text_], f"var(--d{hue % COLORS})", shapes[(1 + hue % COLORS + hue // COLORS) % 6])
             hue += 1
     return found

@@ -13,7 +13,7 @@ from simulations.report.analysis.cell import Cell
 from simulations.report.analysis.score import Score
 from simulations.report.analysis.study import Study, mean_each
 from simulations.report.analysis.summary import Line
-from simulations.report.drawing.charts import bounds
+from simulations.report.drawing.domains import bounds
 from simulations.report.drawing.figures import Point, curves, plane, strip
 from simulations.report.drawing.looks import Look, is_dp_sgd
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from markupsafe import Markup
 
 from simulations.report.analysis.cell import Cell
+from simulations.report.analysis.score import Score
 from simulations.report.analysis.study import Study
-from simulations.report.drawing.charts import Scale, line, marker, path, svg, text, ticks
-from simulations.report.drawing.figures import Frame
+from simulations.report.drawing.canvas import Canvas, Mark, paint, style
 from simulations.report.drawing.looks import Look
 from simulations.report.text import dagger, plain, two, within
 
@@ -73,16 +73,21 @@ def _curve(study: Study, cell: Cell) -> Curve:
 
 
 def _chart(curves: Mapping[str, Curve], cells: Mapping[str, Cell], faces: Mapping[str, Look]) -> Markup:
-    unit = ticks(0.0, 1.0)
-    frame = Frame(WIDTH, HEIGHT, Scale(0, 1, 46, WIDTH - 12), Scale(0, 1, HEIGHT - 42, 28), plain, plain, unit)
-    drawn = frame.axes("False positive rate", "True positive rate")
-    drawn.append(line(frame.x(0), frame.y(0), frame.x(1), frame.y(1), "nullline"))
-    for place, (defense, curve) in enumerate(curves.items()):
-        look, score, at = faces[defense], cells[defense].scores[AUC], HEIGHT + 20 + ENTRY * place
-        drawn.append(path([(frame.x(x), frame.y(y)) for x, y in curve], "series", style=f"--c:{look.color}"))
-        ends = within(score.low, score.high, two)
-        drawn.append(marker(52, at - 4, look.shape, look.color, "", score.status != "ok", 4.0))
-        shown = f"{look.name}: AUC {two(score.mean)}" + (f" ({ends})" if ends else "") + dagger(score.status)
-        drawn.append(text(64, at, shown, "name", style=f"--c:{look.color}"))
-    title = "True positive rate against false positive rate of a membership attack, one line per defence"
-    return svg(WIDTH, HEIGHT + ENTRY * len(curves) + 12, title, drawn)
+    with style():
+        canvas = Canvas(WIDTH, HEIGHT + ENTRY * len(curves))
+        canvas.axes.set(xlim=(0, 1), ylim=(0, 1))
+        canvas.titles("False positive rate", "True positive rate")
+        canvas.ticks(6, 6, plain, plain)
+        (chance,) = canvas.axes.plot([0, 1], [0, 1], ":", color=paint("var(--soft)"), linewidth=1.5)
+        chance.set_gid("class:nullline")
+        for defense, curve in curves.items():
+            (drawn,) = canvas.axes.plot(*zip(*curve, strict=True), color=paint(faces[defense].color))
+            drawn.set_gid("class:series")
+        canvas.legend([_entry(faces[defense], cells[defense].scores[AUC]) for defense in curves])
+        return canvas.svg("True positive rate against false positive rate of a membership attack, one line per defence")
+
+
+def _entry(look: Look, score: Score) -> tuple[str, Mark]:
+    ends = within(score.low, score.high, two)
+    shown = f"{look.name}: AUC {two(score.mean)}" + (f" ({ends})" if ends else "") + dagger(score.status)
+    return shown, Mark(0, 0, look.shape, look.color, hollow=score.status != "ok")

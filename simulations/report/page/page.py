@@ -26,8 +26,7 @@ from simulations.report.analysis.sentences import picked, sentence
 from simulations.report.analysis.study import Study, mean_each
 from simulations.report.analysis.summary import Line
 from simulations.report.drawing import plots
-from simulations.report.drawing.charts import marker, svg
-from simulations.report.drawing.looks import Look, looks
+from simulations.report.drawing.looks import MARKERS, Look, looks
 from simulations.report.drawing.pictures import LONG, Embedder, Picture, captioned, drawn, grids, read_index, worst_case
 from simulations.report.drawing.placing import placed
 from simulations.report.drawing.roc import roc_charts
@@ -142,7 +141,8 @@ def _template() -> jinja2.Template:
 
 
 def _swatch(look: Look) -> Markup:
-    return svg(14, 14, "", [marker(7, 7, look.shape, look.color, size=5.0)], "swatch")
+    shown = '<span class="swatch" style="color:{}" aria-hidden="true">{}</span>'
+    return Markup(shown).format(look.color, MARKERS[look.shape][1])
 
 
 def _view(
@@ -191,7 +191,6 @@ def _view(
         "pictures_show": "; ".join(one.pictures_show for one in own if one.pictures_show),
         "drawn": drawn([one for one in pictures if one.attack in study.class_attacks], embed),
         "membership": members,
-        "members_found": any(("membership-auc", "") in cell.leaking for cell in members),
         "roc": roc_charts(study, faces),
         "representatives": [cell for cell in study.cells if cell.draws_classes],
         "attacked": attacked,

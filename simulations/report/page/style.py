@@ -34,7 +34,7 @@ main { max-width: 1400px; margin: 0 auto; padding: 40px 24px 80px; }
 h1 { font-size: clamp(1.7rem, 4vw, 2.5rem); line-height: 1.12; letter-spacing: -.022em; margin: 6px 0 10px; overflow-wrap: anywhere;
   font-weight: 700; text-wrap: balance; }
 h2 { font-size: 1.3rem; line-height: 1.2; letter-spacing: -.012em; margin: 0; font-weight: 680; }
-h3 { font-size: 1rem; margin: 28px 0 10px; font-weight: 650; }
+h3 { font-size: 1rem; margin: 20px 0 8px; font-weight: 650; }
 p { margin: 0 0 10px; }
 code, pre, .code { font-family: var(--mono); font-size: .86em; }
 code { overflow-wrap: break-word; }
@@ -46,17 +46,17 @@ a { color: inherit; text-decoration-color: var(--soft); text-underline-offset: 3
 nav { display: flex; flex-wrap: wrap; gap: 4px 18px; margin-top: 18px; padding-top: 12px; border-top: 1px solid
   var(--rule); font-size: .88rem; }
 nav a { color: var(--soft); text-decoration: none; } nav a:hover { color: var(--ink); text-decoration: underline; }
-section { margin-top: 44px; scroll-margin-top: 16px; }
+section { margin-top: 28px; scroll-margin-top: 16px; }
 section > header { display: grid; grid-template-columns: 250px 1fr; gap: 6px 28px; border-top: 2px solid var(--ink);
-  padding-top: 12px; margin-bottom: 18px; }
-section > header p { color: var(--soft); font-size: .92rem; max-width: 78ch; margin: 0; }
+  padding-top: 10px; margin-bottom: 14px; }
+section > header p { color: var(--soft); font-size: .9rem; max-width: 112ch; margin: 0; }
+section > header details { margin: 2px 0 0; } section > header summary { font-size: .86rem; padding: 0; }
 .study { margin-top: 64px; font-size: 1.6rem; }
 .banner { border-left: 4px solid var(--soft); background: var(--faint); padding: 10px 16px; border-radius: 0 6px 6px
   0; margin: 18px 0 0; font-size: .95rem; }
 .banner.alarm { border-color: var(--alarm); background: var(--alarm-bg); }
 .banner ul { margin: 4px 0 0; padding-left: 18px; }
-.swatch { fill: var(--ink); width: 13px; height: 13px; flex: none; display: inline-block; vertical-align: -1px;
-  margin-right: 7px; overflow: visible; }
+.swatch { display: inline-block; width: 14px; margin-right: 6px; text-align: center; font-size: .85em; font-weight: 400; }
 .soft { color: var(--soft); } .small { font-size: .84rem; } .after { margin-top: 10px; }
 .fact { display: inline-block; margin-right: 16px; }
 
@@ -100,6 +100,7 @@ table { border-collapse: collapse; width: 100%; font-size: .84rem; font-variant-
 th, td { padding: 8px 7px; text-align: left; vertical-align: top; border-bottom: 1px solid var(--rule); }
 tbody tr:last-child > * { border-bottom: 0; }
 thead th { font-weight: 600; color: var(--soft); font-size: .76rem; vertical-align: bottom; background: var(--card); }
+thead td { background: var(--card); padding-bottom: 0; border-bottom: 0; }
 .tall thead { position: sticky; top: 0; z-index: 1; } .tall thead th { box-shadow: inset 0 -1px var(--rule); }
 thead th.num { white-space: normal; }
 thead tr.group th { border-bottom: 0; padding-bottom: 0; color: var(--ink); }
@@ -110,6 +111,8 @@ td.num small { white-space: nowrap; }
 tbody th { font-weight: 600; min-width: 120px; }
 tbody th code { font-weight: 500; } table code { font-size: .93em; }
 .pairs th { width: 240px; }
+.fitted table { font-size: .78rem; } .fitted th, .fitted td { padding: 7px 4px; } .fitted th:first-child { padding-left: 8px; }
+.fitted tbody th { min-width: 158px; } .fitted tbody th code { font-size: .88em; }
 tbody th small { display: block; color: var(--soft); font-weight: 400; margin: 0; }
 td.tight code { overflow-wrap: normal; white-space: nowrap; }
 .wide { min-width: 120px; } .verdict { min-width: 150px; } .attack { min-width: 190px; }
@@ -117,23 +120,9 @@ td.tight code { overflow-wrap: normal; white-space: nowrap; }
 td.status { white-space: nowrap; } .status.bad { color: var(--alarm); } .status.good { color: var(--calm); }
 tr.doubt td:not(.status) { color: var(--soft); }
 
-.chart { display: block; width: 100%; height: auto; font-family: var(--sans); font-size: 12px; fill: var(--ink);
-  overflow: visible; }
-.chart text.tick { fill: var(--soft); font-size: 11px; font-variant-numeric: tabular-nums; }
-.chart text.title { fill: var(--soft); font-size: 12px; }
-.chart text.note { fill: var(--soft); font-size: 11.5px; paint-order: stroke; stroke: var(--card); stroke-width: 3px; }
-.chart text.name { fill: var(--c); fill: color-mix(in oklab, var(--c), var(--ink) 25%); font-weight: 600;
-  paint-order: stroke; stroke: var(--card); stroke-width: 3px;
-  stroke-linejoin: round; }
-.chart .grid { stroke: var(--rule); stroke-width: 1; } .chart .axis { stroke: var(--soft); stroke-width: 1; }
-.chart .null { fill: var(--null); }
-.chart .whisker { stroke: var(--c); stroke-width: 1.5; opacity: .55; } .chart .bar { stroke: var(--c); stroke-width:
-  3; opacity: .45; }
-.chart .series { fill: none; stroke: var(--c); stroke-width: 2; stroke-linejoin: round; }
-.chart .curve { fill: none; stroke: var(--c); stroke-width: 1.5; stroke-dasharray: 5 4; opacity: .8; }
-.chart .nullline { fill: none; stroke: var(--soft); stroke-width: 1.5; stroke-dasharray: 2 3; }
-.mark { fill: var(--c); stroke: var(--card); stroke-width: 1; } .mark.hollow { fill: var(--card); stroke: var(--c);
-  stroke-width: 1.6; }
+.chart { display: block; width: 100%; height: auto; font-family: var(--sans); overflow: visible;
+  font-variant-numeric: tabular-nums; }
+.chart .name text, .chart .note text { paint-order: stroke; stroke: var(--card); stroke-width: 3px; stroke-linejoin: round; }
 .panel { background: var(--card); border: 1px solid var(--rule); border-radius: 8px; padding: 18px 18px 12px; margin:
   0; }
 .panel figcaption { font-size: .88rem; font-weight: 600; margin-bottom: 8px; overflow-wrap: anywhere; }
@@ -166,12 +155,11 @@ th button { all: unset; cursor: pointer; font: inherit; color: inherit; }
   th button:focus-visible, .scroll:focus-visible, .tile img:focus-visible {
   outline: 2px solid var(--soft); outline-offset: 2px; }
 th[aria-sort] button::after { content: " ↑"; } th[aria-sort="descending"] button::after { content: " ↓"; }
-details { margin-top: 12px; } summary { cursor: pointer; color: var(--soft); font-size: .9rem; padding: 4px 0; }
+details { margin-top: 8px; } summary { cursor: pointer; color: var(--soft); font-size: .9rem; padding: 4px 0; }
 details[open] > summary { margin-bottom: 10px; }
 
 @media (max-width: 860px) {
   main { padding: 26px 16px 60px; }
-  section { margin-top: 44px; }
   section > header { grid-template-columns: 1fr; }
   .lines > li { grid-template-columns: minmax(0, 1fr) auto; gap: 8px 16px; }
   .lines > li > div:first-child { grid-column: 1 / -1; }
@@ -180,7 +168,7 @@ details[open] > summary { margin-bottom: 10px; }
 @media (max-width: 620px) {
   .broad { display: none; } .narrow { display: block; }
   .tiles { grid-template-columns: repeat(auto-fit, minmax(72px, 1fr)); }
-  .lines .figure b { font-size: 1.4rem; } .lines .chart text.tick { font-size: 14px; }
+  .lines .figure b { font-size: 1.4rem; } .lines .chart text { font-size: 14px !important; }
   .tiles { gap: 8px; } .tile figcaption { font-size: .7rem; }
 }
 @media print {

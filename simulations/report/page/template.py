@@ -60,9 +60,11 @@ MACROS = """
   {% endif %}</td>
 {% endmacro %}
 
-{# Opens a table that scrolls by itself, and can be scrolled by keys; how: "tall", "after", "pairs". #}
+{# Opens a table that scrolls by itself, and can be scrolled by keys; no two areas share a name. how: "tall", "pairs", "fitted". #}
+{% set areas = namespace(all=[]) %}
 {% macro table(caption, how='') %}
-<div class="scroll {{ how }}" tabindex="0" role="region" aria-label="{{ caption }}"><table
+{% set same = areas.all | select('equalto', caption) | list | length %}{% set areas.all = areas.all + [caption] %}
+<div class="scroll {{ how }}" tabindex="0" role="region" aria-label="{{ caption }}{{ ', ' ~ (same + 1) if same }}"><table
 {%- if 'pairs' in how %} class="pairs"{% endif %}><caption class="unseen">{{ caption }}</caption>
 {% endmacro %}
 
@@ -78,8 +80,8 @@ MACROS = """
 </td>
 {% endmacro %}
 
-{% macro pairs(found) %}
-{{ table('Settings', 'pairs tall') }}
+{% macro pairs(found, caption) %}
+{{ table(caption, 'pairs tall') }}
 <tbody>
 {% for key, value in found.items() %}
 <tr><th scope="row"><code>{{ key }}</code></th><td class="text"><code>{{ value | setting }}</code></td></tr>
@@ -119,9 +121,10 @@ MACROS = """
 <h3>{{ who(one.defense) }}
 <span class="soft">{{ round_name(one.round, one.final) }}{{ ', ' ~ one.source if one.source }}</span></h3>
 {{ tiles(one.strips[:2]) }}
-{% if one.strips | length > 2 %}
-<details><summary>{{ count(one.strips[2:] | length, 'more target') }}</summary>{{ tiles(one.strips[2:]) }}</details>
-{% endif %}
+{% endmacro %}
+
+{% macro rest(one) %}
+{% if one.strips | length > 2 %}{{ tiles(one.strips[2:]) }}{% endif %}
 {% if one.hidden %}
 <p class="soft small after">{{ count(one.hidden, 'target') }} with lower PSNR only in the pictures folder.</p>
 {% endif %}
@@ -130,10 +133,13 @@ MACROS = """
 {% macro gallery(found) %}
 {% for of in found.values() %}
 {{ grid(of[0]) }}
-{% if of | length > 1 %}
-<details><summary>Other rounds:
-{% for one in of[1:] %}{{ round_mark(one.round, one.final) }}{{ ', ' if not loop.last }}{% endfor %}</summary>
-{% for one in of[1:] %}{{ grid(one) }}{% endfor %}
+{% set more = of[0].strips[2:] | length %}
+{% if more or of[0].hidden or of | length > 1 %}
+<details><summary>{{ 'Other rounds: ' if of | length > 1 }}
+{%- for one in of[1:] %}{{ round_mark(one.round, one.final) }}{{ ', ' if not loop.last }}{% endfor %}
+{{- '; ' if of | length > 1 and more }}{{ count(more, 'more target') if more or of | length == 1 }}</summary>
+{{ rest(of[0]) }}
+{% for one in of[1:] %}{{ grid(one) }}{{ rest(one) }}{% endfor %}
 </details>
 {% endif %}
 {% endfor %}

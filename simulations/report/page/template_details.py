@@ -4,15 +4,16 @@ from __future__ import annotations
 
 CONTROL = """
 <section id="control{{ s }}">
-<header><h2>Positive control</h2><p>An attack that cannot recover undefended images says nothing about a defence. It counts in a
+<header><h2>Positive control</h2><div><p>An attack that cannot recover undefended images says nothing about a defence.</p>
+<details><summary>When an attack counts</summary><p>It counts in a
 round only if, {{ view.plain.without }}, the whole 95&nbsp;% interval of its score lies above the best null baseline (grey
 and mean image: what anyone can guess) and, for images, true images are picked out of others of their kind far more often than
 chance: the whole exact 95&nbsp;% interval of that share lies above {{ far_more }} times the chance of a blind guess.
 Otherwise it is printed as not validated under every defence. With fewer than {{ least_images }} images there is no verdict.
 A chain such as <code>A() | B()</code>, where B undoes a defence, has nothing
-to undo here: without a row of its own it is judged by its first stage, A.</p></header>
+to undo here: without a row of its own it is judged by its first stage, A.</p></details></div></header>
 {% if view.control %}
-<details{{ ' open' if view.control | length <= 4 }}>
+<details{{ ' open' if view.control | length <= 2 }}>
 <summary>{{ count(view.control | length, 'score') }} of undefended images</summary>
 {{ table('Positive control', '') }}
 <thead><tr><th scope="col">Attack on the {{ view.plain.run }}</th><th scope="col">Score</th>
@@ -71,14 +72,14 @@ ATTACK_MACROS = """
 
 {% macro attack_head(null_names, recognition, scale_names=[], picked=false) %}
 <thead>
-<tr class="group"><th colspan="4"></th>
+<tr class="group"><td colspan="4"></td>
 <th class="edge" colspan="2">PSNR, dB</th>
 {% if picked %}<th class="edge">Retrieval</th>{% endif %}
 {% if recognition %}<th class="edge">Oracle</th>{% endif %}
 {% if null_names %}<th class="edge" colspan="{{ null_names | length }}">Null baselines, dB</th>{% endif %}
 {% if scale_names %}<th class="edge" colspan="{{ scale_names | length }}">Scales, dB</th>{% endif %}
 <th class="edge" colspan="3">Original / transformed</th>
-<th class="edge" colspan="7"></th></tr>
+<td class="edge" colspan="7"></td></tr>
 <tr><th scope="col">Defence</th>
 <th scope="col">Attack</th>
 <th scope="col" class="num">Round</th>
@@ -100,9 +101,10 @@ ATTACK_MACROS = """
 </tr></thead>
 {% endmacro %}
 
-{% macro attack_table(cells, null_names, card_numbers, recognition=false, adaptive=[], scale_names=[]) %}
+{% macro attack_table(cells, null_names, card_numbers, recognition=false, adaptive=[], scale_names=[],
+  caption='All attacks') %}
 {% set picked = cells | selectattr('picked') | list | length > 0 %}
-{{ table('All attacks', 'tall') }}
+{{ table(caption, 'tall') }}
 {{ attack_head(null_names, recognition, scale_names, picked) }}
 <tbody>
 {% for cell in cells %}
@@ -136,15 +138,17 @@ ATTACK_MACROS = """
 
 ATTACKS = """
 <section id="attacks{{ s }}">
-<header><h2>All attacks</h2><p>Every attack on every defence in every attacked round, with the null baselines beside it
+<header><h2>All attacks</h2><div><p>Every attack on every defence in every attacked round, with the null baselines beside it
 {%- if view.membership or view.representatives %}; attacks on membership and GAN attacks have tables of their own{% endif %}.
+</p>
+<details><summary>How to read the columns</summary><p>
 {% if upper_bounds %}Upper bounds were given what no server of this run has; they never make the headline. {% endif %}
 {% if view.scale_names %}The scales are to read PSNR by, and no bars: a blurred copy of the truth, and the mean of the other images
 of the true class, which is what who knows only the class could guess. {% endif %}
 {% if view.has_recognition %}Recognised is the share of images in which a classifier trained on clean data, the oracle, sees
 the right class. {% endif %}
 Failed trials are counted and scored as a grey image, never dropped. Cost is the attack's own matching loss; the card
-says what the attacker knew. Small print is a 95&nbsp;% interval or a null baseline.</p></header>
+says what the attacker knew. Small print is a 95&nbsp;% interval or a null baseline.</p></details></div></header>
 {% if view.attacked %}
 <details{{ ' open' if view.attacked | length <= 8 }}><summary>{{ count(view.attacked | length, 'row') }}</summary>
 {{ attack_table(view.attacked, view.null_names, view.cards.numbers, view.has_recognition,
@@ -153,7 +157,7 @@ says what the attacker knew. Small print is a 95&nbsp;% interval or a null basel
   else 'No attack has finished yet.' }}</p>{% endif %}
 {% if study.null_cells %}
 <details><summary>The null baselines{{ ' and the scales' if view.scale_names }} themselves</summary>
-{{ attack_table(study.null_cells, [], {}) }}</details>
+{{ attack_table(study.null_cells, [], {}, caption='Null baselines') }}</details>
 {% endif %}
 {% if view.others %}
 <details><summary>Other numbers ({{ view.others | length }})</summary>
@@ -207,13 +211,13 @@ questions. Where randomness follows from the seed, a server could work out every
 report does, so the scores are those of clients that keep a secret of their own, as deployed nodes do.</p></header>
 {% set cards = view.cards %}
 {% if cards.shared %}
-<p>The same for every attack:
+<p class="small">The same for every attack:
 {% for key, value in cards.shared.items() %}
 <span class="fact"><span class="soft">{{ key | replace('_', ' ') }}</span> {{ value }}</span>
 {% endfor %}</p>
 {% endif %}
 {% if cards.rows %}
-<details{{ ' open' if cards.rows | length <= 6 }}><summary>{{ count(cards.rows | length, 'card') }}, where they differ</summary>
+<details{{ ' open' if cards.rows | length <= 2 }}><summary>{{ count(cards.rows | length, 'card') }}, where they differ</summary>
 {{ table('Threat cards', '') }}
 {{ head(['#Card', 'Attacks'] + cards.differing | map('replace', '_', ' ') | list) }}
 <tbody>
@@ -232,11 +236,14 @@ CONFIGURATION = """
 <section id="configuration">
 <header><h2>Configuration</h2><p>What was set to something else than its default; the rest is folded, so that the
 run can be repeated from this page.</p></header>
-{% if config.get('config') is mapping and config['config'] %}{% if changed %}{{ pairs(changed) }}{% endif %}
+{% if config.get('config') is mapping and config['config'] %}
+{% if changed %}{{ pairs(changed, 'Settings that differ from their defaults') }}{% endif %}
 {% if unchanged %}
-<details><summary>{{ count(unchanged | length, 'setting') }} as by default</summary>{{ pairs(unchanged) }}</details>
+<details><summary>{{ count(unchanged | length, 'setting') }} as by default</summary>
+{{ pairs(unchanged, 'Settings as by default') }}</details>
 {% endif %}
 {% else %}<p class="soft">No configuration was found.</p>{% endif %}
+<details><summary>Defences, versions, and how to rebuild this page</summary>
 {% if config.get('defenses') is mapping and config['defenses'] %}
 <h3>Defences</h3>
 {{ table('Defences of the configuration', '') }}
@@ -255,12 +262,13 @@ run can be repeated from this page.</p></header>
 {% endif %}
 {% for title, found in [('Versions', config.get('versions')), ('Also in the configuration file', unknown)] if found %}
 <h3>{{ title }}</h3>
-{% if found is mapping %}{{ pairs(found) }}{% else %}<pre>{{ found | setting }}</pre>{% endif %}
+{% if found is mapping %}{{ pairs(found, title) }}{% else %}<pre>{{ found | setting }}</pre>{% endif %}
 {% endfor %}
 <h3>Rebuild this page</h3>
 <pre>{{ config['command'] | setting if config.get('command') else command }}</pre>
 <p class="soft small">The page is made from <code>rows.jsonl</code>, <code>config.json</code> and <code>pictures/</code>
 only; the same numbers, one a line, are in <code>rows.csv</code>.</p>
+</details>
 </section>
 """
 

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 MEMBERSHIP = """
-{% if view.membership %}
-<section id="membership{{ s }}">
-<header><h2>Membership</h2><p>Was a record part of a client's training data? An AUC of 0.5, the dotted diagonal, is chance.
-The true positive rate (TPR) at 1&nbsp;% false positives (FPR), where chance is 1&nbsp;%, says how many members are named almost
-without error, which an AUC can hide. Small print is a 95&nbsp;% interval; charts show the last attacked round. † and hollow marks:
-the attack did not break the undefended run (not validated), or it was tested on too few records (under-powered): the interval
-holds both chance and the undefended AUC, or fewer than 100 non-members cannot give 1&nbsp;% false positives.</p></header>
-{% if not view.members_found %}<details><summary>Nowhere told apart from chance: tables and curves</summary>{% endif %}
-{{ table('Membership', 'tall') }}
+{% macro member_table(caption, cells) %}
+{{ table(caption, 'tall') }}
 {{ head(['Defence', 'Attack', '#Round', 'Status', '#AUC', '#TPR at 1 % FPR', '#Records', '#Failures', '#Time', '#Card']) }}
 <tbody>
-{% for cell in view.membership %}{% set auc = cell.scores[('membership-auc', '')] %}
+{% for cell in cells %}{% set auc = cell.scores[('membership-auc', '')] %}
 <tr{% if cell.status | dagger %} class="doubt"{% endif %}>
 <td class="tight">{{ who(cell.defense) }}</td>
 <td class="attack">{{ named(cell, view.adaptive) }}</td>
@@ -29,12 +22,27 @@ holds both chance and the undefended AUC, or fewer than 100 non-members cannot g
 </tr>
 {% endfor %}
 </tbody></table></div>
+{% endmacro %}
+{% if view.membership %}
+<section id="membership{{ s }}">
+<header><h2>Membership</h2><p>Was a record part of a client's training data? An AUC of 0.5, the dotted diagonal, is chance.
+The true positive rate (TPR) at 1&nbsp;% false positives (FPR), where chance is 1&nbsp;%, says how many members are named almost
+without error, which an AUC can hide. Small print is a 95&nbsp;% interval; charts show the last attacked round. † and hollow marks:
+the attack did not break the undefended run (not validated), or it was tested on too few records (under-powered): the interval
+holds both chance and the undefended AUC, or fewer than 100 non-members cannot give 1&nbsp;% false positives.</p></header>
+{% set found = view.membership | selectattr('tells_members') | list %}
+{% set chance = view.membership | rejectattr('tells_members') | list %}
+{% if found %}{{ member_table('Membership', found) }}{% endif %}
+<details><summary>{% if not found %}Nowhere told apart from chance: {% endif %}
+{%- if chance %}{{ count(chance | length, 'test') }}{{ ' not told apart from chance, and ' if found else ' and ' }}{% endif %}
+{{- count(view.roc | length, 'chart') }} of {{ 'its' if view.roc | length == 1 else 'their' }} curves</summary>
+{% if chance %}{{ member_table('Membership at chance', chance) }}{% endif %}
 <div class="panels">
 {% for caption, drawing in view.roc %}
 <figure class="panel"><figcaption>{{ caption | breakable }}</figcaption>{{ drawing }}</figure>
 {% endfor %}
 </div>
-{% if not view.members_found %}</details>{% endif %}
+</details>
 </section>
 {% endif %}
 """

@@ -7,10 +7,10 @@ from simulations.report.sections.base import sections
 
 HEADLINE = """
 <section id="headline{{ s }}">
-<header><h2>Headline</h2><p>The strongest attack on each defence, scored against the original images. PSNR in dB: higher
-means that more was recovered. Mark and bar: mean and its 95&nbsp;% interval; ring: the worst image; grey band: null
-baselines (grey and mean image), which need no attack. {{ rule }} An attack that fails shows only that this attack
-fails.
+<header><h2>Headline</h2><div><p>The strongest attack on each defence, scored against the original images. {{ rule }}</p>
+<details><summary>How to read the marks and numbers</summary><p>PSNR in dB: higher means that more was recovered. Mark and
+bar: mean and its 95&nbsp;% interval; ring: the worst image; grey band: null baselines (grey and mean image), which need no
+attack. An attack that fails shows only that this attack fails.
 {%- if view.lines | selectattr('probe') | list or view.lines | selectattr('update') | list %} A one-step probe is what a curious
 server asks for, the strongest setting; a training update, of all steps of a round, is what clients send anyway.{% endif %}
 {%- if 'scale:blurred' in view.scale_db %} To read PSNR by: a blurred copy of the truth scores
@@ -18,7 +18,7 @@ server asks for, the strongest setting; a training update, of all steps of a rou
 {%- if 'scale:class-mean' in view.scale_db %} What who knows only the class could guess, the mean of its other images, scores
 {{ view.scale_db['scale:class-mean'] | decibel }} dB
 {%- if 'scale:class-mean' in view.scale_picked %} and picks out
-{{ view.scale_picked['scale:class-mean'] | percent }} of the true images{% endif %}.{% endif %}</p></header>
+{{ view.scale_picked['scale:class-mean'] | percent }} of the true images{% endif %}.{% endif %}</p></details></div></header>
 <ul class="lines">
 {% for line in view.lines %}{% set best = line.strongest %}
 <li id="defence{{ s }}-{{ loop.index }}">
@@ -65,10 +65,10 @@ server asks for, the strongest setting; a training update, of all steps of a rou
 SUMMARY_HEAD = """
 <thead>
 {% set more = has.labels + has.attributes + 2 * has.membership + has.epsilon + has.seconds + has.bytes %}
-<tr class="group"><th></th>
+<tr class="group"><td></td>
 <th class="edge" colspan="{{ 2 + has.protected }}">Test accuracy, %</th>
 <th class="edge" colspan="{{ 6 + has.picked }}">Strongest attack, PSNR in dB</th>
-{% if more %}<th class="edge" colspan="{{ more }}"></th>{% endif %}</tr>
+{% if more %}<td class="edge" colspan="{{ more }}"></td>{% endif %}</tr>
 <tr><th scope="col">Defence</th>
 <th scope="col" class="num edge">clean</th>
 {% if has.protected %}<th scope="col" class="num">protected</th>{% endif %}
@@ -224,7 +224,7 @@ SUMMARY = f"""
 {SUMMARY_MACROS}
 <section id="summary{{{{ s }}}}">
 {SUMMARY_TEXT}
-{{{{ table('Summary', '') }}}}
+{{{{ table('Summary', 'fitted') }}}}
 {SUMMARY_HEAD}
 <tbody>
 {{% for line in view.lines %}}{{% set best = line.strongest %}}

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from simulations.report import text
 from simulations.report.analysis.score import Score, merge
 from simulations.report.analysis.study import Study
-from simulations.report.drawing.charts import bounds
+from simulations.report.drawing.domains import bounds
 from simulations.report.drawing.figures import Across, Point, curves
 from simulations.report.drawing.looks import Look
 from simulations.rows import Row

@@ -57,7 +57,7 @@ ANSWERS = """
 {{ table('Answers', '') }}
 <thead>
 {% if cut.infers %}
-<tr class="group"><th></th>
+<tr class="group"><td></td>
 <th class="edge" colspan="2">Server half</th>
 <th class="edge" colspan="3">Sensitive attribute, accuracy, %</th>
 <th class="edge" colspan="2">Equation 1</th>

@@ -5,7 +5,7 @@ from __future__ import annotations
 COSTS = """
 {{ table('Costs', '') }}
 <thead>
-<tr class="group"><th></th>
+<tr class="group"><td></td>
 <th class="edge" colspan="3">As deployed</th>
 <th class="edge" colspan="3">Client half</th>
 <th class="edge" colspan="3">Traffic</th>
@@ -57,7 +57,7 @@ SMASHED = """
 <h3>Attacks on smashed data</h3>
 {{ table('Attacks on smashed data', 'tall') }}
 <thead>
-<tr class="group"><th colspan="3"></th>
+<tr class="group"><td colspan="3"></td>
 <th class="edge" colspan="3">Against the original</th>
 <th class="edge" colspan="3">Paper's convention</th>
 <th class="edge" colspan="3">Oracle</th>

@@ -10,20 +10,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from simulations.report.drawing.charts import (
-    MARKERS,
-    Box,
-    Scale,
-    bounds,
-    label_box,
-    marker,
-    place_label,
-    spread,
-    tag,
-    ticks,
-)
+from simulations.report.drawing.canvas import Canvas, Mark, style
+from simulations.report.drawing.domains import bounds, inside, spread
 from simulations.report.drawing.figures import Point, curves, plane, strip
-from simulations.report.drawing.looks import COLORS, SHADES, looks
+from simulations.report.drawing.looks import COLORS, MARKERS, SHADES, looks
 from simulations.report.page.style import CSS
 from simulations.report.text import breakable, plain, short_names, whole_percent
 
@@ -32,31 +22,39 @@ FACES = looks(["", "A()", *DP])
 numbers = st.floats(-1e6, 1e6)
 
 
-def shapes(drawing: str, class_: str) -> list[ElementTree.Element]:
-    return [one for one in ElementTree.fromstring(drawing).iter() if class_ in (one.get("class") or "").split()]
+def shapes(drawing: str, class_: str, tag: str = "path") -> list[ElementTree.Element]:
+    """Elements of a kind inside of what has a class."""
+    of = [one for one in ElementTree.fromstring(drawing).iter() if class_ in (one.get("class") or "").split()]
+    return [child for one in of for child in one.iter(tag)]
 
 
-@given(numbers, numbers, st.integers(2, 9))
-def test_ticks_are_round_evenly_spaced_inside_and_not_too_many(low: float, high: float, most: int) -> None:
-    assume(high - low > 1e-3)
-    found = ticks(low, high, most)
-    assert 1 <= len(found) <= most
-    slack = 1e-8 * (high - low)
-    assert all(low - slack <= value <= high + slack for value in found)
-    if len(found) > 2:
-        steps = np.diff(found)
-        assert steps == pytest.approx(np.full(len(steps), steps[0]))
-        leading = steps[0] / 10 ** math.floor(math.log10(steps[0]) + 1e-9)
-        assert any(leading == pytest.approx(nice) for nice in (1, 2, 5, 10))
+def place(mark: ElementTree.Element) -> tuple[float, float]:
+    found = re.fullmatch(r"translate\(([\d.]+) ([\d.]+)\)", str(mark.get("transform")))
+    assert found
+    return float(found[1]), float(found[2])
 
 
-@given(numbers, numbers, numbers)
-def test_a_scale_is_linear_and_keeps_to_its_edges(low: float, high: float, value: float) -> None:
-    assume(high - low > 1e-3)
-    scale = Scale(low, high, 10, 110)
-    expected = np.interp(value, [low, high], [10, 110])
-    assert scale(value) == pytest.approx(expected, abs=1e-6)
-    assert scale(math.inf) == 110
+def corners(drawn: ElementTree.Element) -> np.ndarray:
+    return np.array(re.findall(r"(-?[\d.]+) (-?[\d.]+)", str(drawn.get("d"))), dtype=float)
+
+
+def box(text: ElementTree.Element) -> tuple[np.ndarray, np.ndarray]:
+    """Where a label lies, in a font that is wider than most."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import TextPath
+
+    drawn = TextPath((0, 0), text.text or "", size=11, prop=FontProperties(family="DejaVu Sans", weight="bold"))
+    width, height = drawn.get_extents().x1, drawn.get_extents().y1
+    found = re.search("text-anchor: (middle|end)", str(text.get("style")))
+    left = float(text.get("x") or 0) - width * {"": 0, "middle": 0.5, "end": 1}[found[1] if found else ""]
+    base = float(text.get("y") or 0)
+    return np.array([left, base - height]), np.array([left + width, base])
+
+
+@given(numbers | st.just(math.inf), numbers, numbers)
+def test_what_lies_beyond_a_domain_is_drawn_at_its_edge(value: float, low: float, high: float) -> None:
+    assume(high > low)
+    assert inside(value, (low, high)) == np.clip(value, low, high)
 
 
 @given(st.lists(numbers | st.none() | st.just(math.inf) | st.just(math.nan), max_size=5))
@@ -79,67 +77,78 @@ def test_labels_that_fit_stay_where_they_are() -> None:
     assert spread([50.0, 10.0, 90.0], 14, 0, 100) == [50.0, 10.0, 90.0]
 
 
-def test_a_label_takes_the_free_side() -> None:
-    inside = Box(0, 0, 500, 300)
-    x, _, anchor = place_label(100, 100, "name", [label_box(109, 104, "name", "start")], inside)
-    assert (x, anchor) != (109, "start")
-    assert place_label(490, 100, "a long name", [], inside)[2] == "end"
-
-
-def test_text_and_attributes_are_escaped() -> None:
-    drawn = str(tag("text", "<b>&", aria_label='"<', stroke_width=2.0, x=None))
-    assert drawn == '<text aria-label="&#34;&lt;" stroke-width="2.0">&lt;b&gt;&amp;</text>'
+def drawn(marks: list[Mark]) -> str:
+    with style():
+        canvas = Canvas(200, 100, "none")
+        canvas.axes.set_position((0, 0, 1, 1))
+        canvas.axes.set(xlim=(0, 200), ylim=(100, 0))
+        canvas.marks(marks)
+        return canvas.svg("<b>& what it shows")
 
 
 @pytest.mark.parametrize("shape", MARKERS)
 def test_every_marker_can_be_drawn_around_its_place(shape: str) -> None:
-    drawn = ElementTree.fromstring(marker(50, 60, shape, "red", tip="<tip>"))
-    assert drawn.findtext("title") == "<tip>"
-    if shape == "circle":
-        assert (drawn.get("cx"), drawn.get("cy")) == ("50.0", "60.0")
-    else:
-        corners = np.array([[float(v) for v in pair.split(",")] for pair in str(drawn.get("points")).split()])
-        assert np.abs(corners - [50, 60]).max() < 8
-        assert corners.min(0)[0] < 50 < corners.max(0)[0]
+    (mark,) = shapes(drawn([Mark(50, 60, shape, "var(--d1)", "<tip> for $1$")]), "mark")
+    assert mark.findtext("title") == "<tip> for $1$"
+    assert place(mark) == pytest.approx((50, 60), abs=0.01)
+    around = corners(mark)
+    assert np.abs(around).max() < 8
+    assert around.min(0)[0] < 0 < around.max(0)[0]
+
+
+def test_a_drawing_follows_the_page_and_refers_to_nothing() -> None:
+    """Colours are the page's variables, the font is the page's; ids would clash with those of other drawings."""
+    page = drawn([Mark(50, 60, "circle", "var(--d1)"), Mark(70, 60, "circle", "var(--d1)", hollow=True)])
+    filled, hollow = (str(one.get("style")) for one in shapes(page, "mark"))
+    assert "fill: var(--d1)" in filled
+    assert ("fill: var(--card)" in hollow) & ("stroke: var(--d1)" in hollow)
+    assert not re.search(r"#[0-9a-f]{6}|\bid=|href|url\(|font-family|DejaVu|<metadata|<style", page)
+    assert ElementTree.fromstring(page).get("aria-label") == "<b>& what it shows"
+
+
+def test_a_drawing_does_not_depend_on_what_a_user_set_for_matplotlib() -> None:
+    import matplotlib
+
+    before = drawn([Mark(50, 60, "star", "var(--d1)")])
+    with matplotlib.rc_context({"font.size": 30, "svg.fonttype": "path", "axes.grid": False, "axes.edgecolor": "red"}):
+        assert drawn([Mark(50, 60, "star", "var(--d1)")]) == before
 
 
 def test_the_plane_joins_dp_sgd_in_order_of_epsilon_and_puts_better_lower_right() -> None:
-    eight, two = "DPSGD(target_epsilon=8.0)", "DPSGD(target_epsilon=2.0)"
+    eight, two = DP
     points = {"": Point(0.95, 31.0, 29.0, 33.0), eight: Point(0.88, 15.0), two: Point(0.8, 7.0, hollow=True)}
     drawing = plane(points, {eight: 7.99, two: 2.0}, {"baseline:grey": 8.0, "baseline:blurred": 12.0}, FACES, 700)
-    places = {
-        name: (float(one.get("x") or 0), float(one.get("y") or 0))
-        for one in shapes(drawing, "name")
-        for name in [(one.text or "").split(",")[0]]
-    }
-    assert places["No defence"][0] > places["DPSGD(8.0)"][0] > places["DPSGD(2.0)"][0]
-    assert places["No defence"][1] < places["DPSGD(8.0)"][1] < places["DPSGD(2.0)"][1]
+    assert [one.text for one in shapes(drawing, "name", "text")] == [
+        "No defence",
+        "DPSGD(8.0), ε = 7.99",
+        "DPSGD(2.0), ε = 2.00",
+    ]
+    best, worse, lowest = (place(one) for one in shapes(drawing, "mark"))
+    assert best[0] > worse[0] > lowest[0]
+    assert best[1] < worse[1] < lowest[1]
     (curve,) = shapes(drawing, "curve")
-    along = [float(pair.split()[0]) for pair in str(curve.get("d")).lstrip("M").split("L")]
-    assert len(along) == 2
-    assert along == sorted(along)
-    (band,) = shapes(drawing, "null")
-    inside = float(band.get("y") or 0), float(band.get("y") or 0) + float(band.get("height") or 0)
-    polygons = [one for one in shapes(drawing, "mark") if one.tag == "polygon"]
-    heights = [np.mean([float(p.split(",")[1]) for p in str(one.get("points")).split()]) for one in polygons]
-    assert heights[0] < inside[0] < inside[1] < heights[1]  # 15 dB is above the band (8 to 12 dB), 7 dB below it
+    assert corners(curve) == pytest.approx(np.array([lowest, worse]), abs=0.01)
+    band = corners(shapes(drawing, "null")[0])[:, 1]
+    assert worse[1] < band.min() < band.max() < lowest[1]  # 15 dB is above the band (8 to 12 dB), 7 dB below it
     assert len(shapes(drawing, "hollow")) == 1
-    assert len(shapes(drawing, "whisker")) == 1
+    (whisker,) = shapes(drawing, "whisker")
+    assert np.ptp(corners(whisker), 0) == pytest.approx((0, 4 / 8 * (lowest[1] - worse[1])), abs=0.05)
+    assert "null baselines: grey 8.0, blurred 12.0" in drawing
 
 
+@pytest.mark.parametrize("width", [350, 1120])
 @pytest.mark.parametrize("accuracy", [0.7, 0.75, 0.9])
-def test_the_label_of_the_null_baselines_keeps_clear_of_the_points(accuracy: float) -> None:
+def test_names_hide_neither_each_other_nor_points(accuracy: float, width: float) -> None:
     points = {"": Point(0.95, 31.0), "A()": Point(0.68, 5.0), DP[0]: Point(accuracy, 13.0), DP[1]: Point(0.93, 13.0)}
-    drawing = plane(points, {}, {"baseline:grey": 8.0, "baseline:blurred": 12.0}, FACES, 1120)
-    (note,) = [one for one in shapes(drawing, "note") if str(one.text).startswith("null baselines")]
-    at = float(note.get("x") or 0), float(note.get("y") or 0)
-    box = label_box(*at, str(note.text), note.get("text-anchor") or "start")
-    marks = [one for one in shapes(drawing, "mark") if one.tag == "polygon"]
-    assert len(marks) == 3
-    for mark in marks:
-        corners = np.array([[float(v) for v in pair.split(",")] for pair in str(mark.get("points")).split()])
-        assert not box.overlap(Box(*corners.min(0), *corners.max(0)))
-    assert (box.left >= 40) & (box.right <= 1120)
+    drawing = plane(points, {}, {"baseline:grey": 8.0, "baseline:blurred": 12.0}, FACES, width)
+    boxes = [box(one) for one in shapes(drawing, "name", "text")]
+    places = [np.array(place(one)) for one in shapes(drawing, "mark")]
+    assert (len(boxes), len(places)) == (4, 4)
+    for low, high in boxes:
+        assert (low[0] >= 0) & (high[0] <= width)
+        assert not any(((low < one) & (one < high)).all() for one in places)
+    for (low, high), (other_low, other_high) in itertools.combinations(boxes, 2):
+        assert not ((low < other_high) & (other_low < high)).all()
 
 
 @pytest.mark.parametrize("mean", [math.inf, -math.inf, 1e300])
@@ -155,26 +164,38 @@ def test_curves_have_a_line_and_a_name_for_each_defence() -> None:
     drawing = curves(series, FACES, 350, "PSNR, dB", plain, [Point(1, 12.0), Point(6, 12.5)], (0, 40))
     assert len(shapes(drawing, "series")) == 1
     assert len(shapes(drawing, "nullline")) == 1
-    assert [one.text for one in shapes(drawing, "name")] == ["No defence", "A"]
-    assert [one.text for one in shapes(drawing, "note")] == ["best null"]
+    assert [one.text for one in shapes(drawing, "name", "text")] == ["No defence", "A"]
+    assert [one.text for one in shapes(drawing, "note", "text")] == ["best null"]
     assert len(shapes(drawing, "hollow")) == 1
+
+
+def test_names_at_the_ends_of_lines_stand_apart_in_the_order_of_the_lines() -> None:
+    series = {
+        "": [Point(1, 9.0), Point(2, 9.0)],
+        "A()": [Point(1, 9.1), Point(2, 9.1)],
+        DP[0]: [Point(1, 9.0), Point(2, 9.0)],
+    }
+    drawing = curves(series, FACES, 350, "PSNR, dB", plain, (), (0, 40))
+    heights = {one.text: float(one.get("y") or 0) for one in shapes(drawing, "name", "text")}
+    assert sorted(heights, key=lambda name: heights[name]) == ["A", "No defence", "DPSGD(8.0)"]
+    assert np.diff(sorted(heights.values())).min() >= 13.9
 
 
 def test_the_null_baseline_of_a_single_round_can_be_seen() -> None:
     """A path of one point draws nothing."""
     drawing = curves({"": [Point(1, 30.0)]}, FACES, 350, "PSNR, dB", plain, [Point(1, 12.0)], (0, 40))
-    (drawn,) = shapes(drawing, "nullline")
-    ends = [tuple(map(float, pair.split())) for pair in str(drawn.get("d")).lstrip("M").split("L")]
-    assert len({x for x, _ in ends}) == 2
-    assert len({y for _, y in ends}) == 1
+    (line,) = shapes(drawing, "nullline")
+    assert np.ptp(corners(line), 0)[0] > 100
+    assert np.ptp(corners(line), 0)[1] == 0
 
 
 def test_a_long_run_keeps_whole_rounds_on_its_axis() -> None:
     series = {"": [Point(at, 0.5) for at in range(200)]}
     drawing = curves(series, FACES, 350, "accuracy", whole_percent, (), (0, 1))
-    labels = [str(one.text) for one in shapes(drawing, "tick") if one.get("text-anchor") == "middle"]
+    texts = [str(one.text) for one in ElementTree.fromstring(drawing).iter("text")]
+    labels = [text for text in texts if text.isdigit()]
     assert 2 <= len(labels) <= 8
-    assert all(label.isdigit() for label in labels)
+    assert not any("." in text for text in texts)
     assert len(shapes(drawing, "mark")) == 1
 
 

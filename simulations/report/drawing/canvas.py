@@ -1,0 +1,258 @@
+"""One drawing by matplotlib, as inline SVG that follows the page: its colours, its font, dark mode, and tooltips.
+
+matplotlib is imported when something is drawn, not before: runs and ``--help`` do not wait for it.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from simulations.report.drawing.looks import MARKERS
+
+SVG = "{http://www.w3.org/2000/svg}"
+UNIT = 72.0
+"""Points in an inch: one unit of a drawing is one pixel where it is shown at its own size."""
+FONT = 11.0
+_PAINTS: dict[str, str] = {}
+
+
+def paint(css: str) -> str:
+    """A colour that matplotlib takes and that ``Canvas.svg`` turns back into ``css``, such as ``var(--ink)``."""
+    return _PAINTS.setdefault(css, f"#{0x5A0000 + len(_PAINTS):06x}")
+
+
+def ink(css: str) -> str:
+    """The colour of text in the colour of a mark: a quarter nearer to the page's ink, so that it can be read."""
+    return paint(f"color-mix(in oklab, {css}, var(--ink) 25%)")
+
+
+@contextmanager
+def style(**more: Any) -> Iterator[None]:
+    """The look of all charts while something is drawn, whatever a user set; ``more`` are settings with _ for a dot."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_settings() | {key.replace("_", "."): value for key, value in more.items()})
+        yield
+
+
+def _settings() -> Any:
+    soft = paint("var(--soft)")
+    return {
+        "svg.fonttype": "none",
+        "svg.hashsalt": "fedveil",
+        "font.family": "DejaVu Sans",  # comes with matplotlib: labels take the same room on every machine
+        "font.size": FONT,
+        "axes.titlesize": FONT,
+        "figure.titlesize": FONT,
+        "text.color": soft,
+        "axes.edgecolor": soft,
+        "axes.labelcolor": soft,
+        "xtick.color": soft,
+        "ytick.color": soft,
+        "grid.color": paint("var(--rule)"),
+        "grid.linewidth": 1.0,
+        "axes.grid": True,
+        "axes.grid.axis": "y",
+        "axes.axisbelow": True,
+        "axes.linewidth": 1.0,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.facecolor": "none",
+        "figure.facecolor": "none",
+        "lines.linewidth": 2.0,
+        "lines.dotted_pattern": (2 / 1.5, 2),
+        "ytick.major.size": 0,
+        "legend.frameon": False,
+        "text.parse_math": False,  # names are data: a dollar sign is a dollar sign
+    }
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A point with a tooltip.
+
+    Attributes:
+        x: Where it is.
+        y: Where it is.
+        shape: One of ``looks.MARKERS``.
+        color: A CSS colour.
+        tip: Tooltip; "" for none.
+        hollow: Only its edge is drawn.
+        size: Its width.
+    """
+
+    x: float
+    y: float
+    shape: str
+    color: str
+    tip: str = ""
+    hollow: bool = False
+    size: float = 8.0
+
+
+class Canvas:
+    """A figure with one pair of axes, to be used inside ``style()``."""
+
+    def __init__(self, width: float, height: float, layout: str = "constrained") -> None:
+        from matplotlib.backends.backend_svg import FigureCanvasSVG
+        from matplotlib.figure import Figure
+
+        self.figure = Figure(figsize=(width / UNIT, height / UNIT), dpi=UNIT, layout=layout)  # type: ignore[arg-type]
+        FigureCanvasSVG(self.figure)
+        self.axes = self.figure.add_subplot()
+        self._tips: list[str] = []
+
+    def titles(self, across: str, up: str) -> None:
+        """What the axes are; that of y stands on top, where a phone has room for it."""
+        self.axes.set_xlabel(across)
+        self.figure.suptitle(up, x=0.0, ha="left")
+
+    def ticks(self, across: int | Sequence[float], up: int, show_x: Any, show_y: Any) -> None:
+        """About so many round values, or those that are given, shown by functions of a value."""
+        from matplotlib.ticker import FixedLocator, FuncFormatter
+
+        x, y = self.axes.xaxis, self.axes.yaxis
+        x.set_major_locator(round_values(across) if isinstance(across, int) else FixedLocator(list(across)))
+        y.set_major_locator(round_values(up))
+        for axis, show in ((x, show_x), (y, show_y)):
+            axis.set_major_formatter(FuncFormatter(lambda value, _, show=show: show(round(value, 12) + 0.0)))
+
+    def marks(self, marks: Sequence[Mark]) -> None:
+        """Draws points of one look over what is there."""
+        for hollow in (False, True):
+            if of := [mark for mark in marks if mark.hollow == hollow]:
+                at = [mark.x for mark in of], [mark.y for mark in of]
+                (drawn,) = self.axes.plot(*at, clip_on=False, zorder=3, **_marker(of[0]))
+                drawn.set_gid(f"marks:{len(self._tips)}:{'mark hollow' if hollow else 'mark'}")
+                self._tips += [mark.tip for mark in of]
+
+    def legend(self, entries: Sequence[tuple[str, Mark]]) -> None:
+        """Names with their marks, one a line below the axes."""
+        from matplotlib.lines import Line2D
+
+        marks = [Line2D([], [], **_marker(mark)) for _, mark in entries]
+        names = [name for name, _ in entries]
+        legend = self.figure.legend(marks, names, loc="outside lower left", handlelength=1.0, prop={"weight": "bold"})
+        for text, (_, mark) in zip(legend.get_texts(), entries, strict=True):
+            text.set_color(ink(mark.color))
+            text.set_gid("class:name")
+
+    def bars(self, ends: Iterable[tuple[float, float, float, float]], color: str, width: float = 1.5) -> None:
+        """Intervals: (x, y) to (x, y)."""
+        from matplotlib.collections import LineCollection
+
+        lines = [((x0, y0), (x1, y1)) for x0, y0, x1, y1 in ends]
+        drawn = LineCollection(lines, colors=[paint(color)], linewidths=width, alpha=0.55)
+        drawn.set_gid("class:whisker")
+        self.axes.add_collection(drawn, autolim=False)
+
+    def band(self, values: Collection[float], domain: tuple[float, float], upright: bool = False) -> Any:
+        """Shades what lies between the least and the greatest value; a single one can be seen, too."""
+        least = (domain[1] - domain[0]) / 100
+        low, high = min(values), max(values)
+        air = max(least - (high - low), 0.0) / 2
+        span = self.axes.axvspan if upright else self.axes.axhspan
+        band = span(low - air, high + air, facecolor=paint("var(--null)"), linewidth=0, zorder=0)
+        band.set_gid("class:null")
+        return band
+
+    def name(self, text: str, x: float, y: float, color: str = "", **more: Any) -> Any:
+        """Bold text in the colour of what it names, or a soft note without one; readable over lines."""
+        how = {"color": ink(color), "weight": "bold"} if color else {}
+        drawn = self.axes.annotate(text, (x, y), annotation_clip=False, **({"va": "center"} | how | more))
+        drawn.set_gid("class:name" if color else "class:note")
+        return drawn
+
+    def keep_apart(self, texts: Sequence[Any], covered: Sequence[tuple[float, float]]) -> None:
+        """Moves texts so that they hide neither each other nor the places that are covered."""
+        from adjustText import adjust_text  # type: ignore[import-untyped]
+
+        for text in texts:  # axes do not make room for a name that is about to move
+            text.set_in_layout(False)
+        self.figure.draw_without_rendering()
+        self.figure.set_layout_engine("none")  # the axes have their place, and keep it
+        x, y = ([place[at] for place in covered] for at in (0, 1))
+        adjust_text(texts, x=x, y=y, ax=self.axes, expand=(1.15, 1.9), force_static=(0.3, 0.6), ensure_inside_axes=True)
+
+    def svg(self, spoken: str) -> Markup:
+        """The drawing, scaling with its container; ``spoken`` says what it shows."""
+        written = io.BytesIO()
+        self.figure.savefig(
+            written, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
+        )
+        root = ElementTree.fromstring(written.getvalue())
+        paths = {f"#{one.get('id')}": one for one in root.iter(f"{SVG}path") if one.get("id")}
+        _plain(root, paths, self._tips)
+        box = str(root.get("viewBox"))
+        root.attrib.clear()
+        root.attrib |= {"class": "chart", "viewBox": box, "role": "img", "aria-label": spoken}
+        for one in root.iter():  # inside of a page nothing has to name the namespace
+            one.tag = one.tag.removeprefix(SVG)
+        text = ElementTree.tostring(root, encoding="unicode")
+        return Markup(re.sub(r"\s*\n\s*", "\n", text))
+
+
+def _marker(mark: Mark) -> dict[str, Any]:
+    color, card = paint(mark.color), paint("var(--card)")
+    return {
+        "linestyle": "none", "marker": MARKERS[mark.shape][0], "markersize": mark.size,
+        "markerfacecolor": card if mark.hollow else color, "markeredgecolor": color if mark.hollow else card,
+        "markeredgewidth": 1.6 if mark.hollow else 1.0,
+    }  # fmt: skip
+
+
+def round_values(most: int) -> Any:
+    """Finds values 1, 2 or 5 times a power of ten apart, about ``most`` of them, no more than one beyond."""
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(most, steps=[1, 2, 5, 10], min_n_ticks=1)
+
+
+def _plain(element: ElementTree.Element, paths: dict[str, ElementTree.Element], tips: list[str]) -> None:
+    """Markers in place of references to them, so that no two drawings of a page share an id; classes, tooltips, colours."""
+    kind, _, named = (element.attrib.pop("id", "") or "").partition(":")
+    if kind in ("class", "marks"):
+        element.set("class", named.rpartition(":")[2])
+    mine = iter(tips[int(named.partition(":")[0]) :]) if kind == "marks" else iter(())
+    for child in list(element.iter(f"{SVG}use")) if kind == "marks" else ():
+        if tip := next(mine):
+            ElementTree.SubElement(child, f"{SVG}title").text = tip
+    for child in list(element):
+        if child.tag in (f"{SVG}metadata", f"{SVG}defs"):
+            element.remove(child)
+        elif child.tag == f"{SVG}use":
+            shape = paths[str(child.get("{http://www.w3.org/1999/xlink}href"))]
+            child.tag = f"{SVG}path"
+            at = f"translate({child.get('x')} {child.get('y')})"
+            both = f"{shape.get('style') or ''}; {child.get('style') or ''}"
+            child.attrib = {"d": str(shape.get("d")), "transform": at, "style": both.strip("; ")}
+        _plain(child, paths, tips)
+    element.attrib.pop("clip-path", None)
+    if str(element.get("transform")).startswith("rotate(-0"):
+        del element.attrib["transform"]
+    if drawn := element.get("style"):
+        drawn = re.sub(r"font(?:-family)?: [^;]*?('[^']*'|sans-serif)[^;]*;? ?", _size, drawn)
+        element.set("style", re.sub(r"#5a[0-9a-f]{4}", _css, drawn))
+
+
+def _size(font: re.Match[str]) -> str:
+    """The page's own font in place of matplotlib's, at its weight and size."""
+    found = re.search(r"font: (?:(bold|\d+) )?([\d.]+px)", font[0])
+    if not found:
+        return ""
+    return (f"font-weight: {found[1]}; " if found[1] else "") + f"font-size: {found[2]}; "
+
+
+def _css(color: re.Match[str]) -> str:
+    place = int(color[0][1:], 16) - 0x5A0000
+    return list(_PAINTS)[place]
