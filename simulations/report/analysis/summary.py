@@ -40,6 +40,7 @@ class Line:
         epsilon: Budget spent by training (in split learning evaluation too) so far, in edge-cloud inference by the queries at one
             cut; None or infinite where there is no guarantee.
         epsilon_with_probes: Budget with the audit's probe messages.
+        probes_after: The round of that budget, where messages of training have spent more since; a sum of both is not known.
         epsilon_all_cuts: Budget of all that a run sent of an image where it serves the same images at several cuts.
         delta: The delta of all three.
         seconds: Seconds that a client computes in a round, mean over rounds.
@@ -65,6 +66,7 @@ class Line:
     membership: Cell | None
     epsilon: float | None
     epsilon_with_probes: float | None
+    probes_after: int | None
     epsilon_all_cuts: float | None
     delta: float | None
     seconds: float | None
@@ -172,6 +174,7 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         membership=strongest(cells, MEMBERSHIP.decides),
         epsilon=_spent(study, defense, "epsilon"),
         epsilon_with_probes=_spent(study, defense, "epsilon-with-probes"),
+        probes_after=_outdated(study, defense),
         epsilon_all_cuts=_spent(study, defense, "epsilon-all-cuts"),
         delta=_spent(study, defense, "delta"),
         seconds=seconds,
@@ -198,6 +201,11 @@ def _at(study: Study, defense: str, metric: str, reference: str, at: int | None)
 def _spent(study: Study, defense: str, metric: str) -> float | None:
     """A budget only grows: the largest of all rounds."""
     return max((s.mean for s in study.series(defense, metric).values() if s.mean is not None), default=None)
+
+
+def _outdated(study: Study, defense: str) -> int | None:
+    probed, trained = (study.series(defense, metric) for metric in ("epsilon-with-probes", "epsilon"))
+    return max(probed) if probed and trained and max(probed) < max(trained) else None
 
 
 def _drop(study: Study, defense: str, at: int | None) -> float | None:

@@ -89,7 +89,7 @@ def plane(
         width: Width of the drawing.
     """
     with style():
-        canvas = Canvas(width, 360 if width > WIDE else 420)
+        canvas = Canvas(width, 350 if width > WIDE else 420)
         low, high = bounds([end for p in points.values() for end in (p.x, p.x_low, p.x_high)], 0.14, 0.05)
         across = max(low, 0.0), min(high, 1.0)
         heights = [end for p in points.values() for end in (p.y, p.low, p.high)]
@@ -199,7 +199,7 @@ def curves(
         across: The horizontal axis.
     """
     with style():
-        canvas = Canvas(width, 280 if width > WIDE else 260)
+        canvas = Canvas(width, 250 if width > WIDE else 260)
         rounds = sorted({p.x for of in (*series.values(), null) for p in of})
         low, high = (rounds[0], rounds[-1]) if len(rounds) > 1 else (rounds[0] - 1, rounds[0] + 1)
         canvas.axes.set(xlim=(low, high), ylim=domain)

@@ -30,11 +30,11 @@ CSS = """
 * { box-sizing: border-box; }
 html { -webkit-text-size-adjust: 100%; text-size-adjust: 100%; }
 body { margin: 0; background: var(--page); color: var(--ink); font: 16px/1.5 var(--sans); }
-main { max-width: 1400px; margin: 0 auto; padding: 40px 24px 80px; }
+main { max-width: 1400px; margin: 0 auto; padding: 28px 24px 40px; }
 h1 { font-size: clamp(1.7rem, 4vw, 2.5rem); line-height: 1.12; letter-spacing: -.022em; margin: 6px 0 10px; overflow-wrap: anywhere;
   font-weight: 700; text-wrap: balance; }
 h2 { font-size: 1.3rem; line-height: 1.2; letter-spacing: -.012em; margin: 0; font-weight: 680; }
-h3 { font-size: 1rem; margin: 20px 0 8px; font-weight: 650; }
+h3 { font-size: 1rem; margin: 14px 0 6px; font-weight: 650; }
 p { margin: 0 0 10px; }
 code, pre, .code { font-family: var(--mono); font-size: .86em; }
 code { overflow-wrap: break-word; }
@@ -46,7 +46,7 @@ a { color: inherit; text-decoration-color: var(--soft); text-underline-offset: 3
 nav { display: flex; flex-wrap: wrap; gap: 4px 18px; margin-top: 18px; padding-top: 12px; border-top: 1px solid
   var(--rule); font-size: .88rem; }
 nav a { color: var(--soft); text-decoration: none; } nav a:hover { color: var(--ink); text-decoration: underline; }
-section { margin-top: 28px; scroll-margin-top: 16px; }
+section { margin-top: 26px; scroll-margin-top: 16px; }
 section > header { display: grid; grid-template-columns: 250px 1fr; gap: 6px 28px; border-top: 2px solid var(--ink);
   padding-top: 10px; margin-bottom: 14px; }
 section > header p { color: var(--soft); font-size: .9rem; max-width: 112ch; margin: 0; }
@@ -74,12 +74,13 @@ section > header details { margin: 2px 0 0; } section > header summary { font-si
 
 .lines { list-style: none; margin: 0; padding: 0; }
 .lines > li { display: grid; grid-template-columns: minmax(0, 1fr) 300px 132px; gap: 8px 28px; align-items: start;
-  padding: 15px 0; border-bottom: 1px solid var(--rule); }
+  padding: 11px 0; border-bottom: 1px solid var(--rule); }
 .lines > li:first-child { padding-top: 2px; }
 .lines .verdicts { display: flex; flex-wrap: wrap; gap: 4px 14px; align-items: baseline; margin-bottom: 4px; }
 .lines .verdicts span { color: var(--soft); font-size: .86rem; }
 .lines .who { font-weight: 650; text-decoration: none; }
-.lines .tiles { grid-template-columns: repeat(3, minmax(0, 1fr)); margin-top: 6px; } .lines .tile { max-width: 94px; }
+.lines .tiles { grid-template-columns: repeat(3, minmax(0, 1fr)); margin-top: 6px; } .lines .tile { max-width: 86px; }
+.lines .tile figcaption { margin-top: 3px; } .lines .tile figcaption b { display: inline; }
 .lines > li:target { background: var(--faint); }
 .lines .who code { font-size: .92em; font-weight: 600; }
 .lines p { margin: 0; text-wrap: pretty; }
@@ -111,8 +112,8 @@ td.num small { white-space: nowrap; }
 tbody th { font-weight: 600; min-width: 120px; }
 tbody th code { font-weight: 500; } table code { font-size: .93em; }
 .pairs th { width: 240px; }
-.fitted table { font-size: .78rem; } .fitted th, .fitted td { padding: 7px 4px; } .fitted th:first-child { padding-left: 8px; }
-.fitted tbody th { min-width: 158px; } .fitted tbody th code { font-size: .88em; }
+.fitted table { font-size: .78rem; } .fitted th, .fitted td { padding: 7px 3px; } .fitted th:first-child { padding-left: 8px; }
+.fitted tbody th { min-width: 142px; } .fitted tbody th code { font-size: .88em; }
 tbody th small { display: block; color: var(--soft); font-weight: 400; margin: 0; }
 td.tight code { overflow-wrap: normal; white-space: nowrap; }
 .wide { min-width: 120px; } .verdict { min-width: 150px; } .attack { min-width: 190px; }
@@ -131,9 +132,9 @@ tr.doubt td:not(.status) { color: var(--soft); }
 .narrow { display: none; }
 
 .strips { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(var(--strip), 100%), 1fr)); gap: 14px; }
-.target { margin: 0; padding: 12px 12px 10px; background: var(--card); border: 1px solid var(--rule); border-radius:
+.target { margin: 0; padding: 7px 10px; background: var(--card); border: 1px solid var(--rule); border-radius:
   8px; }
-.target > figcaption { color: var(--soft); font-size: .76rem; margin-bottom: 8px; }
+.target > figcaption { color: var(--soft); font-size: .76rem; margin-bottom: 3px; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(72px, 1fr)); gap: 8px; }
 .tile { margin: 0; max-width: 170px; }
 .tile img, .tile .empty { width: 100%; aspect-ratio: 1; display: block; border-radius: 3px; background: var(--faint);
@@ -155,7 +156,10 @@ th button { all: unset; cursor: pointer; font: inherit; color: inherit; }
   th button:focus-visible, .scroll:focus-visible, .tile img:focus-visible {
   outline: 2px solid var(--soft); outline-offset: 2px; }
 th[aria-sort] button::after { content: " ↑"; } th[aria-sort="descending"] button::after { content: " ↓"; }
-details { margin-top: 8px; } summary { cursor: pointer; color: var(--soft); font-size: .9rem; padding: 4px 0; }
+.dense table { font-size: .7rem; } .dense thead th { font-size: .68rem; } .dense th, .dense td { padding: 6px 2px; }
+.dense td.tight { min-width: 116px; } .dense .attack { min-width: 116px; } .dense td.tight code { white-space: normal; }
+.dense td.tight code, .dense .attack code { font-size: .9em; overflow-wrap: anywhere; }
+details { margin-top: 4px; } summary { cursor: pointer; color: var(--soft); font-size: .9rem; padding: 4px 0; }
 details[open] > summary { margin-bottom: 10px; }
 
 @media (max-width: 860px) {
@@ -164,6 +168,9 @@ details[open] > summary { margin-bottom: 10px; }
   .lines > li { grid-template-columns: minmax(0, 1fr) auto; gap: 8px 16px; }
   .lines > li > div:first-child { grid-column: 1 / -1; }
   .panel { padding: 14px 12px 10px; }
+  .scroll tr > :first-child { position: sticky; left: 0; background: var(--card); box-shadow: inset -1px 0 var(--rule); }
+  .scroll tbody th, .scroll td.tight { min-width: 104px; max-width: 132px; } td.tight code { white-space: normal;
+    overflow-wrap: anywhere; }
 }
 @media (max-width: 620px) {
   .broad { display: none; } .narrow { display: block; }

@@ -99,7 +99,7 @@ MACROS = """
   <figure class="tile">
     {% if tile.uri %}<img src="{{ tile.uri }}" alt="{{ tile.name }}, {{ strip.target }}" title="{{ tile.source }}">
     {% else %}<div class="empty">no picture</div>{% endif %}
-    <figcaption><b>{{ tile.name | breakable }}</b>
+    <figcaption><b>{{ tile.name | breakable }}</b> {# #}
     {%- if tile.psnr is not none %}{{ tile.psnr | decibel }} dB{% endif %}</figcaption>
   </figure>
 {% endfor %}

@@ -104,7 +104,7 @@ ATTACK_MACROS = """
 {% macro attack_table(cells, null_names, card_numbers, recognition=false, adaptive=[], scale_names=[],
   caption='All attacks') %}
 {% set picked = cells | selectattr('picked') | list | length > 0 %}
-{{ table(caption, 'tall') }}
+{{ table(caption, 'tall dense') }}
 {{ attack_head(null_names, recognition, scale_names, picked) }}
 <tbody>
 {% for cell in cells %}

@@ -39,7 +39,8 @@ server asks for, the strongest setting; a training update, of all steps of a rou
     {% endif %}
     {% if line.epsilon is not none %}
     <span>ε = {{ line.epsilon | two }}{% if line.delta is not none %} at δ = {{ line.delta | plain }}{% endif %}
-      {%- if line.epsilon_with_probes is not none %}, with the audit's probes {{ line.epsilon_with_probes | two }}{% endif %}
+      {%- if line.epsilon_with_probes is not none %}, with the audit's probes {{ line.epsilon_with_probes | two }}
+        {{- ' after round ' ~ line.probes_after if line.probes_after is not none }}{% endif %}
       {%- if line.epsilon_all_cuts is not none %} at one cut,
       {{ line.epsilon_all_cuts | two }} at all cuts together{% endif %}</span>
     {% endif %}
@@ -123,7 +124,8 @@ SUMMARY_ROW = """
 <td class="num">{{ line.epsilon | two }}
   {% if line.epsilon is not none and line.delta is not none %}<small>δ = {{ line.delta | plain }}</small>{% endif %}
   {% if line.epsilon_with_probes is not none %}
-  <small>probes: {{ line.epsilon_with_probes | two }}</small>
+  <small>probes: {{ line.epsilon_with_probes | two }}
+    {{- ' after ' ~ line.probes_after if line.probes_after is not none }}</small>
   {% endif %}
   {% if line.epsilon_all_cuts is not none %}
   <small>all cuts: {{ line.epsilon_all_cuts | two }}</small>

@@ -6,6 +6,8 @@ import json
 import math
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from tests.simulations.report.report_run import (
     ROUNDS,
     Page,
     demo_rows,
+    member_rows,
     png,
     row,
     setting,
@@ -623,3 +626,39 @@ def test_the_headline_says_what_real_updates_give_beside_the_probe(tmp_path: Pat
     assert "SurrogateMatching(), round 1, training update" in text
     assert "A one-step probe is what a curious server asks for" in text
     assert "what a curious server asks for" not in build(tmp_path / "none").sections["headline"]
+
+
+def test_a_budget_with_probes_that_training_has_overtaken_says_of_which_round_it_is(tmp_path: Path) -> None:
+    """Without it "with the audit's probes" would seem to cost less than without them."""
+    early = [one for one in demo_rows() if one["metric"] != "epsilon-with-probes" or one["round"] == 1]
+    found = build(tmp_path, rows=early)
+    text = " ".join(found.sections["headline"].split())
+    assert "ε = 8.00 at δ = 1e\N{MINUS SIGN}5, with the audit's probes 4.00 after round 1" in text
+    assert ["8.00", "δ = 1e\N{MINUS SIGN}5", "probes: 4.00 after 1"] in [one["ε (δ)"] for one in found.table("summary")]
+
+
+def test_membership_at_chance_is_folded_and_the_rest_is_not(tmp_path: Path) -> None:
+    rows = [*demo_rows(), *member_rows("", 0.7, (0.65, 0.75)), *member_rows(PIPELINES[1], 0.51, (0.45, 0.57))]
+    page = (build(tmp_path, rows=rows), (tmp_path / "report.html").read_text(encoding="utf-8"))[1]
+    section = page.split('<section id="membership">')[1].split("</section>")[0]
+    above, _, folded = section.partition("<details>")
+    assert ("0.70" in above) & ("Mixer" not in above)
+    assert ("Mixer" in folded) & ("0.51" in folded) & ("<svg" in folded)
+    assert "1 test not told apart from chance, and 1 chart of its curves" in " ".join(folded.split())
+
+
+def test_scroll_areas_have_names_of_their_own_and_headings_are_not_empty(tmp_path: Path) -> None:
+    """What an accessibility checker asks of landmarks and table headings."""
+    second = [one | {"experiment": "second"} for one in demo_rows()]
+    build(tmp_path, rows=[*demo_rows(), *second])
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    names = re.findall(r'role="region" aria-label="([^"]*)"', page)
+    assert "Summary, 2" in names
+    assert len(names) == len(set(names))
+    assert not re.search(r"<th[^>]*>\s*</th>", page)
+
+
+def test_matplotlib_is_imported_when_something_is_drawn_and_not_before() -> None:
+    """Whoever only asks for help, or reads rows, does not wait for matplotlib."""
+    code = "import sys, simulations.cli, simulations.report.page.page; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=300).returncode == 0
