@@ -1,7 +1,7 @@
 """Charts and picture grids, as inline SVG and data URLs.
 
-Charts were drawn by code of our own (scales, ticks, markers, placing of labels) until the same data was drawn by matplotlib, with names
-moved by adjustText, and both were looked at side by side at 1280 and 400 pixels, light and dark: no reader would prefer the former.
-matplotlib costs about a second to import and a tenth of a second a chart, which ``report/seldom.py`` keeps from slowing a run; its colours,
-fonts and ids are made those of the page in ``canvas.py``.
+Charts were drawn by code of our own (scales, ticks, markers, placing of labels) until the same data was drawn by matplotlib, with
+names moved by adjustText, and both were looked at side by side, at 1280 and 400 pixels, light and dark: they look alike. matplotlib
+costs about a second to import and a tenth of a second a chart, which ``report/seldom.py`` keeps from slowing a run;
+``canvas.py`` makes its colours, fonts and ids those of the page.
 """

@@ -73,6 +73,7 @@ def _settings() -> Any:
         "lines.dotted_pattern": (2 / 1.5, 2),
         "ytick.major.size": 0,
         "legend.frameon": False,
+        "path.simplify": False,
         "text.parse_math": False,  # names are data: a dollar sign is a dollar sign
     }
 
@@ -143,7 +144,8 @@ class Canvas:
         marks = [Line2D([], [], **_marker(mark)) for _, mark in entries]
         names = [name for name, _ in entries]
         legend = self.figure.legend(marks, names, loc="outside lower left", handlelength=1.0, prop={"weight": "bold"})
-        for text, (_, mark) in zip(legend.get_texts(), entries, strict=True):
+        for handle, text, (_, mark) in zip(legend.legend_handles, legend.get_texts(), entries, strict=True):
+            handle.set_gid("class:mark hollow" if mark.hollow else "class:mark")
             text.set_color(ink(mark.color))
             text.set_gid("class:name")
 

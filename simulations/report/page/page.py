@@ -141,7 +141,7 @@ def _template() -> jinja2.Template:
 
 
 def _swatch(look: Look) -> Markup:
-    shown = '<span class="swatch" style="color:{}" aria-hidden="true">{}</span>'
+    shown = '<span class="swatch" style="color:{}" data-mark="{}"></span>'
     return Markup(shown).format(look.color, MARKERS[look.shape][1])
 
 

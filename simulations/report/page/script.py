@@ -15,7 +15,7 @@ const FILTERED = 8;
 // What a cell's first line says: a number where it shows one, with a typographic minus sign, a unit or a ratio's sign.
 function value(row, at) {
   const cell = row.cells[at], text = (cell || row).cloneNode(true);
-  for (const small of text.querySelectorAll("small, .swatch")) small.remove();
+  for (const small of text.querySelectorAll("small")) small.remove();
   const shown = text.textContent.trim(), found = shown.replace(/\u2212/g, "-").match(/[+-]?(\d+\.?\d*(e-?\d+)?|\u221e)/);
   const isNumber = cell && cell.classList.contains("num") || /^[\u00d7+\u2212-]?\d/.test(shown);
   return isNumber ? (found ? (found[1] === "\u221e" ? Infinity : parseFloat(found[0])) : -Infinity) : shown.toLowerCase();

@@ -57,6 +57,7 @@ section > header details { margin: 2px 0 0; } section > header summary { font-si
 .banner.alarm { border-color: var(--alarm); background: var(--alarm-bg); }
 .banner ul { margin: 4px 0 0; padding-left: 18px; }
 .swatch { display: inline-block; width: 14px; margin-right: 6px; text-align: center; font-size: .85em; font-weight: 400; }
+.swatch::before { content: attr(data-mark); content: attr(data-mark) / ""; }
 .soft { color: var(--soft); } .small { font-size: .84rem; } .after { margin-top: 10px; }
 .fact { display: inline-block; margin-right: 16px; }
 

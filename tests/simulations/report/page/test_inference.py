@@ -475,7 +475,7 @@ def test_curves_show_every_point_and_what_plain_features_give(tmp_path: Path) ->
         assert tip in pca.drawing
     assert "adversary, 2 epochs: 65.0 %" in adp.drawing
     # By doublings: 1, 2 and 8 components stand at 0, 1 and 3 thirds of the axis.
-    marks = re.findall(r'<text x="([0-9.]+)"[^>]*text-anchor="middle"[^>]*>([0-9]+)</text>', pca.drawing)
+    marks = re.findall(r'<text [^>]*text-anchor: middle[^>]* x="([0-9.]+)"[^>]*>([0-9]+)</text>', pca.drawing)
     first, second, last = (float(x) for x, shown in marks if shown in {"1", "2", "8"})
     assert (second - first) / (last - first) == pytest.approx(1 / 3, abs=0.01)
     shown = page(tmp_path, rows).sections

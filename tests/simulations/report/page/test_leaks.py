@@ -44,19 +44,27 @@ def charts(rows: list[dict[str, Any]]) -> list[tuple[str, ElementTree.Element]]:
     return [(attack, ElementTree.fromstring(str(drawn))) for attack, drawn in roc_charts(study, looks(PIPELINES))]
 
 
-def shapes(drawing: ElementTree.Element, class_: str) -> list[ElementTree.Element]:
-    return [one for one in drawing.iter() if class_ in (one.get("class") or "").split()]
+def shapes(drawing: ElementTree.Element, class_: str, tag: str = "path") -> list[ElementTree.Element]:
+    """Elements of a kind inside of what has a class."""
+    of = [one for one in drawing.iter() if class_ in (one.get("class") or "").split()]
+    return [child for one in of for child in one.iter(tag)]
+
+
+def tests_of_membership(found: Page) -> list[dict[str, list[str]]]:
+    """Those that tell members from others, then those at chance, which are folded."""
+    tables = [found.table("membership", at) for at in range(len(found.tables["membership"]))]
+    return [one for table in tables for one in table]
+
+
+def corners(line: ElementTree.Element) -> np.ndarray:
+    return np.array(re.findall(r"(-?[\d.]+) (-?[\d.]+)", str(line.get("d"))), dtype=float)
 
 
 def drawn_points(drawing: ElementTree.Element) -> list[np.ndarray]:
     """(fpr, tpr) of every line, read off the drawing: the dotted diagonal runs from (0, 0) to (1, 1)."""
     (diagonal,) = shapes(drawing, "nullline")
-    x0, y0, x1, y1 = (float(diagonal.get(name) or "nan") for name in ("x1", "y1", "x2", "y2"))
-    found = []
-    for line in shapes(drawing, "series"):
-        pairs = np.array([pair.split() for pair in str(line.get("d")).lstrip("M").split("L")], dtype=float)
-        found.append((pairs - [x0, y0]) / [x1 - x0, y1 - y0])
-    return found
+    start, end = corners(diagonal)
+    return [(corners(line) - start) / (end - start) for line in shapes(drawing, "series")]
 
 
 # ROC curves -----------------------------------------------------------------------------------------------------------
@@ -83,8 +91,8 @@ def test_the_curve_its_area_and_its_rate_are_those_of_the_rows(tmp_path: Path) -
     for points, (_, truth) in zip(drawn_points(drawing), (plain, mixed), strict=True):
         assert points == pytest.approx(np.array(sorted(map(tuple, truth["curve"]))), abs=0.001)
         assert np.trapezoid(points[:, 1], points[:, 0]) == pytest.approx(truth["auc"], abs=0.002)
-    shown = build(tmp_path, demo_rows() + rows).table("membership")
-    names = [str(one.text) for one in shapes(drawing, "name")]
+    shown = tests_of_membership(build(tmp_path, demo_rows() + rows))
+    names = [str(one.text) for one in shapes(drawing, "name", "text")]
     for line, name, (_, truth) in zip(shown, names, (plain, mixed), strict=True):
         assert line["AUC"][0] == f"{truth['auc']:.2f}"
         assert f"AUC {truth['auc']:.2f} ({truth['auc'] - 0.02:.2f} to {truth['auc'] + 0.02:.2f})" in name
@@ -139,15 +147,16 @@ def test_an_auc_that_says_nothing_carries_its_mark_wherever_it_stands(
     rows = member_rows("", 0.7, plain) + member_rows(MIXER, 0.52, mixed)
     mark = "" if status == "✓ ok" else " †"
     found = build(tmp_path, demo_rows() + rows)
-    assert found.table("membership")[1]["Status"] == [status]
-    assert found.table("membership")[1]["AUC"][0] == f"0.52{mark}"
+    assert tests_of_membership(found)[1]["Status"] == [status]
+    assert tests_of_membership(found)[1]["AUC"][0] == f"0.52{mark}"
     assert found.table("summary")[1]["member AUC"][0] == f"0.52{mark}"
     assert found.table("summary")[0]["member AUC"][0] == "0.70" + (" †" if "validated" in status else "")
     written = (tmp_path / "rows.csv").read_text(encoding="utf-8")
     assert [name in written for name in ("not-validated", "under-powered")] == ["not v" in status, "under" in status]
     drawing = charts(rows)[0][1]
-    assert str(shapes(drawing, "name")[1].text).endswith(f"({mixed[0]:.2f} to {mixed[1]:.2f}){mark}")
-    assert ("hollow" in (shapes(drawing, "mark")[1].get("class") or "")) == bool(mark)
+    assert str(shapes(drawing, "name", "text")[1].text).endswith(f"({mixed[0]:.2f} to {mixed[1]:.2f}){mark}")
+    hollow = [one in shapes(drawing, "hollow") for one in shapes(drawing, "mark")]
+    assert hollow == ["validated" in status, bool(mark)]
     assert "a test of membership on too few records" in found.sections["summary"]
 
 
