@@ -27,9 +27,9 @@ class Facts(griffe.Extension):
             attribute = cls.members.get(name)
             value = _literal(getattr(attribute, "value", None))
             if value:
-                lines.append(f"- **{title}:** {_words(name, value)}")
+                lines.append(f"**{title}:** {_words(name, value)}")
         if lines:
-            cls.docstring.value += "\n\n" + "\n".join(lines)
+            cls.docstring.value += "\n\n" + "\n\n".join(lines)
 
 
 def _words(name: str, value: Any) -> str:
