@@ -36,12 +36,18 @@ STAGES = {
 """Base class -> the page of what derives from it."""
 INTERFACES = {
     "defenses": {
-        "defenses/index": ("Interfaces of defences", ["defenses.base", "defenses.fitting", "defenses.pipeline", "defenses.spec"]),
+        "defenses/index": (
+            "Interfaces of defences",
+            ["defenses.base", "defenses.fitting", "defenses.pipeline", "defenses.spec"],
+        ),
         "defenses/authoring": ("For authors of defences", ["defenses.checks", "defenses.functional"]),
     },
     "attacks": {
         "attacks/index": ("Interfaces of attacks", ["attacks.base", "attacks.observations", "attacks.guesses"]),
-        "attacks/scoring": ("Scores", ["attacks.scoring.metrics", "attacks.scoring.representatives", "attacks.scoring.roc"]),
+        "attacks/scoring": (
+            "Scores",
+            ["attacks.scoring.metrics", "attacks.scoring.representatives", "attacks.scoring.roc"],
+        ),
     },
     "clients": {
         "clients/index": ("Clients of any Flower app", ["clients.audited.app", "clients.audited.protect"]),
@@ -50,11 +56,19 @@ INTERFACES = {
         "clients/data": ("Data and models", ["clients.data.datasets", "clients.data.card", "clients.own_code"]),
     },
     "strategies": {
-        "strategies/index": ("Strategies", ["strategies.curious", "strategies.recording", "strategies.audited.strategy"]),
+        "strategies/index": (
+            "Strategies",
+            ["strategies.curious", "strategies.recording", "strategies.audited.strategy"],
+        ),
         "strategies/exchange": ("The guarded exchange", ["strategies.guard", "strategies.exchange"]),
         "strategies/audit": (
             "The audit",
-            ["strategies.audit.auditor", "strategies.audit.kinds", "strategies.audit.jobs", "strategies.audit.threat_card"],
+            [
+                "strategies.audit.auditor",
+                "strategies.audit.kinds",
+                "strategies.audit.jobs",
+                "strategies.audit.threat_card",
+            ],
         ),
         "strategies/recordings": ("Recordings", ["strategies.recording_files"]),
     },
@@ -65,7 +79,10 @@ INTERFACES = {
             ["simulations.experiment", "simulations.settings", "simulations.server_app", "simulations.run_directory"],
         ),
         "simulations/scenarios": ("Scenarios", ["simulations.scenarios.base", "simulations.scenarios.federated"]),
-        "simulations/rows": ("Rows and sections of the report", ["simulations.rows", "simulations.report.sections.base"]),
+        "simulations/rows": (
+            "Rows and sections of the report",
+            ["simulations.rows", "simulations.report.sections.base"],
+        ),
         "simulations/recorded": ("Attacks on recorded updates", ["simulations.recorded.attack_file"]),
         "simulations/local_grid": ("A federation in one process", ["simulations.local_grid"]),
     },

@@ -10,8 +10,8 @@ from mkdocs.structure.files import File, Files
 FOLDER = Path(__file__).resolve().parents[2] / "simulations" / "configs"
 INTRODUCTION = """# Configurations
 
-Files that come with fedveil: `fedveil run --preset NAME` runs one from any folder (`fedveil search` takes `search.toml`). Their first
-lines say what they show, what they cost and what to expect, or that this was not measured.
+Files that come with fedveil: `fedveil run --preset NAME` runs one from any folder (`fedveil search` takes `search.toml`). Their
+first lines say what they show, what they cost and what to expect, or that this was not measured.
 
 | name | shows |
 | --- | --- |

@@ -50,7 +50,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         target = _target(path, source)
         if target is None:
             return found.group(0)
-        uri = os.path.relpath(_page_of(target), os.path.dirname(page.file.src_uri) or ".")
+        uri = os.path.relpath(_page_of(target), Path(page.file.src_uri).parent)
         return f"{before}{uri}{anchor}{after}"
 
     return "\n".join(LINK.sub(turned, line) if prose else line for line, prose in _lines(markdown))
@@ -72,7 +72,7 @@ def _target(path: str, source: str) -> str | None:
     """The file or folder of the repository that a link means; None for one that is none."""
     if not path or ":" in path:
         return None
-    target = os.path.normpath(os.path.join(os.path.dirname(source), path))
+    target = os.path.normpath(Path(source).parent / path)
     return target if (ROOT / target).exists() else None
 
 

@@ -48,7 +48,9 @@ def searching() -> str:
 
 def named() -> str:
     """Names that ``dataset`` and ``model`` take."""
-    text = "# Data sets and models\n\nNames that the settings `dataset` and `model` take, as `fedveil list` prints them.\n"
+    text = (
+        "# Data sets and models\n\nNames that the settings `dataset` and `model` take, as `fedveil list` prints them.\n"
+    )
     parts: Iterable[tuple[str, Mapping[str, str]]] = (
         ("Data sets", dataset_names()),
         ("Models", model_names()),
