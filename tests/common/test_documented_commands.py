@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 
 import click
 import pytest
 import typer
 
 from simulations.cli import _pair, app
+from simulations.command_line import read_toml
 from simulations.experiment import Experiment, all_settings
+from simulations.presets import chosen
 from simulations.search.settings import keys as search_settings
 from tests.common.documents import ROOT, blocks, pages
 
+OWN = re.compile(r"\.py:|\.json|folder|my_package|hf:|stripes|configs/split_table3")
+"""What a reader brings, or installs."""
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
 
@@ -51,22 +56,18 @@ def test_a_wrong_option_or_setting_would_be_seen() -> None:
     assert "probe-atacks" not in all_settings()
 
 
-def test_settings_on_the_pages_have_values_that_are_taken() -> None:
-    """Of runs without a file: those that name no file or package of the reader's."""
+def test_settings_on_the_pages_have_values_that_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over the configuration that the command names; without those that name files or packages of the reader's."""
+    monkeypatch.chdir(ROOT)
     tried = 0
     for page in pages():
         for name, *arguments in commands(page):
-            if name != "run":
+            if name != "run" or OWN.search(" ".join(arguments)):
                 continue
             given = COMMANDS[name].make_context(name, arguments).params
-            values = dict(_pair(text) for text in given.get("setting") or ())
-            if (
-                given["config"]
-                or given["preset"]
-                or not values
-                or re.search(r"\.py:|\.json|folder|my_package|hf:|stripes", str(values))
-            ):
-                continue
-            Experiment.from_mapping({**values, "output-dir": "/nowhere"})
-            tried += 1
-    assert tried >= 2
+            if given["resume"] is None:
+                file = chosen(Path(given["config"]) if given["config"] else None, given["preset"])
+                values = (read_toml(file) if file else {}) | dict(_pair(text) for text in given["setting"] or ())
+                Experiment.from_mapping({**values, "output-dir": "/nowhere"})
+                tried += 1
+    assert tried >= 10
