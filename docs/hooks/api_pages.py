@@ -104,7 +104,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Puts the pages into the navigation, where it names ``PLACE``."""
     whole: list[Any] = [PLACE]
     for package in INTERFACES:
-        whole.append({package: [f"reference/api/{uri}.md" for uri in pages()[package]]})
+        whole.append({package: [_entry(uri) for uri in pages()[package]]})
     _replace(config.nav or [], whole)
     return config
 
@@ -183,6 +183,12 @@ def _defined(one: griffe.Object | griffe.Alias) -> griffe.Object:
 
 def _module(one: griffe.Object) -> str:
     return one.module.path
+
+
+def _entry(uri: str) -> str | dict[str, str]:
+    """A page in the navigation: a room by its name, as its title is a sentence; others by their titles."""
+    place, known = f"reference/api/{uri}.md", [page for own in INTERFACES.values() for page in own]
+    return place if uri in known or uri.startswith("defenses/") else {uri.rpartition("/")[2]: place}
 
 
 def _replace(nav: list[Any], whole: list[Any]) -> None:
