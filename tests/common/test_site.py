@@ -125,7 +125,7 @@ def test_links_within_the_site_lead_somewhere(site: Path, elements: dict[str, El
     """Those to files outside docs/, too, which the code host shows under the same links. mkdocs checks those of Markdown only."""
     lost = []
     for page, one in elements.items():
-        for link in one.links:
+        for link in one.links if page != "404.html" else ():  # which a server shows at any address
             path, _, anchor = link.partition("#")
             if ":" in path or link in ("", "#", "."):
                 continue
