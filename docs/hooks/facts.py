@@ -1,0 +1,46 @@
+"""What an algorithm says of itself beside its docstring, added to it for the site: source, adaptive attacks, what is assumed."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import griffe
+
+FACTS = {
+    "source": "Source",
+    "threat": "The server knows",
+    "adaptive_attacks": "Adaptive attacks",
+}
+"""Class variable -> what it is called."""
+
+
+class Facts(griffe.Extension):
+    """Adds the class variables of ``FACTS`` to the docstring of every class that sets them."""
+
+    def on_class_members(self, *, cls: griffe.Class, **kwargs: Any) -> None:
+        """Called by griffe when it has read a class."""
+        if cls.docstring is None:
+            return
+        lines = []
+        for name, title in FACTS.items():
+            attribute = cls.members.get(name)
+            value = _literal(getattr(attribute, "value", None))
+            if value:
+                lines.append(f"**{title}:** {_words(name, value)}")
+        if lines:
+            cls.docstring.value += "\n\n" + "\n\n".join(lines)
+
+
+def _words(name: str, value: Any) -> str:
+    if name == "adaptive_attacks":
+        return ", ".join(f"[{attack}][attacks.{attack}]" for attack in value)
+    return str(value)
+
+
+def _literal(value: Any) -> Any:
+    """The value of a literal; None of what has to be worked out."""
+    try:
+        return ast.literal_eval(str(value))
+    except (ValueError, SyntaxError):
+        return None

@@ -1,0 +1,24 @@
+"""Pages of the repository, and the fenced blocks in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCK = re.compile(
+    r"(?:^<!-- illustration: (?P<why>.+) -->\n)?^ *```(?P<language>\w+)\n(?P<text>.*?)^ *```$", re.MULTILINE | re.DOTALL
+)
+
+
+def pages() -> Iterator[str]:
+    """Paths of all pages, from the root."""
+    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")]
+    yield from sorted(path.relative_to(ROOT).as_posix() for path in found)
+
+
+def blocks(page: str, language: str, illustrations: bool = False) -> list[str]:
+    """Texts of a page's blocks of a language, without those that are marked as illustrations, or these alone."""
+    found = BLOCK.finditer((ROOT / page).read_text())
+    return [one["text"] for one in found if one["language"] == language and (one["why"] is not None) == illustrations]

@@ -1,0 +1,207 @@
+"""Python in the pages runs as it stands there. What another test runs is named; nothing is left out without a reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+from typer.testing import CliRunner
+
+from clients.data.datasets import load_dataset
+from clients.data.images import to_float
+from clients.models.classifiers import build_model
+from simulations.cli import app as command_line
+from simulations.local_grid import LocalGrid
+from simulations.run_directory import read_lines
+from strategies.recording_files import read_recording
+from tests.common.documents import ROOT, blocks, pages
+from tests.common.test_documented_commands import commands
+
+HERE = {
+    "README.md": 3, "docs/attack_a_recorded_update.md": 2, "docs/your_own_app.md": 4, "docs/your_own_model.md": 1,
+    "docs/how_to/run_an_audit.md": 1,
+}  # fmt: skip
+"""Page -> its python blocks, which the tests below run."""
+ELSEWHERE = {
+    "docs/adding_a_defense.md": (1, "tests/common/test_documented_examples.py"),
+    "docs/adding_an_attack.md": (2, "tests/common/test_documented_examples.py"),
+    "docs/own_server.md": (1, "tests/strategies/test_start.py"),
+    "docs/tutorial.md": (3, "tests/examples/test_tutorial.py"),
+}
+"""Page -> its python blocks, and the test that runs them."""
+
+
+def test_every_block_is_run_by_some_test() -> None:
+    found = {page: count for page in pages() if (count := len(blocks(page, "python")))}
+    assert found == {**HERE, **{page: count for page, (count, _) in ELSEWHERE.items()}}
+    for page, (_, test) in ELSEWHERE.items():
+        assert Path(page).name in (ROOT / test).read_text()
+
+
+def test_what_is_no_python_block_is_no_python() -> None:
+    """A block that calls itself text could hide code from these tests."""
+    for page in pages():
+        for text in blocks(page, "text"):
+            assert "import " not in text
+            assert "def " not in text
+
+
+@pytest.fixture
+def digit() -> tuple[Tensor, int]:
+    """An image (1, 1, 28, 28), normalised as the pages tell, and its class."""
+    train = load_dataset("mnist-5k").train
+    return (to_float(train.images[:1]) - 0.1307) / 0.3081, int(train.labels[0])
+
+
+class OneStep:
+    """A client of the pages: one step of SGD at a rate of 0.1 on one digit."""
+
+    def __init__(self, digit: tuple[Tensor, int]) -> None:
+        torch.manual_seed(0)
+        self.model = build_model("lenet", num_classes=10, input_shape=(1, 28, 28))
+        self.image, self.label = digit
+
+    def train(self, model: nn.Module) -> None:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        F.cross_entropy(model(self.image), torch.tensor([self.label])).backward()
+        optimizer.step()
+
+
+def attack_of(page: str) -> list[str]:
+    """Arguments of the page's ``fedveil attack local.safetensors``."""
+    (found,) = [one for one in commands(page) if one[:2] == ["attack", "local.safetensors"]]
+    return found
+
+
+def labels_found(folder: Path) -> list[int]:
+    return load_file(folder / "guesses.safetensors")["LabelInference/labels"].tolist()
+
+
+def test_the_readme_records_and_attacks_an_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digit: tuple[Tensor, int]
+) -> None:
+    """The class of a single digit follows from the gradient, whatever the attack on the image finds."""
+    monkeypatch.chdir(tmp_path)
+    client = OneStep(digit)
+    code = next(one for one in blocks("README.md", "python") if "save_file" in one)
+    exec(code, {"model": client.model, "train": client.train})
+    done = CliRunner().invoke(command_line, attack_of("README.md"))
+    assert done.exit_code == 0, done.output
+    assert labels_found(tmp_path / "leak") == [client.label]
+
+
+def test_a_recorded_update_is_attacked_from_the_command_and_from_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digit: tuple[Tensor, int]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page, client = "docs/attack_a_recorded_update.md", OneStep(digit)
+    record, attack = blocks(page, "python")
+    assert record.count("# ... train(model) ...") == 1
+    names: dict[str, Any] = {"model": client.model, "train": client.train}
+    exec(record.replace("# ... train(model) ...", "train(model)"), names)
+    done = CliRunner().invoke(command_line, attack_of(page))
+    assert done.exit_code == 0, done.output
+    assert labels_found(tmp_path / "leak") == [client.label]
+    names["after"] = load_file("local.safetensors")
+    client.model.load_state_dict(names["before"])
+    names["true_images"] = client.image * 0.3081 + 0.1307
+    exec(attack, names)
+    assert names["labels"].classes.tolist() == [client.label]
+    assert names["reconstruction"].images.shape == (1, 1, 28, 28)
+
+
+@pytest.mark.slow
+def test_the_readme_audits_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(next(one for one in blocks("README.md", "python") if "simulations.audit" in one), names)
+    found = names["found"]
+    assert found.report.is_file()
+    assert set(found.conclusions) == {"", "Blur(std=2.0)"}
+
+
+def test_the_readme_protects_a_batch() -> None:
+    """VisualMixer moves pixels: every channel keeps its values, and most are elsewhere."""
+    images = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    names: dict[str, Any] = {"images": images, "targets": torch.eye(4)}
+    exec(next(one for one in blocks("README.md", "python") if "protect_once" in one), names)
+    protected = names["protected"].images
+    assert torch.equal(protected.flatten(2).sort().values, images.flatten(2).sort().values)
+    assert (protected != images).float().mean() > 0.5
+
+
+def test_an_audit_from_python_as_the_how_to_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(blocks("docs/how_to/run_an_audit.md", "python")[0], names)
+    assert names["found"].directory == tmp_path / "small"
+    assert names["found"].report.is_file()
+    assert set(names["found"].conclusions) == {"", "Clip(max_norm=1.0, per='update')"}
+
+
+def test_a_model_as_the_page_writes_it_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nets.py").write_text(blocks("docs/your_own_model.md", "python")[0])
+    words = ["run", "--dry-run", "-s", "model=nets.py:Net", "-s", "dataset=mnist-5k", "-s", "defenses="]
+    done = CliRunner().invoke(command_line, words)
+    assert done.exit_code == 0, done.output
+
+
+def test_an_app_is_recorded_protected_and_audited_as_its_page_writes(tmp_path: Path) -> None:
+    """All four blocks in one app: what the mod does to updates is in the recording, and in the rows by its name."""
+    torch.manual_seed(0)
+    train_data = load_dataset("mnist-5k").train
+    digits = list(zip(to_float(train_data.images[:8]), train_data.labels[:8].tolist(), strict=True))
+    record, answer, audit, protect = (
+        one.replace("/absolute/folder", str(tmp_path)) for one in blocks("docs/your_own_app.md", "python")
+    )
+    config = {"lr": 0.1, "local-epochs": 1, "batch-size": 8}
+    names: dict[str, Any] = {
+        "app": ClientApp(), "Net": SmallNet, "pixels": lambda context: digits, "context": Context(1, 1, {}, RecordDict(), config),
+    }  # fmt: skip
+    exec(protect, names)
+
+    @names["app"].train(mods=[names["protect"]])
+    def train(msg: Message, context: Context) -> Message:
+        model = SmallNet()
+        model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        images = torch.stack([(image - 0.5) / 0.5 for image, _ in digits])
+        F.cross_entropy(model(images), torch.tensor([label for _, label in digits])).backward()
+        optimizer.step()
+        metrics = MetricRecord({"num-examples": len(digits)})
+        return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=msg)
+
+    for block in (answer, record, audit):
+        exec(block, names)
+    start = SmallNet().state_dict()
+    names["strategy"].start(
+        grid=LocalGrid(2, app=names["app"], run_config=config),
+        initial_arrays=ArrayRecord(start),
+        train_config=ConfigRecord({"lr": 0.1}),
+        num_rounds=1,
+    )
+    replies = read_recording(tmp_path / "recording")
+    assert len(replies) == 2
+    for reply in replies:
+        moved = torch.cat([(torch.from_numpy(one) - start[name]).flatten() for name, one in reply.arrays().items()])
+        assert moved.norm() < 1 + 4 * 0.01 * len(moved) ** 0.5  # clipped to 1, then noise of 0.01 on every number
+    rows = read_lines(tmp_path / "audit" / "rows.jsonl")
+    assert {row["defense"] for row in rows} == {
+        "Clip(max_norm=1.0, per='update') | GaussianNoise(std=0.01, per='update')"
+    }
+    assert (tmp_path / "audit" / "report.html").is_file()
+
+
+class SmallNet(nn.Sequential):
+    """Logits (B, 10) of digits (B, 1, 28, 28)."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(784, 16), nn.ReLU(), nn.Linear(16, 10))

@@ -1,0 +1,73 @@
+"""Commands in the pages: each is one that fedveil has, with options, configurations and settings that there are."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+import typer
+
+from simulations.cli import _pair, app
+from simulations.command_line import read_toml
+from simulations.experiment import Experiment, all_settings
+from simulations.presets import chosen
+from simulations.search.settings import keys as search_settings
+from tests.common.documents import ROOT, blocks, pages
+
+OWN = re.compile(r"\.py:|\.json|folder|my_package|hf:|stripes|configs/split_table3")
+"""What a reader brings, or installs."""
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+def commands(page: str) -> list[list[str]]:
+    """Arguments of every ``fedveil`` in the page's blocks for a shell."""
+    found = []
+    for block in blocks(page, "bash"):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            while "fedveil" in words:
+                words = words[words.index("fedveil") + 1 :]
+                end = next((at for at, word in enumerate(words) if word in ("&&", "|", ";")), len(words))
+                found.append(words[:end])
+    return found
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if commands(page)])
+def test_its_commands_are_ones_that_there_are(page: str) -> None:
+    """Parsed as typer parses them; nothing is run."""
+    for words in commands(page):
+        name, *arguments = words
+        context = COMMANDS[name].make_context(name, arguments)
+        for config in re.findall(r"simulations/configs/\w+\.toml", " ".join(arguments)):
+            assert (ROOT / config).is_file(), words
+        known = search_settings() if name == "search" else all_settings()
+        for text in context.params.get("setting") or ():
+            key, equals, _ = text.partition("=")
+            assert equals, words
+            assert key in known, words
+
+
+def test_a_wrong_option_or_setting_would_be_seen() -> None:
+    with pytest.raises(click.UsageError):
+        COMMANDS["run"].make_context("run", ["--presett", "quick"])
+    assert "probe-atacks" not in all_settings()
+
+
+def test_settings_on_the_pages_have_values_that_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over the configuration that the command names; without those that name files or packages of the reader's."""
+    monkeypatch.chdir(ROOT)
+    tried = 0
+    for page in pages():
+        for name, *arguments in commands(page):
+            if name != "run" or OWN.search(" ".join(arguments)):
+                continue
+            given = COMMANDS[name].make_context(name, arguments).params
+            if given["resume"] is None:
+                file = chosen(Path(given["config"]) if given["config"] else None, given["preset"])
+                values = (read_toml(file) if file else {}) | dict(_pair(text) for text in given["setting"] or ())
+                Experiment.from_mapping({**values, "output-dir": "/nowhere"})
+                tried += 1
+    assert tried >= 10

@@ -1,0 +1,158 @@
+"""The site of docs/, built by ``mkdocs build --strict``: no warning, all interfaces and settings, nothing from elsewhere."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from simulations.experiment import all_settings
+from simulations.search.settings import keys as search_settings
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("defenses", "attacks", "clients", "strategies", "simulations")
+FETCHING = {"img": "src", "script": "src", "iframe": "src", "link": "href", "source": "src", "object": "data"}
+"""Elements that a browser follows by itself, and by which attribute."""
+
+
+def build(settings: Path, site: Path) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--config-file",
+        str(settings),
+        "--site-dir",
+        str(site),
+    ]
+    quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # of the theme, about other programs
+    return subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    done = build(ROOT / "mkdocs.yml", folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WARNING" not in done.stdout + done.stderr
+    return folder
+
+
+class Elements(HTMLParser):
+    """Anchors of a page, and what a browser fetches for it."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.anchors: set[str] = set()
+        self.fetched: list[str] = []
+        self.links: list[str] = []
+        self.feed(page.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.anchors.add(found.get("id") or "")
+        if tag == "a":
+            self.links.append(found.get("href") or "")
+        elif (address := found.get(FETCHING.get(tag, ""))) is not None:
+            self.fetched.append(address)
+
+
+@pytest.fixture(scope="module")
+def elements(site: Path) -> dict[str, Elements]:
+    return {path.relative_to(site).as_posix(): Elements(path) for path in site.rglob("*.html")}
+
+
+def test_what_every_package_exports_stands_in_the_reference(elements: dict[str, Elements]) -> None:
+    """By its defining module: what an import of it gives, against what griffe read."""
+    anchors = set().union(*(one.anchors for page, one in elements.items() if page.startswith("reference/api/")))
+    missing = []
+    for package in PACKAGES:
+        module = import_module(package)
+        for name in getattr(module, "__all__", ()):
+            thing = getattr(module, name)
+            if not (inspect.isclass(thing) or inspect.isfunction(thing)):
+                continue
+            path = f"{thing.__module__}.{thing.__qualname__}"
+            missing += [path] if path not in anchors else []
+    assert not missing
+    assert {
+        "clients.audited.app.answer_audits",
+        "strategies.curious.CuriousFedAvg",
+        "simulations.in_process.audit",
+    } <= anchors
+
+
+def test_the_reference_has_shapes_and_errors_of_the_docstrings(site: Path) -> None:
+    page = (site / "reference/api/defenses/index.html").read_text()
+    from defenses import Batch
+
+    assert re.search(r"\(B, C, H, W\)", inspect.getdoc(Batch) or "")
+    assert page.count("(B, C, H, W)") >= 1
+    assert "Raises:" in page
+
+
+def test_every_setting_stands_in_the_reference(site: Path) -> None:
+    for page, known in (("settings", all_settings()), ("search_settings", search_settings())):
+        text = (site / f"reference/{page}.html").read_text()
+        assert not [key for key in known if f"<code>{key}</code>" not in text]
+
+
+def test_every_configuration_has_a_page(site: Path) -> None:
+    listed = (site / "reference/configurations/index.html").read_text()
+    for path in (ROOT / "simulations/configs").glob("*.toml"):
+        assert (site / f"reference/configurations/{path.stem}.html").is_file()
+        assert f'href="{path.stem}.html"' in listed
+
+
+def test_nothing_is_fetched_from_elsewhere(site: Path, elements: dict[str, Elements]) -> None:
+    outside = {page: [link for link in one.fetched if "//" in link] for page, one in elements.items()}
+    assert not {page: links for page, links in outside.items() if links}
+    sheets = "".join(path.read_text() for path in site.rglob("*.css"))
+    assert not re.findall(r"url\([\"']?(?:https?:)?//[^)]*\)|@import[^;]*//[^;]*", sheets)
+
+
+def test_links_within_the_site_lead_somewhere(site: Path, elements: dict[str, Elements]) -> None:
+    """Those to files outside docs/, too, which the code host shows under the same links. mkdocs checks those of Markdown only."""
+    lost = []
+    for page, one in elements.items():
+        for link in one.links if page != "404.html" else ():  # which a server shows at any address
+            path, _, anchor = link.partition("#")
+            if ":" in path or link in ("", "#", "."):
+                continue
+            target = (site / page).parent / path if path else site / page
+            name = (target / "index.html" if target.is_dir() else target).resolve().relative_to(site).as_posix()
+            if name in elements and (not anchor or anchor in elements[name].anchors or anchor.startswith("__")):
+                continue
+            lost += [f"{page}: {link}"] if not (site / name).is_file() or name in elements else []
+    assert not lost
+
+
+def test_a_search_finds_pages_of_all_kinds(site: Path) -> None:
+    found = {
+        one["location"].partition("#")[0] for one in json.loads((site / "search/search_index.json").read_text())["docs"]
+    }
+    assert {"index.html", "concepts.html", "reference/settings.html", "reference/api/defenses/images.html"} <= found
+
+
+def test_a_link_that_leads_nowhere_fails_the_build(tmp_path: Path) -> None:
+    """Else the strict build would say nothing."""
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "index.md").write_text("# A page\n\n[another](missing.md)\n")
+    settings = tmp_path / "mkdocs.yml"
+    settings.write_text(f"INHERIT: {ROOT / 'mkdocs.yml'}\ndocs_dir: {docs}\nhooks: []\nplugins: []\nnav: [index.md]\n")
+    done = build(settings, tmp_path / "site")
+    assert done.returncode != 0
+    assert "missing.md" in done.stdout + done.stderr
+    (docs / "index.md").write_text("# A page\n")
+    assert build(settings, tmp_path / "site").returncode == 0

@@ -1,0 +1,79 @@
+"""docs/tutorial.md, followed to its end: its code is that of the examples, and its commands run as they stand there. Minutes."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from simulations.launch import LocalRuntime
+from simulations.run_directory import read_lines
+from tests.common.documents import blocks
+from tests.examples.test_recorded_apps import EXAMPLES
+
+PAGE = "docs/tutorial.md"
+FILE = "# local_dp_pytorch/for_fedveil.py\n"
+"""How the block begins that is a file of its own."""
+CLIPPED = "Clip(max_norm=1.0, per='update') | GaussianNoise(std={}, per='update')"
+
+
+def test_its_lines_are_those_of_the_examples() -> None:
+    """Statement by statement, whatever their layout."""
+    code = [one for one in blocks(PAGE, "python") if not one.startswith(FILE)]
+    assert len(code) == 2
+    for app in ("quickstart_pytorch/pytorchexample", "local_dp_pytorch/dpexample"):
+        for block, file in zip(code, ("client_app.py", "server_app.py"), strict=True):
+            written = {ast.dump(one) for one in ast.walk(ast.parse((EXAMPLES / app / file).read_text()))}
+            for statement in ast.parse(block).body:
+                assert ast.dump(statement) in written, ast.unparse(statement)
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the examples, in which everything was done that the page says."""
+    folder = tmp_path_factory.mktemp("tutorial")
+    for app in ("quickstart_pytorch", "local_dp_pytorch"):
+        shutil.copytree(EXAMPLES / app, folder / app, ignore=shutil.ignore_patterns("__pycache__"))
+    (own,) = [one for one in blocks(PAGE, "python") if one.startswith(FILE)]
+    (folder / FILE.removeprefix("# ").strip()).write_text(own.removeprefix(FILE))
+    with LocalRuntime(folder / "log.txt") as runtime:
+        script = "\n".join(["set -euo pipefail", *blocks(PAGE, "bash")])
+        done = subprocess.run(
+            ["bash", "-c", script], cwd=folder, env=runtime.env, capture_output=True, text=True, check=False
+        )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return folder
+
+
+@pytest.mark.slow
+def test_the_audits_beside_the_app_are_those_of_the_page(followed: Path) -> None:
+    """16 images each; what the mod's run says by itself is that there is nothing to hold it against."""
+    assert (followed / "beside.html").is_file()
+    for name in ("without", "with"):
+        rows = read_lines(followed / name / "rows.jsonl")
+        psnr = [row for row in rows if row["attack"] == "InvertingGradients()" and row["metric"] == "psnr"]
+        assert {row["n"] for row in psnr} == {16}
+    alone = next(row for row in rows if row["attack"] == "InvertingGradients()" and row["metric"] == "psnr")
+    assert alone["defense"].startswith("LocalDpMod(clipping_norm=1.0")
+    assert alone["status"] == "not-validated"
+
+
+@pytest.mark.slow
+def test_the_federation_says_what_the_noise_costs(followed: Path) -> None:
+    """Under noise of norm 120 on updates of norm 1 nothing is learned; digits without it are."""
+    assert (followed / "study" / "comparison.html").is_file()
+    for seed in (0, 1):
+        folder = followed / "study" / f"seed-{seed}"
+        assert json.loads((folder / "config.json").read_text())["progress"]["finished"] is True
+        last = {
+            row["defense"]: row["value"]
+            for row in read_lines(folder / "rows.jsonl")
+            if row["metric"] == "test-accuracy"
+        }
+        assert last.keys() == {"", CLIPPED.format(0.4845), CLIPPED.format(0.002)}
+        assert last[CLIPPED.format(0.4845)] < 0.3
+        assert last[""] > 0.6
