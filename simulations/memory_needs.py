@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ ATTACK_STEPS = 3
 """An attack step differentiates a gradient: it keeps about so many times what a training step does."""
 MOST_KEPT = 32
 """Clients whose protected images a worker keeps."""
-CGROUP = Path("/sys/fs/cgroup/memory.max")
+CGROUPS = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -133,10 +134,30 @@ def check_needs(needs: Needs, there: int | None = None) -> str:
 
 
 def memory_of_machine() -> int:
-    """Bytes of memory, or what this process's control group may have of it."""
-    total = int(psutil.virtual_memory().total)
+    """Bytes of memory, or what the control groups that this process is in may have of it."""
     try:
-        allowed = CGROUP.read_text().strip()
+        groups = Path("/proc/self/cgroup").read_text()
     except OSError:
-        return total
-    return min(total, int(allowed)) if allowed.isdecimal() else total
+        groups = ""
+    return min([int(psutil.virtual_memory().total), *cgroup_limits(groups, CGROUPS)])
+
+
+def cgroup_limits(groups: str, mounted: Path) -> list[int]:
+    """Bytes that control groups allow, of both versions; those above a group count, too.
+
+    Args:
+        groups: As /proc/self/cgroup tells them. In a container the folders below ``mounted`` may begin further down.
+        mounted: Where control groups are.
+    """
+    found = []
+    for line in groups.splitlines():
+        _, kinds, place = line.split(":", 2)
+        if kinds and "memory" not in kinds.split(","):
+            continue
+        root, name = (mounted / "memory", "memory.limit_in_bytes") if kinds else (mounted, "memory.max")
+        below = root / place.strip("/")
+        for folder in (below, *below.parents):
+            if folder.is_relative_to(root):
+                with contextlib.suppress(OSError, ValueError):  # "max", or no such group here
+                    found.append(int((folder / name).read_text()))
+    return found

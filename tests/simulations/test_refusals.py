@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,10 @@ from clients.data.datasets import load_dataset
 from clients.data.images import fingerprint
 from defenses.pipeline import Pipeline
 from simulations.cli import app
-from simulations.declared.plain import plain_settings, refuse_plain
+from simulations.declared.plain import DECLARED, plain_settings, refuse_plain
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment, all_settings
+from simulations.scenarios.base import scenarios
 from simulations.server_app import run_experiment
 from simulations.settings import checked
 from tests.local_grid import LocalGrid
@@ -133,8 +135,11 @@ def test_what_is_refused_without_torch_is_what_experiments_refuse() -> None:
         with pytest.raises(ConfigError) as late:
             checked(known[key], wrong)
         assert str(early.value) == str(late.value)
-    # Only networks' names need more: of our own settings, those of inference.
-    assert known.keys() - plain_settings().keys() < Experiment.of(scenario="inference").to_mapping().keys()
+    assert known.keys() == plain_settings().keys()
+    assert {*DECLARED} == {*scenarios()}
+    for name, one in scenarios().items():
+        declared = {spec.name for kind in DECLARED[name] for spec in fields(kind)}
+        assert declared == {spec.name for spec in fields(one.settings)}
 
 
 def test_pictures_that_nobody_reads(tmp_path: Path) -> None:
