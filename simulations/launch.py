@@ -160,7 +160,7 @@ class LocalRuntime:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Signals that ask for an end do nothing meanwhile: `uv run` sends a second one on, which would leave what the first was to end."""
+    """Signals that ask for an end do nothing meanwhile: a second one, as `uv run` sends, would leave what the first was to end."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -43,7 +43,7 @@ def run_locally(console: Console, experiment: Experiment, resources: Resources) 
         with LocalRuntime(log) as runtime:
             process = runtime.start(experiment.to_mapping(), resources)
             try:
-                follow(console, process, experiment)
+                follow(console, process, experiment, begin)
                 box = box_text(_read(log, begin))
                 if not box.startswith(NOT_STARTED):
                     return _ended(console, out, runtime.status(), box, started)

@@ -122,6 +122,20 @@ def require_folder(out: Path) -> None:
         raise ConfigError(f"output-dir: {nearest} may not be written to; name another folder with --out")
 
 
+def make_folder(out: Path) -> None:
+    """Makes the folder of results.
+
+    Raises:
+        ConfigError: When the system does not allow it, for whatever reason ``require_folder`` could not see.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"output-dir: {out} cannot be made ({error.strerror}); name another folder with --out"
+        ) from error
+
+
 def require_attack_cards(experiment: Experiment) -> None:
     """Raises ``ConfigError`` where attacks ask for more graphics cards than this machine has; Ray would wait for them."""
     if experiment.attack_gpus > (cards := torch.cuda.device_count()):

@@ -21,7 +21,7 @@ from simulations.in_process import run_in_process
 from simulations.launch import Resources, end_politely
 from simulations.local_run import EXIT_ATTACKS_FAILED, run_locally
 from simulations.memory_needs import Needs, check_needs, needs_of
-from simulations.preflight import preflight, require_attack_cards, require_resources
+from simulations.preflight import make_folder, preflight, require_attack_cards, require_resources
 from simulations.requested import requested
 from simulations.seeds import EXIT_STOPPED, finish_seeds, of_seeds, one_by_one
 from simulations.side_by_side import Way, runs_at_once, side_by_side
@@ -112,6 +112,8 @@ def begin(console: Console, asked: Asked, *, dry_run: bool) -> int:
             else 1
         )
         require_reachable(asked.trackers)
+        if not dry_run:
+            make_folder(Path(experiment.output_dir))
     except (ConfigError, RegistryError) as error:
         fail(str(error))
     if dry_run:
