@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -88,7 +89,8 @@ def _keep(path: Path, made: Catalogue) -> Catalogue:
             if other != path:
                 other.unlink(missing_ok=True)
     except OSError:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
     return made
 
 

@@ -18,9 +18,9 @@ from simulations.errors import ConfigError
 from simulations.experiment import Experiment
 from simulations.scenarios.base import scenario
 
-PROCESS = 500 * 2**20
+PROCESS = 480 * 2**20
 """Bytes that a process of ours has with torch, Flower and our modules, its part of shared ones included (PSS; 360 to 580 MiB)."""
-RUNTIME = 550 * 2**20
+RUNTIME = 600 * 2**20
 """Bytes of Flower's and Ray's own processes together, likewise."""
 ATTACK_STEPS = 3
 """An attack step differentiates a gradient: it keeps about so many times what a training step does."""
