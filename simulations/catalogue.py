@@ -1,4 +1,4 @@
-"""What `fedveil list` prints: names, parameters with defaults, what they assume, and sources."""
+"""What there is to list: names, parameters with defaults, what they assume, and sources. ``listed`` prints it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from typing import Any
-
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from attacks.registry import ATTACKS
 from clients.data.datasets import dataset_names
@@ -22,7 +18,6 @@ from simulations.experiment import all_settings, owners
 from simulations.scenarios.base import scenarios
 from simulations.search.settings import keys as search_settings
 
-SECTIONS = ("scenarios", "defenses", "attacks", "datasets", "models", "settings", "search")
 _STAGES = {
     InputDefense: "images",
     TrainingDefense: "training",
@@ -32,8 +27,8 @@ _STAGES = {
 }
 
 
-def print_section(console: Console, section: str) -> None:
-    """Prints one of ``SECTIONS``."""
+def catalogue() -> dict[str, list[list[str]]]:
+    """Section (``listed.SECTIONS``) -> its entries, each a name and lines about it."""
     rows = {
         "scenarios": _scenarios,
         "defenses": _defenses,
@@ -43,18 +38,7 @@ def print_section(console: Console, section: str) -> None:
         "settings": _settings,
         "search": _search,
     }
-    console.print(f"\n[bold]{section}[/bold]")
-    if not console.is_terminal:
-        # Tables are for eyes; a pipe gets every line whole.
-        for name, *details in rows[section]():
-            console.print("\n    ".join([name, *details]), markup=False, soft_wrap=True)
-        return
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 1, 0))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
-    for name, *details in rows[section]():
-        table.add_row(escape(name), escape("\n".join(details)))
-    console.print(table)
+    return {section: [list(entry) for entry in entries()] for section, entries in rows.items()}
 
 
 def _scenarios() -> Iterator[tuple[str, ...]]:
@@ -93,7 +77,16 @@ def _settings() -> Iterator[tuple[str, ...]]:
     everywhere = len(scenarios())
     for key, spec in all_settings().items():
         of = owners(key)
-        yield _setting(key, spec, f"{', '.join(of)}: " if len(of) < everywhere else "")
+        name, *lines = _setting(key, spec, f"{', '.join(of)}: " if len(of) < everywhere else "")
+        yield (name, *lines, *_usual(key))
+
+
+def _usual(key: str) -> Iterator[str]:
+    """What scenarios have in place of a default."""
+    for name, one in scenarios().items():
+        for whose, usual in ((name, one.usual), (f"{name}, tables", one.usual_on_tables)):
+            if key in usual:
+                yield f"default of {whose}: {usual[key]!r}"
 
 
 def _search() -> Iterator[tuple[str, ...]]:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from simulations.command_line import errors, fail, read_toml, self_contained, value_of
 from simulations.compare.command import compare
-from simulations.declared.plain import plain_settings, refuse_plain
+from simulations.declared.plain import others_declare, plain_settings, refuse_plain
 from simulations.defaults import DEFAULT_ATTACKS, DEFAULT_CLIENTS
 from simulations.errors import ConfigError
 from simulations.presets import chosen
@@ -79,6 +79,12 @@ def run(
             show_default=False,
         ),
     ] = "",
+    jobs: Annotated[
+        int,
+        typer.Option(
+            min=0, metavar="N", help="Runs of --seeds at the same time; 0: as many as cores and free memory hold."
+        ),
+    ] = 0,
     clients: Annotated[
         int | None, typer.Option(min=1, help="Simulated clients.", show_default=str(DEFAULT_CLIENTS))
     ] = None,
@@ -105,16 +111,20 @@ def run(
     """
     try:  # what needs no torch comes first: importing that takes seconds
         values = dict(_pair(text) for text in setting or [])
+        if jobs and not seeds:
+            raise ConfigError(f"--jobs is {jobs}; it is for the runs of --seeds: leave it out")
         wanted, trackers = _seeds(seeds, resume, out, values), parse_trackers(track)
         if out is not None and str(out.resolve()) != str(values.get("output-dir", out.resolve())):
             raise ConfigError(f"--out is {out}, and -s output-dir is {values['output-dir']}; give one of them")
         file = chosen(config, preset)
-        refuse_plain((read_toml(file) if file else {}) | values)
+        refuse_plain((read_toml(file) if file else {}) | values, resumed=resume is not None)
     except ConfigError as error:
         fail(str(error))
     from simulations.run_command import Asked, begin
 
-    asked = Asked(file, values, out, resume, clients, wanted, cpus_per_client, gpus_per_client, in_process, trackers)
+    asked = Asked(
+        file, values, out, resume, clients, wanted, cpus_per_client, gpus_per_client, in_process, trackers, jobs
+    )
     raise typer.Exit(begin(console, asked, dry_run=dry_run))
 
 
@@ -247,16 +257,16 @@ def list_(
     ] = "",
 ) -> None:
     """Lists scenarios, defences, attacks, data sets, models and settings, with parameters, defaults and sources."""
-    from defenses.registry import RegistryError
-    from simulations.catalogue import SECTIONS, print_section
+    from simulations.listed import SECTIONS, listed, print_section
 
     if what and what not in SECTIONS:
         fail(f"nothing is called {what!r} here; known: {', '.join(SECTIONS)}")
+    try:
+        there = listed()
+    except ValueError as error:  # of a registry, whose own class brings torch with it
+        fail(str(error))
     for section in [what] if what else SECTIONS:
-        try:
-            print_section(console, section)
-        except RegistryError as error:
-            fail(str(error))
+        print_section(console, section, there[section])
 
 
 def main() -> None:
@@ -283,7 +293,7 @@ def _pair(text: str) -> tuple[str, Any]:
     if not equals:
         raise ConfigError(f"-s {text!r}: expected key=value")
     spec = plain_settings().get(key.strip())
-    if spec is None:
+    if spec is None and others_declare():
         from simulations.experiment import all_settings
 
         spec = all_settings().get(key.strip())

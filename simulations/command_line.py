@@ -30,7 +30,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         ConfigError: When it cannot be read.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a byte order mark
         return _settings(text)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
@@ -70,6 +70,8 @@ def value_of(text: str, kind: type) -> Any:
         return text
     try:
         words = {"true": True, "false": False}
+        if kind is float and text.strip().lower().lstrip("+-") in ("nan", "inf"):  # as TOML writes them
+            return float(text)
         return words[text.lower()] if kind is bool and text.lower() in words else ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):  # all of which some text provokes
         return text

@@ -5,7 +5,9 @@ from __future__ import annotations
 FEDERATED = "federated"
 """The scenario of experiments that name none."""
 AUTO = "auto"
-"""Value of ``attribute-attacks`` where the experiment leaves the choice to the kind of observation."""
+"""Value that leaves the choice to the scenario (``Scenario.usual``); of ``attribute-attacks``, to what is observed."""
+SCENARIOS_GROUP = "fedveil.scenarios"
+"""Entry points by which other packages offer scenarios."""
 DEFAULT_CLIENTS = 4
 """Simulated clients of ``fedveil run``."""
 DEFAULT_ATTACKS = "InvertingGradients(); LabelInference()"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,18 @@ def undamaged(path: Path) -> Iterator[None]:
         raise ConfigError(
             f"resume: {path} is damaged ({told}); restore it from a copy, or begin a run in another folder"
         ) from error
+
+
+def unknown_scenario(name: object, known: Iterable[str]) -> ConfigError:
+    """The error of a scenario that there is not."""
+    return ConfigError(f"scenario is {str(name)[:200]!r}; allowed: {' or '.join(map(repr, known))}")
+
+
+def other_scenario(key: str, value: str, owners: Iterable[str], name: str) -> ConfigError:
+    """The error of a setting that the scenario does not read; ``value`` as it is shown."""
+    return ConfigError(
+        f"{key} is {value}; it is a setting of {' and '.join(owners)}, and scenario is {name!r}: leave it out"
+    )
 
 
 def require_known(what: str, name: str, known: Any, also: str = "") -> None:

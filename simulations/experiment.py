@@ -21,7 +21,7 @@ from defenses.registry import RegistryError
 from defenses.spec import SpecError, parse_pipelines
 from simulations.declared.common import CommonSettings
 from simulations.defaults import AUTO, FEDERATED
-from simulations.errors import ConfigError, require_known
+from simulations.errors import ConfigError, other_scenario, require_known
 from simulations.known_names import require_dataset
 from simulations.label_rules import why_no_vectors
 from simulations.scenarios.base import scenario, scenarios
@@ -128,13 +128,16 @@ class Experiment(CommonSettings):
     def from_mapping(cls, values: Mapping[str, Any]) -> Experiment:
         """Reads hyphenated keys. Settings of other scenarios may be among them as long as they have their defaults.
 
-        What is not among them has the scenario's usual value (``Scenario.usual``), or its default.
+        What is not among them, or is "auto" there, has the scenario's usual value (``Scenario.usual``), or its default. A plain
+        `flwr run` gives every setting that the app's file names: there those that some scenario has a usual value of are "auto".
 
         Raises:
             ConfigError: On unknown keys, with the nearest known one, and on bad values.
         """
         name = values.get("scenario", FEDERATED)
         settings, one = scenario(name).settings, scenario(name)
+        free = {key for each in scenarios().values() for key in (*each.usual, *each.usual_on_tables)}
+        values = {key: value for key, value in values.items() if value != AUTO or key not in free}
         values = {**one.usual, **(one.usual_on_tables if is_table(str(values.get("dataset"))) else {}), **values}
         own, known = {key_of(spec.name): spec.name for spec in fields(settings)}, all_settings()
         chosen = {}
@@ -143,10 +146,7 @@ class Experiment(CommonSettings):
             if key in own:
                 chosen[own[key]] = value
             elif value != known[key].default:
-                raise ConfigError(
-                    f"{key} is {shown(value)}; it is a setting of {' and '.join(owners(key))}, and scenario "
-                    f"is {name!r}: leave it out"
-                )
+                raise other_scenario(key, shown(value), owners(key), name)
         experiment: Experiment = settings(**chosen)
         return experiment
 

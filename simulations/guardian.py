@@ -6,10 +6,12 @@ command does. What they have in common is the runtime's temporary home in their 
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -46,6 +48,18 @@ class Guardian:
             os.close(self._write)
             self._write = -1
             self._process.wait()
+
+
+@functools.cache
+def keep_scratch_folder() -> Path:
+    """Where this process and those that it starts make temporary files from now on: a folder that goes when this process does."""
+    folder = Path(tempfile.mkdtemp(prefix="fedveil-run-"))
+    _guardians.append(Guardian(folder))  # never dismissed: sockets between processes are there to the end
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+    return folder
+
+
+_guardians: list[Guardian] = []
 
 
 def end_runtime(home: Path) -> None:

@@ -15,6 +15,8 @@ from rich.markup import escape
 from simulations.command_line import errors
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
+from simulations.guardian import keep_scratch_folder
+from simulations.launch import end_politely
 from simulations.local_grid import LocalGrid
 from simulations.local_run import tell_failures, what_next
 from simulations.preflight import preflight
@@ -105,7 +107,8 @@ def run_in_process(console: Console, experiment: Experiment, cpus_per_client: in
         cpus_per_client: Threads of torch while a client works.
     """
     out, started = Path(experiment.output_dir), time.monotonic()
-    out.mkdir(parents=True, exist_ok=True)
+    end_politely()
+    keep_scratch_folder()
     try:
         run_experiment(LocalGrid(experiment.num_clients, cpus_per_client), experiment)
     except KeyboardInterrupt:

@@ -33,6 +33,8 @@ BESIDE = ("LICENSE", "README.md")
 PORT_VARIABLE = "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"
 PORTS = range(20_000, 32_000)
 PORT_TRIES = 100
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that ask the command to end, besides Ctrl-C."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,13 @@ class Resources:
         clients: Number of simulated clients.
         cpus_per_client: Whole CPUs of each client worker; the pool holds as many workers as fit.
         gpus_per_client: Share of a GPU of each client worker.
+        cores: What all of them together may use; 0 for all of the machine.
     """
 
     clients: int
     cpus_per_client: int = 1
     gpus_per_client: float = 0.0
+    cores: int = 0
 
     def federation_config(self) -> str:
         """As ``flwr run --federation-config`` reads it."""
@@ -55,7 +59,7 @@ class Resources:
             "num-supernodes": self.clients,
             "client-resources-num-cpus": self.cpus_per_client,
             "client-resources-num-gpus": self.gpus_per_client,
-            "init-args-num-cpus": max(os.cpu_count() or 1, self.cpus_per_client),
+            "init-args-num-cpus": max(self.cores or os.cpu_count() or 1, self.cpus_per_client),
             "init-args-logging-level": "'ERROR'",
         }
         return " ".join(f"{key}={value}" for key, value in pairs.items())
@@ -156,11 +160,11 @@ class LocalRuntime:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """SIGINT and SIGTERM do nothing meanwhile: a second one, which `uv run` sends on, would leave what the first was to end."""
+    """Signals that ask for an end do nothing meanwhile: a second one, as `uv run` sends, would leave what the first was to end."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, *ENDING)}
     try:
         yield
     finally:
@@ -169,13 +173,18 @@ def undisturbed() -> Iterator[None]:
 
 
 def end_politely() -> None:
-    """From now on SIGTERM ends this process by an exception, so that it still stops what it started; a second one does nothing."""
+    """From now on SIGTERM, and SIGHUP of a terminal that closes, end this process by an exception, so that it still stops what it
+    started; a second one does nothing. Who had them ignored, as ``nohup`` does, keeps that.
+    """
 
     def end(number: int, _: object) -> None:
-        signal.signal(number, signal.SIG_IGN)
+        for one in ENDING:
+            signal.signal(one, signal.SIG_IGN)
         sys.exit(128 + number)
 
-    signal.signal(signal.SIGTERM, end)
+    for number in ENDING:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, end)
 
 
 def free_port() -> int:

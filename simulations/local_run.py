@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -21,13 +22,15 @@ STARTS = 3
 NOT_STARTED = "Failed to start local SuperLink"
 """How Flower begins to say so."""
 _BOX = re.compile(r"^(?:╭─|\+-) Error [─-]+(?:╮|\+)\n(.*?)^(?:╰─|\+-)", re.DOTALL | re.MULTILINE)
+_ENGINE = re.compile(r"An exception occurr?ed ?!! ?(.*?)(?=^\w+ *: |^Traceback |\Z)", re.DOTALL | re.MULTILINE)
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _LOGS = re.compile(r"\s*See logs at \S+\.$")
 
 
 def run_locally(console: Console, experiment: Experiment, resources: Resources) -> int:
     """Runs an experiment, shows its progress, and says how it ended; the exit code.
 
-    A SuperLink that does not start is started again, each time on another port.
+    A SuperLink that does not start is started again, each time on another port, and once a Ray that ends before anything was done.
 
     Args:
         console: Where progress is shown.
@@ -37,16 +40,24 @@ def run_locally(console: Console, experiment: Experiment, resources: Resources) 
     out, started = Path(experiment.output_dir), time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
     end_politely()
+    again = False
     for start in range(1, STARTS + 1):
         log = out / "flower.log"
         begin = log.stat().st_size if log.is_file() else 0
         with LocalRuntime(log) as runtime:
             process = runtime.start(experiment.to_mapping(), resources)
             try:
-                follow(console, process, experiment)
-                box = box_text(_read(log, begin))
+                follow(console, process, experiment, begin)
+                text = _read(log, begin)
+                box, engine = box_text(text), engine_failure(text)
+                if engine and not again and start < STARTS and "pipeline" not in read_progress(out):
+                    again = True
+                    console.print(f"Ray failed: {engine}; started again", markup=False, soft_wrap=True)
+                    # The folder may already say that it holds a run, which has failed.
+                    experiment = replace(experiment, resume=(out / "config.json").is_file())
+                    continue
                 if not box.startswith(NOT_STARTED):
-                    return _ended(console, out, runtime.status(), box, started)
+                    return _ended(console, out, runtime.status(), engine or box, started)
             except KeyboardInterrupt:
                 errors.print(f"\nstopped; {what_next(out)}", soft_wrap=True)
                 return 130
@@ -54,14 +65,19 @@ def run_locally(console: Console, experiment: Experiment, resources: Resources) 
         if start < STARTS:
             console.print(f"{box}; started again ({start + 1} of {STARTS})", markup=False, soft_wrap=True)
     errors.print(f"[red]the run did not start[/red], in {STARTS} tries:", soft_wrap=True)
-    errors.print(f"{box}; the machine may be busy\nlog: {log}\n{what_next(out)}", markup=False, soft_wrap=True)
+    cause = _last_error(log, begin, default="")
+    why = f"its log ends with: {cause}" if cause else "the machine may be busy"
+    errors.print(f"{box}; {why}\nlog: {log}\n{what_next(out)}", markup=False, soft_wrap=True)
     return 1
 
 
-def _ended(console: Console, out: Path, status: str, box: str, started: float) -> int:
+def _ended(console: Console, out: Path, status: str, told: str, started: float) -> int:
     progress = read_progress(out)
     if status != "finished:completed" or not progress.get("finished"):
-        why = str(progress.get("failed") or box or _last_error(out / "flower.log"))
+        failed = progress.get("failed")
+        # Without Ray the server finds no clients, and says that; once a round has ended it knows better.
+        first, second = (failed, told) if "round" in progress else (told, failed)
+        why = str(first or second or _last_error(out / "flower.log"))
         errors.print(f"[red]the run failed[/red] ({status or 'no status'}): {escape(why)}", soft_wrap=True)
         errors.print(f"log: {out / 'flower.log'}\n{what_next(out)}", soft_wrap=True)
         return 1
@@ -98,11 +114,18 @@ def box_text(log: str) -> str:
     return _LOGS.sub("", " ".join(line.strip(" │|") for line in boxes[-1].splitlines())) if boxes else ""
 
 
+def engine_failure(log: str) -> str:
+    """What Flower's simulation engine, and with it Ray, said when it failed, in one line; "" where it did not."""
+    found = _ENGINE.search(_COLOURS.sub("", log))
+    return " ".join(found[1].split()) if found else ""
+
+
 def _read(log: Path, begin: int) -> str:
     """What was written behind the first ``begin`` bytes."""
     return log.read_bytes()[begin:].decode(errors="replace")
 
 
-def _last_error(log: Path) -> str:
-    lines = [line for line in log.read_text(errors="replace").splitlines() if "Error" in line]
-    return lines[-1].strip() if lines else "see the log"
+def _last_error(log: Path, begin: int = 0, default: str = "see the log") -> str:
+    """The last line of a log that tells an error, but not that of a box: Flower's commands say there only that they failed."""
+    lines = [line for line in _read(log, begin).splitlines() if "Error" in line and not line.startswith(("╭", "+-"))]
+    return lines[-1].strip() if lines else default

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +18,15 @@ from simulations.errors import ConfigError
 from simulations.experiment import Experiment
 from simulations.scenarios.base import scenario
 
-PROCESS = 450 * 2**20
-"""Bytes that a process of ours has for itself with torch, Flower and our modules, as measured (USS; 390 to 560 MiB on x86)."""
-RUNTIME = 400 * 2**20
+PROCESS = 480 * 2**20
+"""Bytes that a process of ours has with torch, Flower and our modules, its part of shared ones included (PSS; 360 to 580 MiB)."""
+RUNTIME = 600 * 2**20
 """Bytes of Flower's and Ray's own processes together, likewise."""
 ATTACK_STEPS = 3
 """An attack step differentiates a gradient: it keeps about so many times what a training step does."""
 MOST_KEPT = 32
 """Clients whose protected images a worker keeps."""
-CGROUP = Path("/sys/fs/cgroup/memory.max")
+CGROUPS = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def needs_of(
     """
     attacked = bool(experiment.attacked_rounds())
     attackers = experiment.attack_workers if attacked else 0
-    processes = 1 + attackers + (0 if in_process else workers)
+    processes = 1 + attackers + (0 if in_process else workers + 1)  # the command that waits has imported torch, too
     server = scenario(experiment.scenario).trains_on_server()
     training = 1 if server or in_process else workers
     return Needs(
@@ -133,10 +134,30 @@ def check_needs(needs: Needs, there: int | None = None) -> str:
 
 
 def memory_of_machine() -> int:
-    """Bytes of memory, or what this process's control group may have of it."""
-    total = int(psutil.virtual_memory().total)
+    """Bytes of memory, or what the control groups that this process is in may have of it."""
     try:
-        allowed = CGROUP.read_text().strip()
+        groups = Path("/proc/self/cgroup").read_text()
     except OSError:
-        return total
-    return min(total, int(allowed)) if allowed.isdecimal() else total
+        groups = ""
+    return min([int(psutil.virtual_memory().total), *cgroup_limits(groups, CGROUPS)])
+
+
+def cgroup_limits(groups: str, mounted: Path) -> list[int]:
+    """Bytes that control groups allow, of both versions; those above a group count, too.
+
+    Args:
+        groups: As /proc/self/cgroup tells them. In a container the folders below ``mounted`` may begin further down.
+        mounted: Where control groups are.
+    """
+    found = []
+    for line in groups.splitlines():
+        _, kinds, place = line.split(":", 2)
+        if kinds and "memory" not in kinds.split(","):
+            continue
+        root, name = (mounted / "memory", "memory.limit_in_bytes") if kinds else (mounted, "memory.max")
+        below = root / place.strip("/")
+        for folder in (below, *below.parents):
+            if folder.is_relative_to(root):
+                with contextlib.suppress(OSError, ValueError):  # "max", or no such group here
+                    found.append(int((folder / name).read_text()))
+    return found

@@ -10,6 +10,7 @@ import torch
 
 from clients.data.card import DataCard
 from clients.data.datasets import reads_data_dir
+from clients.data.images import ImageDataset
 from clients.models.library import ImageSizeError
 from defenses.pipeline import Pipeline
 from simulations.dry_run import check_memory, shares
@@ -47,12 +48,12 @@ def preflight(experiment: Experiment, tell: Callable[[str], None]) -> None:
             "partition is 'node'; `fedveil run` simulates clients, which have no data of their own: choose iid, dirichlet or "
             "shards, or start real nodes (docs/deployment.md)"
         )
+    data = _loaded(experiment)
+    _check_counts(experiment, data)
     for pipeline in experiment.pipelines():
-        plan = experiment.plan(pipeline)
         if pipeline.needs_group_norm and experiment.norm == "batch":
             tell(f"notice: {pipeline} needs gradients per example: BatchNorm is replaced by GroupNorm")
         try:
-            data = plan.load_data()
             scenario(experiment.scenario).check_data(experiment, pipeline, DataCard.of(data))
         except ConfigError:
             raise
@@ -66,6 +67,29 @@ def preflight(experiment: Experiment, tell: Callable[[str], None]) -> None:
             raise ConfigError(f"dataset = {experiment.dataset!r}, model = {experiment.model!r}: {error}") from error
     experiment.check_images(data.input_shape)
     check_memory(experiment, data)
+    try:
+        dealt(experiment.plan(Pipeline()), experiment, data, experiment.num_clients)
+    except ValueError as error:
+        raise ConfigError(f"partition: {error}") from error
+    for warning in filter(
+        None, (*data.notes, *huge_numbers(experiment), too_few_images(experiment, experiment.num_clients))
+    ):
+        tell(f"warning: {warning}")
+
+
+def _loaded(experiment: Experiment) -> ImageDataset:
+    try:
+        return experiment.plan(Pipeline()).load_data()
+    except ConfigError:
+        raise
+    except (ValueError, OSError) as error:
+        raise ConfigError(str(error)) from error
+    except (RuntimeError, MemoryError) as error:
+        raise ConfigError(f"dataset = {experiment.dataset!r}: {error}") from error
+
+
+def _check_counts(experiment: Experiment, data: ImageDataset) -> None:
+    """Refuses more of anything than there are examples, before a model is tried on so many."""
     if not experiment.attacks_at_all():
         keys = ", ".join(dict.fromkeys(kind.setting for kind in experiment.kinds))
         raise ConfigError(
@@ -83,14 +107,6 @@ def preflight(experiment: Experiment, tell: Callable[[str], None]) -> None:
             f"batch-size is {experiment.batch_size}; all clients together hold {len(data.train)} training examples"
         )
     scenario(experiment.scenario).check_share(experiment, share, tested)
-    try:
-        dealt(experiment.plan(Pipeline()), experiment, data, experiment.num_clients)
-    except ValueError as error:
-        raise ConfigError(f"partition: {error}") from error
-    for warning in filter(
-        None, (*data.notes, *huge_numbers(experiment), too_few_images(experiment, experiment.num_clients))
-    ):
-        tell(f"warning: {warning}")
 
 
 def require_folder(out: Path) -> None:
@@ -104,6 +120,20 @@ def require_folder(out: Path) -> None:
         raise ConfigError(f"output-dir: {nearest} is a file, and results need a folder; name another with --out")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise ConfigError(f"output-dir: {nearest} may not be written to; name another folder with --out")
+
+
+def make_folder(out: Path) -> None:
+    """Makes the folder of results.
+
+    Raises:
+        ConfigError: When the system does not allow it, for whatever reason ``require_folder`` could not see.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"output-dir: {out} cannot be made ({error.strerror}); name another folder with --out"
+        ) from error
 
 
 def require_attack_cards(experiment: Experiment) -> None:

@@ -52,6 +52,10 @@ def requested(
         values |= {"output-dir": str(folder.resolve())} if out or "output-dir" not in values else {}
         values |= {"num-clients": clients} if clients else {}
     values |= settings
+    if resume is None and values.get("resume") is True:
+        raise ConfigError(
+            "resume is True; allowed: False. `fedveil run --resume DIR` goes on with a run, with the settings it had"
+        )
     for key in ("model", "dataset"):
         if isinstance(values.get(key), str):
             values[key] = absolute(values[key])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,17 +13,18 @@ from rich.console import Console
 
 from defenses.pipeline import Pipeline
 from defenses.registry import RegistryError
-from simulations.command_line import fail
+from simulations.command_line import errors, fail
 from simulations.dry_run import describe, measure_step_of, workers_of
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
 from simulations.in_process import run_in_process
-from simulations.launch import Resources
+from simulations.launch import Resources, end_politely
 from simulations.local_run import EXIT_ATTACKS_FAILED, run_locally
-from simulations.memory_needs import check_needs, needs_of
-from simulations.preflight import preflight, require_attack_cards, require_resources
+from simulations.memory_needs import Needs, check_needs, needs_of
+from simulations.preflight import make_folder, preflight, require_attack_cards, require_resources
 from simulations.requested import requested
-from simulations.seeds import of_seeds, run_seeds
+from simulations.seeds import EXIT_STOPPED, finish_seeds, of_seeds, one_by_one
+from simulations.side_by_side import Way, runs_at_once, side_by_side
 from simulations.trackers import Tracker, require_reachable, tell_trackers
 
 
@@ -40,10 +42,35 @@ class Asked:
     gpus_per_client: float
     in_process: bool
     trackers: Sequence[Tracker] = ()
+    jobs: int = 0
 
     def run(self, console: Console, experiment: Experiment) -> int:
         """Runs an experiment whose checks are passed, and tells trackers of it when it ended; the exit code."""
-        code = self._run(console, experiment)
+        return self._tracked(console, experiment, self._run(console, experiment))
+
+    def run_seeds(self, console: Console, experiment: Experiment, at_once: int) -> int:
+        """Runs what is left of the seeds, so many at the same time; the exit code."""
+        left = of_seeds(experiment, self.seeds)
+        if at_once == 1:
+            return finish_seeds(console, experiment, self.seeds, one_by_one(console, left, partial(self.run, console)))
+        end_politely()
+        cores = max((os.cpu_count() or 1) // at_once, self.cpus_per_client)
+        way = Way(self.cpus_per_client, self.gpus_per_client, self.in_process, cores)
+        ended = ((one, self._tracked(console, one, code)) for one, code in side_by_side(console, left, way, at_once))
+        try:
+            return finish_seeds(console, experiment, self.seeds, ended)
+        except KeyboardInterrupt:
+            errors.print("\nstopped; the same command goes on with what is left", markup=False)
+            return EXIT_STOPPED
+
+    def cores_busy(self, experiment: Experiment) -> int:
+        """Cores that a run keeps busy: its clients, and the attacks beside them."""
+        clients = self.cpus_per_client * (
+            1 if self.in_process else workers_of(experiment.num_clients, self.cpus_per_client)
+        )
+        return clients + (experiment.attack_workers if experiment.attacked_rounds() else 0)
+
+    def _tracked(self, console: Console, experiment: Experiment, code: int) -> int:
         if code not in (0, EXIT_ATTACKS_FAILED):
             return code
         return tell_trackers(console, self.trackers, Path(experiment.output_dir)) or code
@@ -78,21 +105,30 @@ def begin(console: Console, asked: Asked, *, dry_run: bool) -> int:
             preflight(one, tell)
         if not dry_run:  # what is to run elsewhere can be tried here
             require_attack_cards(experiment)
-        _estimate(experiment, asked, tell, dry_run=dry_run)
+        needs = _estimate(experiment, asked, tell, dry_run=dry_run)
+        at_once = (
+            runs_at_once(asked.jobs, len(left), experiment, needs, busy=asked.cores_busy(experiment))
+            if asked.seeds
+            else 1
+        )
         require_reachable(asked.trackers)
+        if not dry_run:
+            make_folder(Path(experiment.output_dir))
     except (ConfigError, RegistryError) as error:
         fail(str(error))
     if dry_run:
         if asked.seeds:
-            tell(f"seeds: {len(left)} of {len(asked.seeds)} are left to run, each as above")
+            tell(f"seeds: {len(left)} of {len(asked.seeds)} are left to run, each as above, {at_once} at a time")
         return 0
     if asked.seeds:
-        return run_seeds(console, experiment, asked.seeds, partial(asked.run, console))
+        if at_once > 1:
+            tell(f"seeds: {len(left)} to run, {at_once} at a time")
+        return asked.run_seeds(console, experiment, at_once)
     return asked.run(console, experiment)
 
 
-def _estimate(experiment: Experiment, asked: Asked, tell: Callable[[str], None], *, dry_run: bool) -> None:
-    """Tells what a run needs, of a dry run in full.
+def _estimate(experiment: Experiment, asked: Asked, tell: Callable[[str], None], *, dry_run: bool) -> Needs:
+    """Tells what a run needs, of a dry run in full; the memory.
 
     Raises:
         ConfigError: When it needs more memory than there is.
@@ -105,3 +141,4 @@ def _estimate(experiment: Experiment, asked: Asked, tell: Callable[[str], None],
         tell(line)
     if warning := check_needs(needs):
         tell(f"warning: {warning}")
+    return needs

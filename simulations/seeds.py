@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
+from simulations.command_line import errors
 from simulations.experiment import Experiment
 from simulations.local_run import EXIT_ATTACKS_FAILED
 from simulations.run_config import check_same
 from simulations.trackers import EXIT_NOT_TRACKED
+
+EXIT_STOPPED = 130
+Ended = Iterable[tuple[Experiment, int]]
+"""Experiments with the exit codes of their runs, in the order in which they ended."""
 
 
 def of_seeds(experiment: Experiment, seeds: Sequence[int]) -> list[Experiment]:
@@ -36,29 +41,46 @@ def of_seeds(experiment: Experiment, seeds: Sequence[int]) -> list[Experiment]:
     return left
 
 
-def run_seeds(console: Console, experiment: Experiment, seeds: Sequence[int], run: Callable[[Experiment], int]) -> int:
-    """Runs them one after the other, and writes the comparison when all are there; the exit code.
+def one_by_one(
+    console: Console, experiments: Sequence[Experiment], run: Callable[[Experiment], int]
+) -> Iterator[tuple[Experiment, int]]:
+    """Runs them one after the other."""
+    for at, one in enumerate(experiments, 1):
+        console.print(f"seed {one.seed}: run {at} of {len(experiments)}", markup=False)
+        yield one, run(one)
 
-    A run that fails ends the command: the same command again goes on from there. One that ends without some of its attacks' scores
-    does not.
+
+def finish_seeds(console: Console, experiment: Experiment, seeds: Sequence[int], ended: Ended) -> int:
+    """Waits for all runs, tells which failed, and writes the comparison when all are there; the exit code.
+
+    A run that fails, or that ends without some of its attacks' scores, does not end the others; one that somebody stops does. The
+    same command again goes on with what is left.
 
     Args:
         console: For what is said.
-        experiment: Its folder gets a folder for each seed.
+        experiment: Its folder has a folder for each seed.
         seeds: At least one.
-        run: Runs one and returns its exit code.
+        ended: Of those that were left to run.
     """
     from simulations.compare.groups import grouped
     from simulations.compare.page import write_comparison
 
-    out, worst = Path(experiment.output_dir), 0
-    for at, one in enumerate(left := of_seeds(experiment, seeds), 1):
-        console.print(f"seed {one.seed}: run {at} of {len(left)}", markup=False)
-        code = run(one)
-        if code not in (0, EXIT_ATTACKS_FAILED, EXIT_NOT_TRACKED):
+    out, worst, failed = Path(experiment.output_dir), 0, list[int]()
+    for one, code in ended:
+        if code == EXIT_STOPPED:
             console.print("the same command goes on with what is left", markup=False)
             return code
+        if code not in (0, EXIT_ATTACKS_FAILED, EXIT_NOT_TRACKED):
+            failed.append(one.seed)
         worst = max(worst, code)
+    if failed:
+        told = f"failed, for the reasons told above: seed {', '.join(map(str, sorted(failed)))}; {len(seeds) - len(failed)} of "
+        errors.print(
+            f"{told}{len(seeds)} seeds are finished. The same command goes on with what is left",
+            markup=False,
+            soft_wrap=True,
+        )
+        return 1
     done = [folder for seed in seeds if (folder := out / f"seed-{seed}").is_dir()]
     write_comparison(grouped(done), out / "comparison.html")
     console.print(f"all seeds: {out / 'comparison.html'}", markup=False, soft_wrap=True)

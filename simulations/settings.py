@@ -49,7 +49,10 @@ def checked(spec: Field[Any], value: Any) -> Any:
             f"{key} is {shown(value)} ({type(value).__name__}); expected {kind.__name__}, such as {spec.default!r}"
         )
     if kind in (int, float) and not abs(value) <= LARGEST:  # NaN is no number up to it, either
-        raise ConfigError(f"{key} is {shown(value)}; allowed: {spec.metadata['allowed']}, and at most {LARGEST}")
+        allowed = spec.metadata["allowed"]
+        raise ConfigError(
+            f"{key} is {shown(value)}; allowed: {allowed}{'' if 'at most' in allowed else f', and at most {LARGEST}'}"
+        )
     if check and not check(value):
         raise ConfigError(f"{key} is {shown(value)}; allowed: {spec.metadata['allowed']}")
     return float(value) if kind is float else value

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from simulations.settings import at_least, setting
+
+USUAL: Mapping[str, Any] = {"defenses": "VisualMixer(window_lower=2, window_upper=16); ATS(policies='3-1-7+43-18-18')"}
+"""What such runs have where nobody sets it (``Scenario.usual``)."""
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from simulations.declared.attributes import attacks_setting, queries_setting
 from simulations.settings import SHARE, at_least, one_of, setting
+
+USUAL: Mapping[str, Any] = {"model": "vit", "defenses": "PatchShuffle(); FeatureNoise(std=1.0)"}
+"""What such runs have where nobody sets it (``Scenario.usual``)."""
+USUAL_ON_TABLES: Mapping[str, Any] = {
+    "model": "difm",
+    "optimizer": "adamw",
+    "learning-rate": 0.003,
+    "defenses": "PatchShuffle(); FeatureNoise(std=0.38)",
+    "smashed-attacks": "EmbeddingReversal(); FieldReading()",
+}
+"""Likewise where examples are rows of a table; over ``USUAL``."""
 
 
 @dataclass(frozen=True)

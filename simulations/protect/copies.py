@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
-import os
 import re
 from collections.abc import Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
@@ -13,12 +11,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from threading import Thread
 
 import torch
 from torch import Tensor
 
 from clients.draws import digest_of
+from clients.with_parent import end_with_parent
 from defenses.base import Batch
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
@@ -181,10 +179,4 @@ def _attempts(order: Order, names: Sequence[tuple[str, str]], workers: int) -> G
 def _begin_worker() -> None:
     """A process of one thread, which ends with its command: else it would keep the target's lock, and write beside the next one."""
     torch.set_num_threads(1)
-    Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    if (parent := multiprocessing.parent_process()) is not None:
-        parent.join()
-        os._exit(1)
+    end_with_parent()

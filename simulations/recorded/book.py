@@ -73,20 +73,22 @@ class Book:
         self._baselines(server_round, replies, card)
         observed = [one.observe() for one in replies]
         guesses: list[dict[str, Tensor]] = [{} for _ in replies]
-        for attack, name in zip(self.prepared.attacks, self.names, strict=True):
-            start = time.perf_counter()
-            begin(f"round {server_round}: {attack!r}")
-            found = [
-                _safe(attack, seen, self.request.seed, server_round, one.client)
-                for one, seen in zip(replies, observed, strict=True)
-            ]
-            seconds = round(time.perf_counter() - start, 3)
-            self._scores(server_round, replies, attack, found, card, seconds)
-            for one, guess, kept in zip(replies, found, guesses, strict=True):
-                kept |= {f"{name}/{kind}": tensor for kind, tensor in guess_tensors(guess).items()}
-                self._keep_pictures(one, attack, name, guess)
-        for one, kept in zip(replies, guesses, strict=True):
-            save_file(kept, self.out / "guesses" / f"round-{server_round:04d}-client-{one.client}.safetensors")
+        try:
+            for attack, name in zip(self.prepared.attacks, self.names, strict=True):
+                start = time.perf_counter()
+                begin(f"round {server_round}: {attack!r}")
+                found = [
+                    _safe(attack, seen, self.request.seed, server_round, one.client)
+                    for one, seen in zip(replies, observed, strict=True)
+                ]
+                seconds = round(time.perf_counter() - start, 3)
+                self._scores(server_round, replies, attack, found, card, seconds)
+                for one, guess, kept in zip(replies, found, guesses, strict=True):
+                    kept |= {f"{name}/{kind}": tensor for kind, tensor in guess_tensors(guess).items()}
+                    self._keep_pictures(one, attack, name, guess)
+        finally:  # who interrupts a round keeps what its first attacks guessed
+            for one, kept in ((one, kept) for one, kept in zip(replies, guesses, strict=True) if kept):
+                save_file(kept, self.out / "guesses" / f"round-{server_round:04d}-client-{one.client}.safetensors")
 
     def write(self, *, finished: bool) -> None:
         """Everything so far."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,9 @@ from simulations.recorded.replies import RecordingRequest
 from simulations.recorded.request import Request
 from simulations.report.sections.recorded.analysis import RECORDED
 from simulations.rows import Row
+
+SECONDS_BETWEEN_LINES = 10.0
+"""Of progress, where nobody sees a bar."""
 
 
 def attack_update(console: Console, request: Request, out: Path) -> bool:
@@ -74,7 +78,7 @@ def _shown(console: Console) -> Iterator[Callable[[str], object]]:
     """
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        row = bar.add_task("reading", total=None)
+        row, log = bar.add_task("reading", total=None), _Log()
 
         def begin(name: str) -> None:
             bar.reset(row, total=None, description=name)
@@ -85,9 +89,30 @@ def _shown(console: Console) -> Iterator[Callable[[str], object]]:
             if done < (bar.tasks[0].completed or 0):  # the next of several searches
                 bar.reset(row)
             bar.update(row, completed=done, total=total)
+            if not console.is_terminal and (line := log.line(done, total)):
+                console.print(line, markup=False, soft_wrap=True)
 
         with watched(watch):
             yield begin
+
+
+class _Log:
+    """Now and then a line on how far a search is and how long it may take, for whoever reads a file."""
+
+    def __init__(self) -> None:
+        self._since = self._told = time.monotonic()
+        self._before = 0
+
+    def line(self, done: int, total: int) -> str:
+        """What to print when so many steps are done; mostly nothing."""
+        now = time.monotonic()
+        if done <= self._before:  # the next of several searches
+            self._since = now
+        self._before = done
+        if now - self._told < SECONDS_BETWEEN_LINES:
+            return ""
+        self._told = now
+        return f"  step {done} of {total}, about {(now - self._since) / done * (total - done):.0f} s left"
 
 
 def _scored(row: Row) -> str:

@@ -16,7 +16,8 @@ from clients.task import Plan
 from defenses.pipeline import Pipeline
 from defenses.registry import collected, modules_in
 from simulations.checkpoints import Checkpoint
-from simulations.errors import ConfigError
+from simulations.defaults import SCENARIOS_GROUP
+from simulations.errors import ConfigError, unknown_scenario
 from simulations.known_clients import KnownClients
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
@@ -166,7 +167,7 @@ def scenarios() -> dict[str, Scenario[Any]]:
         RegistryError: Of another package: when one cannot be loaded, or has a name that is taken.
     """
     modules = modules_in("simulations.scenarios", without=__name__)
-    return collected(Scenario, "scenario", "fedveil.scenarios", modules, "SCENARIO")  # type: ignore[type-abstract]
+    return collected(Scenario, "scenario", SCENARIOS_GROUP, modules, "SCENARIO")  # type: ignore[type-abstract]
 
 
 def scenario(name: str) -> Scenario[Any]:
@@ -177,7 +178,7 @@ def scenario(name: str) -> Scenario[Any]:
     """
     known = scenarios()
     if not isinstance(name, str) or name not in known:
-        raise ConfigError(f"scenario is {str(name)[:200]!r}; allowed: {' or '.join(map(repr, known))}")
+        raise unknown_scenario(name, known)
     return known[name]
 
 

@@ -25,6 +25,7 @@ from defenses.fitting import FittedDefense
 from defenses.pipeline import Pipeline
 from simulations.attribute_settings import check_memory
 from simulations.checkpoints import Checkpoint
+from simulations.declared.inference import USUAL
 from simulations.errors import ConfigError
 from simulations.inference_rules import check_settings
 from simulations.inference_settings import InferenceExperiment
@@ -73,12 +74,7 @@ class Inference(Scenario[InferenceExperiment]):
     settings: ClassVar[type[InferenceExperiment]] = InferenceExperiment
     kinds: ClassVar[tuple[Kind, ...]] = KINDS
     labels: ClassVar[tuple[str, ...]] = ("unknown",)
-    usual: ClassVar[Mapping[str, Any]] = {
-        "model": "vgg_small",
-        "defenses": "FeatureNoise(std=1.0)",
-        "probe-targets": 2,
-        "probe-images": 4,
-    }
+    usual: ClassVar[Mapping[str, Any]] = USUAL
 
     def __init__(self) -> None:
         # Every run has an auditor of its own, and all pipelines of a run share one training.

@@ -18,7 +18,7 @@ from clients.task import FLOAT_BYTES, Plan
 from defenses.base import EdgeTrainingDefense, InputDefense, SmashedDefense, TrainingDefense
 from defenses.pipeline import Pipeline
 from simulations.checkpoints import Checkpoint
-from simulations.declared.outsourced import OutsourcedSettings
+from simulations.declared.outsourced import USUAL, OutsourcedSettings
 from simulations.errors import ConfigError
 from simulations.known_clients import KnownClients
 from simulations.scenarios.base import LARGEST_MESSAGE, Rounds, Scenario, leave_cores_to_attacks
@@ -68,9 +68,7 @@ class Outsourced(Scenario[OutsourcedExperiment]):
     settings: ClassVar[type[OutsourcedExperiment]] = OutsourcedExperiment
     kinds: ClassVar[tuple[Kind, ...]] = KINDS
     labels: ClassVar[tuple[str, ...]] = ("uploaded",)
-    usual: ClassVar[Mapping[str, Any]] = {
-        "defenses": "VisualMixer(window_lower=2, window_upper=16); ATS(policies='3-1-7+43-18-18')"
-    }
+    usual: ClassVar[Mapping[str, Any]] = USUAL
 
     def check(self, experiment: OutsourcedExperiment) -> None:
         """Refuses defences of what is never sent, and training views that nobody makes."""

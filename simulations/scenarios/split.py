@@ -22,7 +22,7 @@ from defenses.fitting import FittedDefense
 from defenses.pipeline import Pipeline
 from simulations.attribute_settings import check_attribute_attacks, check_memory
 from simulations.checkpoints import Checkpoint
-from simulations.declared.split import SplitSettings
+from simulations.declared.split import USUAL, USUAL_ON_TABLES, SplitSettings
 from simulations.errors import ConfigError, require_known
 from simulations.experiment import Experiment
 from simulations.known_clients import KnownClients
@@ -84,14 +84,8 @@ class Split(Scenario[SplitExperiment]):
     labels: ClassVar[tuple[str, ...]] = ("server", "client")
     reads_tables: ClassVar[bool] = True
     takes_many_labels: ClassVar[bool] = True
-    usual: ClassVar[Mapping[str, Any]] = {"model": "vit", "defenses": "PatchShuffle(); FeatureNoise(std=1.0)"}
-    usual_on_tables: ClassVar[Mapping[str, Any]] = {
-        "model": "difm",
-        "optimizer": "adamw",
-        "learning-rate": 0.003,
-        "defenses": "PatchShuffle(); FeatureNoise(std=0.38)",
-        "smashed-attacks": "EmbeddingReversal(); FieldReading()",
-    }
+    usual: ClassVar[Mapping[str, Any]] = USUAL
+    usual_on_tables: ClassVar[Mapping[str, Any]] = USUAL_ON_TABLES
 
     def check(self, experiment: SplitExperiment) -> None:
         """Refuses what belongs to whole models, and defences of what is never sent."""

@@ -6,6 +6,7 @@ actors therefore ask for none and share the cores with the clients, one thread e
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent import futures
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 
 from attacks.gradient.memory import keep_freed_memory
+from clients.with_parent import end_with_parent
 from strategies.audit.jobs import AttackJob, AttackResult, Outcome
 from strategies.audit.runner import run_job
 
@@ -148,6 +150,7 @@ class _Processes(_Backend):
     def __init__(self, workers: int) -> None:
         self._threads = futures.ThreadPoolExecutor(workers)
         self._own = threading.local()
+        self._started: list[futures.ProcessPoolExecutor] = []
 
     def submit(self, job: AttackJob) -> futures.Future[AttackResult]:
         return self._threads.submit(self._run, job)
@@ -155,7 +158,8 @@ class _Processes(_Backend):
     def _run(self, job: AttackJob) -> AttackResult:
         if getattr(self._own, "process", None) is None:
             # "spawn": forking a process that already runs gRPC and torch threads can deadlock.
-            self._own.process = futures.ProcessPoolExecutor(1, get_context("spawn"), _prepare_process)
+            self._own.process = futures.ProcessPoolExecutor(1, get_context("spawn"), _begin_process)
+            self._started.append(self._own.process)
         before = _killed_for_memory()
         try:
             result: AttackResult = self._own.process.submit(run_job, job).result()
@@ -176,6 +180,10 @@ class _Processes(_Backend):
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
+        for pool in self._started:
+            # Python waits for threads when it ends, and these for attacks that may take hours: whoever stops a run shall not.
+            for process in list((getattr(pool, "_processes", None) or {}).values()):
+                process.kill()
 
 
 def _killed_for_memory() -> int:
@@ -203,6 +211,13 @@ def _prepare_process() -> None:
     keep_freed_memory()
     # Differences of gradients (``attacks.gradient.finite_difference``) need all digits of a float32; TensorFloat-32 has three.
     torch.backends.cudnn.allow_tf32 = False
+
+
+def _begin_process() -> None:
+    """Of a worker process: Ray ends its own itself. Ctrl-C, which a terminal sends to all, is for the process that started it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
+    _prepare_process()
 
 
 def _lost(job: AttackJob, reason: str) -> AttackResult:

@@ -23,7 +23,7 @@ from simulations.cli import app
 from simulations.dry_run import Step, count_messages, describe, measure, shares, workers_of
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
-from simulations.memory_needs import check_needs, needs_of
+from simulations.memory_needs import cgroup_limits, check_needs, memory_of_machine, needs_of
 from simulations.notices import idle_defenses
 from strategies.federated.observations import AGGREGATE, PROBE, UPDATE
 from tests.clients.data_files import write_celeba, write_cifar10, write_cifar100, write_mnist
@@ -291,12 +291,12 @@ def test_a_run_that_cannot_fit_is_refused_with_what_it_needs(monkeypatch: pytest
         r"memory: +about (\d\.\d) GiB: (\d) processes (\d\.\d) GiB, images \d+ MiB, training \d+ MiB, attacks", line
     )
     assert found
-    # A server, its attacks' workers, and as many clients as there are cores: 450 MiB each, and Flower's and Ray's own.
-    processes = 1 + 2 + workers_of(4, 1)
+    # The command, a server, its attacks' workers, and as many clients as there are cores: 480 MiB each, and Flower's and Ray's own.
+    processes = 1 + 1 + 2 + workers_of(4, 1)
     assert int(found[2]) == processes
-    assert float(found[3]) == pytest.approx((processes * 450 + 400) / 1024, abs=0.06)
+    assert float(found[3]) == pytest.approx((processes * 480 + 600) / 1024, abs=0.06)
     in_process = CliRunner().invoke(app, [*settings, "--in-process"])
-    assert "3 processes 1.3 GiB" in in_process.output
+    assert "3 processes 1.4 GiB" in in_process.output
     monkeypatch.setattr("simulations.memory_needs.memory_of_machine", lambda: 2**30)
     refused = CliRunner().invoke(app, settings)
     assert refused.exit_code == 2
@@ -309,11 +309,27 @@ def test_memory_grows_with_what_is_held() -> None:
     step = Step(1000, 8000.0, 100.0, 1e-6)
     plain = needs_of(few, data, step, 2)
     assert plain.training == 2 * (8000 + 16 * 100)
-    assert plain.images >= 5 * 5000 * 28 * 28  # a byte for each pixel in each of five processes
+    assert plain.images >= 6 * 5000 * 28 * 28  # a byte for each pixel in each of six processes
     alone = needs_of(few, data, step, 2, in_process=True)
-    assert alone.processes == plain.processes - 2
+    assert alone.processes == plain.processes - 3
     assert alone.training == 8000 + 16 * 100
     assert needs_of(replace(few, batch_size=1600), data, step, 2).training == 2 * (8000 + 1600 * 100)
     with pytest.raises(ConfigError, match="this machine has 100 MiB in all"):
         check_needs(plain, 100 * 2**20)
     assert check_needs(plain, 2**40) == ""
+
+
+def test_control_groups_of_both_versions_limit_memory(tmp_path: Path) -> None:
+    for place, name, size in (
+        ("a/b", "memory.max", "max"), ("a", "memory.max", "3000"), ("", "memory.max", "5000"),
+        ("memory/c", "memory.limit_in_bytes", "2000"), ("memory", "memory.limit_in_bytes", "9223372036854771712"),
+        ("cpu/d", "memory.limit_in_bytes", "1"),
+    ):  # fmt: skip
+        (tmp_path / place).mkdir(parents=True, exist_ok=True)
+        (tmp_path / place / name).write_text(f"{size}\n")
+    both = "4:memory:/c\n3:cpu,cpuacct:/d\n0::/a/b\n"
+    assert sorted(cgroup_limits(both, tmp_path)) == [2000, 3000, 5000, 9223372036854771712]
+    # In a container the names are of the host: what is mounted is the container's own.
+    assert cgroup_limits("0::/docker/0123\n", tmp_path) == [5000]
+    assert cgroup_limits("", tmp_path) == []
+    assert memory_of_machine() > 2**28

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from flwr.app import Message
+from flwr.common.config import get_fused_config_from_dir
 from PIL import Image
 from typer.testing import CliRunner
 
+from attacks.attributes.inference import ARCHITECTURES
 from clients.data.datasets import load_dataset
 from clients.data.images import fingerprint
+from clients.models.packaged_weights import NORMALISATIONS
 from defenses.pipeline import Pipeline
 from simulations.cli import app
-from simulations.declared.plain import plain_settings, refuse_plain
+from simulations.declared.inference import ARCHITECTURES as DECLARED_ARCHITECTURES
+from simulations.declared.inference import STATISTICS
+from simulations.declared.plain import DECLARED, plain_settings, refuse_plain
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment, all_settings
+from simulations.launch import ROOT
+from simulations.scenarios.base import scenarios
 from simulations.server_app import run_experiment
 from simulations.settings import checked
 from tests.local_grid import LocalGrid
@@ -59,11 +68,25 @@ def refused(tmp_path: Path, *arguments: str) -> str:
         ("partition=dirichlet(alpha=1e308)", "alpha is 1e+308; allowed: a number above 0, at most 1e9"),
         ("smashed-attacks=FeatureInversion()", "it is a setting of split"),
         ("dataset=[/red]", "unknown dataset '[/red]'"),
+        ("learning-rate=nan", "learning-rate is nan; allowed: above 0, at most 1e+06 "),
+        ("learning-rate=1e309", "learning-rate is inf; allowed: above 0, at most 1e+06 "),
+        ("learning-rate=-0.0", "learning-rate is -0.0; allowed: above 0"),
+        ("resume=true", "resume is True; allowed: False. `fedveil run --resume DIR` goes on"),
+        ("probe-images=1000000000000", "probe-images is 1000000000000; a client holds about 800 images"),
+        ("ronds=3", "unknown setting 'ronds', did you mean 'rounds'?"),
+        ("=3", "unknown setting ''"),
+        ("rounds", "-s 'rounds': expected key=value"),
+        ("scenario=", "scenario is ''; allowed: 'federated' or 'inference'"),
+        ("model=", "unknown model ''"),
+        ("rounds=", "rounds is '' (str); expected int"),
+        ("adaptive=1", "adaptive is 1 (int); expected bool"),
+        ("defenses=GaussianNoise(std=[1])", "std is [1]; allowed: a number from 0 to 1e6"),
+        ("defenses=GaussianNoise(std=True)", "std is True; allowed: a number from 0 to 1e6"),
     ],
 )  # fmt: skip
 def test_a_setting_that_cannot_run(tmp_path: Path, setting: str, told: str) -> None:
     message = refused(tmp_path, "--out", str(tmp_path / "out"), "-s", setting)
-    assert told in message
+    assert told in f"{message} "
     assert len(message) < 2500
 
 
@@ -94,6 +117,16 @@ def test_two_folders(tmp_path: Path) -> None:
     [
         (b"\xff\xfe\x00rounds = 3", "is not text in UTF-8"),
         (b"rounds = ", "is not valid TOML"),
+        (b"\xef\xbb\xbfrounds = 0", "rounds is 0; allowed"),
+        (b"rounds = [1, 2]", "rounds is [1, 2] (list); expected int"),
+        (b"[rounds]\na = 1", "rounds is {'a': 1} (dict); expected int"),
+        (b"rounds = true", "rounds is True (bool); expected int"),
+        (b"model = true", "model is True (bool); expected str"),
+        (b"experiment = 2020-01-01", "(date); expected str"),
+        (b"learning-rate = 1e309", "learning-rate is inf; allowed: above 0"),
+        (b'scenario = ["split"]', "scenario is ['split'] (list); expected str"),
+        (b'scenario = "split"\nprobe-mode = "eval"', "it is a setting of federated, and scenario is 'split'"),
+        (b"bach-size = 3", "unknown setting 'bach-size', did you mean 'batch-size'?"),
         (b"learning-rate = nan", "learning-rate is nan; allowed: above 0"),
         (b"weight-decay = inf", "weight-decay is inf; allowed: at least 0"),
         (b"local-steps = 99999999999999999999999", f"allowed: at least 0, and at most {2**63 - 1}"),
@@ -106,20 +139,81 @@ def test_a_file_that_cannot_be_meant(tmp_path: Path, content: bytes, told: str) 
     assert told in " ".join(result.output.split())
 
 
+def test_a_folder_in_place_of_a_file(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["run", str(tmp_path)])
+    assert result.exit_code == 2
+    assert f"cannot read {tmp_path}: Is a directory" in " ".join(result.output.split())
+
+
+def test_a_folder_that_only_the_system_knows_to_be_closed() -> None:
+    """The superuser may write everywhere, says the system, until he tries: no folder can be made there."""
+    result = CliRunner().invoke(
+        app, ["run", "--preset", "quick", "-s", "dataset=mnist-5k", "--out", "/sys/fedveil-test"]
+    )
+    assert result.exit_code == 2
+    assert "error: output-dir: /sys" in " ".join(result.output.split())
+
+
 @pytest.mark.parametrize("name", ["split", "outsourced", "inference"])
 def test_switching_the_scenario_alone_works(name: str) -> None:
     result = CliRunner().invoke(app, ["run", "-s", f"scenario={name}", "--dry-run"])
     assert result.exit_code == 0, result.output
 
 
-def test_a_plain_value_is_refused_without_torch() -> None:
+@pytest.mark.parametrize(
+    "given", [{"scenario": "split", "dataset": "census"}, *({"scenario": name} for name in DECLARED)]
+)
+def test_switching_the_scenario_alone_works_in_a_plain_flwr_run(given: dict[str, str]) -> None:
+    """Flower gives the app all that stands in its file, with what somebody sets in its place."""
+    everything = get_fused_config_from_dir(ROOT, dict(given))
+    assert Experiment.from_mapping(everything) == Experiment.from_mapping(given)
+    set_too = {
+        "model": "difm" if "dataset" in given else "vit" if given["scenario"] == "split" else "vgg_small",
+        "defenses": "",
+    }
+    everything = get_fused_config_from_dir(ROOT, {**given, **set_too})
+    assert Experiment.from_mapping(everything) == Experiment.from_mapping(given | set_too)
+
+
+PLAIN = [
+    ("rounds=0", "rounds is 0; allowed"),
+    ("ronds=3", "did you mean 'rounds'?"),
+    ("scenario=splitt", "scenario is 'splitt'; allowed"),
+    ("depth=8", "it is a setting of split, and scenario is 'federated'"),
+    ("fraction-train=0", "fraction-train is 0; allowed"),
+    ("scenario=split,depth=0", "depth is 0; allowed"),
+    ("scenario=inference,query-batches=0", "query-batches is 0; allowed"),
+    ("scenario=outsourced,upload-passes=0", "upload-passes is 0; allowed"),
+]
+
+
+@pytest.mark.parametrize("in_file", [True, False])
+def test_plain_values_are_refused_without_torch(tmp_path: Path, in_file: bool) -> None:
+    commands = []
+    for at, (settings, _) in enumerate(PLAIN):
+        pairs = [one.split("=") for one in settings.split(",")]
+        file = tmp_path / f"{at}.toml"
+        file.write_text("".join(f"{key} = {value if value.isdigit() else repr(value)}\n" for key, value in pairs))
+        commands.append(
+            ["run", str(file)] if in_file else ["run", *(w for one in settings.split(",") for w in ("-s", one))]
+        )
     code = (
-        "import sys; from typer.testing import CliRunner; from simulations.cli import app; "
-        "told = CliRunner().invoke(app, ['run', '-s', 'rounds=0']); "
-        "print(told.exit_code, 'rounds is 0; allowed' in told.output, sorted({'torch', 'flwr', 'ray'} & set(sys.modules)))"
+        "import json, sys; from typer.testing import CliRunner; from simulations.cli import app; "
+        f"told = [CliRunner().invoke(app, one) for one in {commands!r}]; "
+        "print(json.dumps([[one.exit_code for one in told], [one.output for one in told], "
+        "sorted({'torch', 'flwr', 'ray'} & set(sys.modules))]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split("\n")[0] == "2 True []"
+    codes, outputs, imported = json.loads(done.stdout)
+    assert imported == []
+    assert codes == [2] * len(PLAIN)
+    for (settings, told), output in zip(PLAIN, outputs, strict=True):
+        assert told in " ".join(output.split()), settings
+
+
+def test_names_of_what_brings_torch_with_it_are_written_down_right() -> None:
+    assert set(STATISTICS) == set(NORMALISATIONS)
+    assert DECLARED_ARCHITECTURES == ARCHITECTURES
 
 
 def test_what_is_refused_without_torch_is_what_experiments_refuse() -> None:
@@ -133,8 +227,11 @@ def test_what_is_refused_without_torch_is_what_experiments_refuse() -> None:
         with pytest.raises(ConfigError) as late:
             checked(known[key], wrong)
         assert str(early.value) == str(late.value)
-    # Only networks' names need more: of our own settings, those of inference.
-    assert known.keys() - plain_settings().keys() < Experiment.of(scenario="inference").to_mapping().keys()
+    assert known.keys() == plain_settings().keys()
+    assert {*DECLARED} == {*scenarios()}
+    for name, one in scenarios().items():
+        declared = {spec.name for kind in DECLARED[name] for spec in fields(kind)}
+        assert declared == {spec.name for spec in fields(one.settings)}
 
 
 def test_pictures_that_nobody_reads(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from typer.testing import CliRunner, Result
 from clients.data.datasets import load_dataset, to_float
 from clients.models.classifiers import build_model
 from simulations.cli import app
+from simulations.recorded import book
 from simulations.run_directory import read_lines
 from strategies.recording import RecordingStrategy
 
@@ -117,6 +118,33 @@ def test_without_originals_it_guesses_reports_and_claims_nothing(tmp_path: Path)
     assert "so they were taken in order" in " ".join(page.split())
     assert "not known: Which classes the examples have" in result.output
     assert (out / "guesses" / "round-0002-client-1.safetensors").is_file()
+
+
+def test_who_interrupts_it_keeps_what_every_attack_has_found_that_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, out = record(tmp_path, rounds=3, names=False), tmp_path / "out"
+    attacked = book._safe
+
+    def interrupted(attack: Any, seen: Any, seed: int, server_round: int, client: int) -> Any:
+        if server_round == 2 and "DLG" in repr(attack):
+            raise KeyboardInterrupt
+        return attacked(attack, seen, seed, server_round, client)
+
+    monkeypatch.setattr(book, "_safe", interrupted)
+    result = invoke(folder, "--local-steps", 1, out=out, attack=f"LabelInference(); {DLG}")
+    assert result.exit_code == 130
+    assert f"stopped; what the attacks before had found is kept in {out}" in " ".join(result.output.split())
+    rows = read_lines(out / "rows.jsonl")
+    found = {
+        (row["round"], row["attack"].partition("(")[0]) for row in rows if row["attack"] and ":" not in row["attack"]
+    }
+    assert {(1, "LabelInference"), (1, "DLG"), (2, "LabelInference")} <= found
+    assert not found & {(2, "DLG"), (3, "LabelInference"), (3, "DLG")}
+    assert json.loads((out / "config.json").read_text())["progress"]["finished"] is False
+    assert (out / "report.html").is_file()
+    with safe_open(out / "guesses" / "round-0002-client-1.safetensors", framework="pt") as kept:
+        assert [name.partition("/")[0] for name in kept.keys()] == ["LabelInference"]  # noqa: SIM118 (not a mapping)
 
 
 def test_with_originals_it_scores_and_digits_come_back(tmp_path: Path) -> None:

@@ -131,6 +131,57 @@ def test_a_killed_worker_costs_its_job_and_none_of_those_that_wait(job: AttackJo
         assert len(outcome.guesses) == len(job.observed.seen)
 
 
+def eat(group: str) -> None:
+    """Joins a control group and takes more memory than that may have."""
+    (Path(group) / "cgroup.procs").write_text(str(os.getpid()))
+    taken = [b"x" * 2**24 for _ in range(1024)]
+    raise RuntimeError(f"{len(taken)} pieces were there")
+
+
+class Hungry:
+    """Has the process that unpickles it take memory until the kernel ends it."""
+
+    def __init__(self, group: Path) -> None:
+        self.group = str(group)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return eat, (self.group,)
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """A control group of 1 GiB, where this process may make one."""
+    for root, name in (
+        (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
+        (Path("/sys/fs/cgroup"), "memory.max"),
+    ):
+        group = root / f"fedveil-test-{os.getpid()}"
+        try:
+            group.mkdir()
+            (group / name).write_text(str(2**30))
+        except OSError:
+            if group.is_dir():
+                group.rmdir()
+            continue
+        yield group
+        group.rmdir()
+        return
+    pytest.skip("no control group can be made here")
+
+
+def test_a_worker_that_the_kernel_ends_for_its_memory_costs_its_job_with_that_cause(
+    job: AttackJob, pool: AttackPool, small_group: Path
+) -> None:
+    pool.submit(replace(job, name="a", card=job.card.but(bomb=Hungry(small_group))))
+    pool.submit(replace(job, name="b"))
+    found = {}
+    while len(pool):
+        found |= {result.job.name: result.outcomes for result in pool.finished(wait=True)}
+    (lost,), (kept,) = found["a"], found["b"]
+    assert lost.error == "the attack's worker failed: its process was ended as memory ran out"
+    assert not kept.error
+
+
 def test_a_job_builds_its_model_and_its_auxiliary_data_once(job: AttackJob, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     for owner, name in ((Plan, "build_model"), (Auxiliary, "examples")):

@@ -1,0 +1,22 @@
+"""Worker processes that end with the process that started them, however that ended."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from threading import Thread
+
+
+def end_with_parent() -> None:
+    """From now on this process ends when its parent does; in a process that ``multiprocessing`` did not start, nothing happens.
+
+    A worker waits at a pipe that it holds both ends of: without this, nothing would tell it that nobody sends it work any more, and
+    it would keep its memory, its locks and whatever it computes for good.
+    """
+    Thread(target=_wait_and_end, daemon=True).start()
+
+
+def _wait_and_end() -> None:
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
+        os._exit(1)
