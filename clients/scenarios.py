@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ from flwr.app import Context, Message
 
 from clients.local_data import Client
 from clients.task import SHORT, Plan, Task, TaskError, require_kind
+from clients.told import read_json
 from defenses.registry import collected, modules_in
 
 Handler = Callable[[Message, Context], Message]
@@ -73,7 +73,7 @@ def read_task(text: object) -> Task:
         TaskError: When it is no task.
     """
     try:
-        values = json.loads(text) if isinstance(text, str) else None
+        values = read_json(text) if isinstance(text, str) else None
     except (ValueError, RecursionError) as error:  # nested deeper than Python goes
         raise TaskError(f"the task is no JSON: {type(error).__name__}: {str(error)[:SHORT]}") from None
     plan = values.get("plan") if isinstance(values, dict) else None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import time
+import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,10 +18,12 @@ from hypothesis import strategies as st
 
 from clients.app import app
 from clients.data.card import DataCard
+from clients.federated import messages as federated_messages
 from clients.questions import Answers, RefusedError, allowed_pipelines
 from clients.records import to_record
 from clients.scenarios import read_task
 from clients.task import TaskError
+from strategies.audited.replies import budgets_told
 from tests import hostile
 from tests.clients.test_training import TASK, weights
 
@@ -55,6 +59,12 @@ def task_texts(draw: st.DrawFn) -> str:
     return json.dumps(values)
 
 
+def ledger_sent_to_a_node(text: str) -> object:
+    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+    message = Message(RecordDict({"ledger": ConfigRecord({"": text})}), dst_node_id=5, message_type="train")
+    return federated_messages._ledger(message, Context(1, 5, {}, RecordDict(), {}), "")
+
+
 @few
 @given(task_texts())
 @example(hostile.BOMB)  # RecursionError
@@ -75,6 +85,20 @@ def test_a_text_is_a_task_or_a_task_error(text: str) -> None:
             raise
         return
     assert read_task(task.to_json()) == task
+
+
+@pytest.mark.parametrize("read", [read_task, DataCard.from_json, budgets_told, ledger_sent_to_a_node])
+def test_json_that_is_much_more_in_memory_is_not_read(read: Callable[[str], object]) -> None:
+    tracemalloc.start()
+    try:
+        try:
+            assert read(hostile.WIDE) == []  # no budgets; the others refuse it
+        except ValueError as error:
+            assert "3000004 characters of JSON came; at most 1048576 are read" in str(error)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2**24  # the text itself, and copies of it
 
 
 def test_tasks_of_every_scenario_are_read_as_they_were_written() -> None:
