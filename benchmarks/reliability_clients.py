@@ -24,6 +24,7 @@ def clients(arguments: argparse.Namespace) -> None:
     count, rounds = (10, 5) if arguments.real else (20, 10)
     chosen = settings(count, rounds) | {
         "fraction_train": 1.0, "client_timeout": TIMEOUT[arguments.real], "learning_rate": 0.1, "momentum": 0.5,
+        "batch_size": 16, "local_steps": 30,
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         whole, _ = _in_one_process(Path(folder) / "whole", chosen, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import re
 import signal
 import subprocess
 import tempfile
@@ -119,4 +120,4 @@ def two(_: argparse.Namespace) -> None:
 def _words(text: str) -> str:
     """The error in one line, without folders."""
     line = " ".join(text.split())
-    return json.dumps(line[line.find("error") :].replace(tempfile.gettempdir(), "")[:150])
+    return json.dumps(re.sub(r"\S+/", "", line[line.find("error") :])[:150])
