@@ -1,7 +1,8 @@
 """Load and faults: what a run of fedveil does when much, or everything, goes wrong. Prints the tables of docs/reliability.md.
 
-    python benchmarks/reliability.py load            1,000 clients, 10 a round, 50 rounds, beside Flower's own FedAvg
-    python benchmarks/reliability.py clients         a fifth of all answers fail, in five ways
+    python benchmarks/reliability.py load            1,000 clients, 10 a round, 50 rounds, beside Flower's own FedAvg;
+                                                     --real on Flower's simulation runtime
+    python benchmarks/reliability.py clients         a fifth of all answers fails, in five ways; --real with killed workers, too
     python benchmarks/reliability.py kills           kill -9 at 20 random moments of a run; --real N on Flower's runtime
     python benchmarks/reliability.py disk            a disk that fills up (a tmpfs, so root; Linux)
     python benchmarks/reliability.py two             two runs at once, in one folder and in two
@@ -16,11 +17,9 @@ import argparse
 import contextlib
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,7 +37,7 @@ SMALL: dict[str, Any] = {
     "probe-attacks": "InvertingGradients(iterations=30); LabelInference()", "update-attacks": "LabelInference()",
     "probe-targets": 1, "attack-rounds": "first,last", "adaptive": False, "attack-workers": 1,
 }  # fmt: skip
-ENDLESS = 600.0
+ENDLESS = 1800.0
 """Seconds after which what has not ended hangs."""
 
 
@@ -87,9 +86,6 @@ def require(holds: bool, what: str) -> None:
         sys.exit(f"FAILED: {what}")
 
 
-# kill -9 ------------------------------------------------------------------------------------------------------------
-
-
 def complete_rounds(out: Path) -> dict[str, int]:
     """Pipeline -> the last round whose checkpoint is there."""
     from simulations.checkpoints import Checkpoints
@@ -129,119 +125,15 @@ def begun(out: Path, process: subprocess.Popen[bytes]) -> bool:
     return False
 
 
-def kills(arguments: argparse.Namespace) -> None:
-    """One run after the other is killed and resumed until as many kills are done; the rows are compared with unbroken ones."""
-    draw = random.Random(arguments.seed)
-    with tempfile.TemporaryDirectory() as folder:
-        whole = Path(folder) / "whole"
-        start = time.monotonic()
-        done = ended(command(whole, SMALL))
-        require(done.returncode == 0, f"the unbroken run: {done.stderr}")
-        duration = max(2.0, time.monotonic() - start - 8.0)
-        reference, events, runs = rows_of(whole), list[list[object]](), 0
-        require(len(reference) > 0, "the unbroken run has rows")
-        while len(events) < arguments.times:
-            runs += 1
-            out = Path(folder) / f"run{runs}"
-            line = command(out, SMALL)
-            while True:
-                with running(line, Path(folder) / "log") as process:
-                    if len(events) < arguments.times and begun(out, process):
-                        after = draw.uniform(0, duration / 2)
-                        with contextlib.suppress(subprocess.TimeoutExpired):
-                            process.wait(after)
-                        if process.poll() is None:
-                            process.kill() if draw.random() < 0.5 else os.killpg(process.pid, signal.SIGKILL)
-                            process.wait()
-                            events.append(_after(out, reference, f"run {runs}, {after:.1f} s"))
-                            line = resumed(out) if (out / "config.json").is_file() else command(out, SMALL)
-                            continue
-                    code = process.wait(ENDLESS)
-                require(code == 0, f"run {runs} ended with {code}: {(Path(folder) / 'log').read_text()[-2000:]}")
-                break
-            odd = sorted(set(untimed(rows_of(out))) ^ set(untimed(reference)))
-            require(not odd, f"run {runs} has other rows than an unbroken one: {len(odd)}, such as {odd[:2]}")
-            require(not list(out.rglob("*.tmp")), f"run {runs} left {list(out.rglob('*.tmp'))}")
-        table(f"kill -9 at {len(events)} random moments, {runs} runs (seed {arguments.seed})",
-              ["moment after the folder was opened", "last complete round (no defence, noise)", "rows on disk",
-               "rows of complete rounds lost"],
-              events)  # fmt: skip
-        print(f"\nAll {runs} runs were resumed to their end; their {len(reference)} rows are those of an unbroken run.")
-    if arguments.real:
-        real_kills(arguments)
-
-
-def _after(out: Path, reference: list[dict[str, Any]], moment: str) -> list[object]:
-    """What a kill left; every file that a reader may meet must be whole."""
-    rows, missing = rows_of(out), lost(out, reference)
-    require(
-        not missing,
-        f"{moment}: {len(missing)} rows of complete rounds are lost, such as {missing[:2]}; there are {rows[-2:]}",
-    )
-    return [moment, ", ".join(map(str, complete_rounds(out).values())) or "-", len(rows), len(missing)]
-
-
-def real_kills(arguments: argparse.Namespace) -> None:
-    """The same on Flower's runtime: the command alone, and the command with all that it started."""
-    draw, found = random.Random(arguments.seed), list[list[object]]()
-    settings = {**SMALL, "attack-workers": 1, "rounds": 6}
-    with tempfile.TemporaryDirectory() as folder:
-        whole = Path(folder) / "whole"
-        require(ended(command(whole, settings)).returncode == 0, "the unbroken run")
-        for at in range(arguments.real):
-            out, alone = Path(folder) / f"real{at}", at % 2 == 0
-            with running(command(out, settings, in_process=False), Path(folder) / "log") as process:
-                while process.poll() is None and not (out / "config.json").is_file():
-                    time.sleep(0.1)
-                time.sleep(draw.uniform(0, 4))
-                require(
-                    process.poll() is None,
-                    f"the run ended before it was killed: {Path(folder, 'log').read_text()[-1500:]}",
-                )
-                family = psutil.Process(process.pid).children(recursive=True)
-                homes = {one.environ().get("FLWR_HOME") for one in family if one.is_running()} - {None}
-                process.kill()
-                if not alone:
-                    for one in of_homes(homes):
-                        with contextlib.suppress(psutil.Error):
-                            one.kill()
-                process.wait()
-                killed, seconds = time.monotonic(), ""
-                while of_homes(homes) and time.monotonic() - killed < ENDLESS:
-                    time.sleep(0.5)
-                seconds = f"{time.monotonic() - killed:.0f} s" if not of_homes(homes) else "still there"
-                row = _after(out, rows_of(whole), "")
-            for one in of_homes(homes):
-                one.kill()
-            if not json.loads((out / "config.json").read_text())["progress"].get("finished"):
-                again = ended(resumed(out, in_process=False))
-                require(again.returncode == 0, f"resumed: {again.stderr}")
-            require(
-                untimed(rows_of(out)) == untimed(rows_of(whole)), "a resumed run has other rows than an unbroken one"
-            )
-            found.append(["the command alone" if alone else "with all it started", *row[1:], seconds])
-        table(f"kill -9 on Flower's runtime, {arguments.real} times",
-              ["what was killed", "last complete round", "rows on disk", "rows lost", "its processes were gone after"],
-              found)  # fmt: skip
-
-
-def of_homes(homes: set[Any]) -> list[psutil.Process]:
-    """Living processes of these runtimes."""
-    found = []
-    for one in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if one.environ().get("FLWR_HOME") in homes and one.status() != psutil.STATUS_ZOMBIE:
-                found.append(one)
-    return found
-
-
 # The way in ---------------------------------------------------------------------------------------------------------
 
 
 def main() -> None:
     """Runs one piece."""
+    from reliability_clients import clients
     from reliability_disk import disk, two
-    from reliability_load import clients, load
+    from reliability_kills import kills
+    from reliability_load import load
     from reliability_wire import hostile
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -258,6 +150,8 @@ def main() -> None:
         if piece is load:
             one.add_argument("--clients", type=int, default=1000)
             one.add_argument("--rounds", type=int, default=50)
+        if piece in (load, clients):
+            one.add_argument("--real", action="store_true", help="on Flower's simulation runtime")
     arguments = parser.parse_args()
     arguments.run(arguments)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import math
 import tempfile
 import threading
 import time
@@ -19,6 +20,8 @@ from reliability import require, rows_of, table
 
 GIB = 2**30
 BOMB = "[" * 1_000_000
+WIDE = f"[{'[],' * 30_000_000}[]]"
+"""90 MB of JSON, which would be 2 GiB and more of Python's objects."""
 MARK = Path(tempfile.gettempdir()) / "fedveil-executed"
 
 
@@ -92,6 +95,25 @@ FROM_CLIENTS: dict[str, Callable[[RecordDict], None]] = {
     "a JSON bomb as ledger": put("ledger", lambda: ConfigRecord({"": BOMB})),
 }  # fmt: skip
 """What stands in the place of a client's update."""
+OTHER_ANSWERS: dict[tuple[str, str], Callable[[RecordDict], None]] = {
+    ("evaluate", "an accuracy of 2"): numbers(test_accuracy_original=2.0),
+    ("evaluate", "NaN"): numbers(test_loss_original=math.nan),
+    ("evaluate", "numbers as lists"): numbers(test_loss_original=[1.0] * 9),
+    ("evaluate", "a tensor of 1 GiB besides"): put("x", lambda: ArrayRecord({"x": Array(np.zeros(GIB // 4, np.float32))})),
+    ("evaluate", "no metrics"): lambda content: content.pop("metrics"),
+    ("train.probe", "other shapes"): all_arrays(lambda _: Array(np.ones(7, np.float32))),
+    ("train.probe", "objects that run code when unpickled"): all_arrays(lambda _: raw(pickled())),
+    ("train.probe", "10^9 images"): numbers(num_examples=10**9),
+    ("query.audit", "NaN"): numbers(psnr_original=[math.nan] * 9),
+    ("query.audit", "a number for a list"): numbers(psnr_original=3.0),
+    ("query.audit", "pictures of objects that run code when unpickled"): put(
+        "pictures", lambda: ArrayRecord({"original-0": raw(pickled())})
+    ),
+}  # fmt: skip
+"""(type of the message, what is done to the answer)."""
+
+
+PROBED = ("train.probe", "query.audit")
 
 
 class Watch:
@@ -118,8 +140,9 @@ class Watch:
 def hostile(arguments: argparse.Namespace) -> None:
     """What a client and a server of ill will may send, and what becomes of it."""
     MARK.unlink(missing_ok=True)
-    rows = [_from_client(name, change) for name, change in FROM_CLIENTS.items()]
-    head = ["client 1 of 3 sends in training", "in the rows", "accuracy of the run", "GiB more at most"]
+    changes = {("train", name): change for name, change in FROM_CLIENTS.items()} | OTHER_ANSWERS
+    rows = [_from_client(kind, name, change) for (kind, name), change in changes.items()]
+    head = ["client 1 of 3 answers", "with", "in the rows", "accuracy of the run", "GiB more at most"]
     table("At the server", head, rows)
     sent = [_to_client(name, content) for name, content in _from_servers().items()]
     table("At a client", ["the server sends", "the node answers", "GiB more at most"], sent)
@@ -127,7 +150,7 @@ def hostile(arguments: argparse.Namespace) -> None:
     print(f"\nNothing was executed, in {len(rows)} runs and {len(sent)} messages (seed {arguments.seed}).")
 
 
-def _from_client(name: str, change: Callable[[RecordDict], None]) -> list[object]:
+def _from_client(kind: str, name: str, change: Callable[[RecordDict], None]) -> list[object]:
     from simulations.experiment import Experiment
     from simulations.local_grid import FIRST_NODE, LocalGrid
     from simulations.server_app import run_experiment
@@ -135,12 +158,8 @@ def _from_client(name: str, change: Callable[[RecordDict], None]) -> list[object
     class Hostile(LocalGrid):
         def answer(self, message: Message) -> Message | None:
             reply = super().answer(message)
-            if (
-                reply
-                and reply.has_content()
-                and message.metadata.message_type == "train"
-                and message.metadata.dst_node_id == FIRST_NODE + 1
-            ):
+            asked = message.metadata
+            if reply and reply.has_content() and (asked.message_type, asked.dst_node_id) == (kind, FIRST_NODE + 1):
                 change(reply.content)
             return reply
 
@@ -148,7 +167,9 @@ def _from_client(name: str, change: Callable[[RecordDict], None]) -> list[object
         out = Path(folder) / "run"
         run_experiment(Hostile(3), Experiment.of(
             dataset="mnist-5k", model="lenet", train_limit=300, test_limit=60, num_clients=3, rounds=2, local_epochs=4,
-            batch_size=8, learning_rate=0.1, defenses="", attack_rounds="", attack_workers=0, output_dir=str(out),
+            batch_size=8, learning_rate=0.1, defenses="", attack_rounds="first" if kind in PROBED else "", attack_workers=0,
+            probe_attacks="InvertingGradients(iterations=5)", update_attacks="", probe_targets=1, adaptive=False,
+            output_dir=str(out),
         ))  # fmt: skip
         rows = rows_of(out)
     said = {
@@ -160,10 +181,13 @@ def _from_client(name: str, change: Callable[[RecordDict], None]) -> list[object
         if (row["metric"], row["reference"], row["round"]) == ("test-accuracy", "original", 2)
     ]
     made_up = {row["metric"] for row in rows if row["metric"] == "test-accuracy" and not row["reference"]}
-    require(len(finals) == 1 and not made_up and len(said) <= 1, f"{name}: {finals}, {made_up}, {said}")
+    require(
+        len(finals) == 1 and not made_up and len(said) <= 1 + (kind == "query.audit"),
+        f"{name}: {finals}, {made_up}, {said}",
+    )
     require(watch.gib < 6, f"{name}: {watch.gib:.1f} GiB")
     told = f"refused: {min(said)[:90]}" if said else "used without it"
-    return [name, told.replace("|", "/"), f"{finals[0]:.2f}", f"{watch.gib:.1f}"]
+    return [kind, name, told.replace("|", "/"), f"{finals[0]:.2f}", f"{watch.gib:.1f}"]
 
 
 def _from_servers() -> dict[str, Callable[[dict[str, Any]], dict[str, Any]]]:
@@ -182,7 +206,8 @@ def _from_servers() -> dict[str, Callable[[dict[str, Any]], dict[str, Any]]]:
         return lambda content: content | {"arrays": ArrayRecord({n: array(a) for n, a in content["arrays"].items()})}
 
     return {
-        "a JSON bomb as task": task(lambda _: BOMB),
+        "a JSON bomb as task: deep": task(lambda _: BOMB),
+        "a JSON bomb as task: wide": task(lambda _: WIDE),
         "a task that is no object": task(lambda _: "[1]"),
         "a plan without a model": task(lambda values: values["plan"].pop("model") and None),
         "text for a number": task(lambda values: values["plan"].update(batch_size="9" * 9)),

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 SHORT = 120
 """Characters of what somebody sent, in an error."""
+MOST_JSON = 2**20
+"""Characters of JSON that are read of what came in a message: as Python's objects they can take twenty times their memory."""
 
 
 class RecordError(ValueError):
     """A record that cannot be read."""
+
+
+def read_json(text: str) -> Any:
+    """What a JSON text of a message says.
+
+    Raises:
+        RecordError: When it is longer than anybody writes who means well.
+        ValueError: When it is no JSON.
+        RecursionError: When it is nested deeper than Python goes.
+    """
+    if len(text) > MOST_JSON:
+        raise RecordError(f"{len(text)} characters of JSON came; at most {MOST_JSON} are read")
+    return json.loads(text)
 
 
 class Told(dict[str, Any]):

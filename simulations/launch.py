@@ -90,6 +90,7 @@ class LocalRuntime:
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+            "RAY_USAGE_STATS_ENABLED": os.environ.get("RAY_USAGE_STATS_ENABLED", "0"),  # Ray reports its use by default
             # Ray starts workers at niceness 15: beside anything else that computes, clients would hardly be scheduled.
             "RAY_worker_niceness": os.environ.get("RAY_worker_niceness", "0"),  # noqa: SIM112 (Ray's name)
             # Where fedveil was started by `uv run`, the simulation descends from it, and Ray would start its workers by uv anew.

@@ -13,6 +13,8 @@ NAMES = ("arrays", "metrics", "ledger", "withheld", "labels", "windows", "pictur
 NUMBERS = ("num-examples", "local-steps", "train-loss", "train-seconds", "psnr-original", "test-accuracy-original")
 BOMB = "[" * 100_000
 """JSON, nested deeper than Python follows."""
+WIDE = f"[{'[],' * 10**6}[]]"
+"""JSON of 3 MB that takes 60 MB and more as Python's objects."""
 
 
 def npy(dtype: str, shape: object, body: bytes = b"", order: str = "False") -> bytes:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 from clients.data.datasets import ImageDataset
+from clients.told import read_json
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class DataCard:
             ValueError: When it is none.
         """
         try:
-            return cls.from_mapping(json.loads(text))
+            return cls.from_mapping(read_json(text))
         except RecursionError:  # nested deeper than Python goes
             raise ValueError("the card is no JSON that can be read") from None
 

@@ -22,6 +22,7 @@ from clients.node import answers_of, book, client_as, draws_from_seed, reply_to
 from clients.questions import refusal
 from clients.records import metrics, tensors_of, to_record, values_of, withheld
 from clients.scenarios import ClientSide
+from clients.told import read_json
 from clients.training import Ledger, LocalClient, LocalResult
 
 
@@ -74,7 +75,7 @@ def _ledger(message: Message, context: Context, pipeline: str) -> Ledger:
     """
     own: Any = context.state.get("ledger") or {}
     text = own.get(pipeline) or values_of(message, "ledger").get(pipeline)
-    ledger: Ledger = json.loads(text) if text else {}
+    ledger: Ledger = read_json(text) if text else {}
     if pipeline in own or draws_from_seed(context):
         return ledger
     spent = {stage: {k: v for k, v in state.items() if k == "accountant"} for stage, state in ledger.items()}

@@ -101,6 +101,7 @@ def _start(search: Search, here: dict[str, Any]) -> None:
     """
     # Under `uv run` Ray would start each worker by uv anew, in an environment of its own: half a minute each.
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody is told of a search, unless somebody asks for it
     if not search.ray_address:
         keep_ray_here()
     import ray

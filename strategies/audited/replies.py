@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +11,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from torch import Tensor
 
 from clients.records import metrics, reason_of, to_record, to_tensors, values_of
+from clients.told import read_json
 from strategies.usual_names import EXAMPLES
 
 
@@ -111,7 +111,7 @@ def number_in(message: Message, settings: Mapping[str, Any], names: Sequence[str
 def budgets_told(text: str) -> list[tuple[float, float]]:
     """(epsilon, delta) of each message as a node wrote them; none where what it wrote is no such list."""
     try:
-        found = [(float(epsilon), float(delta)) for epsilon, delta in json.loads(text)]
+        found = [(float(epsilon), float(delta)) for epsilon, delta in read_json(text)]
     except (ValueError, TypeError, RecursionError):
         return []
     return found if all(math.isfinite(number) and number >= 0 for pair in found for number in pair) else []

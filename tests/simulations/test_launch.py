@@ -44,6 +44,19 @@ def test_rays_workers_are_not_started_by_uv_anew_unless_somebody_asks_for_it(
             assert runtime.env["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] == got
 
 
+def test_nobody_is_told_of_a_run_unless_somebody_asks_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray._common.usage.usage_lib import usage_stats_enabled
+
+    for asked, told in ((None, False), ("1", True)):
+        monkeypatch.delenv("RAY_USAGE_STATS_ENABLED", raising=False)
+        if asked:
+            monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", asked)
+        with LocalRuntime(tmp_path / "log") as runtime:
+            assert runtime.env["FLWR_TELEMETRY_ENABLED"] == "0"
+            monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", runtime.env["RAY_USAGE_STATS_ENABLED"])
+            assert usage_stats_enabled() is told  # as Ray itself reads it
+
+
 STUBBORN = """
 import signal, sys, time
 from pathlib import Path
