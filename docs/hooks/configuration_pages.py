@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -64,7 +65,7 @@ def about(head: list[str]) -> str:
 def first_sentence(head: list[str]) -> str:
     """What a configuration shows, as a cell of a table."""
     shows = next((said for said in head if said.startswith("Shows: ")), head[0] if head else "")
-    return _escaped(shows.removeprefix("Shows: ").split(". ")[0].rstrip(".")).replace("|", "\\|")
+    return _escaped(re.split(r"(?<!al)\. ", shows.removeprefix("Shows: "))[0].rstrip(".")).replace("|", "\\|")
 
 
 def _leading(lines: list[str]) -> list[str]:

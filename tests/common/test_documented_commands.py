@@ -17,7 +17,7 @@ from simulations.presets import chosen
 from simulations.search.settings import keys as search_settings
 from tests.common.documents import ROOT, blocks, pages
 
-OWN = re.compile(r"\.py:|\.json|folder|my_package|hf:|stripes|configs/split_table3")
+OWN = re.compile(r"\.py:|\.json|folder|my_package|hf:|stripes|configs/split_table3|search/audit")
 """What a reader brings, or installs."""
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
