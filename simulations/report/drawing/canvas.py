@@ -145,7 +145,8 @@ class Canvas:
         names = [name for name, _ in entries]
         legend = self.figure.legend(marks, names, loc="outside lower left", handlelength=1.0, prop={"weight": "bold"})
         for handle, text, (_, mark) in zip(legend.legend_handles, legend.get_texts(), entries, strict=True):
-            handle.set_gid("class:mark hollow" if mark.hollow else "class:mark")
+            if handle:
+                handle.set_gid("class:mark hollow" if mark.hollow else "class:mark")
             text.set_color(ink(mark.color))
             text.set_gid("class:name")
 
@@ -184,7 +185,9 @@ class Canvas:
         self.figure.draw_without_rendering()
         self.figure.set_layout_engine("none")  # the axes have their place, and keep it
         x, y = ([place[at] for place in covered] for at in (0, 1))
-        adjust_text(texts, x=x, y=y, ax=self.axes, expand=(1.15, 1.9), force_static=(0.3, 0.6), ensure_inside_axes=True)
+        how: dict[str, Any] = {"expand": (1.15, 1.9), "force_static": (0.3, 0.6), "ensure_inside_axes": True}
+        # By default it stops after some time: the same numbers would give other pages on a busy machine.
+        adjust_text(texts, x=x, y=y, ax=self.axes, iter_lim=200, **how)
 
     def svg(self, spoken: str) -> Markup:
         """The drawing, scaling with its container; ``spoken`` says what it shows."""
