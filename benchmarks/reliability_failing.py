@@ -66,7 +66,7 @@ WAYS = (*INSTEAD, *AFTERWARDS)
 WORDS = {
     "raises an error": "the disk of this client is gone", "hangs": "client ran longer than", "never answers": "no reply within",
     "sends NaN": "holds NaN|is nan", "sends other shapes or names": "expected float32|one-too-many",
-    "hangs in a call that hears no alarm": "died|Died", "is killed (kill -9)": "died|Died",
+    "hangs in a call that hears no alarm": "Actor(Unavailable|Died)Error", "is killed (kill -9)": "Actor(Unavailable|Died)Error",
 }  # fmt: skip
 """What the row of each says."""
 

@@ -18,7 +18,6 @@ from typing import Any
 import psutil
 from reliability import HERE, require, rows_of, table
 from reliability_marks import measured
-from reliability_plain import PER_ROUND, settings, train_by_fedavg
 
 RATIO, GROWTH = 1.2, 1.1
 """What ``load`` must not exceed: seconds a round over Flower's own, and memory in the last over that in the tenth round."""
@@ -39,7 +38,7 @@ def load(arguments: argparse.Namespace) -> None:
     numbers = [_row(server, told, real=arguments.real) for server, told in found.items()]
     head = ["server", "seconds a round (median)", "slowest", "processor seconds a round (median)", "MiB in round 10",
             "MiB in the last round", *(["MiB of the client workers, then"] if arguments.real else []), "accuracy"]  # fmt: skip
-    table(f"{arguments.clients} clients, {PER_ROUND} a round, {arguments.rounds} rounds, {where}", head, numbers)
+    table(f"{arguments.clients} clients, 10 a round, {arguments.rounds} rounds, {where}", head, numbers)
     machine(busy)
     wall, cpu = (_ratio(found, clock) for clock in ("at", "cpu"))
     growth = float(numbers[1][5]) / float(numbers[1][4])
@@ -107,6 +106,8 @@ def last_accuracy(out: Path) -> float:
 
 def fedveil(clients: int, rounds: int) -> dict[str, Any]:
     """The rounds of fedveil, with its rows, checkpoints and reports."""
+    from reliability_plain import settings
+
     from simulations import audit
     from simulations.run_directory import RunDirectory
 
@@ -125,7 +126,7 @@ def fedveil(clients: int, rounds: int) -> dict[str, Any]:
 
 def flower(clients: int, rounds: int) -> dict[str, Any]:
     """The rounds of Flower's own FedAvg."""
-    from reliability_plain import client
+    from reliability_plain import client, train_by_fedavg
 
     from simulations.local_grid import LocalGrid
 

@@ -8,6 +8,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ few = settings(max_examples=150, deadline=None, derandomize=True, database=None)
 messages = settings(few, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 CARD = DataCard(10, (1, 28, 28), (0.5,), (0.5,))
 SMALL = TASK.but(train_limit=8, test_limit=8, batch_size=4, probe_targets=1, probe_images=1, card=CARD)
+PLAIN: dict[str, tuple[type, ...]] = {"str": (str,), "bool": (bool,), "int": (int,), "float": (float, int)}
 MINE = RecordDict({"indices": to_record({"train": torch.arange(4), "test": torch.arange(4)})})
 
 json_values = st.recursive(
@@ -86,6 +88,10 @@ def test_a_text_is_a_task_or_a_task_error(text: str) -> None:
             raise
         return
     assert read_task(task.to_json()) == task
+    assert type(task.round) is int
+    assert type(task.learning_rate) in PLAIN["float"]
+    for spec in fields(task.plan):
+        assert type(getattr(task.plan, spec.name)) in PLAIN.get(str(spec.type), (type(getattr(task.plan, spec.name)),))
 
 
 @contextmanager
