@@ -50,7 +50,7 @@ def shapes(drawing: ElementTree.Element, class_: str, tag: str = "path") -> list
     return [child for one in of for child in one.iter(tag)]
 
 
-def tests_of_membership(found: Page) -> list[dict[str, list[str]]]:
+def membership_rows(found: Page) -> list[dict[str, list[str]]]:
     """Those that tell members from others, then those at chance, which are folded."""
     tables = [found.table("membership", at) for at in range(len(found.tables["membership"]))]
     return [one for table in tables for one in table]
@@ -91,7 +91,7 @@ def test_the_curve_its_area_and_its_rate_are_those_of_the_rows(tmp_path: Path) -
     for points, (_, truth) in zip(drawn_points(drawing), (plain, mixed), strict=True):
         assert points == pytest.approx(np.array(sorted(map(tuple, truth["curve"]))), abs=0.001)
         assert np.trapezoid(points[:, 1], points[:, 0]) == pytest.approx(truth["auc"], abs=0.002)
-    shown = tests_of_membership(build(tmp_path, demo_rows() + rows))
+    shown = membership_rows(build(tmp_path, demo_rows() + rows))
     names = [str(one.text) for one in shapes(drawing, "name", "text")]
     for line, name, (_, truth) in zip(shown, names, (plain, mixed), strict=True):
         assert line["AUC"][0] == f"{truth['auc']:.2f}"
@@ -147,8 +147,8 @@ def test_an_auc_that_says_nothing_carries_its_mark_wherever_it_stands(
     rows = member_rows("", 0.7, plain) + member_rows(MIXER, 0.52, mixed)
     mark = "" if status == "✓ ok" else " †"
     found = build(tmp_path, demo_rows() + rows)
-    assert tests_of_membership(found)[1]["Status"] == [status]
-    assert tests_of_membership(found)[1]["AUC"][0] == f"0.52{mark}"
+    assert membership_rows(found)[1]["Status"] == [status]
+    assert membership_rows(found)[1]["AUC"][0] == f"0.52{mark}"
     assert found.table("summary")[1]["member AUC"][0] == f"0.52{mark}"
     assert found.table("summary")[0]["member AUC"][0] == "0.70" + (" †" if "validated" in status else "")
     written = (tmp_path / "rows.csv").read_text(encoding="utf-8")
