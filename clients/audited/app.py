@@ -38,7 +38,7 @@ from clients.audited.client import (
     one_step,
     read_data,
 )
-from clients.audited.mods import budgets, inner_mods, mods_of, named
+from clients.audited.mods import app_mods, budgets, inner_mods, mods_of, named
 from clients.audited.plan import ModelFactory, app_plan
 from clients.data.card import DataCard
 from clients.node import MODS, answers_of, draws_from_seed, draws_of, partition_of, reply_to
@@ -129,16 +129,17 @@ def answer_audits(
         mean: Of the app's normalisation (x - mean) / std, of all channels or of each.
         std: Likewise.
         mods: What probes pass through, and the report names with their plain settings (``described`` in mods.py): by default
-            the mods of the app and of its ``@app.train``, as Flower calls them.
+            the mods of the app and of its ``@app.train``, as Flower calls them. Those of the app act on probes whatever is given.
 
     Raises:
         ValueError: When the app answers such messages already, or nothing answers training yet.
     """
-    acting = mods_of(app) if mods is None else list(mods)
+    inner_of_probe = inner_mods(app, mods_of(app) if mods is None else mods)
+    acting = [*app_mods(app), *inner_of_probe]
     answers = _Answers(model, data, loss, mean, std, named(acting), name_of_loss(loss), budgets(acting))
     for register, name, answer, inner in (
         (app.query, "setup", answers.setup, ()),
-        (app.train, "probe", answers.probe, inner_mods(app, acting)),
+        (app.train, "probe", answers.probe, inner_of_probe),
         (app.query, "audit", answers.audit, ()),
     ):
         register(name, mods=[*MODS, *inner])(_undisturbed(answer))

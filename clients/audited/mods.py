@@ -47,8 +47,19 @@ def mods_of(app: ClientApp) -> list[Mod]:
 
 
 def inner_mods(app: ClientApp, mods: Sequence[Mod]) -> list[Mod]:
-    """Those of ``mods`` that Flower does not put around every function of the app anyway."""
-    return list(mods[len(getattr(app, "_mods", [])) :])
+    """Those of ``mods`` that Flower does not put around every function of the app anyway.
+
+    Mods that somebody named by hand may leave out those of the app: then they are all to be put around the function.
+    """
+    everywhere = app_mods(app)
+    first = mods[: len(everywhere)]
+    begins = len(first) == len(everywhere) and all(one is other for one, other in zip(first, everywhere, strict=True))
+    return list(mods[len(everywhere) :] if begins else mods)
+
+
+def app_mods(app: ClientApp) -> list[Mod]:
+    """Those that Flower puts around every function of the app."""
+    return list(getattr(app, "_mods", []))
 
 
 def named(mods: Sequence[Mod]) -> str:

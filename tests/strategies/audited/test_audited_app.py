@@ -90,6 +90,30 @@ def test_probes_pass_through_the_mods_of_training(tmp_path: Path, mod: Any, name
     assert found["setting"]["mods"] == name
 
 
+class Counting:
+    """A mod that changes nothing and counts what passes."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+        self.passed = list[str]()
+
+    def __call__(self, message: Message, context: Context, call_next: Any) -> Message:
+        self.passed.append(message.metadata.message_type)
+        return call_next(message, context)
+
+
+@pytest.mark.parametrize("given", ["not at all", "of training", "all"])
+def test_probes_pass_every_mod_that_rows_name_once_however_mods_are_given(tmp_path: Path, given: str) -> None:
+    """Mods of the app's own act on every message; naming those of training by hand must not lose one."""
+    outer, inner = Counting("outer"), Counting("inner")
+    named = {"not at all": None, "of training": [inner], "all": [outer, inner]}[given]
+    rows = run(tmp_path / "out", AppGrid(an_app(mods=[inner], everywhere=[outer], named=named)))
+    assert all(row["defense"].startswith("inner(") and " | outer(" in row["defense"] for row in rows)
+    for mod in (outer, inner):
+        assert mod.passed.count("train.probe") == 8
+        assert mod.passed.count("train") == 2
+
+
 def test_flowers_clipping_acts_on_probes_and_says_so(tmp_path: Path) -> None:
     """What reaches the server is as long as the strategy's clipping norm allows, in a probe too."""
     grid, norms = AppGrid(an_app(mods=[fixedclipping_mod])), []
