@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
@@ -40,6 +39,7 @@ from clients.audited.client import (
 )
 from clients.audited.mods import app_mods, budgets, inner_mods, mods_of, named
 from clients.audited.plan import ModelFactory, app_plan
+from clients.audited.streams import keep_streams
 from clients.data.card import DataCard
 from clients.node import MODS, answers_of, draws_from_seed, draws_of, partition_of, reply_to
 from clients.records import metrics, to_record, values_of
@@ -142,14 +142,5 @@ def answer_audits(
         (app.train, "probe", answers.probe, inner_of_probe),
         (app.query, "audit", answers.audit, ()),
     ):
-        register(name, mods=[*MODS, *inner])(_undisturbed(answer))
-
-
-def _undisturbed(answer: Callable[[Message, Context], Message]) -> Callable[[Message, Context], Message]:
-    """The app's own random stream goes on as if nobody had asked."""
-
-    def answered(message: Message, context: Context) -> Message:
-        with torch.random.fork_rng(devices=[]):
-            return answer(message, context)
-
-    return answered
+        register(name, mods=[*MODS, *inner])(answer)
+    keep_streams(app, ("query.setup", "train.probe", "query.audit"))
