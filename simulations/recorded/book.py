@@ -125,6 +125,7 @@ class Book:
             labels=KnownLabels.UNKNOWN,
             auxiliary_data="none",
             more={
+                "defence_told": self.defense or "none: whether one acted on the replies before they were sent, nobody told",
                 "learning_rate": "known",
                 "mode": "eval" if self.request.eval_mode else "train",
                 "batch_norm_statistics": "sent, as recorded" if statistics else "none",
