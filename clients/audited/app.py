@@ -37,7 +37,7 @@ from clients.audited.client import (
     one_step,
     read_data,
 )
-from clients.audited.mods import app_mods, budgets, inner_mods, mods_of, named
+from clients.audited.mods import Budget, app_mods, budgets, inner_mods, mods_of, named
 from clients.audited.plan import ModelFactory, app_plan
 from clients.audited.streams import keep_streams
 from clients.data.card import DataCard
@@ -61,7 +61,7 @@ class _Answers:
     std: float | tuple[float, ...]
     protection: str
     loss_name: str
-    budgets: list[tuple[float, float]]
+    budgets: list[Budget]
     _held: tuple[tuple[int, int], Batch, DataCard, int] | None = None
 
     def client(self, message: Message, context: Context) -> AppClient:

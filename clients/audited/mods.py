@@ -7,7 +7,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, NamedTuple
 
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod
@@ -67,9 +67,36 @@ def named(mods: Sequence[Mod]) -> str:
     return " | ".join(mod.text if isinstance(mod, ProtectMod) else described(mod) for mod in reversed(mods))
 
 
-def budgets(mods: Sequence[Mod]) -> list[tuple[float, float]]:
-    """(epsilon, delta) that each ``LocalDpMod`` is set to spend on a message; other mods tell nobody what they spend."""
-    return [(float(mod.epsilon), float(mod.delta)) for mod in mods if isinstance(mod, LocalDpMod)]
+class Budget(NamedTuple):
+    """What a ``LocalDpMod`` is set to spend on a message, and what its noise is reckoned from.
+
+    Attributes:
+        epsilon: Of local differential privacy.
+        delta: Likewise.
+        sensitivity: That its noise is for.
+        clipping_norm: Norm that no update is longer than.
+    """
+
+    epsilon: float
+    delta: float
+    sensitivity: float
+    clipping_norm: float
+
+    @property
+    def farthest(self) -> float:
+        """How far two clipped updates can lie apart."""
+        return 2 * self.clipping_norm
+
+    @property
+    def holds(self) -> bool:
+        """Whether the noise is for updates that lie as far apart as they can; Flower leaves the two numbers to the user."""
+        return self.sensitivity >= self.farthest
+
+
+def budgets(mods: Sequence[Mod]) -> list[Budget]:
+    """Those of each ``LocalDpMod``; other mods tell nobody what they spend."""
+    names = Budget._fields
+    return [Budget(*(float(getattr(mod, name)) for name in names)) for mod in mods if isinstance(mod, LocalDpMod)]
 
 
 def described(mod: Any) -> str:

@@ -11,6 +11,7 @@ import torch
 from flwr.app import ArrayRecord, Message, RecordDict
 from torch import Tensor
 
+from clients.audited.mods import Budget
 from clients.records import metrics, reason_of, to_record, to_tensors, values_of
 from strategies.usual_names import EXAMPLES
 
@@ -108,13 +109,13 @@ def number_in(message: Message, settings: Mapping[str, Any], names: Sequence[str
     return None
 
 
-def budgets_told(text: str) -> list[tuple[float, float]]:
-    """(epsilon, delta) of each message as a node wrote them; none where what it wrote is no such list."""
+def budgets_told(text: str) -> list[Budget]:
+    """What each of a node's mods spends on a message, as it wrote them; none where what it wrote is no such list."""
     try:
-        found = [(float(epsilon), float(delta)) for epsilon, delta in json.loads(text)]
+        found = [Budget(*map(float, numbers)) for numbers in json.loads(text)]
     except (ValueError, TypeError, RecursionError):
         return []
-    return found if all(math.isfinite(number) and number >= 0 for pair in found for number in pair) else []
+    return found if all(math.isfinite(number) and number >= 0 for one in found for number in one) else []
 
 
 def card_text(reply: Message, name: str) -> str:

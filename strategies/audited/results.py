@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from clients.audited.client import CROSS_ENTROPY
+from clients.audited.mods import Budget
 from clients.audited.plan import AppPlan
 from clients.task import Task
 from strategies.audit.auditor import Auditor
@@ -39,14 +40,14 @@ class Told:
 
     Attributes:
         loss: What the app calls its loss.
-        budgets: (epsilon, delta) that each of its mods for local differential privacy is set to spend on a message.
+        budgets: What each of its mods for local differential privacy is set to spend on a message.
         probes: One-step probes that are asked of each client in an attacked round.
         learning_rate: Where that of the round comes from.
         one_step: A round of every client is a single step, as a probe is.
     """
 
     loss: str = CROSS_ENTROPY
-    budgets: Sequence[tuple[float, float]] = ()
+    budgets: Sequence[Budget] = ()
     probes: int = 0
     learning_rate: str = "known"
     one_step: bool = False
@@ -58,16 +59,28 @@ class Told:
 
     @property
     def spent(self) -> str:
-        """The budget of an attacked round by basic composition (Dwork and Roth 2014, theorem 3.16); "" where no mod tells one."""
+        """The budget of an attacked round by basic composition (Dwork and Roth 2014, theorem 3.16); "" where no mod tells one.
+
+        Where the noise of a mod is less than its own numbers ask for there is nothing to add up.
+        """
         if not self.budgets:
             return ""
-        epsilon, delta = (sum(one) for one in zip(*self.budgets, strict=True))
+        if broken := [one for one in self.budgets if not one.holds]:
+            return "; ".join(map(_unkept, broken))
+        epsilon, delta = sum(one.epsilon for one in self.budgets), sum(one.delta for one in self.budgets)
         count = self.probes + 1
         return (
             f"LocalDpMod is set to ({epsilon:g}, {delta:g}) a message: by basic composition {count} x that, ({count * epsilon:g}, "
             f"{count * delta:g}), for each client and attacked round, {self.probes} x that for the probes alone"
-            f"{CLASSICAL if max(one for one, _ in self.budgets) > 1 else ''}"
+            f"{CLASSICAL if max(one.epsilon for one in self.budgets) > 1 else ''}"
         )
+
+
+def _unkept(budget: Budget) -> str:
+    return (
+        f"LocalDpMod is set to ({budget.epsilon:g}, {budget.delta:g}) a message, which its noise does not give: it is for a sensitivity of "
+        f"{budget.sensitivity:g}, and two updates of norm {budget.clipping_norm:g} lie up to {budget.farthest:g} apart; no budget is told"
+    )
 
 
 class AppAuditor(Auditor):

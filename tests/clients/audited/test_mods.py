@@ -14,7 +14,7 @@ from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod, message_size_mod
 from flwr.clientapp.typing import Mod
 
 from clients import answer_audits, protect_mod
-from clients.audited.mods import budgets, described, inner_mods, mods_of, named
+from clients.audited.mods import Budget, budgets, described, inner_mods, mods_of, named
 from tests.strategies.audited.app import Net, digits
 
 NOISE = LocalDpMod(1.0, 1.0, 10.0, 1e-5)
@@ -120,4 +120,4 @@ def test_long_settings_are_cut_and_still_told_apart() -> None:
 
 
 def test_only_local_dp_tells_what_it_spends() -> None:
-    assert budgets([NOISE, CLIP, fixedclipping_mod]) == [(10.0, 1e-5)]
+    assert budgets([NOISE, CLIP, fixedclipping_mod]) == [Budget(10.0, 1e-5, 1.0, 1.0)]

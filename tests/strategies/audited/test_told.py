@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
+from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from clients import answer_audits
 from clients.audited.client import one_step
+from clients.audited.mods import Budget, budgets
 from clients.data.card import DataCard
 from defenses.base import Batch
 from simulations.audited import audited
@@ -185,7 +188,7 @@ def test_an_app_that_defends_itself_is_not_called_undefended(tmp_path: Path) -> 
 
 
 def local_dp(epsilon: float) -> LocalDpMod:
-    return LocalDpMod(clipping_norm=0.5, sensitivity=0.5, epsilon=epsilon, delta=1e-3)
+    return LocalDpMod(clipping_norm=0.5, sensitivity=1.0, epsilon=epsilon, delta=1e-3)
 
 
 def test_nodes_whose_mods_are_set_otherwise_are_told_apart(tmp_path: Path) -> None:
@@ -198,7 +201,7 @@ def test_nodes_whose_mods_are_set_otherwise_are_told_apart(tmp_path: Path) -> No
     assert {row["n"] for row in attacked(rows, "one-step probe") if row["metric"] == "label-accuracy"} == {2}
     (odd,) = [row for row in rows if row["metric"] == "client"]
     assert odd["client"] == 1
-    name = "LocalDpMod(clipping_norm=0.5, sensitivity=0.5, epsilon={}, delta=0.001)"
+    name = "LocalDpMod(clipping_norm=0.5, sensitivity=1.0, epsilon={}, delta=0.001)"
     assert f"left out: protection '{name.format(10.0)}'" in odd["message"]
     assert {row["defense"] for row in rows} == {name.format(1e7)}
 
@@ -228,9 +231,42 @@ def test_probes_spend_the_budget_of_a_mod_and_are_no_round_of_training(tmp_path:
 
 def test_what_is_spent_is_said_without_more_than_the_mod_promises() -> None:
     assert Told(probes=3).spent == ""
-    assert "(40, 0.004)" in Told(budgets=[(10.0, 1e-3)], probes=3).spent
-    assert "holds for an epsilon of at most 1 only" in Told(budgets=[(10.0, 1e-3)], probes=3).spent
-    assert "(1.5, 0.003) a message: by basic composition 1 x" in Told(budgets=[(1.0, 1e-3), (0.5, 2e-3)]).spent
+    assert "(40, 0.004)" in Told(budgets=[Budget(10.0, 1e-3, 2.0, 1.0)], probes=3).spent
+    assert "holds for an epsilon of at most 1 only" in Told(budgets=[Budget(10.0, 1e-3, 2.0, 1.0)], probes=3).spent
+    two = [Budget(1.0, 1e-3, 2.0, 1.0), Budget(0.5, 2e-3, 9.0, 1.0)]
+    assert "(1.5, 0.003) a message: by basic composition 1 x" in Told(budgets=two).spent
+
+
+def through(mod: LocalDpMod, update: Tensor) -> Tensor:
+    """What the mod makes of an update of zeros."""
+    asked = Message(
+        RecordDict({"arrays": ArrayRecord({"a": torch.zeros_like(update)})}), dst_node_id=1, message_type="train"
+    )
+    asked.metadata.__dict__["_message_id"] = "m"
+
+    def answer(message: Message, context: Context) -> Message:
+        return Message(RecordDict({"arrays": ArrayRecord({"a": update})}), reply_to=message)
+
+    return mod(asked, _node(0), answer).content["arrays"].to_torch_state_dict()["a"]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("sensitivity", "holds"), [(1e-6, False), (1.0, False), (1.999, False), (2.0, True), (5.0, True)])
+def test_a_budget_is_added_up_only_where_the_noise_is_for_any_two_clipped_updates(sensitivity: float, holds: bool) -> None:
+    """Against the mod itself: how far apart it lets two updates be, and the standard deviation of its own noise."""
+    mod = LocalDpMod(clipping_norm=1.0, sensitivity=sensitivity, epsilon=0.5, delta=1e-3)
+    quiet = LocalDpMod(clipping_norm=1.0, sensitivity=sensitivity, epsilon=1e12, delta=1e-3)
+    long = torch.zeros(20000)
+    long[0] = 100.0
+    apart = float((through(quiet, long) - through(quiet, -long)).norm())
+    std = float(through(mod, long)[1:].std())
+    enough = std >= 0.97 * apart * (2 * math.log(1.25 / 1e-3)) ** 0.5 / 0.5
+    (budget,) = budgets([mod])
+    assert budget.holds is holds
+    if abs(sensitivity - 2) > 0.01:
+        assert enough is holds
+    spent = Told(budgets=[budget], probes=3).spent
+    assert ("by basic composition" in spent) is holds
+    assert (f"it is for a sensitivity of {sensitivity:g}, and two updates of norm 1 lie up to 2 apart" in spent) is not holds
 
 
 def test_a_round_of_one_step_is_as_strong_as_a_probe(tmp_path: Path) -> None:
@@ -239,10 +275,10 @@ def test_a_round_of_one_step_is_as_strong_as_a_probe(tmp_path: Path) -> None:
     assert attacked(rows, "one-step probe")[0]["setting"]["defense_strength"] == Strength.UPDATE
 
 
-@pytest.mark.parametrize("text", ["", "{", "3", "[1]", "[[1, 2, 3]]", '[["a", 1]]', "[[NaN, 1]]", "[[-1, 0]]"])
+@pytest.mark.parametrize("text", ["", "{", "3", "[1]", "[[1, 2, 3]]", '[["a", 1, 1, 1]]', "[[NaN, 1, 1, 1]]", "[[-1, 0, 1, 1]]"])
 def test_a_budget_that_is_none_is_not_told(text: str) -> None:
     assert budgets_told(text) == []
-    assert budgets_told("[[0.5, 0.001]]") == [(0.5, 1e-3)]
+    assert budgets_told("[[0.5, 0.001, 2, 1]]") == [Budget(0.5, 1e-3, 2.0, 1.0)]
 
 
 def _node(partition: int) -> Any:
