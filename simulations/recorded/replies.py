@@ -176,6 +176,10 @@ def assumptions(
         found.append(
             f"Which array is which: their names are not those of {request.model}, so they were taken in order."
         )
+    if asked.originals is None and request.auxiliary:
+        found.append(
+            f"Whether {request.auxiliary} holds the clients' own images: attacks that learn from it would know what they guess."
+        )
     if asked.originals is None:
         found.append(
             "What the images were: without --originals nothing is scored, and no attack is validated or refuted."

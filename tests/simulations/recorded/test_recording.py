@@ -22,6 +22,7 @@ from typer.testing import CliRunner, Result
 from clients.data.datasets import load_dataset, to_float
 from clients.models.classifiers import build_model
 from simulations.cli import app
+from simulations.recorded import attack_recording
 from simulations.run_directory import read_lines
 from strategies.recording import RecordingStrategy
 
@@ -213,6 +214,44 @@ def test_what_an_exact_attack_recovers_is_validated(tmp_path: Path) -> None:
     page = page_of(tmp_path / "told")
     assert "There is no undefended recording beside them" in page
     assert "there is no run without the defence beside this one" in page
+
+
+def test_originals_that_went_through_the_apps_normalisation_are_no_decoys_and_nothing_to_learn_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The digits of the clients are of the auxiliary data set, too, and differ from it by float errors."""
+    folder = record(tmp_path, model="mlp", nodes=16, **{"local-epochs": 1, "batch-size": 1})
+    true = set[bytes]()
+    for file in (tmp_path / "originals").iterdir():
+        with safe_open(file, framework="pt") as found:
+            images, labels = found.get_tensor("images"), found.get_tensor("labels")
+        true.add((images * 255).round().to(torch.uint8).numpy().tobytes())
+        again = (((images - MEAN) / STD) * STD + MEAN).clamp(0, 1)
+        assert not torch.equal(again, images)
+        save_file({"images": again, "labels": labels}, file)
+    learned = list[Any]()
+    real = attack_recording.fit
+    monkeypatch.setattr(attack_recording, "fit", lambda a, s, known: (learned.append(known), real(a, s, known))[1])
+    options = {"originals": tmp_path / "originals", "auxiliary": "mnist-5k", "model": "mlp", "attack": EXACT}
+    result = invoke(folder, out=tmp_path / "out", **options)
+    assert result.exit_code == 0, result.output
+    rows = read_lines(tmp_path / "out" / "rows.jsonl")
+    (picked,) = [row for row in rows if row["metric"] == "retrieval" and row["attack"].startswith("Spear")]
+    assert (picked["value"], picked["n"]) == (1.0, 16)
+    pixels = [(one * 255).round().to(torch.uint8).numpy().tobytes() for one in learned[0].auxiliary.images]
+    total = len(load_dataset("mnist-5k").train)
+    assert true.isdisjoint(pixels)
+    assert len(pixels) == total - 16 == total - len(true)
+    said = f"16 of the {total} images of --auxiliary mnist-5k are true images"
+    assert said in page_of(tmp_path / "out")
+    assert f"whose originals are not here: {said}" in " ".join(result.output.split())
+
+
+def test_nobody_can_say_without_originals_what_auxiliary_data_hold(foreign: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = invoke(foreign, "--local-steps", 1, out=out, attack="LabelInference()", auxiliary="mnist-5k")
+    assert result.exit_code == 0, result.output
+    assert "Whether mnist-5k holds the clients&#39; own images" in page_of(out)
 
 
 def test_several_local_steps_are_counted(tmp_path: Path) -> None:
