@@ -23,6 +23,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
+from torch import Tensor
 from torch.nn import functional as F
 
 from clients.audit_answers import answer_audit
@@ -93,11 +94,19 @@ class _Answers:
         client, config = self.client(message, context), values_of(message, "config")
         sent: Any = message.content["arrays"]
         assert isinstance(sent, ArrayRecord)
-        batch, task = client.probed(int(config["target"])).original, client.task
-        weights, decay = sent.to_torch_state_dict(), task.plan.weight_decay
-        moved = one_step(self.model, weights, batch, client.data.card, self.loss, task.learning_rate, decay)
+        batch = client.probed(int(config["target"])).original
+        moved = self._one_step(client, sent, batch)
         numbers = metrics({"num-examples": len(batch), "local-steps": 1})
         return reply_to(message, {"arrays": to_record({name: moved[name] for name in sent}), "metrics": numbers})
+
+    def _one_step(self, client: AppClient, sent: ArrayRecord, batch: Batch) -> dict[str, Tensor]:
+        """Weights after a step as the server reckons with it."""
+        task, plan = client.task, app_plan(client.task.plan)
+        ahead = plan.momentum if plan.nesterov else 0.0
+        weights = sent.to_torch_state_dict()
+        return one_step(
+            self.model, weights, batch, client.data.card, self.loss, task.learning_rate, plan.weight_decay, ahead
+        )
 
     def audit(self, message: Message, context: Context) -> Message:
         answers_of(context).require("audits", "scores of guesses")

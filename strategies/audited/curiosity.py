@@ -19,6 +19,7 @@ from clients.task import Task
 from strategies.audit.kinds import Kind
 from strategies.audit.pool import AttackPool
 from strategies.audit.threat_card import FROM_SEED, OWN_SECRET
+from strategies.audited.assumed import ASSUMED, assumptions
 from strategies.audited.orders import UNTOLD, Orders, orders_of
 from strategies.audited.replies import (
     UnusableReplyError,
@@ -82,6 +83,7 @@ class Curiosity:
         self._set_up(server_round, alike, grid)
         if self._auditor is not None:
             self._auditor.told = self._on_cards(self._orders)
+            self._tell_assumptions(server_round, self._orders)
         if len(alike) < len(messages):
             others = f"{len(messages) - len(alike)} of {len(messages)} nodes"
             self._row(
@@ -239,6 +241,13 @@ class Curiosity:
         probes = self.settings.probe_targets if asked else 0
         budgets = budgets_told(self._told["budgets"])
         return Told(self._told["loss"], budgets, probes, orders.rate_told, one_step=set(steps) == {1})
+
+    def _tell_assumptions(self, server_round: int, orders: Orders) -> None:
+        """A row of what nobody could know in this round."""
+        assert self._results is not None
+        told = assumptions(self._plan, orders, self._told["loss"], mods=self._told["protection"])
+        count = len(self._nodes)
+        self._results.row(self._task(server_round), metric=ASSUMED, value=float(count), n=count, assumed=told)
 
     def _task(self, server_round: int) -> Task:
         """As nodes were told to train in this round."""

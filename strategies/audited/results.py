@@ -14,9 +14,9 @@ from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind, Seen
 from strategies.audit.recorder import Recorder
 from strategies.audit.threat_card import Strength, ThreatCard
+from strategies.audited.assumed import NOT_IN_PROBE, UNCHECKED, recipe
 from strategies.federated.observations import PROBE
 
-NOT_IN_PROBE = "what the app's own train() does to an update, such as clipping or noise inside it, is not in a probe"
 CLASSICAL = "; the mod's formula for its noise holds for an epsilon of at most 1 only (Dwork and Roth 2014, appendix A)"
 
 
@@ -98,7 +98,9 @@ class AppAuditor(Auditor):
         about: dict[str, Any] = {
             "mods": pipeline or "none known",
             "loss": told.loss if told.loss == CROSS_ENTROPY else f"{told.loss}; attacks assume {CROSS_ENTROPY}",
-            "data": "the app's own; augmentation and optimizer as its owner told",
+            "data": "the app's own, as its data gives them",
+            "training": f"{recipe(task.plan)}; loss as told or by default",
+            "randomness": f"{self.randomness}: which images are probed; what the app and its mods draw in training is theirs",
             "learning_rate": told.learning_rate,
             "messages": told.messages,
             "budget": told.spent or None,
@@ -110,4 +112,6 @@ class AppAuditor(Auditor):
             about["in_training"] = None if alike else "once on all local steps of a round"
         if kind is PROBE:
             about["caveats"] = [NOT_IN_PROBE, *filter(None, [told.spent])]
+        else:
+            about["caveats"] = [f"{recipe(task.plan)}; nobody could check it", UNCHECKED]
         return super().card(task, kind, seen, accuracy, **facts).but(**about)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,9 @@ from simulations.run_directory import read_lines
 from strategies.audit.threat_card import Strength
 from strategies.audited.orders import OF_ROUND, OF_SETTINGS
 from strategies.audited.replies import budgets_told
-from strategies.audited.results import NOT_IN_PROBE, Told
+from strategies.audited.assumed import ASSUMED, NOT_IN_PROBE, UNCHECKED
+from strategies.audited.results import Told
+from strategies.audited.settings import AuditSettings
 from tests.strategies.audited.app import EXAMPLES, MEAN, STD, AppGrid, Net, an_app, digits
 
 EXACT = "Spear()"
@@ -116,24 +119,26 @@ def test_a_node_that_trains_at_another_rate_is_left_out(tmp_path: Path) -> None:
     assert why == "train: 1 of 2 nodes were told to train in another way than the first; left out"
 
 
-def test_a_probe_decays_as_the_server_reckons() -> None:
-    """Against torch's own SGD, with the momentum that a first step does not show."""
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_a_probe_decays_and_looks_ahead_as_the_server_reckons(nesterov: bool) -> None:
+    """Against torch's own SGD, with the momentum that a first step does not show unless it is Nesterov's."""
     images, labels = digits(_node(0)).tensors
     batch = Batch(images[:2], torch.nn.functional.one_hot(labels[:2], 10).float())
     torch.manual_seed(1)
     model = Net()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     card, loss = DataCard(10, (1, 8, 8), (MEAN,), (STD,)), torch.nn.functional.cross_entropy
-    moved = one_step(Net, before, batch, card, loss, 0.1, 0.05)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.05)
+    moved = one_step(Net, before, batch, card, loss, 0.1, 0.05, 0.9 if nesterov else 0.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=nesterov, weight_decay=0.05)
     loss(model((images[:2] - MEAN) / STD), labels[:2]).backward()
     optimizer.step()
     for name, value in model.state_dict().items():
         torch.testing.assert_close(moved[name], value, rtol=0, atol=1e-7)
 
 
-def test_a_weight_decay_that_is_told_costs_the_exact_attack_nothing(tmp_path: Path) -> None:
-    told = {"probe_attacks": EXACT, "update_attacks": "", "weight_decay": 0.05}
+@pytest.mark.parametrize("nesterov", [{}, {"momentum": 0.9, "nesterov": True}])
+def test_a_weight_decay_that_is_told_costs_the_exact_attack_nothing(tmp_path: Path, nesterov: dict[str, Any]) -> None:
+    told = {"probe_attacks": EXACT, "update_attacks": "", "weight_decay": 0.05, **nesterov}
     rows = run(tmp_path / "out", an_app(), **told)
     exact = [row for row in rows if row["attack"].startswith("Spear")]
     (psnr,) = [row for row in exact if (row["metric"], row["reference"]) == ("psnr", "original")]
@@ -185,6 +190,51 @@ def test_an_app_that_defends_itself_is_not_called_undefended(tmp_path: Path) -> 
     assert NOT_IN_PROBE.replace("'", "&#39;") in page
     for claim in ("No defence", "ithout a defence", "no defence", "undefended run"):
         assert claim not in page, page[page.find(claim) - 200 :][:300]
+
+
+def adam() -> ClientApp:
+    """Trains by Adam on mirrored images, and tells nobody."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        model = Net()
+        model.load_state_dict(message.content["arrays"].to_torch_state_dict())  # type: ignore[union-attr]
+        images, labels = digits(context).tensors
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        torch.nn.functional.cross_entropy(model((images.flip(-1) - MEAN) / STD), labels).backward()
+        optimizer.step()
+        records = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": EXAMPLES})}
+        return Message(RecordDict({**records}), reply_to=message)
+
+    answer_audits(app, model=Net, data=digits, mean=MEAN, std=STD)
+    return app
+
+
+def test_what_is_taken_for_granted_of_the_training_is_said_on_cards_and_page(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    told = {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}
+    rows = run(out, adam(), settings={"batch-size": EXAMPLES, "local-epochs": 1}, **told)
+    training = "assumed: SGD with momentum 0.9 (Nesterov) and weight decay 0.01"
+    for kind in ("one-step probe", "training update"):
+        card = attacked(rows, kind)[0]["setting"]
+        assert card["training"].startswith(training)
+        assert "no augmentation; loss as told or by default" in card["training"]
+        assert "what the app and its mods draw in training is theirs" in card["randomness"]
+        assert "as its owner told" not in str(card), "its owner told nothing"
+    assert UNCHECKED in attacked(rows, "training update")[0]["setting"]["caveats"]
+    (about,) = [row for row in rows if row["metric"] == ASSUMED]
+    page = page_of(out)
+    assert len(about["assumed"]) == 7
+    for text in about["assumed"]:
+        assert html.escape(text, quote=True).replace("&#x27;", "&#39;") in page
+    for word in ("optimizer", "augment", "train mode", "loss", "images of data", "train() does", "local steps"):
+        assert any(word in text for text in about["assumed"]), word
+
+
+def test_nesterov_without_momentum_is_refused() -> None:
+    with pytest.raises(ValueError, match="nesterov is True with a momentum of 0; allowed: with a momentum above 0"):
+        AuditSettings(Net, nesterov=True)
 
 
 def local_dp(epsilon: float) -> LocalDpMod:
