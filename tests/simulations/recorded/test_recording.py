@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp.strategy import FedProx
 from flwr.supercore.task_identity import TaskIdentity
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 from typer.testing import CliRunner, Result
@@ -23,7 +23,9 @@ from clients.data.datasets import load_dataset, to_float
 from clients.models.classifiers import build_model
 from simulations.cli import app
 from simulations.recorded import attack_recording
+from simulations.recorded.update_files import resembles_differences
 from simulations.run_directory import read_lines
+from strategies.audited.orders import OF_ROUND, OF_SETTINGS
 from strategies.recording import RecordingStrategy
 
 MEAN, STD, RATE = 0.1307, 0.3081, 0.1
@@ -130,6 +132,8 @@ def test_without_originals_it_guesses_reports_and_claims_nothing(tmp_path: Path)
     assert "No attack on the images has a score, so nothing is known about them" in page
     assert "so they were taken in order" in page
     assert "not known: Which classes the examples have" in result.output
+    for word in ("Which loss the clients used", "dropout acted", "layers were frozen", "names and shapes", "hold weights"):
+        assert word in result.output
     assert (out / "guesses" / "round-0002-client-1.safetensors").is_file()
 
 
@@ -252,6 +256,65 @@ def test_nobody_can_say_without_originals_what_auxiliary_data_hold(foreign: Path
     result = invoke(foreign, "--local-steps", 1, out=out, attack="LabelInference()", auxiliary="mnist-5k")
     assert result.exit_code == 0, result.output
     assert "Whether mnist-5k holds the clients&#39; own images" in page_of(out)
+
+
+class Differences(Torch):
+    """Clients that send how their weights changed."""
+
+    def answer(self, message: Message) -> Message:
+        reply = super().answer(message)
+        sent, came = (one.content["arrays"].to_torch_state_dict() for one in (message, reply))
+        reply.content["arrays"] = ArrayRecord({name: came[name] - sent[name] for name in came})
+        return reply
+
+
+def test_replies_that_hold_differences_are_refused_and_can_be_attacked_as_single_updates(tmp_path: Path) -> None:
+    net = build_model("mlp", num_classes=10, input_shape=(1, 28, 28), seed=4)
+    grid = Differences(net, 1, 1, None, True, 2)
+    strategy = RecordingStrategy(FedProx(fraction_evaluate=0.0, proximal_mu=0.0), tmp_path / "rec")
+    strategy.start(grid, grid.arrays(), num_rounds=1, train_config=ConfigRecord({"lr": RATE}))  # type: ignore[arg-type]
+    result = invoke(tmp_path / "rec", "--local-steps", 1, out=tmp_path / "out", attack=EXACT, model="mlp")
+    assert result.exit_code == 2
+    assert "seems to hold differences (local - global), not weights" in " ".join(result.output.split())
+    assert not (tmp_path / "out").exists()
+    first = tmp_path / "rec" / "round-0001"
+    single = invoke(
+        first / "train-0000-0.safetensors", out=tmp_path / "single", attack=EXACT, model="mlp",
+        weights=first / "sent-0-0.safetensors", learning_rate=RATE,
+    )  # fmt: skip
+    assert single.exit_code == 0, single.output
+    images = load_file(tmp_path / "single" / "guesses.safetensors")["Spear/images"]
+    torch.testing.assert_close(images, digits(0, 1)[0], atol=1e-3, rtol=0)
+
+
+def test_weights_that_training_shrank_are_weights() -> None:
+    generator = torch.Generator().manual_seed(0)
+    sent = {"a": torch.randn(40, 50, generator=generator), "b": torch.randn(50, generator=generator)}
+    moved = {name: 0.05 * torch.randn(value.shape, generator=generator) for name, value in sent.items()}
+    assert resembles_differences(moved, sent)
+    assert resembles_differences({name: -0.1 * value for name, value in sent.items()}, sent), "the change of a decay"
+    for scale in (0.1, 0.3, 1.0, 2.0):
+        assert not resembles_differences({name: scale * value + moved[name] for name, value in sent.items()}, sent)
+    assert not resembles_differences(moved, {name: torch.zeros_like(value) for name, value in sent.items()})
+
+
+def test_where_the_learning_rate_comes_from_is_on_the_card(tmp_path: Path) -> None:
+    folder = record(tmp_path, **{"local-epochs": 1, "batch-size": 1})
+    told = {}
+    for name, options in (("round", {}), ("option", {"learning_rate": RATE})):
+        result = invoke(folder, out=tmp_path / name, attack="LabelInference()", originals=tmp_path / "originals", **options)
+        assert result.exit_code == 0, result.output
+        rows = [row for row in read_lines(tmp_path / name / "rows.jsonl") if row["attack"] == "LabelInference()"]
+        told[name] = {row["setting"]["learning_rate"] for row in rows}
+    assert told == {"round": {OF_ROUND}, "option": {"as told by --learning-rate, the same in every round"}}
+    for file in (folder / "round-0001").glob("*.json"):
+        file.write_text(file.read_text().replace('"lr"', '"rate"'))
+    about = json.loads((folder / "recording.json").read_text())
+    (folder / "recording.json").write_text(json.dumps(about | {"settings": about["settings"] | {"lr": RATE}}))
+    result = invoke(folder, out=tmp_path / "settings", attack="LabelInference()")
+    assert result.exit_code == 0, result.output
+    rows = [row for row in read_lines(tmp_path / "settings" / "rows.jsonl") if row["attack"] == "LabelInference()"]
+    assert {row["setting"]["learning_rate"] for row in rows} == {OF_SETTINGS}
 
 
 def test_several_local_steps_are_counted(tmp_path: Path) -> None:
