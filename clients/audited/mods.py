@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 from flwr.clientapp import ClientApp
-from flwr.clientapp.mod import LocalDpMod
+from flwr.clientapp.mod import LocalDpMod, arrays_size_mod, message_size_mod
 from flwr.clientapp.typing import Mod
 
 from clients.audited.protect import ProtectMod
@@ -20,6 +20,8 @@ from defenses.spec import SpecError, parse
 
 WRAPPED = ("_ffn", "_mod")
 """Names that a function of Flower's closes over when it puts a mod (``_mod``) around another function (``_ffn``)."""
+PASSIVE: tuple[Mod, ...] = (arrays_size_mod, message_size_mod)
+"""Log the size of what passes."""
 LONGEST, LONGEST_WORD = 200, 40
 """Characters of a mod's text and of a setting that is a text; what is longer is cut, and a digest tells it from others."""
 SECRET = re.compile("seed|key|secret|token|passw|salt", re.IGNORECASE)
@@ -63,8 +65,12 @@ def app_mods(app: ClientApp) -> list[Mod]:
 
 
 def named(mods: Sequence[Mod]) -> str:
-    """In the order in which they act on a reply, which is the last one first, each with its settings (``described``)."""
-    return " | ".join(mod.text if isinstance(mod, ProtectMod) else described(mod) for mod in reversed(mods))
+    """In the order in which they act on a reply, which is the last one first, each with its settings (``described``).
+
+    Flower's mods that only look (``PASSIVE``) protect nothing and are left out.
+    """
+    acting = (mod for mod in reversed(mods) if not any(mod is one for one in PASSIVE))
+    return " | ".join(mod.text if isinstance(mod, ProtectMod) else described(mod) for mod in acting)
 
 
 class Budget(NamedTuple):

@@ -56,8 +56,11 @@ class Truth:
 
     def baselines(self, num_classes: int) -> dict[str, Scores]:
         """Text of a baseline or scale -> its scores."""
-        mean = self.others.mean(0) if len(self.others) else torch.full_like(self.images[0], 0.5)
-        found = {f"baseline:{name}": self.score(null) for name, null in null_baselines(self.images, mean).items()}
+        mean = self.others.mean(0) if len(self.others) else torch.zeros_like(self.images[0])
+        nulls = null_baselines(self.images, mean)
+        if not len(self.others):  # whose mean it would be
+            del nulls["mean"]
+        found = {f"baseline:{name}": self.score(null) for name, null in nulls.items()}
         found["scale:blurred"] = self.score(Reconstruction(blurred(self.images), torch.full((len(self.images),), -1)))
         for scores in found.values():  # of classes they say nothing
             scores.pop("label-accuracy", None)

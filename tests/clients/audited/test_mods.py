@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod, message_size_mod
+from flwr.clientapp.mod import LocalDpMod, arrays_size_mod, fixedclipping_mod, message_size_mod
 from flwr.clientapp.typing import Mod
 
 from clients import answer_audits, protect_mod
@@ -38,7 +38,8 @@ def test_mods_are_found_in_the_order_in_which_flower_calls_them() -> None:
     assert mods_of(app) == [message_size_mod, fixedclipping_mod, NOISE, CLIP]
     assert inner_mods(app, mods_of(app)) == [fixedclipping_mod, NOISE, CLIP]
     # On a reply the last one acts first.
-    assert named(mods_of(app)) == f"{CLIP.text} | {NOISE_TEXT} | fixedclipping_mod | message_size_mod"
+    assert named(mods_of(app)) == f"{CLIP.text} | {NOISE_TEXT} | fixedclipping_mod", "that logs sizes protects nothing"
+    assert named([message_size_mod, arrays_size_mod]) == ""
     assert mods_of(app_with([], [])) == []
 
 

@@ -23,6 +23,7 @@ from clients.data.datasets import load_dataset, to_float
 from clients.models.classifiers import build_model
 from simulations.cli import app
 from simulations.recorded import attack_recording
+from simulations.recorded.originals import Truth
 from simulations.recorded.update_files import resembles_differences
 from simulations.run_directory import read_lines
 from strategies.audited.orders import OF_ROUND, OF_SETTINGS
@@ -249,6 +250,16 @@ def test_originals_that_went_through_the_apps_normalisation_are_no_decoys_and_no
     said = f"16 of the {total} images of --auxiliary mnist-5k are true images"
     assert said in page_of(tmp_path / "out")
     assert f"whose originals are not here: {said}" in " ".join(result.output.split())
+
+
+def test_without_other_images_there_is_no_mean_image() -> None:
+    """The mean of none is no baseline; grey under its name was one."""
+    dark = 0.3 * torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    assert "baseline:mean" not in Truth(dark, None, dark[:0]).baselines(10)
+    other = torch.full((1, 1, 8, 8), 0.25)
+    found = Truth(dark, None, other).baselines(10)["baseline:mean"]["mse-original"]
+    expected = (dark - 0.25).square().mean((1, 2, 3))  # guesses are alike, so that any assignment is the best
+    torch.testing.assert_close(torch.tensor(sorted(found)), expected.sort().values)
 
 
 def test_nobody_can_say_without_originals_what_auxiliary_data_hold(foreign: Path, tmp_path: Path) -> None:
