@@ -25,10 +25,11 @@ error of the nearest other (6 dB). Of 130 images and 30 others some image of the
 def other_images(data: LocalData, truth: Probed, target: int, wanted: int | None = None) -> Tensor:
     """99 images for each attacked one, of the client's own data: (M, C, H, W) in [0, 1].
 
-    None is an attacked image, by its place in the client's data, nor repeats one of those or another before any crop, as far as one
-    could see. They come from the part of the data that the attacked ones are of, and from the other part when that does not suffice; of
-    a client with few images there are fewer. They are the same in every round and under every defence. Where the attacked images
-    are cropped and mirrored, so are these, by draws of their own: else a black border would tell a view from the others.
+    None is an attacked image, by its place in the client's data, nor repeats one of those or another before any crop, as far as
+    one could see. They come from the part of the data that the attacked ones are of, and from the other part when that does not
+    suffice; of a client with few images there are fewer. They are the same in every round and under every defence. Where the
+    attacked images are cropped and mirrored, so are these, by draws of their own: else a black border would tell a view from the
+    others.
 
     Args:
         data: The client's examples.

@@ -8,6 +8,8 @@ type               content                                             reply
 ``train.probe``    as the app's ``train``, with ``task`` and           as the app's ``train``: ``arrays``: weights after
                    ``target`` in ``config``                            one step; ``metrics``
 ``query.audit``    as of fedveil's own clients (``clients.app``)       likewise
+``query.check``    ``config``; ``sent``, ``reply``: weights of the     ``metrics``: difference, how far the reply lies from a step
+                   last message of training and of its answer          on the examples
 =================  ==================================================  ==================================================
 
 Flower's mods change the weights that a reply holds, so a probe is answered with weights too, one for each message.
@@ -20,6 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
@@ -38,8 +41,9 @@ from clients.audited.client import (
     one_step,
     read_data,
 )
-from clients.audited.mods import Budget, app_mods, budgets, inner_mods, mods_of, named
+from clients.audited.mods import Budget, app_mods, budgets, inner_mods, mods_of, named, training_names
 from clients.audited.plan import ModelFactory, app_plan
+from clients.audited.reply_check import distance, remember_replies, require_last_reply
 from clients.audited.streams import keep_streams
 from clients.data.card import DataCard
 from clients.node import MODS, answers_of, draws_from_seed, draws_of, partition_of, reply_to
@@ -112,6 +116,17 @@ class _Answers:
         answers_of(context).require("audits", "scores of guesses")
         return answer_audit(message, context, self.client(message, context), self.model)
 
+    def check(self, message: Message, context: Context) -> Message:
+        answers_of(context).require("audits", "how far its reply lies from a step on its examples")
+        client = self.client(message, context)
+        sent, came = require_last_reply(message, context)
+        every = client.data.plain(torch.arange(client.data.num_train))
+        learned = {name for name, _ in self.model().named_parameters()}
+        moved = self._one_step(client, sent, every)
+        assumed = {name: value for name, value in moved.items() if name in learned}
+        found = distance(sent.to_torch_state_dict(), came.to_torch_state_dict(), assumed)
+        return reply_to(message, {"metrics": metrics({"difference": found})})
+
 
 def answer_audits(
     app: ClientApp,
@@ -123,7 +138,7 @@ def answer_audits(
     std: float | tuple[float, ...] = 1.0,
     mods: Sequence[Mod] | None = None,
 ) -> None:
-    """Registers answers to probes and audits with an app; its own functions stay as they are.
+    """Registers answers to probes and audits with an app; its own functions answer as before (a digest is kept).
 
     Flower runs a mod only for messages that an app has a function for, so that no mod could answer these: functions are added.
     In a simulation every question is answered; a deployed node answers what its operator allows (``clients.questions``).
@@ -143,6 +158,7 @@ def answer_audits(
     Raises:
         ValueError: When the app answers such messages already, or nothing answers training yet.
     """
+    trained_by = training_names(app)
     inner_of_probe = inner_mods(app, mods_of(app) if mods is None else mods)
     acting = [*app_mods(app), *inner_of_probe]
     answers = _Answers(model, data, loss, mean, std, named(acting), name_of_loss(loss), budgets(acting))
@@ -150,6 +166,8 @@ def answer_audits(
         (app.query, "setup", answers.setup, ()),
         (app.train, "probe", answers.probe, inner_of_probe),
         (app.query, "audit", answers.audit, ()),
+        (app.query, "check", answers.check, ()),
     ):
         register(name, mods=[*MODS, *inner])(answer)
-    keep_streams(app, ("query.setup", "train.probe", "query.audit"))
+    keep_streams(app, ("query.setup", "train.probe", "query.audit", "query.check"))
+    remember_replies(app, trained_by)

@@ -37,7 +37,7 @@ def mods_of(app: ClientApp) -> list[Mod]:
         ValueError: When nothing answers training yet, or its functions have different mods.
     """
     registered: dict[str, Any] = getattr(app, "_registered_funcs", {})
-    chains = [_around(function) for name, function in registered.items() if name.startswith("train.")]
+    chains = [_around(registered[name]) for name in training_names(app)]
     if not chains:
         raise ValueError("answer_audits: nothing answers training yet; call it after @app.train, whose mods it reads")
     if any(chain != chains[0] for chain in chains):
@@ -46,6 +46,12 @@ def mods_of(app: ClientApp) -> list[Mod]:
             f"answer_audits: the functions of @app.train have different mods ({told}); name those of mods="
         )
     return chains[0]
+
+
+def training_names(app: ClientApp) -> list[str]:
+    """The functions of an app that answer training, as Flower names them."""
+    registered: dict[str, Any] = getattr(app, "_registered_funcs", {})
+    return [name for name in registered if name.startswith("train.")]
 
 
 def inner_mods(app: ClientApp, mods: Sequence[Mod]) -> list[Mod]:

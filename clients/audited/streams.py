@@ -28,17 +28,17 @@ def own_streams(start: bytes) -> Iterator[None]:
     Args:
         start: The streams follow from it.
     """
-    before: Any = random.getstate(), np.random.get_state()  # noqa: NPY002 (it is the global one that mods draw from)
+    before: Any = random.getstate(), np.random.get_state()
     seeds = np.frombuffer(hashlib.blake2b(start, digest_size=24).digest(), np.uint64)
     try:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int(seeds[0] >> np.uint64(1)))
-            np.random.seed(seeds[1:2].view(np.uint32))  # noqa: NPY002
+            np.random.seed(seeds[1:2].view(np.uint32))
             random.seed(int(seeds[2]))
             yield
     finally:
         random.setstate(before[0])
-        np.random.set_state(before[1])  # noqa: NPY002
+        np.random.set_state(before[1])
 
 
 def keep_streams(app: ClientApp, names: Iterable[str]) -> None:

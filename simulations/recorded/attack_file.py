@@ -262,7 +262,8 @@ def without_truth(knowledge: Knowledge, truth: Tensor, name: str) -> tuple[Knowl
     if not kept.any():
         raise ConfigError(f"--auxiliary {name} holds nothing but true images; allowed: data that are not the clients'")
     own = knowledge.auxiliary
-    sentence = f"{lost} of the {len(kept)} images of --auxiliary {name} are true images: they were left out of what attacks learn from."
+    which = f"{lost} of the {len(kept)} images of --auxiliary {name}"
+    sentence = f"{which} are true images: they were left out of what attacks learn from."
     return replace(knowledge, auxiliary=Batch(own.images[kept], own.targets[kept])), [sentence]
 
 

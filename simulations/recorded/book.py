@@ -127,7 +127,8 @@ class Book:
             labels=KnownLabels.UNKNOWN,
             auxiliary_data="none",
             more={
-                "defence_told": self.defense or "none: whether one acted on the replies before they were sent, nobody told",
+                "defence_told": self.defense
+                or "none: whether one acted on the replies before they were sent, nobody told",
                 "learning_rate": self._rate_told(replies),
                 "mode": "eval" if self.request.eval_mode else "train",
                 "batch_norm_statistics": "sent, as recorded" if statistics else "none",

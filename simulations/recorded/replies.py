@@ -71,9 +71,9 @@ class Attackable:
         names = [name for name, _ in model.named_parameters()]
         if resembles_differences(came, {name: before[name] for name in names}):
             raise ConfigError(
-                f"{self.reply.path}: the reply seems to hold differences (local - global), not weights: it is short beside the weights "
-                "sent, and points elsewhere; allowed: weights. Its file of arrays can be attacked as a single update, with the file of "
-                "what was sent as --weights"
+                f"{self.reply.path}: the reply seems to hold differences (local - global), not weights: it is short beside the "
+                "weights sent, and points elsewhere; allowed: weights. Its file of arrays can be attacked as a single update, with "
+                "the file of what was sent as --weights"
             )
         update = {name: value - before[name] for name, value in came.items()}
         if not any(update[name].any() for name, _ in model.named_parameters()):
@@ -166,7 +166,7 @@ def assumptions(
         f"Whether gradients were computed in train mode: {'eval' if request.eval_mode else 'train'} mode was assumed; nor whether "
         "dropout acted, or some layers were frozen: neither was assumed.",
         "Which loss the clients used: cross entropy, without label smoothing or weights, was assumed.",
-        f"Whether {request.model} computes what the clients' model does: names and shapes of its weights agree, and no more was compared.",
+        f"Whether {request.model} computes what the clients' model does: names and shapes agree, and no more was compared.",
         "Whether replies hold weights: weights were assumed; a reply that looks like a difference of weights is not attacked.",
     ]
     found += _told_by_strategy(strategy_of(request.update), reply)

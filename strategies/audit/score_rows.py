@@ -108,8 +108,8 @@ def share_and_interval(values: Sequence[float]) -> dict[str, Any]:
 def batches_and_interval(values: Sequence[float]) -> dict[str, Any]:
     """Mean share of the classes that are right, its 95 % interval (none for one batch) and n, which counts batches.
 
-    Each batch counts as a single trial, however many images it has: the interval then stays within [0, 1], and is the exact one where
-    every batch is all right or all wrong.
+    Each batch counts as a single trial, however many images it has: the interval then stays within [0, 1], and is the exact one
+    where every batch is all right or all wrong.
     """
     if len(values) > 1 and all(value in (0, 1) for value in values):
         return share_and_interval(values)

@@ -13,6 +13,11 @@ UNCHECKED = "that its clients trained on the images of data is the app's word: t
 ASSUMED = "audited-app"
 """Metric of the row of each attacked round that tells what could not be known, in its column ``assumed``."""
 
+DIFFERENCE = "reply-difference"
+"""Metric of the row of a client whose round is one step: how far its reply lies from that step, over the step's length."""
+AS_ASSUMED = 0.01
+"""Highest difference that rounding explains: of float32 weights, whose change is much smaller than they are."""
+
 
 def sgd(plan: Plan) -> str:
     """The optimizer that probes and attacks reckon with."""

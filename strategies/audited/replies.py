@@ -32,6 +32,18 @@ def weights_of(message: Message) -> dict[str, Tensor]:
     return to_tensors(records[0])
 
 
+def weights_by_node(messages: Sequence[Message]) -> dict[int, dict[str, Tensor]]:
+    """Node id -> the weights sent to it; what several get is read once."""
+    read: dict[int, dict[str, Tensor]] = {}
+    found: dict[int, dict[str, Tensor]] = {}
+    for message in messages:
+        key = id(next(iter(message.content.array_records.values()), None))
+        if key not in read:
+            read[key] = weights_of(message)
+        found[message.metadata.dst_node_id] = read[key]
+    return found
+
+
 def update_of(reply: Message, sent: Mapping[str, Tensor], names: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Received minus sent weights.
 

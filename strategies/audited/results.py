@@ -14,7 +14,7 @@ from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind, Seen
 from strategies.audit.recorder import Recorder
 from strategies.audit.threat_card import Strength, ThreatCard
-from strategies.audited.assumed import NOT_IN_PROBE, UNCHECKED, recipe
+from strategies.audited.assumed import AS_ASSUMED, NOT_IN_PROBE, UNCHECKED, recipe
 from strategies.federated.observations import PROBE
 
 CLASSICAL = "; the mod's formula for its noise holds for an epsilon of at most 1 only (Dwork and Roth 2014, appendix A)"
@@ -44,6 +44,7 @@ class Told:
         probes: One-step probes that are asked of each client in an attacked round.
         learning_rate: Where that of the round comes from.
         one_step: A round of every client is a single step, as a probe is.
+        difference: The largest of those by which clients told that their replies differ from such a step; None where nobody did.
     """
 
     loss: str = CROSS_ENTROPY
@@ -51,11 +52,21 @@ class Told:
     probes: int = 0
     learning_rate: str = "known"
     one_step: bool = False
+    difference: float | None = None
 
     @property
     def messages(self) -> str:
         """How many messages with weights a client sends in an attacked round."""
         return f"{self.probes + 1} of each client in an attacked round: the app's own and {self.probes} probes"
+
+    @property
+    def checked(self) -> str:
+        """What clients told of how far their replies are what is assumed."""
+        if self.difference is None:
+            return "nobody could check it"
+        if self.difference <= AS_ASSUMED:
+            return "by the clients' own word their replies are such a step on the images of data"
+        return f"by the clients' own word their replies are not: they lie up to {100 * self.difference:.3g} % of such a step away"
 
     @property
     def spent(self) -> str:
@@ -78,8 +89,9 @@ class Told:
 
 def _unkept(budget: Budget) -> str:
     return (
-        f"LocalDpMod is set to ({budget.epsilon:g}, {budget.delta:g}) a message, which its noise does not give: it is for a sensitivity of "
-        f"{budget.sensitivity:g}, and two updates of norm {budget.clipping_norm:g} lie up to {budget.farthest:g} apart; no budget is told"
+        f"LocalDpMod is set to ({budget.epsilon:g}, {budget.delta:g}) a message, which its noise does not give: it is for a "
+        f"sensitivity of {budget.sensitivity:g}, and two updates of norm {budget.clipping_norm:g} lie up to {budget.farthest:g} "
+        "apart; no budget is told"
     )
 
 
@@ -113,5 +125,8 @@ class AppAuditor(Auditor):
         if kind is PROBE:
             about["caveats"] = [NOT_IN_PROBE, *filter(None, [told.spent])]
         else:
-            about["caveats"] = [f"{recipe(task.plan)}; nobody could check it", UNCHECKED]
+            about["caveats"] = [
+                f"{recipe(task.plan)}; {told.checked}",
+                *([UNCHECKED] if told.difference is None else []),
+            ]
         return super().card(task, kind, seen, accuracy, **facts).but(**about)

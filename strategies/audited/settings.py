@@ -79,6 +79,7 @@ class AuditSettings:
         return AppPlan(
             scenario=SCENARIO, dataset=OWN_DATA, data_dir="", download=False, image_size=0, train_limit=0, test_limit=0,
             model=name_of(self.model), width=0, norm="batch", pipeline="", seed=self.seed, rounds=num_rounds, local_epochs=1,
-            batch_size=1, momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay, probe_targets=self.probe_targets,
+            batch_size=1, momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay,
+            probe_targets=self.probe_targets,
             probe_images=self.probe_images, card=DataCard(2, (1, 1, 1), (0.0,), (1.0,)),
         )  # fmt: skip

@@ -40,7 +40,9 @@ OWN_CLIENTS = Plain()
 NO_MOD = Plain("No mod known", "where no mod is known", "run with no mod known", alone=True)
 """Of an audited app: its mods are read from it, and what its ``train`` does inside itself is not."""
 
-AS_RECORDED = Plain("No defence known", "where no defence is known", "run as recorded", alone=True, acting="the defence")
+AS_RECORDED = Plain(
+    "No defence known", "where no defence is known", "run as recorded", alone=True, acting="the defence"
+)
 """Of a recording: whether a defence acted on the replies before they were sent, nobody told the recorder."""
 
 

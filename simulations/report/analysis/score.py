@@ -132,7 +132,7 @@ def _value(row: Row) -> float:
 
 
 def _over_seeds(metric: str, means: Sequence[float], rows: Sequence[Row]) -> tuple[float | None, float | None]:
-    """The interval of the mean over seeds; of shares of cells and of classes one that stays within [0, 1], with seeds as clusters."""
+    """The interval of the mean over seeds; of shares of cells and classes one within [0, 1], with seeds as clusters."""
     from attacks.scoring.roc import clustered_interval
 
     trials = sum(row.n for row in rows)

@@ -113,7 +113,7 @@ def _shared(cell: Cell, of: Family, what: str, one: str, blind: str) -> str:
 
 
 def among(chance: float) -> str:
-    """Of how many candidates images were picked out; where others were few, how often luck does it: guesses may choose among the true."""
+    """Of how many candidates images were picked out; where others were few, how often luck does it."""
     if chance <= LINE_UP:
         return f" of {1 / chance:.3g} candidates"
     return f", where a blind guess may be right in {100 * chance:.3g} %"

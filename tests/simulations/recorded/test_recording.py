@@ -133,7 +133,13 @@ def test_without_originals_it_guesses_reports_and_claims_nothing(tmp_path: Path)
     assert "No attack on the images has a score, so nothing is known about them" in page
     assert "so they were taken in order" in page
     assert "not known: Which classes the examples have" in result.output
-    for word in ("Which loss the clients used", "dropout acted", "layers were frozen", "names and shapes", "hold weights"):
+    for word in (
+        "Which loss the clients used",
+        "dropout acted",
+        "layers were frozen",
+        "names and shapes",
+        "hold weights",
+    ):
         assert word in result.output
     assert (out / "guesses" / "round-0002-client-1.safetensors").is_file()
 
@@ -313,7 +319,9 @@ def test_where_the_learning_rate_comes_from_is_on_the_card(tmp_path: Path) -> No
     folder = record(tmp_path, **{"local-epochs": 1, "batch-size": 1})
     told = {}
     for name, options in (("round", {}), ("option", {"learning_rate": RATE})):
-        result = invoke(folder, out=tmp_path / name, attack="LabelInference()", originals=tmp_path / "originals", **options)
+        result = invoke(
+            folder, out=tmp_path / name, attack="LabelInference()", originals=tmp_path / "originals", **options
+        )
         assert result.exit_code == 0, result.output
         rows = [row for row in read_lines(tmp_path / name / "rows.jsonl") if row["attack"] == "LabelInference()"]
         told[name] = {row["setting"]["learning_rate"] for row in rows}

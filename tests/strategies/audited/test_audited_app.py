@@ -102,7 +102,9 @@ class Noisy:
         reply = call_next(message, context)
         if message.metadata.message_type not in ("train", "train.probe") or reply.has_error():
             return reply
-        drawn = {"torch": lambda: float(torch.randn(())), "numpy": np.random.normal, "python": random.random}[self.stream]()
+        drawn = {"torch": lambda: float(torch.randn(())), "numpy": np.random.normal, "python": random.random}[
+            self.stream
+        ]()
         self.drawn.append((message.metadata.message_type, drawn))
         ((name, record),) = reply.content.array_records.items()
         moved = {key: value + 0.01 * drawn for key, value in record.to_torch_state_dict().items()}
@@ -126,7 +128,7 @@ def test_a_mod_draws_in_training_what_it_would_draw_if_nobody_had_looked(
                                probe_attacks="LabelInference()", update_attacks="", probe_targets=3)  # fmt: skip
         torch.manual_seed(0)
         start = ArrayRecord(Net().state_dict())
-        np.random.seed(7)  # noqa: NPY002
+        np.random.seed(7)
         random.seed(7)
         grid = AppGrid(an_app(audited=watched, **mods))
         found = strategy.start(grid, start, num_rounds=2, train_config=ConfigRecord({"lr": 0.1})).arrays

@@ -27,9 +27,9 @@ from simulations.compare.groups import grouped
 from simulations.report.analysis.run import read_run
 from simulations.run_directory import read_lines
 from strategies.audit.threat_card import Strength
+from strategies.audited.assumed import ASSUMED, NOT_IN_PROBE, UNCHECKED
 from strategies.audited.orders import OF_ROUND, OF_SETTINGS
 from strategies.audited.replies import budgets_told
-from strategies.audited.assumed import ASSUMED, NOT_IN_PROBE, UNCHECKED
 from strategies.audited.results import Told
 from strategies.audited.settings import AuditSettings
 from tests.strategies.audited.app import EXAMPLES, MEAN, STD, AppGrid, Net, an_app, digits
@@ -300,8 +300,12 @@ def through(mod: LocalDpMod, update: Tensor) -> Tensor:
     return mod(asked, _node(0), answer).content["arrays"].to_torch_state_dict()["a"]  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("sensitivity", "holds"), [(1e-6, False), (1.0, False), (1.999, False), (2.0, True), (5.0, True)])
-def test_a_budget_is_added_up_only_where_the_noise_is_for_any_two_clipped_updates(sensitivity: float, holds: bool) -> None:
+@pytest.mark.parametrize(
+    ("sensitivity", "holds"), [(1e-6, False), (1.0, False), (1.999, False), (2.0, True), (5.0, True)]
+)
+def test_a_budget_is_added_up_only_where_the_noise_is_for_any_two_clipped_updates(
+    sensitivity: float, holds: bool
+) -> None:
     """Against the mod itself: how far apart it lets two updates be, and the standard deviation of its own noise."""
     mod = LocalDpMod(clipping_norm=1.0, sensitivity=sensitivity, epsilon=0.5, delta=1e-3)
     quiet = LocalDpMod(clipping_norm=1.0, sensitivity=sensitivity, epsilon=1e12, delta=1e-3)
@@ -316,7 +320,9 @@ def test_a_budget_is_added_up_only_where_the_noise_is_for_any_two_clipped_update
         assert enough is holds
     spent = Told(budgets=[budget], probes=3).spent
     assert ("by basic composition" in spent) is holds
-    assert (f"it is for a sensitivity of {sensitivity:g}, and two updates of norm 1 lie up to 2 apart" in spent) is not holds
+    assert (
+        f"it is for a sensitivity of {sensitivity:g}, and two updates of norm 1 lie up to 2 apart" in spent
+    ) is not holds
 
 
 def test_a_round_of_one_step_is_as_strong_as_a_probe(tmp_path: Path) -> None:
@@ -325,7 +331,9 @@ def test_a_round_of_one_step_is_as_strong_as_a_probe(tmp_path: Path) -> None:
     assert attacked(rows, "one-step probe")[0]["setting"]["defense_strength"] == Strength.UPDATE
 
 
-@pytest.mark.parametrize("text", ["", "{", "3", "[1]", "[[1, 2, 3]]", '[["a", 1, 1, 1]]', "[[NaN, 1, 1, 1]]", "[[-1, 0, 1, 1]]"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "3", "[1]", "[[1, 2, 3]]", '[["a", 1, 1, 1]]', "[[NaN, 1, 1, 1]]", "[[-1, 0, 1, 1]]"]
+)
 def test_a_budget_that_is_none_is_not_told(text: str) -> None:
     assert budgets_told(text) == []
     assert budgets_told("[[0.5, 0.001, 2, 1]]") == [Budget(0.5, 1e-3, 2.0, 1.0)]
