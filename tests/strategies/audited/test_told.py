@@ -214,7 +214,7 @@ def adam() -> ClientApp:
 def test_what_is_taken_for_granted_of_the_training_is_said_on_cards_and_page(tmp_path: Path) -> None:
     out = tmp_path / "out"
     told = {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}
-    rows = run(out, adam(), settings={"batch-size": EXAMPLES, "local-epochs": 1}, **told)
+    rows = run(out, adam(), **told)
     training = "assumed: SGD with momentum 0.9 (Nesterov) and weight decay 0.01"
     for kind in ("one-step probe", "training update"):
         card = attacked(rows, kind)[0]["setting"]
