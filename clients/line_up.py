@@ -10,6 +10,7 @@ from torch import Tensor
 from attacks.guesses import Reconstruction
 from attacks.scoring.metrics import retrieved
 from clients.local_data import LocalData, Probed
+from clients.same_images import KnownImages
 from defenses.base import Batch, generator_for
 
 CANDIDATES = 100
@@ -24,10 +25,11 @@ error of the nearest other (6 dB). Of 130 images and 30 others some image of the
 def other_images(data: LocalData, truth: Probed, target: int, wanted: int | None = None) -> Tensor:
     """99 images for each attacked one, of the client's own data: (M, C, H, W) in [0, 1].
 
-    None is an attacked image, by its place in the client's data, nor repeats one of those or another, pixel by pixel before any
-    crop. They come from the part of the data that the attacked ones are of, and from the other part when that does not suffice; of
-    a client with few images there are fewer. They are the same in every round and under every defence. Where the attacked images
-    are cropped and mirrored, so are these, by draws of their own: else a black border would tell a view from the others.
+    None is an attacked image, by its place in the client's data, nor repeats one of those or another before any crop, as far as
+    one could see. They come from the part of the data that the attacked ones are of, and from the other part when that does not
+    suffice; of a client with few images there are fewer. They are the same in every round and under every defence. Where the
+    attacked images are cropped and mirrored, so are these, by draws of their own: else a black border would tell a view from the
+    others.
 
     Args:
         data: The client's examples.
@@ -44,12 +46,11 @@ def other_images(data: LocalData, truth: Probed, target: int, wanted: int | None
     # Attacked are test images where they are what is sent, or where the server holds the training images.
     order = torch.cat(parts[::-1] if (truth.positions >= data.num_train).all() else parts)
     order = order[~torch.isin(order, truth.positions)]
-    known = {image.numpy().tobytes() for image in data.own_images(truth.positions)}
+    known = KnownImages(data.own_images(truth.positions))
     found: list[Tensor] = []
     images = (image for at in range(0, len(order), CHUNK) for image in data.own_images(order[at : at + CHUNK]))
     for image in itertools.takewhile(lambda _: len(found) < wanted, images):
-        if (pixels := image.numpy().tobytes()) not in known:
-            known.add(pixels)
+        if known.adds(image):
             found.append(image)
     if not found:
         return truth.original.images[:0].cpu()

@@ -8,6 +8,8 @@ type               content                                             reply
 ``train.probe``    as the app's ``train``, with ``task`` and           as the app's ``train``: ``arrays``: weights after
                    ``target`` in ``config``                            one step; ``metrics``
 ``query.audit``    as of fedveil's own clients (``clients.app``)       likewise
+``query.check``    ``config``; ``sent``, ``reply``: weights of the     ``metrics``: difference, how far the reply lies from a step
+                   last message of training and of its answer          on the examples
 =================  ==================================================  ==================================================
 
 Flower's mods change the weights that a reply holds, so a probe is answered with weights too, one for each message.
@@ -24,6 +26,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
+from torch import Tensor
 from torch.nn import functional as F
 
 from clients.audit_answers import answer_audit
@@ -38,8 +41,10 @@ from clients.audited.client import (
     one_step,
     read_data,
 )
-from clients.audited.mods import budgets, inner_mods, mods_of, named
+from clients.audited.mods import Budget, app_mods, budgets, inner_mods, mods_of, named, training_names
 from clients.audited.plan import ModelFactory, app_plan
+from clients.audited.reply_check import distance, remember_replies, require_last_reply
+from clients.audited.streams import keep_streams
 from clients.data.card import DataCard
 from clients.node import MODS, answers_of, draws_from_seed, draws_of, partition_of, reply_to
 from clients.records import metrics, to_record, values_of
@@ -61,7 +66,7 @@ class _Answers:
     std: float | tuple[float, ...]
     protection: str
     loss_name: str
-    budgets: list[tuple[float, float]]
+    budgets: list[Budget]
     _held: tuple[tuple[int, int], Batch, DataCard, int] | None = None
 
     def client(self, message: Message, context: Context) -> AppClient:
@@ -93,15 +98,34 @@ class _Answers:
         client, config = self.client(message, context), values_of(message, "config")
         sent: Any = message.content["arrays"]
         assert isinstance(sent, ArrayRecord)
-        batch, task = client.probed(int(config["target"])).original, client.task
-        weights, decay = sent.to_torch_state_dict(), task.plan.weight_decay
-        moved = one_step(self.model, weights, batch, client.data.card, self.loss, task.learning_rate, decay)
+        batch = client.probed(int(config["target"])).original
+        moved = self._one_step(client, sent, batch)
         numbers = metrics({"num-examples": len(batch), "local-steps": 1})
         return reply_to(message, {"arrays": to_record({name: moved[name] for name in sent}), "metrics": numbers})
+
+    def _one_step(self, client: AppClient, sent: ArrayRecord, batch: Batch) -> dict[str, Tensor]:
+        """Weights after a step as the server reckons with it."""
+        task, plan = client.task, app_plan(client.task.plan)
+        ahead = plan.momentum if plan.nesterov else 0.0
+        weights = sent.to_torch_state_dict()
+        return one_step(
+            self.model, weights, batch, client.data.card, self.loss, task.learning_rate, plan.weight_decay, ahead
+        )
 
     def audit(self, message: Message, context: Context) -> Message:
         answers_of(context).require("audits", "scores of guesses")
         return answer_audit(message, context, self.client(message, context), self.model)
+
+    def check(self, message: Message, context: Context) -> Message:
+        answers_of(context).require("audits", "how far its reply lies from a step on its examples")
+        client = self.client(message, context)
+        sent, came = require_last_reply(message, context)
+        every = client.data.plain(torch.arange(client.data.num_train))
+        learned = {name for name, _ in self.model().named_parameters()}
+        moved = self._one_step(client, sent, every)
+        assumed = {name: value for name, value in moved.items() if name in learned}
+        found = distance(sent.to_torch_state_dict(), came.to_torch_state_dict(), assumed)
+        return reply_to(message, {"metrics": metrics({"difference": found})})
 
 
 def answer_audits(
@@ -114,7 +138,7 @@ def answer_audits(
     std: float | tuple[float, ...] = 1.0,
     mods: Sequence[Mod] | None = None,
 ) -> None:
-    """Registers answers to probes and audits with an app; its own functions stay as they are.
+    """Registers answers to probes and audits with an app; its own functions answer as before (a digest is kept).
 
     Flower runs a mod only for messages that an app has a function for, so that no mod could answer these: functions are added.
     In a simulation every question is answered; a deployed node answers what its operator allows (``clients.questions``).
@@ -129,26 +153,21 @@ def answer_audits(
         mean: Of the app's normalisation (x - mean) / std, of all channels or of each.
         std: Likewise.
         mods: What probes pass through, and the report names with their plain settings (``described`` in mods.py): by default
-            the mods of the app and of its ``@app.train``, as Flower calls them.
+            the mods of the app and of its ``@app.train``, as Flower calls them. Those of the app act on probes whatever is given.
 
     Raises:
         ValueError: When the app answers such messages already, or nothing answers training yet.
     """
-    acting = mods_of(app) if mods is None else list(mods)
+    trained_by = training_names(app)
+    inner_of_probe = inner_mods(app, mods_of(app) if mods is None else mods)
+    acting = [*app_mods(app), *inner_of_probe]
     answers = _Answers(model, data, loss, mean, std, named(acting), name_of_loss(loss), budgets(acting))
     for register, name, answer, inner in (
         (app.query, "setup", answers.setup, ()),
-        (app.train, "probe", answers.probe, inner_mods(app, acting)),
+        (app.train, "probe", answers.probe, inner_of_probe),
         (app.query, "audit", answers.audit, ()),
+        (app.query, "check", answers.check, ()),
     ):
-        register(name, mods=[*MODS, *inner])(_undisturbed(answer))
-
-
-def _undisturbed(answer: Callable[[Message, Context], Message]) -> Callable[[Message, Context], Message]:
-    """The app's own random stream goes on as if nobody had asked."""
-
-    def answered(message: Message, context: Context) -> Message:
-        with torch.random.fork_rng(devices=[]):
-            return answer(message, context)
-
-    return answered
+        register(name, mods=[*MODS, *inner])(answer)
+    keep_streams(app, ("query.setup", "train.probe", "query.audit", "query.check"))
+    remember_replies(app, trained_by)

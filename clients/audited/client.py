@@ -176,16 +176,18 @@ def one_step(
     loss: Loss,
     rate: float,
     decay: float = 0.0,
+    ahead: float = 0.0,
 ) -> dict[str, Tensor]:
     """Weights after one step of SGD in train mode on a batch, as an app sends its own: the whole ``state_dict``.
 
-    With momentum a first step is the same. ``decay`` is the weight decay that the server reckons with.
+    With momentum a first step is the same, but for Nesterov's: ``ahead`` is the momentum by which it looks ahead. ``decay`` is the
+    weight decay. The server tells both.
     """
     model = factory()
     model.load_state_dict(dict(weights))
     model.train()
     loss(model(normalise(batch.images, card)), batch.targets.argmax(1)).backward()  # type: ignore[no-untyped-call]
-    torch.optim.SGD(model.parameters(), lr=rate, weight_decay=decay).step()
+    torch.optim.SGD(model.parameters(), lr=rate, momentum=ahead, nesterov=ahead > 0, weight_decay=decay).step()
     return {name: tensor.detach() for name, tensor in model.state_dict().items()}
 
 

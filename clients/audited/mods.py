@@ -7,10 +7,10 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, NamedTuple
 
 from flwr.clientapp import ClientApp
-from flwr.clientapp.mod import LocalDpMod
+from flwr.clientapp.mod import LocalDpMod, arrays_size_mod, message_size_mod
 from flwr.clientapp.typing import Mod
 
 from clients.audited.protect import ProtectMod
@@ -20,6 +20,8 @@ from defenses.spec import SpecError, parse
 
 WRAPPED = ("_ffn", "_mod")
 """Names that a function of Flower's closes over when it puts a mod (``_mod``) around another function (``_ffn``)."""
+PASSIVE: tuple[Mod, ...] = (arrays_size_mod, message_size_mod)
+"""Log the size of what passes."""
 LONGEST, LONGEST_WORD = 200, 40
 """Characters of a mod's text and of a setting that is a text; what is longer is cut, and a digest tells it from others."""
 SECRET = re.compile("seed|key|secret|token|passw|salt", re.IGNORECASE)
@@ -35,7 +37,7 @@ def mods_of(app: ClientApp) -> list[Mod]:
         ValueError: When nothing answers training yet, or its functions have different mods.
     """
     registered: dict[str, Any] = getattr(app, "_registered_funcs", {})
-    chains = [_around(function) for name, function in registered.items() if name.startswith("train.")]
+    chains = [_around(registered[name]) for name in training_names(app)]
     if not chains:
         raise ValueError("answer_audits: nothing answers training yet; call it after @app.train, whose mods it reads")
     if any(chain != chains[0] for chain in chains):
@@ -46,19 +48,67 @@ def mods_of(app: ClientApp) -> list[Mod]:
     return chains[0]
 
 
+def training_names(app: ClientApp) -> list[str]:
+    """The functions of an app that answer training, as Flower names them."""
+    registered: dict[str, Any] = getattr(app, "_registered_funcs", {})
+    return [name for name in registered if name.startswith("train.")]
+
+
 def inner_mods(app: ClientApp, mods: Sequence[Mod]) -> list[Mod]:
-    """Those of ``mods`` that Flower does not put around every function of the app anyway."""
-    return list(mods[len(getattr(app, "_mods", [])) :])
+    """Those of ``mods`` that Flower does not put around every function of the app anyway.
+
+    Mods that somebody named by hand may leave out those of the app: then they are all to be put around the function.
+    """
+    everywhere = app_mods(app)
+    first = mods[: len(everywhere)]
+    begins = len(first) == len(everywhere) and all(one is other for one, other in zip(first, everywhere, strict=True))
+    return list(mods[len(everywhere) :] if begins else mods)
+
+
+def app_mods(app: ClientApp) -> list[Mod]:
+    """Those that Flower puts around every function of the app."""
+    return list(getattr(app, "_mods", []))
 
 
 def named(mods: Sequence[Mod]) -> str:
-    """In the order in which they act on a reply, which is the last one first, each with its settings (``described``)."""
-    return " | ".join(mod.text if isinstance(mod, ProtectMod) else described(mod) for mod in reversed(mods))
+    """In the order in which they act on a reply, which is the last one first, each with its settings (``described``).
+
+    Flower's mods that only look (``PASSIVE``) protect nothing and are left out.
+    """
+    acting = (mod for mod in reversed(mods) if not any(mod is one for one in PASSIVE))
+    return " | ".join(mod.text if isinstance(mod, ProtectMod) else described(mod) for mod in acting)
 
 
-def budgets(mods: Sequence[Mod]) -> list[tuple[float, float]]:
-    """(epsilon, delta) that each ``LocalDpMod`` is set to spend on a message; other mods tell nobody what they spend."""
-    return [(float(mod.epsilon), float(mod.delta)) for mod in mods if isinstance(mod, LocalDpMod)]
+class Budget(NamedTuple):
+    """What a ``LocalDpMod`` is set to spend on a message, and what its noise is reckoned from.
+
+    Attributes:
+        epsilon: Of local differential privacy.
+        delta: Likewise.
+        sensitivity: That its noise is for.
+        clipping_norm: Norm that no update is longer than.
+    """
+
+    epsilon: float
+    delta: float
+    sensitivity: float
+    clipping_norm: float
+
+    @property
+    def farthest(self) -> float:
+        """How far two clipped updates can lie apart."""
+        return 2 * self.clipping_norm
+
+    @property
+    def holds(self) -> bool:
+        """Whether the noise is for updates that lie as far apart as they can; Flower leaves the two numbers to the user."""
+        return self.sensitivity >= self.farthest
+
+
+def budgets(mods: Sequence[Mod]) -> list[Budget]:
+    """Those of each ``LocalDpMod``; other mods tell nobody what they spend."""
+    names = Budget._fields
+    return [Budget(*(float(getattr(mod, name)) for name in names)) for mod in mods if isinstance(mod, LocalDpMod)]
 
 
 def described(mod: Any) -> str:

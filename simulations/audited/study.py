@@ -87,7 +87,8 @@ class AppStudy:
             "attack-rounds": ",".join(map(str, sorted(asked.rounds))), "probe-images": asked.probe_images,
             "probe-targets": asked.probe_targets, "learning-rate": self.plan.learning_rate,
             "local-epochs": self.plan.local_epochs or UNTOLD, "batch-size": self.plan.batch_size or UNTOLD,
-            "momentum": asked.momentum, "weight-decay": asked.weight_decay, "share-images": asked.share_images,
+            "momentum": asked.momentum, "nesterov": asked.nesterov, "weight-decay": asked.weight_decay,
+            "share-images": asked.share_images,
         }  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from attacks.spec import stages_of
 from clients.data.datasets import load_dataset, to_float
 from clients.data.images import MissingDataError
 from clients.models.classifiers import build_model
+from clients.same_images import KnownImages
 from defenses.base import Batch, generator_for
 from simulations.defaults import DEFAULT_ATTACKS
 from simulations.errors import ConfigError
@@ -107,10 +108,11 @@ def prepare(request: Request) -> Prepared:
         request.batch_size or request.num_examples, request.local_steps, request.learning_rate, request.weight_decay,
         parsed.labels, not request.eval_mode, request.momentum, request.nesterov,
     )  # fmt: skip
-    knowledge = knowledge_of(request, parsed)
-    truth = {}
+    knowledge, truth = knowledge_of(request, parsed), dict[str, Tensor]()
     if request.truth:
         truth = read_truth(request.truth, parsed.input_shape, request.num_examples, request.num_classes)
+        knowledge, overlap = without_truth(knowledge, truth["images"], request.auxiliary)
+        notices += overlap
     # Last, because it may take minutes: by now everything else is known to be sound.
     with blaming("--attack"):
         fitted = [fit(attack, request.seed, knowledge) for attack in parsed.attacks]
@@ -239,6 +241,30 @@ def knowledge_of(request: Request, parsed: Parsed) -> Knowledge:
         )
 
     return Knowledge(batch, parsed.pipeline, parsed.mean, parsed.std, train)
+
+
+def without_truth(knowledge: Knowledge, truth: Tensor, name: str) -> tuple[Knowledge, list[str]]:
+    """The auxiliary examples that are no true image, and a sentence on how many were: who learns from the truth knows it.
+
+    Args:
+        knowledge: What attacks learn from.
+        truth: (N, C, H, W) in [0, 1].
+        name: Of the auxiliary data.
+
+    Raises:
+        ConfigError: When nothing is left of them.
+    """
+    known = KnownImages(truth)
+    kept = torch.tensor([image not in known for image in knowledge.auxiliary.images], dtype=torch.bool)
+    if kept.all():  # as where there are none
+        return knowledge, []
+    lost = int((~kept).sum())
+    if not kept.any():
+        raise ConfigError(f"--auxiliary {name} holds nothing but true images; allowed: data that are not the clients'")
+    own = knowledge.auxiliary
+    which = f"{lost} of the {len(kept)} images of --auxiliary {name}"
+    sentence = f"{which} are true images: they were left out of what attacks learn from."
+    return replace(knowledge, auxiliary=Batch(own.images[kept], own.targets[kept])), [sentence]
 
 
 def fit(attack: Attack[Any, Any], seed: int, knowledge: Knowledge) -> Attack[Any, Any]:

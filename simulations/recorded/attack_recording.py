@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
+import torch
+
 from simulations.errors import ConfigError
-from simulations.recorded.attack_file import fit, knowledge_of
+from simulations.recorded.attack_file import fit, knowledge_of, without_truth
 from simulations.recorded.book import Book, PreparedRecording
 from simulations.recorded.originals import read_originals
 from simulations.recorded.replies import RecordingRequest, replay
 from simulations.recorded.request import blaming
 from simulations.report import validate, write_report
 from simulations.rows import Row
+
+BEYOND = "Whether auxiliary data hold images of clients whose originals are not here: "
 
 
 def prepare_recording(asked: RecordingRequest) -> PreparedRecording:
@@ -28,9 +33,14 @@ def prepare_recording(asked: RecordingRequest) -> PreparedRecording:
     truth = {}
     if asked.originals is not None:
         truth = read_originals(asked.originals, replayed.attackable, knowledge.auxiliary.images)
+        images = torch.cat([one.images for one in truth.values()])
+        knowledge, overlap = without_truth(knowledge, images, asked.request.auxiliary)
+        replayed = replace(replayed, assumed=[*replayed.assumed, *(f"{BEYOND}{one}" for one in overlap)])
     with blaming("--attack"):
         fitted = [fit(attack, asked.request.seed, knowledge) for attack in first.parsed.attacks]
-    auxiliary = f"data set {asked.request.auxiliary}" if asked.request.auxiliary else "none"
+    kept = f"{len(knowledge.auxiliary)} images of data set {asked.request.auxiliary}, none of them an original"
+    told = kept if truth else f"data set {asked.request.auxiliary}"
+    auxiliary = told if asked.request.auxiliary else "none"
     return PreparedRecording(asked, replayed, fitted, truth, auxiliary)
 
 

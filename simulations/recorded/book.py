@@ -6,7 +6,7 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,9 @@ from simulations.run_directory import write_atomically
 from strategies.audit.adaptive import adaptive_names
 from strategies.audit.score_rows import PICKED_PSNR, score_rows
 from strategies.audit.threat_card import KnownLabels, ThreatCard
+from strategies.audited.orders import OF_ROUND, OF_SETTINGS
 from strategies.federated.observations import UPDATE
+from strategies.usual_names import RATES
 
 
 @dataclass(frozen=True)
@@ -127,11 +129,20 @@ class Book:
             labels=KnownLabels.UNKNOWN,
             auxiliary_data="none",
             more={
-                "learning_rate": "known",
+                "defence_told": self.defense
+                or "none: whether one acted on the replies before they were sent, nobody told",
+                "learning_rate": self._rate_told(replies),
                 "mode": "eval" if self.request.eval_mode else "train",
                 "batch_norm_statistics": "sent, as recorded" if statistics else "none",
             },
         )
+
+    def _rate_told(self, replies: Sequence[Attackable]) -> str:
+        """Where the learning rates of a round come from."""
+        if self.asked.request.learning_rate:
+            return "as told by --learning-rate, the same in every round"
+        sent = (replace(one.reply, settings={}).number(*RATES) for one in replies)
+        return OF_SETTINGS if None in sent else OF_ROUND
 
     def _about(self, server_round: int, replies: Sequence[Attackable]) -> dict[str, Any]:
         """What the section of the report says of a round."""

@@ -14,6 +14,7 @@ from attacks import Labels, Reconstruction, score
 from attacks.scoring.metrics import blurred, null_baselines, optimal_assignment, score_pairs
 from clients.image_scores import MAX_PSNR, uniform_label_accuracy
 from clients.line_up import CANDIDATES, retrieval
+from clients.same_images import KnownImages
 from defenses.base import Batch
 from simulations.errors import ConfigError
 from simulations.recorded.replies import Attackable
@@ -55,8 +56,11 @@ class Truth:
 
     def baselines(self, num_classes: int) -> dict[str, Scores]:
         """Text of a baseline or scale -> its scores."""
-        mean = self.others.mean(0) if len(self.others) else torch.full_like(self.images[0], 0.5)
-        found = {f"baseline:{name}": self.score(null) for name, null in null_baselines(self.images, mean).items()}
+        mean = self.others.mean(0) if len(self.others) else torch.zeros_like(self.images[0])
+        nulls = null_baselines(self.images, mean)
+        if not len(self.others):  # whose mean it would be
+            del nulls["mean"]
+        found = {f"baseline:{name}": self.score(null) for name, null in nulls.items()}
         found["scale:blurred"] = self.score(Reconstruction(blurred(self.images), torch.full((len(self.images),), -1)))
         for scores in found.values():  # of classes they say nothing
             scores.pop("label-accuracy", None)
@@ -96,13 +100,15 @@ def read_originals(folder: Path, replies: Sequence[Attackable], auxiliary: Tenso
 
 
 def _others(every: Tensor, own: Tensor) -> Tensor:
-    """Different images that are none of ``own``, at most 99 for each of these."""
-    known = {image.numpy().tobytes() for image in own}
+    """Different images that are none of ``own``, at most 99 for each of these.
+
+    An original that went through an app's normalisation and back differs from the same auxiliary image by float errors.
+    """
+    known = KnownImages(own)
     kept: list[Tensor] = []
     for image in every:
         if len(kept) == (CANDIDATES - 1) * len(own):
             break
-        if (pixels := image.numpy().tobytes()) not in known:
-            known.add(pixels)
+        if known.adds(image):
             kept.append(image)
     return torch.stack(kept) if kept else own[:0]

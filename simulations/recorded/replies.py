@@ -18,7 +18,7 @@ from clients.task import load_weights
 from simulations.errors import ConfigError
 from simulations.recorded.attack_file import build, check_memory
 from simulations.recorded.request import Parsed, Request, parse_request
-from simulations.recorded.update_files import model_tensors
+from simulations.recorded.update_files import model_tensors, resembles_differences
 from strategies.recording_files import RecordedReply, RecordingError, read_recording, strategy_of
 from strategies.usual_names import BATCHES, EPOCHS, EXAMPLES, RATES
 
@@ -68,6 +68,13 @@ class Attackable:
         load_weights(model, shared_tensors(model) | start)
         came = fitted(self.reply.arrays(), model, str(self.reply.path))
         before, request = shared_tensors(model), self.request
+        names = [name for name, _ in model.named_parameters()]
+        if resembles_differences(came, {name: before[name] for name in names}):
+            raise ConfigError(
+                f"{self.reply.path}: the reply seems to hold differences (local - global), not weights: it is short beside the "
+                "weights sent, and points elsewhere; allowed: weights. Its file of arrays can be attacked as a single update, with "
+                "the file of what was sent as --weights"
+            )
         update = {name: value - before[name] for name, value in came.items()}
         if not any(update[name].any() for name, _ in model.named_parameters()):
             raise ConfigError(f"{self.reply.path}: the client sent back what it was sent: there is nothing to attack")
@@ -156,7 +163,11 @@ def assumptions(
         "Which optimizer the clients ran, and that its state starts anew each round: SGD with momentum "
         f"{request.momentum:g}{' (Nesterov)' if request.nesterov else ''} and weight decay {request.weight_decay:g} was assumed.",
         "Whether images were augmented, or the last, smaller batch of an epoch left out: neither was assumed.",
-        f"Whether gradients were computed in train mode: {'eval' if request.eval_mode else 'train'} mode was assumed.",
+        f"Whether gradients were computed in train mode: {'eval' if request.eval_mode else 'train'} mode was assumed; nor whether "
+        "dropout acted, or some layers were frozen: neither was assumed.",
+        "Which loss the clients used: cross entropy, without label smoothing or weights, was assumed.",
+        f"Whether {request.model} computes what the clients' model does: names and shapes agree, and no more was compared.",
+        "Whether replies hold weights: weights were assumed; a reply that looks like a difference of weights is not attacked.",
     ]
     found += _told_by_strategy(strategy_of(request.update), reply)
     if not request.local_steps:
@@ -175,6 +186,10 @@ def assumptions(
     if renamed:
         found.append(
             f"Which array is which: their names are not those of {request.model}, so they were taken in order."
+        )
+    if asked.originals is None and request.auxiliary:
+        found.append(
+            f"Whether {request.auxiliary} holds the clients' own images: attacks that learn from it would know what they guess."
         )
     if asked.originals is None:
         found.append(

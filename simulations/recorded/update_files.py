@@ -65,6 +65,20 @@ def resembles_weights(update: Update, model: nn.Module) -> bool:
     return away < 0.25 * size
 
 
+def resembles_differences(came: Update, sent: Update) -> bool:
+    """Whether what a client sent back is no weights but their change: far shorter than what it was sent, and pointing elsewhere.
+
+    Weights that training merely shrank point where they did before.
+
+    Args:
+        came: Tensors of the reply.
+        sent: Tensors that it answers, by the same names.
+    """
+    a, b = (torch.cat([tensors[name].flatten() for name in sent]).double() for tensors in (came, sent))
+    short = float(a.norm()) < 0.5 * float(b.norm())
+    return short and float(a @ b) < 0.5 * float(a.norm() * b.norm())
+
+
 def read_truth(
     path: Path, input_shape: tuple[int, int, int], num_examples: int, num_classes: int, option: str = "--truth"
 ) -> dict[str, Tensor]:

@@ -15,6 +15,8 @@ from strategies.audit.threat_card import ThreatCard
 
 CHANCE = "retrieval-chance"
 """Name under which clients send the chance of a blind guess beside "retrieval-original"."""
+LABEL_ACCURACY = "label-accuracy"
+"""Share of the classes of a batch, or of an image's, that were guessed."""
 ATTRIBUTE_ACCURACY = "attribute-accuracy"
 """Share of images whose sensitive attribute was guessed."""
 MS_SSIM_SUCCESS = "ms-ssim-success"
@@ -37,7 +39,9 @@ def score_rows(scores: Mapping[str, Sequence[float]], card: ThreatCard) -> Itera
             continue
         metric, _, reference = name.rpartition("-") if name.endswith(("-original", "-transformed")) else (name, "", "")
         told, numbers, more = card, mean_and_interval(values), {}
-        if metric == CELLS:
+        if metric == LABEL_ACCURACY:
+            numbers = batches_and_interval(values)
+        elif metric == CELLS:
             numbers = cells_and_interval(values, sum(other.startswith(COLUMN) for other in scores))
         elif metric.startswith(COLUMN):
             numbers = share_and_interval(values)
@@ -99,6 +103,17 @@ def share_and_interval(values: Sequence[float]) -> dict[str, Any]:
         return {"value": None, "n": 0}
     share, low, high = binomial_interval(round(sum(values)), len(values))
     return {"value": share, "n": len(values), "ci_low": low, "ci_high": high}
+
+
+def batches_and_interval(values: Sequence[float]) -> dict[str, Any]:
+    """Mean share of the classes that are right, its 95 % interval (none for one batch) and n, which counts batches.
+
+    Each batch counts as a single trial, however many images it has: the interval then stays within [0, 1], and is the exact one
+    where every batch is all right or all wrong.
+    """
+    if len(values) > 1 and all(value in (0, 1) for value in values):
+        return share_and_interval(values)
+    return cells_and_interval(values, 1)
 
 
 def cells_and_interval(values: Sequence[float], columns: int) -> dict[str, Any]:

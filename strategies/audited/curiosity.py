@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
@@ -19,7 +19,9 @@ from clients.task import Task
 from strategies.audit.kinds import Kind
 from strategies.audit.pool import AttackPool
 from strategies.audit.threat_card import FROM_SEED, OWN_SECRET
+from strategies.audited.assumed import ASSUMED, assumptions
 from strategies.audited.orders import UNTOLD, Orders, orders_of
+from strategies.audited.questions import ask_differences, probe_question
 from strategies.audited.replies import (
     UnusableReplyError,
     as_update,
@@ -28,7 +30,7 @@ from strategies.audited.replies import (
     examples_behind,
     mismatch,
     update_of,
-    weights_of,
+    weights_by_node,
 )
 from strategies.audited.results import AppAuditor, OpenResults, Results, Told
 from strategies.audited.settings import AuditSettings
@@ -56,6 +58,8 @@ class Curiosity:
         self._results: Results | None = None
         self._audit: UpdateAudit | None = None
         self._auditor: AppAuditor | None = None
+        self._asked: dict[int, Message] = {}
+        """Node id -> the message of training of this round."""
         self._sent: dict[int, dict[str, Tensor]] = {}
         """Node id -> the weights that it was sent in this round."""
         self._examples: dict[int, int] = {}
@@ -75,13 +79,15 @@ class Curiosity:
         told = [orders_of(message, self.settings.settings) for message in messages]
         if told[0].learning_rate <= 0:
             raise UnusableReplyError("no learning rate: send it as lr or learning-rate, or name it in settings")
-        self._orders, sent = told[0], _weights(messages)
+        self._orders, sent = told[0], weights_by_node(messages)
         # One observation has one learning rate: whoever was told to train in another way is left out of this round.
         alike = [message for message, one in zip(messages, told, strict=True) if one == told[0]]
-        self._sent = {message.metadata.dst_node_id: sent[message.metadata.dst_node_id] for message in alike}
+        self._asked = {message.metadata.dst_node_id: message for message in alike}
+        self._sent = {node: sent[node] for node in self._asked}
         self._set_up(server_round, alike, grid)
         if self._auditor is not None:
             self._auditor.told = self._on_cards(self._orders)
+            self._tell_assumptions(server_round, self._orders)
         if len(alike) < len(messages):
             others = f"{len(messages) - len(alike)} of {len(messages)} nodes"
             self._row(
@@ -100,6 +106,7 @@ class Curiosity:
                 self._row(task, f"train: {wrong}", partition)
             else:
                 usable.append((partition, reply))
+        self._check(task, orders, usable)
         if not self._audit.attacks[UPDATE]:
             return
         if not orders.tell_steps:
@@ -114,10 +121,26 @@ class Curiosity:
             except UnusableReplyError as error:
                 self._row(task, f"train: {error}", partition)
                 continue
-            steps = orders.local_epochs * -(-count // orders.batch_size)
+            steps = orders.steps(count)
             good[partition] = as_update(reply, {"arrays": update}, count, steps)
         if good:
             self._audit.observe(task, UPDATE, weights, None, good, ["arrays"])
+
+    def _check(self, task: Task, orders: Orders, replies: Sequence[tuple[int, Message]]) -> None:
+        """Where a client takes one step and no mod is known, it is asked whether its reply is that step on its examples."""
+        assert self._auditor is not None
+        assert self._results is not None
+        pairs = {
+            partition: (self._asked[reply.metadata.src_node_id], reply)
+            for partition, reply in replies
+            if not reply.has_error()
+            and orders.steps(self._examples[partition]) == 1
+            and len(reply.content.array_records) == 1
+        }
+        if self._told["protection"] or not pairs:
+            return
+        found = ask_differences(self._auditor.exchange, self._results, task, pairs)
+        self._auditor.told = replace(self._auditor.told, difference=max(found, default=None))
 
     def finish(self) -> None:
         """Waits for the attacks, and has the report written."""
@@ -199,7 +222,9 @@ class Curiosity:
         for target in range(count):
             # Who did not answer one probe is asked for no more: its others could not be attacked without a gap.
             asked = [(p, m) for p, m in self._addressed(messages) if len(found.get(p, ())) == target]
-            replies = audit.auditor.exchange("train.probe", {p: self._question(m, task, target) for p, m in asked})
+            replies = audit.auditor.exchange(
+                "train.probe", {p: probe_question(m, task, target, self.settings.timeout) for p, m in asked}
+            )
             for partition, _ in asked:
                 where = f"train.probe {target}"
                 if partition not in replies:
@@ -223,22 +248,20 @@ class Curiosity:
         if good:
             audit.observe(task, PROBE, weights, None, good, records)
 
-    def _question(self, sent: Message, task: Task, target: int) -> RecordDict:
-        """As the app's own message of training, with the task beside its configuration: what mods look for is there."""
-        own: dict[str, Any] = {}
-        for record in sent.content.config_records.values():
-            own |= dict(record)
-        config = ConfigRecord({**own, "task": task.to_json(), "timeout": self.settings.timeout, "target": target})
-        (arrays,) = sent.content.array_records.values()
-        return RecordDict({"arrays": ArrayRecord(dict(arrays)), "config": config})
-
     def _on_cards(self, orders: Orders) -> Told:
         """What threat cards of the round say of the app."""
         asked = self._audit is not None and self._audit.attacks[PROBE]
-        steps = [orders.local_epochs * -(-self._examples[p] // max(orders.batch_size, 1)) for p in self._nodes]
+        steps = [orders.steps(self._examples[p]) for p in self._nodes]
         probes = self.settings.probe_targets if asked else 0
         budgets = budgets_told(self._told["budgets"])
         return Told(self._told["loss"], budgets, probes, orders.rate_told, one_step=set(steps) == {1})
+
+    def _tell_assumptions(self, server_round: int, orders: Orders) -> None:
+        """A row of what nobody could know in this round."""
+        assert self._results is not None
+        told = assumptions(self._plan, orders, self._told["loss"], mods=self._told["protection"])
+        count = len(self._nodes)
+        self._results.row(self._task(server_round), metric=ASSUMED, value=float(count), n=count, assumed=told)
 
     def _task(self, server_round: int) -> Task:
         """As nodes were told to train in this round."""
@@ -278,15 +301,3 @@ class Curiosity:
 def _partition(reply: Message) -> int:
     """Of the node that answers ``query.setup``."""
     return int(values_of(reply, "metrics")["partition"])
-
-
-def _weights(messages: Sequence[Message]) -> dict[int, dict[str, Tensor]]:
-    """Node id -> the weights sent to it; what several get is read once."""
-    read: dict[int, dict[str, Tensor]] = {}
-    found: dict[int, dict[str, Tensor]] = {}
-    for message in messages:
-        key = id(next(iter(message.content.array_records.values()), None))
-        if key not in read:
-            read[key] = weights_of(message)
-        found[message.metadata.dst_node_id] = read[key]
-    return found

@@ -38,6 +38,10 @@ class Orders:
         """Whether the number of local steps follows."""
         return bool(self.local_epochs and self.batch_size)
 
+    def steps(self, examples: int) -> int:
+        """Of a client with so many examples; 0 where nobody told."""
+        return self.local_epochs * -(-examples // self.batch_size) if self.tell_steps else 0
+
 
 def orders_of(message: Message, settings: Mapping[str, Any]) -> Orders:
     """Those of a message; what it does not say is looked for in the settings, which say the same of all rounds."""

@@ -10,6 +10,7 @@ import torch
 from flwr.app import ArrayRecord, Message, RecordDict
 from torch import Tensor
 
+from clients.audited.mods import Budget
 from clients.records import metrics, reason_of, to_record, to_tensors, values_of
 from clients.told import read_json
 from strategies.usual_names import EXAMPLES
@@ -29,6 +30,18 @@ def weights_of(message: Message) -> dict[str, Tensor]:
     if len(records) != 1:
         raise UnusableReplyError(f"{len(records)} ArrayRecords; expected one, with the weights")
     return to_tensors(records[0])
+
+
+def weights_by_node(messages: Sequence[Message]) -> dict[int, dict[str, Tensor]]:
+    """Node id -> the weights sent to it; what several get is read once."""
+    read: dict[int, dict[str, Tensor]] = {}
+    found: dict[int, dict[str, Tensor]] = {}
+    for message in messages:
+        key = id(next(iter(message.content.array_records.values()), None))
+        if key not in read:
+            read[key] = weights_of(message)
+        found[message.metadata.dst_node_id] = read[key]
+    return found
 
 
 def update_of(reply: Message, sent: Mapping[str, Tensor], names: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -108,13 +121,13 @@ def number_in(message: Message, settings: Mapping[str, Any], names: Sequence[str
     return None
 
 
-def budgets_told(text: str) -> list[tuple[float, float]]:
-    """(epsilon, delta) of each message as a node wrote them; none where what it wrote is no such list."""
+def budgets_told(text: str) -> list[Budget]:
+    """What each of a node's mods spends on a message, as it wrote them; none where what it wrote is no such list."""
     try:
-        found = [(float(epsilon), float(delta)) for epsilon, delta in read_json(text)]
+        found = [Budget(*map(float, numbers)) for numbers in read_json(text)]
     except (ValueError, TypeError, RecursionError):
         return []
-    return found if all(math.isfinite(number) and number >= 0 for pair in found for number in pair) else []
+    return found if all(math.isfinite(number) and number >= 0 for one in found for number in one) else []
 
 
 def card_text(reply: Message, name: str) -> str:

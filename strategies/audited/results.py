@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from clients.audited.client import CROSS_ENTROPY
+from clients.audited.mods import Budget
 from clients.audited.plan import AppPlan
 from clients.task import Task
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind, Seen
 from strategies.audit.recorder import Recorder
 from strategies.audit.threat_card import Strength, ThreatCard
+from strategies.audited.assumed import AS_ASSUMED, NOT_IN_PROBE, UNCHECKED, recipe
 from strategies.federated.observations import PROBE
 
-NOT_IN_PROBE = "what the app's own train() does to an update, such as clipping or noise inside it, is not in a probe"
 CLASSICAL = "; the mod's formula for its noise holds for an epsilon of at most 1 only (Dwork and Roth 2014, appendix A)"
 
 
@@ -39,17 +40,19 @@ class Told:
 
     Attributes:
         loss: What the app calls its loss.
-        budgets: (epsilon, delta) that each of its mods for local differential privacy is set to spend on a message.
+        budgets: What each of its mods for local differential privacy is set to spend on a message.
         probes: One-step probes that are asked of each client in an attacked round.
         learning_rate: Where that of the round comes from.
         one_step: A round of every client is a single step, as a probe is.
+        difference: The largest of those by which clients told that their replies differ from such a step; None where nobody did.
     """
 
     loss: str = CROSS_ENTROPY
-    budgets: Sequence[tuple[float, float]] = ()
+    budgets: Sequence[Budget] = ()
     probes: int = 0
     learning_rate: str = "known"
     one_step: bool = False
+    difference: float | None = None
 
     @property
     def messages(self) -> str:
@@ -57,17 +60,39 @@ class Told:
         return f"{self.probes + 1} of each client in an attacked round: the app's own and {self.probes} probes"
 
     @property
+    def checked(self) -> str:
+        """What clients told of how far their replies are what is assumed."""
+        if self.difference is None:
+            return "nobody could check it"
+        if self.difference <= AS_ASSUMED:
+            return "by the clients' own word their replies are such a step on the images of data"
+        return f"by the clients' own word their replies are not: they lie up to {100 * self.difference:.3g} % of such a step away"
+
+    @property
     def spent(self) -> str:
-        """The budget of an attacked round by basic composition (Dwork and Roth 2014, theorem 3.16); "" where no mod tells one."""
+        """The budget of an attacked round by basic composition (Dwork and Roth 2014, theorem 3.16); "" where no mod tells one.
+
+        Where the noise of a mod is less than its own numbers ask for there is nothing to add up.
+        """
         if not self.budgets:
             return ""
-        epsilon, delta = (sum(one) for one in zip(*self.budgets, strict=True))
+        if broken := [one for one in self.budgets if not one.holds]:
+            return "; ".join(map(_unkept, broken))
+        epsilon, delta = sum(one.epsilon for one in self.budgets), sum(one.delta for one in self.budgets)
         count = self.probes + 1
         return (
             f"LocalDpMod is set to ({epsilon:g}, {delta:g}) a message: by basic composition {count} x that, ({count * epsilon:g}, "
             f"{count * delta:g}), for each client and attacked round, {self.probes} x that for the probes alone"
-            f"{CLASSICAL if max(one for one, _ in self.budgets) > 1 else ''}"
+            f"{CLASSICAL if max(one.epsilon for one in self.budgets) > 1 else ''}"
         )
+
+
+def _unkept(budget: Budget) -> str:
+    return (
+        f"LocalDpMod is set to ({budget.epsilon:g}, {budget.delta:g}) a message, which its noise does not give: it is for a "
+        f"sensitivity of {budget.sensitivity:g}, and two updates of norm {budget.clipping_norm:g} lie up to {budget.farthest:g} "
+        "apart; no budget is told"
+    )
 
 
 class AppAuditor(Auditor):
@@ -85,7 +110,9 @@ class AppAuditor(Auditor):
         about: dict[str, Any] = {
             "mods": pipeline or "none known",
             "loss": told.loss if told.loss == CROSS_ENTROPY else f"{told.loss}; attacks assume {CROSS_ENTROPY}",
-            "data": "the app's own; augmentation and optimizer as its owner told",
+            "data": "the app's own, as its data gives them",
+            "training": f"{recipe(task.plan)}; loss as told or by default",
+            "randomness": f"{self.randomness}: which images are probed; what the app and its mods draw in training is theirs",
             "learning_rate": told.learning_rate,
             "messages": told.messages,
             "budget": told.spent or None,
@@ -97,4 +124,9 @@ class AppAuditor(Auditor):
             about["in_training"] = None if alike else "once on all local steps of a round"
         if kind is PROBE:
             about["caveats"] = [NOT_IN_PROBE, *filter(None, [told.spent])]
+        else:
+            about["caveats"] = [
+                f"{recipe(task.plan)}; {told.checked}",
+                *([UNCHECKED] if told.difference is None else []),
+            ]
         return super().card(task, kind, seen, accuracy, **facts).but(**about)

@@ -24,6 +24,7 @@ class AuditSettings:
         probe_images: Images of a probe.
         probe_targets: Probes of each client in an attacked round.
         momentum: Of the app's SGD.
+        nesterov: The app's SGD looks ahead by its momentum, as probes then do.
         weight_decay: Of the app's SGD; probes decay likewise.
         seed: Of the attacks.
         share_images: Nodes are asked for pictures of probed images; a deployed node decides.
@@ -44,6 +45,7 @@ class AuditSettings:
     probe_images: int = 1
     probe_targets: int = 4
     momentum: float = 0.0
+    nesterov: bool = False
     weight_decay: float = 0.0
     seed: int = 0
     share_images: bool = True
@@ -58,6 +60,8 @@ class AuditSettings:
         for name in ("probe_images", "probe_targets"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; allowed: 1 or more")
+        if self.nesterov and not self.momentum > 0:
+            raise ValueError(f"nesterov is True with a momentum of {self.momentum:g}; allowed: with a momentum above 0")
         self.attacks_on_probes()
         self.attacks_on_updates()
 
@@ -75,6 +79,7 @@ class AuditSettings:
         return AppPlan(
             scenario=SCENARIO, dataset=OWN_DATA, data_dir="", download=False, image_size=0, train_limit=0, test_limit=0,
             model=name_of(self.model), width=0, norm="batch", pipeline="", seed=self.seed, rounds=num_rounds, local_epochs=1,
-            batch_size=1, momentum=self.momentum, weight_decay=self.weight_decay, probe_targets=self.probe_targets,
+            batch_size=1, momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay,
+            probe_targets=self.probe_targets,
             probe_images=self.probe_images, card=DataCard(2, (1, 1, 1), (0.0,), (1.0,)),
         )  # fmt: skip

@@ -11,6 +11,7 @@ import pytest
 
 from simulations.launch import LocalRuntime
 from simulations.run_directory import read_lines
+from strategies.audited.assumed import AS_ASSUMED, DIFFERENCE
 from tests.examples.test_recorded_apps import EXAMPLES, run_here
 from tests.simulations.runtimes import BINARIES, PATIENCE, deployment, run_in
 
@@ -52,7 +53,11 @@ def test_the_quickstart_is_audited_on_a_superlink_with_two_supernodes(
     rows = read_lines(tmp_path / "out" / "rows.jsonl")
     found = [row for row in rows if row["attack"].startswith("InvertingGradients") and row["metric"] == "psnr"]
     assert [row["n"] for row in found] == [8, 8], done.stdout[-3000:]  # against original and transformed images
-    assert found[0]["setting"]["randomness"] == "each node's own secret"
+    assert found[0]["setting"]["randomness"].startswith("each node's own secret: which images are probed;")
+    assert {row["client"]: row["value"] < AS_ASSUMED for row in rows if row["metric"] == DIFFERENCE} == {
+        0: True,
+        1: True,
+    }
     assert (tmp_path / "out" / "report.html").is_file()
 
 
@@ -68,8 +73,12 @@ def test_what_flowers_own_mod_did_to_probes_is_seen_and_named(tmp_path: Path, mo
         assert (out / "report.html").is_file()
     assert {row["defense"] for row in rows["quickstart_pytorch"]} == {""}
     assert {row["defense"] for row in rows["local_dp_pytorch"]} == {
-        "LocalDpMod(clipping_norm=1.0, sensitivity=1.0, epsilon=10.0, delta=1e-05)"
+        "LocalDpMod(clipping_norm=1.0, sensitivity=2.0, epsilon=10.0, delta=1e-05)"
     }
+    apart = [row["value"] for row in rows["quickstart_pytorch"] if row["metric"] == DIFFERENCE]
+    assert len(apart) == 2
+    assert max(apart) < AS_ASSUMED, "its training is one step of SGD on the images that it tells"
+    assert not [row for row in rows["local_dp_pytorch"] if row["metric"] == DIFFERENCE], "its replies are noised"
     plain, noised = (psnr_of(one) for one in rows.values())
     assert noised["n"] == plain["n"] == 8
     assert noised["value"] < plain["value"] - 2

@@ -16,7 +16,7 @@ from clients.questions import RefusedError
 from simulations.cli import app
 from simulations.errors import ConfigError
 from simulations.run_directory import read_lines
-from tests.simulations.runtimes import BINARIES, PATIENCE, pairs
+from tests.simulations.runtimes import BINARIES, PATIENCE, config, pairs
 from tests.simulations.split.test_run import split_experiment, untimed
 
 TINY = {
@@ -104,8 +104,16 @@ def test_the_command_says_how_it_ended(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
-def test_split_rows_are_those_of_a_run_on_flowers_runtime(tmp_path: Path) -> None:
-    settings = split_experiment(tmp_path / "here", attack_workers=1).to_mapping()
+@pytest.mark.parametrize("scenario", ["split", "federated"])
+def test_rows_are_those_of_a_run_on_flowers_runtime(tmp_path: Path, scenario: str) -> None:
+    if scenario == "split":
+        settings = split_experiment(tmp_path / "here", attack_workers=1).to_mapping()
+    else:
+        settings = config(
+            tmp_path / "here", defenses="GaussianNoise(std=0.01, per='step'); DPSGD(noise_multiplier=1.0)",
+            update_attacks="LabelInference(); InvertingGradients(iterations=3)",
+        )  # fmt: skip
+    assert settings["scenario"] == scenario
     run = [str(BINARIES / "fedveil"), "run", "--out"]
     told = {name: value for name, value in settings.items() if name not in ("output-dir", "num-clients", "resume")}
     simulations.audit(out=tmp_path / "here", clients=2, **{name.replace("-", "_"): v for name, v in told.items()})

@@ -18,12 +18,14 @@ class Plain:
         without: Behind a verb.
         run: The run itself.
         alone: There never is such a run beside one with defences.
+        acting: What acts on what is attacked, where something is known to.
     """
 
     name: str = "No defence"
     without: str = "without a defence"
     run: str = "undefended run"
     alone: bool = False
+    acting: str = "these mods"
 
     def said(self, text: str) -> str:
         """A sentence that was written of runs of fedveil's own clients, in these words."""
@@ -38,9 +40,16 @@ OWN_CLIENTS = Plain()
 NO_MOD = Plain("No mod known", "where no mod is known", "run with no mod known", alone=True)
 """Of an audited app: its mods are read from it, and what its ``train`` does inside itself is not."""
 
+AS_RECORDED = Plain(
+    "No defence known", "where no defence is known", "run as recorded", alone=True, acting="the defence"
+)
+"""Of a recording: whether a defence acted on the replies before they were sent, nobody told the recorder."""
+
 
 def plain_words(card: ThreatCard) -> Plain:
-    """Those for what a card was measured on: cards of audited apps tell the mods."""
+    """Those for what a card was measured on: cards of audited apps tell the mods, those of recordings what is told of a defence."""
+    if "defence_told" in card.more:
+        return AS_RECORDED
     return NO_MOD if "mods" in card.more else OWN_CLIENTS
 
 

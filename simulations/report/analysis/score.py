@@ -132,11 +132,11 @@ def _value(row: Row) -> float:
 
 
 def _over_seeds(metric: str, means: Sequence[float], rows: Sequence[Row]) -> tuple[float | None, float | None]:
-    """The interval of the mean over seeds; of shares of cells one that stays within [0, 1], with seeds as clusters."""
+    """The interval of the mean over seeds; of shares of cells and classes one within [0, 1], with seeds as clusters."""
     from attacks.scoring.roc import clustered_interval
 
     trials = sum(row.n for row in rows)
-    if metric == CELLS and trials >= len(means) and all(0 <= mean <= 1 for mean in means):
+    if metric in (CELLS, "label-accuracy") and trials >= len(means) and all(0 <= mean <= 1 for mean in means):
         return clustered_interval(means, trials)[1:]
     return interval(means)
 

@@ -11,6 +11,9 @@ from simulations.report.analysis.summary import Line
 from simulations.report.text import count, decibel
 from simulations.rows import null_name
 
+LINE_UP = 0.0101
+"""Highest chance of a blind guess in a full line-up, which has 99 others for each true image."""
+
 
 def sentence(line: Line) -> str:
     """The headline of one defence, without its name: what the strongest attack recovered, and against what.
@@ -109,11 +112,18 @@ def _shared(cell: Cell, of: Family, what: str, one: str, blind: str) -> str:
     )
 
 
+def among(chance: float) -> str:
+    """Of how many candidates images were picked out; where others were few, how often luck does it."""
+    if chance <= LINE_UP:
+        return f" of {1 / chance:.3g} candidates"
+    return f", where a blind guess may be right in {100 * chance:.3g} %"
+
+
 def _verdict(cell: Cell, score: Score, shown: str) -> str:
     """What a score says of the images, by their number, the null baselines and the true images that were picked out."""
     hits = ""
     if cell.picked and cell.chance_of_retrieval:
-        hits = f"{picked(cell)} true images picked out of {1 / cell.chance_of_retrieval:.3g} candidates"
+        hits = f"{picked(cell)} true images picked out{among(cell.chance_of_retrieval)}"
     if cell.unjudged:
         above = f", above the {null_name(cell.best_null[0])} image" if cell.leaks and cell.best_null else ""
         return f"scored {shown}{above}; whether that is these very images could not be judged: {cell.unjudged}"

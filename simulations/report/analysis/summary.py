@@ -251,7 +251,7 @@ def _doubts(defense: str, cell: Cell) -> list[str]:
             found.append(f"positive control failed: this attack does not break the {plain.run}")
         elif plain.alone:
             so = "" if recovered else ", so its failure shows nothing"
-            found.append(f"not validated: there is no run without these mods beside this one{so}")
+            found.append(f"not validated: there is no run without {plain.acting} beside this one{so}")
         elif recovered:
             found.append(f"not validated: this attack did not break the {plain.run} in that round")
         else:

@@ -42,8 +42,9 @@ CONTROL_MACROS = """
   {% else %}<span class="status {{ 'good' if passed else 'bad' }}">{{ '✓' if passed else '✗' }} {{ show(verdict.value) }}</span>
   {% endif %}
   {% if verdict.null %}<span class="soft">against {{ verdict.null[0] }} {{ show(verdict.null[1]) }}</span>{% endif %}
-  {% if verdict.picked %}<small>{{ verdict.picked[0] }} of {{ verdict.picked[1] }} picked out of
-  {{ '%.3g' | format(verdict.picked[2]) }}</small>{% endif %}
+  {% if verdict.picked %}<small>{{ verdict.picked[0] }} of {{ verdict.picked[1] }} picked out{{
+  ' of %.3g' | format(verdict.picked[2]) if verdict.picked[2] >= 99
+  else ', %.3g %% by chance' | format(100 / verdict.picked[2]) }}</small>{% endif %}
   {% if verdict.too_few %}<small>too few images for a verdict: n = {{ verdict.n }}</small>
   {% else %}
   {% if verdict.seeds > 1 %}<small>{{ verdict.passed }} of {{ verdict.seeds }} seeds</small>{% endif %}

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod, message_size_mod
+from flwr.clientapp.mod import LocalDpMod, arrays_size_mod, fixedclipping_mod, message_size_mod
 from flwr.clientapp.typing import Mod
 
 from clients import answer_audits, protect_mod
-from clients.audited.mods import budgets, described, inner_mods, mods_of, named
+from clients.audited.mods import Budget, budgets, described, inner_mods, mods_of, named
 from tests.strategies.audited.app import Net, digits
 
 NOISE = LocalDpMod(1.0, 1.0, 10.0, 1e-5)
@@ -38,7 +38,8 @@ def test_mods_are_found_in_the_order_in_which_flower_calls_them() -> None:
     assert mods_of(app) == [message_size_mod, fixedclipping_mod, NOISE, CLIP]
     assert inner_mods(app, mods_of(app)) == [fixedclipping_mod, NOISE, CLIP]
     # On a reply the last one acts first.
-    assert named(mods_of(app)) == f"{CLIP.text} | {NOISE_TEXT} | fixedclipping_mod | message_size_mod"
+    assert named(mods_of(app)) == f"{CLIP.text} | {NOISE_TEXT} | fixedclipping_mod", "that logs sizes protects nothing"
+    assert named([message_size_mod, arrays_size_mod]) == ""
     assert mods_of(app_with([], [])) == []
 
 
@@ -120,4 +121,4 @@ def test_long_settings_are_cut_and_still_told_apart() -> None:
 
 
 def test_only_local_dp_tells_what_it_spends() -> None:
-    assert budgets([NOISE, CLIP, fixedclipping_mod]) == [(10.0, 1e-5)]
+    assert budgets([NOISE, CLIP, fixedclipping_mod]) == [Budget(10.0, 1e-5, 1.0, 1.0)]

@@ -18,13 +18,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from typer.testing import CliRunner, Result
 
-from attacks import ClientUpdate, Reconstruction
+from attacks import ClientUpdate, Knowledge, Reconstruction
 from attacks.observations import AttackError
 from clients.data.datasets import load_dataset, to_float
 from clients.models.classifiers import build_model
+from defenses.base import Batch
+from defenses.pipeline import Pipeline
 from simulations.cli import app
+from simulations.errors import ConfigError
 from simulations.launch import ROOT
-from simulations.recorded.attack_file import attack_update, prepare
+from simulations.recorded.attack_file import attack_update, prepare, without_truth
 from simulations.recorded.request import Request
 
 RATE, DIGIT = 0.1, 17
@@ -117,6 +120,27 @@ def test_momentum_is_part_of_how_the_client_trained(files: Path, tmp_path: Path)
         found[name] = json.loads((out / "result.json").read_text())["attacks"][0]["scores"]["psnr"][0]
     assert found["told"] > 20
     assert found["told"] > found["untold"] + 5
+
+
+def test_attacks_do_not_learn_from_the_truth_that_auxiliary_data_hold(files: Path, tmp_path: Path) -> None:
+    request = Request(
+        files / "update", "lenet", 10, "1,28,28", RATE, attacks="LabelInference()", auxiliary="mnist-5k",
+        truth=files / "truth",
+    )  # fmt: skip
+    data = load_dataset("mnist-5k").train
+    told = f"1 of the {len(data)} images of --auxiliary mnist-5k are true images: they were left out"
+    assert any(notice.startswith(told) for notice in prepare(request).notices)
+    knowledge = Knowledge(_batch(slice(DIGIT - 5, DIGIT + 5)), Pipeline(), (MEAN,), (STD,), None)  # type: ignore[arg-type]
+    left, _ = without_truth(knowledge, digit()[0] + 1e-7, "mnist-5k")
+    assert torch.equal(left.auxiliary.images, knowledge.auxiliary.images[[0, 1, 2, 3, 4, 6, 7, 8, 9]])
+    assert torch.equal(left.auxiliary.targets, knowledge.auxiliary.targets[[0, 1, 2, 3, 4, 6, 7, 8, 9]])
+    with pytest.raises(ConfigError, match="holds nothing but true images"):
+        without_truth(knowledge, knowledge.auxiliary.images, "mnist-5k")
+
+
+def _batch(at: slice) -> Batch:
+    data = load_dataset("mnist-5k").train
+    return Batch(to_float(data.images[at]), F.one_hot(data.labels[at], 10).float())
 
 
 def test_the_truth_never_reaches_the_attack(files: Path, tmp_path: Path) -> None:

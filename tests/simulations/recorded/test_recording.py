@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp.strategy import FedProx
 from flwr.supercore.task_identity import TaskIdentity
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 from typer.testing import CliRunner, Result
@@ -21,8 +22,11 @@ from typer.testing import CliRunner, Result
 from clients.data.datasets import load_dataset, to_float
 from clients.models.classifiers import build_model
 from simulations.cli import app
-from simulations.recorded import book
+from simulations.recorded import attack_recording, book
+from simulations.recorded.originals import Truth
+from simulations.recorded.update_files import resembles_differences
 from simulations.run_directory import read_lines
+from strategies.audited.orders import OF_ROUND, OF_SETTINGS
 from strategies.recording import RecordingStrategy
 
 MEAN, STD, RATE = 0.1307, 0.3081, 0.1
@@ -104,6 +108,18 @@ def invoke(update: Path, *options: Any, **changes: Any) -> Result:
     return CliRunner().invoke(app, ["attack", str(update), *named, *map(str, options)])
 
 
+CLAIMS = re.compile("[Nn]o defence(?! known| is known)|[Ww]ithout a defence|undefended run")
+"""Nobody told the recorder whether a defence acted: a page that says one of these knows more than the recording."""
+
+
+def page_of(out: Path) -> str:
+    """The report's text, which claims nothing of defences."""
+    page = " ".join((out / "report.html").read_text().split())
+    for claim in CLAIMS.finditer(page):
+        raise AssertionError(page[max(0, claim.start() - 200) :][:300])
+    return page
+
+
 def test_without_originals_it_guesses_reports_and_claims_nothing(tmp_path: Path) -> None:
     folder, out = record(tmp_path, rounds=2, names=False), tmp_path / "out"
     result = invoke(folder, "--local-steps", 1, out=out, attack=f"{DLG}; LabelInference()")
@@ -112,11 +128,19 @@ def test_without_originals_it_guesses_reports_and_claims_nothing(tmp_path: Path)
     assert {row["round"] for row in rows} == {1, 2}
     assert not [row for row in rows if row["metric"] in ("psnr", "ssim", "retrieval", "label-accuracy")]
     assert len(read_lines(out / "pictures" / "index.jsonl")) == 4, "a guess of each node in each round"
-    page = (out / "report.html").read_text()
+    page = page_of(out)
     assert "Not validated: nobody gave the true images" in page
     assert "No attack on the images has a score, so nothing is known about them" in page
-    assert "so they were taken in order" in " ".join(page.split())
+    assert "so they were taken in order" in page
     assert "not known: Which classes the examples have" in result.output
+    for word in (
+        "Which loss the clients used",
+        "dropout acted",
+        "layers were frozen",
+        "names and shapes",
+        "hold weights",
+    ):
+        assert word in result.output
     assert (out / "guesses" / "round-0002-client-1.safetensors").is_file()
 
 
@@ -160,7 +184,7 @@ def test_with_originals_it_scores_and_digits_come_back(tmp_path: Path) -> None:
     assert mine["LabelInference()", "label-accuracy"]["value"] == 1.0
     index = read_lines(out / "pictures" / "index.jsonl")
     assert sorted(one["kind"] for one in index) == ["original"] * 2 + ["reconstruction"] * 2
-    assert "Under-powered: too few images for a verdict." in (out / "report.html").read_text()
+    assert "Under-powered: too few images for a verdict." in page_of(out)
 
 
 def test_a_recording_of_somebodys_own_network(tmp_path: Path) -> None:
@@ -202,8 +226,10 @@ def test_a_batch_of_32_on_a_relu_network_gets_a_plain_verdict(tmp_path: Path) ->
     psnr = next(row for row in rows if row["metric"] == "psnr" and row["attack"].startswith("Inv"))
     assert (psnr["n"], psnr["status"]) == (64, "not-validated")
     assert (psnr["setting"]["batch"], psnr["setting"]["local_steps"]) == (32, 1)
-    page = (out / "report.html").read_text()
-    assert "Not validated: no attack here recovered these images (the undefended run scores no better than " in page
+    page = page_of(out)
+    assert "Not validated: no attack here recovered these images (the run as recorded scores no better than " in page
+    assert "No defence known" in page
+    assert psnr["setting"]["defence_told"].startswith("none: whether one acted on the replies before they were sent")
 
 
 def test_what_an_exact_attack_recovers_is_validated(tmp_path: Path) -> None:
@@ -218,10 +244,123 @@ def test_what_an_exact_attack_recovers_is_validated(tmp_path: Path) -> None:
     )
     assert (psnr["n"], psnr["status"]) == (16, "ok")
     assert psnr["value"] > 60, "exact but for the rounding of float32 weights, whose difference the update is"
-    assert "in round 1 recovered images from these updates." in (out / "report.html").read_text()
+    page = page_of(out)
+    assert "in round 1 recovered images from these updates." in page
+    assert "where no defence is known the images are readable" in page
     result = invoke(folder, out=tmp_path / "told", defense="GaussianNoise(std=0.1)", **options)
     assert result.exit_code == 0, result.output
-    assert "There is no undefended recording beside them" in (tmp_path / "told" / "report.html").read_text()
+    page = page_of(tmp_path / "told")
+    assert "There is no undefended recording beside them" in page
+    assert "there is no run without the defence beside this one" in page
+
+
+def test_originals_that_went_through_the_apps_normalisation_are_no_decoys_and_nothing_to_learn_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The digits of the clients are of the auxiliary data set, too, and differ from it by float errors."""
+    folder = record(tmp_path, model="mlp", nodes=16, **{"local-epochs": 1, "batch-size": 1})
+    true = set[bytes]()
+    for file in (tmp_path / "originals").iterdir():
+        with safe_open(file, framework="pt") as found:
+            images, labels = found.get_tensor("images"), found.get_tensor("labels")
+        true.add((images * 255).round().to(torch.uint8).numpy().tobytes())
+        again = (((images - MEAN) / STD) * STD + MEAN).clamp(0, 1)
+        assert not torch.equal(again, images)
+        save_file({"images": again, "labels": labels}, file)
+    learned = list[Any]()
+    real = attack_recording.fit
+    monkeypatch.setattr(attack_recording, "fit", lambda a, s, known: (learned.append(known), real(a, s, known))[1])
+    options = {"originals": tmp_path / "originals", "auxiliary": "mnist-5k", "model": "mlp", "attack": EXACT}
+    result = invoke(folder, out=tmp_path / "out", **options)
+    assert result.exit_code == 0, result.output
+    rows = read_lines(tmp_path / "out" / "rows.jsonl")
+    (picked,) = [row for row in rows if row["metric"] == "retrieval" and row["attack"].startswith("Spear")]
+    assert (picked["value"], picked["n"]) == (1.0, 16)
+    pixels = [(one * 255).round().to(torch.uint8).numpy().tobytes() for one in learned[0].auxiliary.images]
+    total = len(load_dataset("mnist-5k").train)
+    assert true.isdisjoint(pixels)
+    assert len(pixels) == total - 16 == total - len(true)
+    said = f"16 of the {total} images of --auxiliary mnist-5k are true images"
+    assert said in page_of(tmp_path / "out")
+    assert f"whose originals are not here: {said}" in " ".join(result.output.split())
+
+
+def test_without_other_images_there_is_no_mean_image() -> None:
+    """The mean of none is no baseline; grey under its name was one."""
+    dark = 0.3 * torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    assert "baseline:mean" not in Truth(dark, None, dark[:0]).baselines(10)
+    other = torch.full((1, 1, 8, 8), 0.25)
+    found = Truth(dark, None, other).baselines(10)["baseline:mean"]["mse-original"]
+    expected = (dark - 0.25).square().mean((1, 2, 3))  # guesses are alike, so that any assignment is the best
+    torch.testing.assert_close(torch.tensor(sorted(found)), expected.sort().values)
+
+
+def test_nobody_can_say_without_originals_what_auxiliary_data_hold(foreign: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = invoke(foreign, "--local-steps", 1, out=out, attack="LabelInference()", auxiliary="mnist-5k")
+    assert result.exit_code == 0, result.output
+    assert "Whether mnist-5k holds the clients&#39; own images" in page_of(out)
+
+
+class Differences(Torch):
+    """Clients that send how their weights changed."""
+
+    def answer(self, message: Message) -> Message:
+        reply = super().answer(message)
+        sent, came = (one.content["arrays"].to_torch_state_dict() for one in (message, reply))
+        reply.content["arrays"] = ArrayRecord({name: came[name] - sent[name] for name in came})
+        return reply
+
+
+def test_replies_that_hold_differences_are_refused_and_can_be_attacked_as_single_updates(tmp_path: Path) -> None:
+    net = build_model("mlp", num_classes=10, input_shape=(1, 28, 28), seed=4)
+    grid = Differences(net, 1, 1, None, True, 2)
+    strategy = RecordingStrategy(FedProx(fraction_evaluate=0.0, proximal_mu=0.0), tmp_path / "rec")
+    strategy.start(grid, grid.arrays(), num_rounds=1, train_config=ConfigRecord({"lr": RATE}))  # type: ignore[arg-type]
+    result = invoke(tmp_path / "rec", "--local-steps", 1, out=tmp_path / "out", attack=EXACT, model="mlp")
+    assert result.exit_code == 2
+    assert "seems to hold differences (local - global), not weights" in " ".join(result.output.split())
+    assert not (tmp_path / "out").exists()
+    first = tmp_path / "rec" / "round-0001"
+    single = invoke(
+        first / "train-0000-0.safetensors", out=tmp_path / "single", attack=EXACT, model="mlp",
+        weights=first / "sent-0-0.safetensors", learning_rate=RATE,
+    )  # fmt: skip
+    assert single.exit_code == 0, single.output
+    images = load_file(tmp_path / "single" / "guesses.safetensors")["Spear/images"]
+    torch.testing.assert_close(images, digits(0, 1)[0], atol=1e-3, rtol=0)
+
+
+def test_weights_that_training_shrank_are_weights() -> None:
+    generator = torch.Generator().manual_seed(0)
+    sent = {"a": torch.randn(40, 50, generator=generator), "b": torch.randn(50, generator=generator)}
+    moved = {name: 0.05 * torch.randn(value.shape, generator=generator) for name, value in sent.items()}
+    assert resembles_differences(moved, sent)
+    assert resembles_differences({name: -0.1 * value for name, value in sent.items()}, sent), "the change of a decay"
+    for scale in (0.1, 0.3, 1.0, 2.0):
+        assert not resembles_differences({name: scale * value + moved[name] for name, value in sent.items()}, sent)
+    assert not resembles_differences(moved, {name: torch.zeros_like(value) for name, value in sent.items()})
+
+
+def test_where_the_learning_rate_comes_from_is_on_the_card(tmp_path: Path) -> None:
+    folder = record(tmp_path, **{"local-epochs": 1, "batch-size": 1})
+    told = {}
+    for name, options in (("round", {}), ("option", {"learning_rate": RATE})):
+        result = invoke(
+            folder, out=tmp_path / name, attack="LabelInference()", originals=tmp_path / "originals", **options
+        )
+        assert result.exit_code == 0, result.output
+        rows = [row for row in read_lines(tmp_path / name / "rows.jsonl") if row["attack"] == "LabelInference()"]
+        told[name] = {row["setting"]["learning_rate"] for row in rows}
+    assert told == {"round": {OF_ROUND}, "option": {"as told by --learning-rate, the same in every round"}}
+    for file in (folder / "round-0001").glob("*.json"):
+        file.write_text(file.read_text().replace('"lr"', '"rate"'))
+    about = json.loads((folder / "recording.json").read_text())
+    (folder / "recording.json").write_text(json.dumps(about | {"settings": about["settings"] | {"lr": RATE}}))
+    result = invoke(folder, out=tmp_path / "settings", attack="LabelInference()")
+    assert result.exit_code == 0, result.output
+    rows = [row for row in read_lines(tmp_path / "settings" / "rows.jsonl") if row["attack"] == "LabelInference()"]
+    assert {row["setting"]["learning_rate"] for row in rows} == {OF_SETTINGS}
 
 
 def test_several_local_steps_are_counted(tmp_path: Path) -> None:

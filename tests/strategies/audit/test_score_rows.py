@@ -31,6 +31,24 @@ def test_a_share_has_the_exact_interval_in_rows_and_report(metric: str, hits: in
     assert (pooled.low, pooled.high, pooled.n) == (pytest.approx(both.low), pytest.approx(both.high), 100)
 
 
+def test_accuracies_of_labels_stay_within_0_and_1() -> None:
+    """Student's t of two batches runs from -0.23 to 1.36; of batches that are all right it has no width."""
+    (columns,) = score_rows({"label-accuracy": [0.5, 0.625]}, ThreatCard(images=24))
+    assert (columns["value"], columns["n"]) == (0.5625, 2)
+    assert 0 < columns["ci_low"] < 0.5 < 0.625 < columns["ci_high"] < 1
+    for right in (0, 3, 16):
+        exact = stats.binomtest(right, 16).proportion_ci(0.95, "exact")
+        values = [1.0] * right + [0.0] * (16 - right)
+        (columns,) = score_rows({"label-accuracy": values}, ThreatCard(images=1))
+        ends = (columns["ci_low"], columns["ci_high"])
+        assert ends == pytest.approx((exact.low, exact.high)), "every image is a trial of its own"
+    (columns,) = score_rows({"label-accuracy": [1.0]}, ThreatCard(images=24))
+    assert columns["ci_low"] is None
+    rows = [Row(metric="label-accuracy", value=value, n=2, seed=seed) for seed, value in enumerate((0.55, 1.0))]
+    pooled = merge(rows)
+    assert 0 <= pooled.low < pooled.mean < pooled.high <= 1  # type: ignore[operator]
+
+
 def test_who_was_picked_out_is_told_one_by_one() -> None:
     scores = {
         "psnr-original": [31.237, 9.0, 12.5, float("nan")],

@@ -41,9 +41,18 @@ def digits(context: Context) -> TensorDataset:
     return TensorDataset(images, torch.randint(10, (EXAMPLES,), generator=generator))
 
 
-def an_app(mods: Sequence[Mod] = (), audited: bool = True, **told: Any) -> ClientApp:
-    """Trains by SGD on ``digits``, two examples a step, one epoch."""
-    app = ClientApp()
+def an_app(
+    mods: Sequence[Mod] = (),
+    audited: bool = True,
+    everywhere: Sequence[Mod] = (),
+    named: Sequence[Mod] | None = None,
+    **told: Any,
+) -> ClientApp:
+    """Trains by SGD on ``digits``, two examples a step, one epoch.
+
+    ``mods`` are those of its training, ``everywhere`` those of the app, ``named`` what it tells ``answer_audits`` of them.
+    """
+    app = ClientApp(mods=list(everywhere))
 
     @app.train(mods=list(mods))
     def train(message: Message, context: Context) -> Message:
@@ -59,7 +68,7 @@ def an_app(mods: Sequence[Mod] = (), audited: bool = True, **told: Any) -> Clien
         return Message(RecordDict({**records}), reply_to=message)
 
     if audited:
-        answer_audits(app, **{"model": Net, "data": digits, "mean": MEAN, "std": STD, **told})
+        answer_audits(app, **{"model": Net, "data": digits, "mean": MEAN, "std": STD, "mods": named, **told})
     return app
 
 

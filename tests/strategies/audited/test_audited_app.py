@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
@@ -88,6 +90,81 @@ def test_probes_pass_through_the_mods_of_training(tmp_path: Path, mod: Any, name
     assert found["value"] < 30
     assert {row["defense"] for row in rows} == {name}
     assert found["setting"]["mods"] == name
+
+
+class Noisy:
+    """Draws from one of the global streams, as mods do."""
+
+    def __init__(self, stream: str) -> None:
+        self.stream, self.drawn = stream, list[tuple[str, float]]()
+
+    def __call__(self, message: Message, context: Context, call_next: Any) -> Message:
+        reply = call_next(message, context)
+        if message.metadata.message_type not in ("train", "train.probe") or reply.has_error():
+            return reply
+        drawn = {"torch": lambda: float(torch.randn(())), "numpy": np.random.normal, "python": random.random}[
+            self.stream
+        ]()
+        self.drawn.append((message.metadata.message_type, drawn))
+        ((name, record),) = reply.content.array_records.items()
+        moved = {key: value + 0.01 * drawn for key, value in record.to_torch_state_dict().items()}
+        reply.content[name] = ArrayRecord(moved)
+        return reply
+
+
+@pytest.mark.parametrize("level", ["app", "training"])
+@pytest.mark.parametrize("stream", ["torch", "numpy", "python"])
+def test_a_mod_draws_in_training_what_it_would_draw_if_nobody_had_looked(
+    tmp_path: Path, stream: str, level: str
+) -> None:
+    """Its draws for probes are others, for each probe: noise that a server sees twice can be subtracted."""
+
+    def final(watched: bool) -> tuple[Any, list[tuple[str, float]]]:
+        noisy = Noisy(stream)
+        mods: dict[str, Any] = {"everywhere" if level == "app" else "mods": [noisy]}
+        strategy: Strategy = FedAvg(fraction_evaluate=0.0)
+        if watched:
+            strategy = audited(strategy, tmp_path / "out", Net, workers=0, settings={"batch-size": 2, "local-epochs": 1},
+                               probe_attacks="LabelInference()", update_attacks="", probe_targets=3)  # fmt: skip
+        torch.manual_seed(0)
+        start = ArrayRecord(Net().state_dict())
+        np.random.seed(7)
+        random.seed(7)
+        grid = AppGrid(an_app(audited=watched, **mods))
+        found = strategy.start(grid, start, num_rounds=2, train_config=ConfigRecord({"lr": 0.1})).arrays
+        return found.to_torch_state_dict(), noisy.drawn
+
+    plain, unwatched = final(False)
+    seen, drawn = final(True)
+    for name, tensor in plain.items():
+        assert torch.equal(seen[name], tensor), name
+    assert [one for one in drawn if one[0] == "train"] == unwatched
+    assert sum(kind == "train.probe" for kind, _ in drawn) == 6
+    assert len({value for _, value in drawn}) == len(drawn) == 10
+
+
+class Counting:
+    """A mod that changes nothing and counts what passes."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+        self.passed = list[str]()
+
+    def __call__(self, message: Message, context: Context, call_next: Any) -> Message:
+        self.passed.append(message.metadata.message_type)
+        return call_next(message, context)
+
+
+@pytest.mark.parametrize("given", ["not at all", "of training", "all"])
+def test_probes_pass_every_mod_that_rows_name_once_however_mods_are_given(tmp_path: Path, given: str) -> None:
+    """Mods of the app's own act on every message; naming those of training by hand must not lose one."""
+    outer, inner = Counting("outer"), Counting("inner")
+    named = {"not at all": None, "of training": [inner], "all": [outer, inner]}[given]
+    rows = run(tmp_path / "out", AppGrid(an_app(mods=[inner], everywhere=[outer], named=named)))
+    assert all(row["defense"].startswith("inner(") and " | outer(" in row["defense"] for row in rows)
+    for mod in (outer, inner):
+        assert mod.passed.count("train.probe") == 8
+        assert mod.passed.count("train") == 2
 
 
 def test_flowers_clipping_acts_on_probes_and_says_so(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,12 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
+from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from clients import answer_audits
 from clients.audited.client import one_step
+from clients.audited.mods import Budget, budgets
 from clients.data.card import DataCard
 from defenses.base import Batch
 from simulations.audited import audited
@@ -23,9 +27,11 @@ from simulations.compare.groups import grouped
 from simulations.report.analysis.run import read_run
 from simulations.run_directory import read_lines
 from strategies.audit.threat_card import Strength
+from strategies.audited.assumed import ASSUMED, NOT_IN_PROBE, UNCHECKED
 from strategies.audited.orders import OF_ROUND, OF_SETTINGS
 from strategies.audited.replies import budgets_told
-from strategies.audited.results import NOT_IN_PROBE, Told
+from strategies.audited.results import Told
+from strategies.audited.settings import AuditSettings
 from tests.strategies.audited.app import EXAMPLES, MEAN, STD, AppGrid, Net, an_app, digits
 
 EXACT = "Spear()"
@@ -113,24 +119,26 @@ def test_a_node_that_trains_at_another_rate_is_left_out(tmp_path: Path) -> None:
     assert why == "train: 1 of 2 nodes were told to train in another way than the first; left out"
 
 
-def test_a_probe_decays_as_the_server_reckons() -> None:
-    """Against torch's own SGD, with the momentum that a first step does not show."""
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_a_probe_decays_and_looks_ahead_as_the_server_reckons(nesterov: bool) -> None:
+    """Against torch's own SGD, with the momentum that a first step does not show unless it is Nesterov's."""
     images, labels = digits(_node(0)).tensors
     batch = Batch(images[:2], torch.nn.functional.one_hot(labels[:2], 10).float())
     torch.manual_seed(1)
     model = Net()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     card, loss = DataCard(10, (1, 8, 8), (MEAN,), (STD,)), torch.nn.functional.cross_entropy
-    moved = one_step(Net, before, batch, card, loss, 0.1, 0.05)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.05)
+    moved = one_step(Net, before, batch, card, loss, 0.1, 0.05, 0.9 if nesterov else 0.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=nesterov, weight_decay=0.05)
     loss(model((images[:2] - MEAN) / STD), labels[:2]).backward()
     optimizer.step()
     for name, value in model.state_dict().items():
         torch.testing.assert_close(moved[name], value, rtol=0, atol=1e-7)
 
 
-def test_a_weight_decay_that_is_told_costs_the_exact_attack_nothing(tmp_path: Path) -> None:
-    told = {"probe_attacks": EXACT, "update_attacks": "", "weight_decay": 0.05}
+@pytest.mark.parametrize("nesterov", [{}, {"momentum": 0.9, "nesterov": True}])
+def test_a_weight_decay_that_is_told_costs_the_exact_attack_nothing(tmp_path: Path, nesterov: dict[str, Any]) -> None:
+    told = {"probe_attacks": EXACT, "update_attacks": "", "weight_decay": 0.05, **nesterov}
     rows = run(tmp_path / "out", an_app(), **told)
     exact = [row for row in rows if row["attack"].startswith("Spear")]
     (psnr,) = [row for row in exact if (row["metric"], row["reference"]) == ("psnr", "original")]
@@ -184,8 +192,53 @@ def test_an_app_that_defends_itself_is_not_called_undefended(tmp_path: Path) -> 
         assert claim not in page, page[page.find(claim) - 200 :][:300]
 
 
+def adam() -> ClientApp:
+    """Trains by Adam on mirrored images, and tells nobody."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        model = Net()
+        model.load_state_dict(message.content["arrays"].to_torch_state_dict())  # type: ignore[union-attr]
+        images, labels = digits(context).tensors
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        torch.nn.functional.cross_entropy(model((images.flip(-1) - MEAN) / STD), labels).backward()
+        optimizer.step()
+        records = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": EXAMPLES})}
+        return Message(RecordDict({**records}), reply_to=message)
+
+    answer_audits(app, model=Net, data=digits, mean=MEAN, std=STD)
+    return app
+
+
+def test_what_is_taken_for_granted_of_the_training_is_said_on_cards_and_page(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    told = {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}
+    rows = run(out, adam(), **told)
+    training = "assumed: SGD with momentum 0.9 (Nesterov) and weight decay 0.01"
+    for kind in ("one-step probe", "training update"):
+        card = attacked(rows, kind)[0]["setting"]
+        assert card["training"].startswith(training)
+        assert "no augmentation; loss as told or by default" in card["training"]
+        assert "what the app and its mods draw in training is theirs" in card["randomness"]
+        assert "as its owner told" not in str(card), "its owner told nothing"
+    assert UNCHECKED in attacked(rows, "training update")[0]["setting"]["caveats"]
+    (about,) = [row for row in rows if row["metric"] == ASSUMED]
+    page = page_of(out)
+    assert len(about["assumed"]) == 7
+    for text in about["assumed"]:
+        assert html.escape(text, quote=True).replace("&#x27;", "&#39;") in page
+    for word in ("optimizer", "augment", "train mode", "loss", "images of data", "train() does", "local steps"):
+        assert any(word in text for text in about["assumed"]), word
+
+
+def test_nesterov_without_momentum_is_refused() -> None:
+    with pytest.raises(ValueError, match="nesterov is True with a momentum of 0; allowed: with a momentum above 0"):
+        AuditSettings(Net, nesterov=True)
+
+
 def local_dp(epsilon: float) -> LocalDpMod:
-    return LocalDpMod(clipping_norm=0.5, sensitivity=0.5, epsilon=epsilon, delta=1e-3)
+    return LocalDpMod(clipping_norm=0.5, sensitivity=1.0, epsilon=epsilon, delta=1e-3)
 
 
 def test_nodes_whose_mods_are_set_otherwise_are_told_apart(tmp_path: Path) -> None:
@@ -198,7 +251,7 @@ def test_nodes_whose_mods_are_set_otherwise_are_told_apart(tmp_path: Path) -> No
     assert {row["n"] for row in attacked(rows, "one-step probe") if row["metric"] == "label-accuracy"} == {2}
     (odd,) = [row for row in rows if row["metric"] == "client"]
     assert odd["client"] == 1
-    name = "LocalDpMod(clipping_norm=0.5, sensitivity=0.5, epsilon={}, delta=0.001)"
+    name = "LocalDpMod(clipping_norm=0.5, sensitivity=1.0, epsilon={}, delta=0.001)"
     assert f"left out: protection '{name.format(10.0)}'" in odd["message"]
     assert {row["defense"] for row in rows} == {name.format(1e7)}
 
@@ -228,9 +281,48 @@ def test_probes_spend_the_budget_of_a_mod_and_are_no_round_of_training(tmp_path:
 
 def test_what_is_spent_is_said_without_more_than_the_mod_promises() -> None:
     assert Told(probes=3).spent == ""
-    assert "(40, 0.004)" in Told(budgets=[(10.0, 1e-3)], probes=3).spent
-    assert "holds for an epsilon of at most 1 only" in Told(budgets=[(10.0, 1e-3)], probes=3).spent
-    assert "(1.5, 0.003) a message: by basic composition 1 x" in Told(budgets=[(1.0, 1e-3), (0.5, 2e-3)]).spent
+    assert "(40, 0.004)" in Told(budgets=[Budget(10.0, 1e-3, 2.0, 1.0)], probes=3).spent
+    assert "holds for an epsilon of at most 1 only" in Told(budgets=[Budget(10.0, 1e-3, 2.0, 1.0)], probes=3).spent
+    two = [Budget(1.0, 1e-3, 2.0, 1.0), Budget(0.5, 2e-3, 9.0, 1.0)]
+    assert "(1.5, 0.003) a message: by basic composition 1 x" in Told(budgets=two).spent
+
+
+def through(mod: LocalDpMod, update: Tensor) -> Tensor:
+    """What the mod makes of an update of zeros."""
+    asked = Message(
+        RecordDict({"arrays": ArrayRecord({"a": torch.zeros_like(update)})}), dst_node_id=1, message_type="train"
+    )
+    asked.metadata.__dict__["_message_id"] = "m"
+
+    def answer(message: Message, context: Context) -> Message:
+        return Message(RecordDict({"arrays": ArrayRecord({"a": update})}), reply_to=message)
+
+    return mod(asked, _node(0), answer).content["arrays"].to_torch_state_dict()["a"]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("sensitivity", "holds"), [(1e-6, False), (1.0, False), (1.999, False), (2.0, True), (5.0, True)]
+)
+def test_a_budget_is_added_up_only_where_the_noise_is_for_any_two_clipped_updates(
+    sensitivity: float, holds: bool
+) -> None:
+    """Against the mod itself: how far apart it lets two updates be, and the standard deviation of its own noise."""
+    mod = LocalDpMod(clipping_norm=1.0, sensitivity=sensitivity, epsilon=0.5, delta=1e-3)
+    quiet = LocalDpMod(clipping_norm=1.0, sensitivity=sensitivity, epsilon=1e12, delta=1e-3)
+    long = torch.zeros(20000)
+    long[0] = 100.0
+    apart = float((through(quiet, long) - through(quiet, -long)).norm())
+    std = float(through(mod, long)[1:].std())
+    enough = std >= 0.97 * apart * (2 * math.log(1.25 / 1e-3)) ** 0.5 / 0.5
+    (budget,) = budgets([mod])
+    assert budget.holds is holds
+    if abs(sensitivity - 2) > 0.01:
+        assert enough is holds
+    spent = Told(budgets=[budget], probes=3).spent
+    assert ("by basic composition" in spent) is holds
+    assert (
+        f"it is for a sensitivity of {sensitivity:g}, and two updates of norm 1 lie up to 2 apart" in spent
+    ) is not holds
 
 
 def test_a_round_of_one_step_is_as_strong_as_a_probe(tmp_path: Path) -> None:
@@ -239,10 +331,12 @@ def test_a_round_of_one_step_is_as_strong_as_a_probe(tmp_path: Path) -> None:
     assert attacked(rows, "one-step probe")[0]["setting"]["defense_strength"] == Strength.UPDATE
 
 
-@pytest.mark.parametrize("text", ["", "{", "3", "[1]", "[[1, 2, 3]]", '[["a", 1]]', "[[NaN, 1]]", "[[-1, 0]]"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "3", "[1]", "[[1, 2, 3]]", '[["a", 1, 1, 1]]', "[[NaN, 1, 1, 1]]", "[[-1, 0, 1, 1]]"]
+)
 def test_a_budget_that_is_none_is_not_told(text: str) -> None:
     assert budgets_told(text) == []
-    assert budgets_told("[[0.5, 0.001]]") == [(0.5, 1e-3)]
+    assert budgets_told("[[0.5, 0.001, 2, 1]]") == [Budget(0.5, 1e-3, 2.0, 1.0)]
 
 
 def _node(partition: int) -> Any:

@@ -14,7 +14,7 @@ from simulations.experiment import Experiment
 from simulations.report import Row, validate
 from simulations.report.analysis.adaptive import UNTESTED, is_adaptive
 from simulations.report.analysis.score import interval, merge, wilson
-from simulations.report.analysis.sentences import sentence
+from simulations.report.analysis.sentences import among, sentence
 from simulations.report.analysis.study import Study, split
 from simulations.report.analysis.summary import Line, summarise
 from strategies.audit.threat_card import KnownLabels, ThreatCard, strength
@@ -173,6 +173,12 @@ def test_of_too_few_images_the_highest_mean_leads() -> None:
     assert found.strongest is not None
     assert found.strongest.attack == "B()"
     assert "0 of 2 true images picked out of 100 candidates: too few images for a verdict" in sentence(found)
+
+
+def test_where_a_guess_chooses_among_the_true_images_luck_is_told_and_no_number_of_candidates() -> None:
+    """24 images and 24 others make 48 candidates, of which a blind guess may be of any of 24."""
+    assert among(24 / 48) == ", where a blind guess may be right in 50 %"
+    assert among(1 / 100) == among(24 / 2400) == " of 100 candidates"
 
 
 def test_a_leak_by_an_attack_that_is_not_validated_is_not_hidden() -> None:

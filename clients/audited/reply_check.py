@@ -1,0 +1,78 @@
+"""How far an app's own reply lies from a step of SGD on ``data``: the client compares, and the server learns a number.
+
+The server names the reply, and might name another to learn in which direction the client's gradient points. So a client answers
+for the last reply that it sent, which it knows by a digest, and once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import ClientAppCallable
+from torch import Tensor
+
+KEPT = "fedveil-last-reply"
+"""Record of a context's state that holds the digest."""
+
+
+class UnknownReplyError(ValueError):
+    """A reply that is not the last one of this node, or that it was asked about before."""
+
+
+def remember_replies(app: ClientApp, names: Iterable[str]) -> None:
+    """Has a node keep a digest of what each of these functions of its app was sent last, and sent back.
+
+    Args:
+        app: The app.
+        names: Of the functions, as "train.default".
+    """
+    registered: dict[str, ClientAppCallable] = getattr(app, "_registered_funcs")  # noqa: B009 (Flower has no public name for it)
+    for name in names:
+        registered[name] = _remembering(registered[name])
+
+
+def _remembering(answer: ClientAppCallable) -> ClientAppCallable:
+    def answered(message: Message, context: Context) -> Message:
+        received = list(message.content.array_records.values())
+        before = _digest(received) if len(received) == 1 else ""  # first: an app may change what it was sent
+        reply = answer(message, context)
+        sent = [] if reply.has_error() else list(reply.content.array_records.values())
+        if before and len(sent) == 1:
+            context.state[KEPT] = ConfigRecord({"digest": before + _digest(sent)})
+        return reply
+
+    return answered
+
+
+def require_last_reply(message: Message, context: Context) -> tuple[ArrayRecord, ArrayRecord]:
+    """What the node was sent, and its reply, as the server hands them back; forgotten from here on.
+
+    Raises:
+        UnknownReplyError: When it is not the last one.
+    """
+    sent: Any = message.content["sent"]
+    came: Any = message.content["reply"]
+    kept: Any = context.state.pop(KEPT, None) or {}
+    if kept.get("digest") != _digest([sent]) + _digest([came]):
+        raise UnknownReplyError("this is not the last reply of this node, or it was asked about it before")
+    return sent, came
+
+
+def distance(sent: Mapping[str, Tensor], came: Mapping[str, Tensor], assumed: Mapping[str, Tensor]) -> float:
+    """Length of (came - assumed) over that of (assumed - sent): 0 where the client did what is assumed."""
+    away = sum(float((came[name].double() - value.double()).square().sum()) for name, value in assumed.items())
+    step = sum(float((value.double() - sent[name].double()).square().sum()) for name, value in assumed.items())
+    return float((away / step) ** 0.5) if step else float("inf")
+
+
+def _digest(records: Iterable[ArrayRecord]) -> str:
+    digest = hashlib.blake2b(digest_size=32)
+    for record in records:
+        for name, array in record.items():
+            digest.update(repr((name, array.dtype, tuple(array.shape), len(array.data))).encode())
+            digest.update(array.data)
+    return digest.hexdigest()
