@@ -27,7 +27,7 @@ class RecordingStrategy(Strategy):
     would hold what it made of them. The files are those of ``strategies.recording_files``; ``fedveil attack FOLDER`` reads them.
     Training data can be read from them, so they deserve the protection that the data have.
 
-    Recording never ends a run: what cannot be written (a full disk) is logged and left out.
+    Recording never ends a run: what cannot be written (a full disk, a reply that is no array) is logged and left out.
 
     Args:
         strategy: Any strategy of Flower's message API; attributes that this class lacks are its.
@@ -190,7 +190,8 @@ class RecordingStrategy(Strategy):
     def _keep_arrays(self, name: str, arrays: ArrayRecord) -> str:
         try:
             return self._writer.keep_arrays(name, {key: values_of_array(array) for key, array in arrays.items()})
-        except (TypeError, ValueError, OSError) as error:  # arrays of no NumPy type, damaged ones, a full disk
+        # A client chose these bytes, and NumPy's reader of headers raises whatever Python's tokenizer and parser do.
+        except Exception as error:
             return f"{type(error).__name__}: {error}"
 
 
@@ -214,5 +215,6 @@ def _tolerant(server_round: int) -> Iterator[None]:
     """A recording that cannot be written costs a log line and nothing else."""
     try:
         yield
-    except OSError as error:
-        log(WARNING, "Recording: part of round %s could not be written: %s", server_round, error)
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        log(WARNING, "Recording: part of round %s could not be written: %s", server_round, why)
