@@ -65,6 +65,11 @@ class Curiosity:
         self._told: dict[str, str] = {}
         """What the first node said of its images, of what protects its replies, and of its loss."""
 
+    @property
+    def begun(self) -> bool:
+        """Whether a node has answered, so that there are results."""
+        return self._results is not None
+
     def before(self, server_round: int, messages: Sequence[Message], grid: Grid) -> None:
         """Remembers what is sent, and asks for probes where the round is attacked."""
         if self._audit is not None:

@@ -10,6 +10,7 @@ from attacks.base import Attack
 from clients.audited.plan import OWN_DATA, SCENARIO, AppPlan, ModelFactory, name_of
 from clients.data.card import DataCard
 from strategies.federated.observations import PROBE, UPDATE
+from strategies.wrapper import whole_rounds
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,7 @@ class AuditSettings:
 
     def __post_init__(self) -> None:
         name_of(self.model)
-        if not self.rounds or min(self.rounds) < 1:
-            raise ValueError(f"rounds is {self.rounds!r}; allowed: numbers of server rounds, from 1")
+        object.__setattr__(self, "rounds", whole_rounds(self.rounds))
         for name in ("probe_images", "probe_targets"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; allowed: 1 or more")
