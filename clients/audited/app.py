@@ -29,6 +29,7 @@ from torch.nn import functional as F
 from clients.audit_answers import answer_audit
 from clients.audited.client import (
     AppClient,
+    DataMistake,
     Examples,
     Loss,
     OwnExamples,
@@ -38,8 +39,9 @@ from clients.audited.client import (
     one_step,
     read_data,
 )
+from clients.audited.given import check_given, numbers
 from clients.audited.mods import budgets, inner_mods, mods_of, named
-from clients.audited.plan import ModelFactory, app_plan
+from clients.audited.plan import ModelFactory, app_plan, built
 from clients.data.card import DataCard
 from clients.node import MODS, answers_of, draws_from_seed, draws_of, partition_of, reply_to
 from clients.records import metrics, to_record, values_of
@@ -71,7 +73,7 @@ class _Answers:
         whose = (context.run_id, context.node_id)
         if self._held is None or self._held[0] != whose:
             images, labels, held_out = read_data(self.data(context))
-            card = card_of(images, self.model(), self.mean, self.std)
+            card = card_of(images, built(self.model), self.mean, self.std)
             self._held = (whose, examples_of(images, labels, card), card, held_out)
         _, batch, card, held_out = self._held
         partition = partition_of(context)
@@ -80,6 +82,8 @@ class _Answers:
     def setup(self, message: Message, context: Context) -> Message:
         answers_of(context)  # a wrong value is told before the run, not in its middle
         client = self.client(message, context)
+        if client.data.num_train < (wanted := client.task.plan.probe_images):
+            raise DataMistake(f"probe_images is {wanted}; data gives {client.data.num_train} examples at this node")
         sizes = {"partition": client.data.partition, "train-examples": client.data.num_train}
         randomness = "seed" if draws_from_seed(context) else "secret"
         card = {
@@ -132,8 +136,12 @@ def answer_audits(
             the mods of the app and of its ``@app.train``, as Flower calls them.
 
     Raises:
-        ValueError: When the app answers such messages already, or nothing answers training yet.
+        TypeError: When one of these is nothing of its kind, such as a model in place of what builds it.
+        ValueError: When the app answers such messages already, nothing answers training yet, or mean and std do not fit images in
+            [0, 1].
     """
+    check_given(app, model, data, loss, mods)
+    mean, std = numbers("mean", mean), numbers("std", std)
     acting = mods_of(app) if mods is None else list(mods)
     answers = _Answers(model, data, loss, mean, std, named(acting), name_of_loss(loss), budgets(acting))
     for register, name, answer, inner in (

@@ -121,9 +121,9 @@ def audited(strategy: Strategy, folder: str | Path, model: ModelFactory, **setti
         ValueError: Naming the setting, what came and what is allowed.
         AttackError: When an attack is not one on that kind of observation.
     """
+    path, asked = Path(folder), AuditSettings(model, **settings)  # what is wrong is told without a folder, too
     if not str(folder):
         return strategy
-    path, asked = Path(folder), AuditSettings(model, **settings)
     if not path.is_absolute():
         raise ConfigError(f"folder is {str(folder)!r}; it must be absolute: a simulation runs elsewhere")
     if (path / "rows.jsonl").exists() or (path / "config.json").exists():

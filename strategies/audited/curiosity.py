@@ -36,6 +36,9 @@ from strategies.exchange import Exchange
 from strategies.federated.audit import UpdateAudit
 from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_ATTRIBUTE, UPDATE
 
+UNREGISTERED = "No query function registered"
+"""What Flower answers where an app has no function for a message."""
+
 
 class Curiosity:
     """The audit of one run.
@@ -155,7 +158,8 @@ class Curiosity:
         if self._audit is None:
             if not answered:
                 why = "; ".join(sorted({reason_of(reply) for reply in replies})) or "no reply"
-                raise UnusableReplyError(f"no node answers audits (does the ClientApp call answer_audits?): {why}")
+                asked = " (does the ClientApp call answer_audits?)" if UNREGISTERED in why else ""
+                raise UnusableReplyError(f"no node answers audits{asked}: {why}")
             self._begin(answered, grid)
         self._leave_out(server_round, answered)
 

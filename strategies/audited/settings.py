@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from attacks.base import Attack
 from clients.audited.plan import OWN_DATA, SCENARIO, AppPlan, ModelFactory, name_of
 from clients.data.card import DataCard
+from strategies.audited.ranges import checked
 from strategies.federated.observations import PROBE, UPDATE
 from strategies.wrapper import whole_rounds
 
@@ -55,11 +56,14 @@ class AuditSettings:
     def __post_init__(self) -> None:
         name_of(self.model)
         object.__setattr__(self, "rounds", whole_rounds(self.rounds))
-        for name in ("probe_images", "probe_targets"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; allowed: 1 or more")
-        self.attacks_on_probes()
-        self.attacks_on_updates()
+        for one in fields(self):
+            object.__setattr__(self, one.name, checked(one.name, getattr(self, one.name), str(one.type)))
+        if not isinstance(self.settings, Mapping):
+            raise ValueError(f"settings is {self.settings!r}; allowed: a mapping, such as context.run_config")
+        if not (*self.attacks_on_probes(), *self.attacks_on_updates()):
+            raise ValueError(
+                "probe_attacks and update_attacks name no attack; allowed: at least one, as there is no audit else"
+            )
 
     def attacks_on_probes(self) -> tuple[Attack[Any, Any], ...]:
         """As objects."""
