@@ -41,6 +41,7 @@ from clients.audited.client import (
 )
 from clients.audited.given import check_given, numbers
 from clients.audited.mods import budgets, inner_mods, mods_of, named
+from clients.audited.named_arrays import named_as
 from clients.audited.plan import ModelFactory, app_plan, built
 from clients.data.card import DataCard
 from clients.node import MODS, answers_of, draws_from_seed, draws_of, partition_of, reply_to
@@ -98,10 +99,12 @@ class _Answers:
         sent: Any = message.content["arrays"]
         assert isinstance(sent, ArrayRecord)
         batch, task = client.probed(int(config["target"])).original, client.task
-        weights, decay = sent.to_torch_state_dict(), task.plan.weight_decay
+        weights = named_as(built(self.model).state_dict(), sent.to_torch_state_dict())
+        decay = task.plan.weight_decay
         moved = one_step(self.model, weights, batch, client.data.card, self.loss, task.learning_rate, decay)
         numbers = metrics({"num-examples": len(batch), "local-steps": 1})
-        return reply_to(message, {"arrays": to_record({name: moved[name] for name in sent}), "metrics": numbers})
+        answer = {theirs: moved[ours] for theirs, ours in zip(sent, weights, strict=True)}
+        return reply_to(message, {"arrays": to_record(answer), "metrics": numbers})
 
     def audit(self, message: Message, context: Context) -> Message:
         answers_of(context).require("audits", "scores of guesses")

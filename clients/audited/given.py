@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from numbers import Real
 from typing import Any
@@ -41,7 +40,7 @@ def numbers(name: str, value: Any) -> float | tuple[float, ...]:
     each = tuple(value) if isinstance(value, list | tuple) else (value,)
     low, words = (0.0, "above 0") if name == "std" else (-LARGEST, f"from {-LARGEST:g}")
     for one in each:
-        fits = isinstance(one, Real) and math.isfinite(one) and low <= one <= LARGEST and (name != "std" or one > 0)
+        fits = isinstance(one, Real) and low <= float(one) <= LARGEST and (name != "std" or float(one) > 0)
         if not fits:
             allowed = (
                 f"allowed: a number {words}, at most {LARGEST:g}, or one for each channel, as images lie in [0, 1]"

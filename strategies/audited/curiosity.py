@@ -28,7 +28,7 @@ from strategies.audited.replies import (
     examples_behind,
     mismatch,
     update_of,
-    weights_of,
+    weights_sent,
 )
 from strategies.audited.results import AppAuditor, OpenResults, Results, Told
 from strategies.audited.settings import AuditSettings
@@ -53,7 +53,10 @@ class Curiosity:
         self._open = open_results
         self._pool = AttackPool(settings.workers)
         self._plan: AppPlan = settings.plan(max(settings.rounds))
-        self._names = shared_tensors(self._plan.build_model())
+        model = self._plan.build_model()
+        self._state = model.state_dict()
+        # Buffers that no state holds are the same everywhere, and are never sent.
+        self._names = {name: value for name, value in shared_tensors(model).items() if name in self._state}
         self._nodes: dict[int, int] = {}
         """Partition -> node id."""
         self._results: Results | None = None
@@ -83,7 +86,8 @@ class Curiosity:
         told = [orders_of(message, self.settings.settings) for message in messages]
         if told[0].learning_rate <= 0:
             raise UnusableReplyError("no learning rate: send it as lr or learning-rate, or name it in settings")
-        self._orders, sent = told[0], _weights(messages)
+        self._orders = told[0]
+        sent = weights_sent(messages, self._state, self._names)
         # One observation has one learning rate: whoever was told to train in another way is left out of this round.
         alike = [message for message, one in zip(messages, told, strict=True) if one == told[0]]
         self._sent = {message.metadata.dst_node_id: sent[message.metadata.dst_node_id] for message in alike}
@@ -157,9 +161,9 @@ class Curiosity:
             self._examples[_partition(reply)] = int(values_of(reply, "metrics")["train-examples"])
         if self._audit is None:
             if not answered:
-                why = "; ".join(sorted({reason_of(reply) for reply in replies})) or "no reply"
-                asked = " (does the ClientApp call answer_audits?)" if UNREGISTERED in why else ""
-                raise UnusableReplyError(f"no node answers audits{asked}: {why}")
+                reason = "; ".join(sorted({reason_of(reply) for reply in replies})) or "no reply"
+                hint = " (does the ClientApp call answer_audits?)" if UNREGISTERED in reason else ""
+                raise UnusableReplyError(f"no node answers audits{hint}: {reason}")
             self._begin(answered, grid)
         self._leave_out(server_round, answered)
 
@@ -265,7 +269,7 @@ class Curiosity:
         mine = self._sent[reply.metadata.src_node_id]
         if any(not mine[name].equal(weight) for name, weight in weights.items()):
             raise UnusableReplyError("this node was sent other weights than the first one of the round")
-        return update_of(reply, mine, self._names)
+        return update_of(reply, mine, self._names, self._state)
 
     def _addressed(self, messages: Sequence[Message]) -> list[tuple[int, Message]]:
         of = {message.metadata.dst_node_id: message for message in messages}
@@ -287,15 +291,3 @@ class Curiosity:
 def _partition(reply: Message) -> int:
     """Of the node that answers ``query.setup``."""
     return int(values_of(reply, "metrics")["partition"])
-
-
-def _weights(messages: Sequence[Message]) -> dict[int, dict[str, Tensor]]:
-    """Node id -> the weights sent to it; what several get is read once."""
-    read: dict[int, dict[str, Tensor]] = {}
-    found: dict[int, dict[str, Tensor]] = {}
-    for message in messages:
-        key = id(next(iter(message.content.array_records.values()), None))
-        if key not in read:
-            read[key] = weights_of(message)
-        found[message.metadata.dst_node_id] = read[key]
-    return found
