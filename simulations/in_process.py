@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +18,7 @@ from simulations.errors import ConfigError
 from simulations.experiment import Experiment
 from simulations.local_grid import LocalGrid
 from simulations.local_run import tell_failures, what_next
+from simulations.main_guard import require_guard
 from simulations.preflight import preflight
 from simulations.report.analysis.failures import Failure, failed_attacks
 from simulations.report.analysis.rows import read_rows
@@ -74,7 +76,8 @@ def audit(
 
     The same seed gives the same rows as ``fedveil run``. Clients answer one after the other; attacks run beside them in
     ``attack_workers`` processes, so that a script must call this below ``if __name__ == "__main__":``; with
-    ``attack_workers=0`` they run in this process as well. What was complete when it is interrupted is kept, and ``resume``
+    ``attack_workers=0`` they run in this process as well. What one should know beforehand, such as too few images for a verdict
+    or pictures that were left out, comes as a Python warning. What was complete when it is interrupted is kept, and ``resume``
     goes on from there.
 
     Args:
@@ -87,11 +90,13 @@ def audit(
 
     Raises:
         ConfigError: Before any work, naming the key, what came and what is allowed.
-        RuntimeError: When too few clients send something usable.
+        RuntimeError: When too few clients send something usable, or a script calls this without that guard.
     """
     values = {name.replace("_", "-"): value for name, value in settings.items()}
     experiment = requested(path_or_none(config), values, path_or_none(out), path_or_none(resume), clients)
-    preflight(experiment, lambda _: None)
+    if experiment.attack_workers:
+        require_guard("simulations.audit", "attack_workers=0")
+    preflight(experiment, lambda told: warnings.warn(told.removeprefix("warning: "), stacklevel=4))
     run_experiment(LocalGrid(experiment.num_clients, cpus_per_client), experiment)
     return Audited(Path(experiment.output_dir))
 

@@ -14,6 +14,7 @@ from attacks.base import Attack
 from clients.audited.plan import OWN_DATA, SCENARIO, AppPlan, ModelFactory
 from defenses.pipeline import Pipeline
 from simulations.errors import ConfigError
+from simulations.main_guard import require_guard
 from simulations.report import write_report
 from simulations.run_directory import RunDirectory
 from strategies.audit.kinds import Kind
@@ -120,10 +121,13 @@ def audited(strategy: Strategy, folder: str | Path, model: ModelFactory, **setti
         ConfigError: When the folder is relative, or holds results.
         ValueError: Naming the setting, what came and what is allowed.
         AttackError: When an attack is not one on that kind of observation.
+        RuntimeError: When a script calls this outside of ``if __name__ == "__main__":``, and attacks run in workers.
     """
     path, asked = Path(folder), AuditSettings(model, **settings)  # what is wrong is told without a folder, too
     if not str(folder):
         return strategy
+    if asked.workers:
+        require_guard("audited", "workers=0")
     if not path.is_absolute():
         raise ConfigError(f"folder is {str(folder)!r}; it must be absolute: a simulation runs elsewhere")
     if (path / "rows.jsonl").exists() or (path / "config.json").exists():

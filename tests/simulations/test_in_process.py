@@ -44,6 +44,12 @@ def test_one_call_gives_rows_conclusions_and_the_report(tmp_path: Path) -> None:
     assert found.failures == []
 
 
+def test_what_one_should_know_beforehand_is_a_warning_at_the_call(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="each attacked round has 2 images") as told:
+        simulations.audit(out=tmp_path / "run", **{**TINY, "probe_targets": 1, "rounds": 1, "defenses": ""})
+    assert {one.filename for one in told if "each attacked round" in str(one.message)} == {__file__}
+
+
 def test_a_file_its_settings_and_what_stands_over_them(tmp_path: Path) -> None:
     config = tmp_path / "own.toml"
     lines = (f"{name} = {json.dumps(value)}" for name, value in spelt(TINY).items())
