@@ -92,6 +92,9 @@ def audit(
         ConfigError: Before any work, naming the key, what came and what is allowed.
         RuntimeError: When too few clients send something usable, or a script calls this without that guard.
     """
+    for name, value in (("clients", clients), ("cpus_per_client", cpus_per_client)):
+        if value is not None and (type(value) is not int or value < 1):
+            raise ConfigError(f"{name} is {value!r}; allowed: a whole number of at least 1")
     values = {name.replace("_", "-"): value for name, value in settings.items()}
     experiment = requested(path_or_none(config), values, path_or_none(out), path_or_none(resume), clients)
     if experiment.attack_workers:

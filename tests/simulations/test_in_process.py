@@ -50,6 +50,23 @@ def test_what_one_should_know_beforehand_is_a_warning_at_the_call(tmp_path: Path
     assert {one.filename for one in told if "each attacked round" in str(one.message)} == {__file__}
 
 
+@pytest.mark.parametrize("value", [0, -3, "4", 2.5, True])
+@pytest.mark.parametrize("name", ["clients", "cpus_per_client"])
+def test_numbers_of_clients_and_threads_are_checked(name: str, value: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is {value!r}; allowed: a whole number of at least 1"):
+        simulations.audit(out=tmp_path / "run", **{name: value}, **TINY)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("scenario", "what"), [("audited", "the audit of an app"), ("recording", "attacks on a recording")]
+)
+def test_what_is_no_run_does_not_go_on(scenario: str, what: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"config": {"scenario": scenario}}))
+    with pytest.raises(ConfigError, match=f"--resume: {tmp_path} holds {what}, which is begun anew"):
+        simulations.audit(resume=tmp_path)
+
+
 def test_a_file_its_settings_and_what_stands_over_them(tmp_path: Path) -> None:
     config = tmp_path / "own.toml"
     lines = (f"{name} = {json.dumps(value)}" for name, value in spelt(TINY).items())
