@@ -41,7 +41,7 @@ class RecordingStrategy(WrappingStrategy):
     Raises:
         RecordingError: When the folder is relative or already holds a recording.
         TypeError: When ``strategy`` is none, such as a class in place of an object.
-        ValueError: When ``max_bytes`` is not positive, or ``rounds`` are no numbers of rounds.
+        ValueError: When ``max_bytes``, ``rounds`` or ``settings`` are none.
     """
 
     def __init__(
@@ -53,8 +53,10 @@ class RecordingStrategy(WrappingStrategy):
         rounds: Collection[int] | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        if max_bytes <= 0:
-            raise ValueError(f"max_bytes is {max_bytes}; allowed: a positive number of bytes")
+        if not isinstance(max_bytes, int) or isinstance(max_bytes, bool) or max_bytes <= 0:
+            raise ValueError(f"max_bytes is {max_bytes!r}; allowed: a positive whole number of bytes")
+        if not isinstance(settings or {}, Mapping):
+            raise ValueError(f"settings is {settings!r}; allowed: a mapping, such as context.run_config")
         super().__init__(strategy, rounds)
         about = {"settings": settings or {}, "strategy": list(_chain(strategy))}
         self._writer = RecordingWriter(Path(folder), max_bytes, about)

@@ -16,7 +16,7 @@ LARGEST = 10.0
 
 
 def check_given(app: Any, model: Any, data: Any, loss: Any, mods: Any) -> None:
-    """Raises ``TypeError`` for what is nothing of its kind."""
+    """Raises ``TypeError`` for what is nothing of its kind, and ``ValueError`` for an app that answers audits already."""
     listed = isinstance(mods, Sequence) and not isinstance(mods, str) and all(callable(one) for one in mods)
     for name, value, good, allowed in (
         ("app", app, isinstance(app, ClientApp), "a ClientApp"),
@@ -29,6 +29,8 @@ def check_given(app: Any, model: Any, data: Any, loss: Any, mods: Any) -> None:
         if not good:
             came = " ".join(shortened(value).split())
             raise TypeError(f"answer_audits: {name} is {came}; allowed: {allowed}")
+    if "query.setup" in getattr(app, "_registered_funcs", {}):
+        raise ValueError("answer_audits: this app answers audits already; call it once for each app")
 
 
 def numbers(name: str, value: Any) -> float | tuple[float, ...]:

@@ -58,7 +58,7 @@ def build_own_model(name: str, factory: Callable[..., Any], num_classes: int, in
     if isinstance(factory, nn.Module):
         raise ModelError(f"model {name!r} is a model already; name a class or function that builds it")
     told = {"num_classes": num_classes, "input_shape": tuple(input_shape)}
-    if isinstance(factory, type) and factory.__init__ is nn.Module.__init__:
+    if isinstance(factory, type) and next(one for one in factory.__mro__ if "__init__" in vars(one)) is nn.Module:
         told = {}  # torch's own takes whatever it is given, to refuse it
     try:
         given = accepted(name, factory, told)

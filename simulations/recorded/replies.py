@@ -20,7 +20,7 @@ from simulations.recorded.attack_file import build, check_memory
 from simulations.recorded.request import Parsed, Request, parse_request
 from simulations.recorded.update_files import model_tensors
 from strategies.recording_files import RecordedReply, RecordingError, read_recording, strategy_of
-from strategies.usual_names import BATCHES, EPOCHS, EXAMPLES, RATES
+from strategies.usual_names import BATCHES, EPOCHS, EXAMPLES, RATES, local_steps
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ def _attackable(reply: RecordedReply, client: int, asked: RecordingRequest) -> A
             raise ConfigError(
                 f"{reply.path} does not tell how often a client stepped; name --local-steps, or --local-epochs and --batch-size"
             )
-        steps = epochs * math.ceil(examples / batch)
+        steps = local_steps(epochs, examples, batch)
     own = replace(
         request,
         num_examples=examples,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from logging import INFO
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.common.logger import log
 from flwr.serverapp import Grid
 from torch import Tensor
 
@@ -35,6 +37,7 @@ from strategies.audited.settings import AuditSettings
 from strategies.exchange import Exchange
 from strategies.federated.audit import UpdateAudit
 from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_ATTRIBUTE, UPDATE
+from strategies.usual_names import local_steps
 
 UNREGISTERED = "No query function registered"
 """What Flower answers where an app has no function for a message."""
@@ -126,7 +129,7 @@ class Curiosity:
             except UnusableReplyError as error:
                 self._row(task, f"train: {error}", partition)
                 continue
-            steps = orders.local_epochs * -(-count // orders.batch_size)
+            steps = local_steps(orders.local_epochs, count, orders.batch_size)
             good[partition] = as_update(reply, {"arrays": update}, count, steps)
         if good:
             self._audit.observe(task, UPDATE, weights, None, good, ["arrays"])
@@ -135,6 +138,12 @@ class Curiosity:
         """Waits for the attacks, and has the report written."""
         try:
             if self._audit is not None:
+                if self.settings.workers and (open_jobs := len(self._pool)):
+                    log(
+                        INFO,
+                        "Audit: waiting for attacks on %s observations; Ctrl-C leaves them out of the report",
+                        open_jobs,
+                    )
                 self._audit.auditor.collect(wait=True)
         finally:
             self._pool.close()
@@ -151,7 +160,7 @@ class Curiosity:
         """Asks nodes that are not known yet what they have."""
         known = set(self._nodes.values())
         new = [node for node in self._sent if node not in known]
-        task = replace(self._plan, card=self._plan.card).at(server_round)
+        task = self._plan.at(server_round)
         config = ConfigRecord({"task": task.to_json(), "timeout": self.settings.timeout})
         asked = [Message(RecordDict({"config": config}), dst_node_id=node, message_type="query.setup") for node in new]
         replies = list(grid.send_and_receive(asked, timeout=self.settings.timeout)) if asked else []
@@ -248,7 +257,8 @@ class Curiosity:
     def _on_cards(self, orders: Orders) -> Told:
         """What threat cards of the round say of the app."""
         asked = self._audit is not None and self._audit.attacks[PROBE]
-        steps = [orders.local_epochs * -(-self._examples[p] // max(orders.batch_size, 1)) for p in self._nodes]
+        batch = max(orders.batch_size, 1)
+        steps = [local_steps(orders.local_epochs, self._examples[one], batch) for one in self._nodes]
         probes = self.settings.probe_targets if asked else 0
         budgets = budgets_told(self._told["budgets"])
         return Told(self._told["loss"], budgets, probes, orders.rate_told, one_step=set(steps) == {1})

@@ -135,16 +135,6 @@ def as_update(reply: Message, updates: Mapping[str, Mapping[str, Tensor]], examp
     )
 
 
-def number_in(message: Message, settings: Mapping[str, Any], names: Sequence[str]) -> float | None:
-    """The first of these keys among the configuration that was sent and the app's settings."""
-    for source in (*message.content.config_records.values(), settings):
-        for name in names:
-            value: Any = source.get(name)
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                return float(value)
-    return None
-
-
 def budgets_told(text: str) -> list[tuple[float, float]]:
     """(epsilon, delta) of each message as a node wrote them; none where what it wrote is no such list."""
     try:

@@ -217,10 +217,20 @@ def test_bad_folders_are_refused(tmp_path: Path) -> None:
     RecordingStrategy(FedAvg(), tmp_path)
     with pytest.raises(RecordingError, match="already holds a recording"):
         RecordingStrategy(FedAvg(), tmp_path)
-    with pytest.raises(ValueError, match="max_bytes is 0"):
-        RecordingStrategy(FedAvg(), tmp_path / "other", max_bytes=0)
+    for wrong in (0, "10", float("nan"), True):
+        with pytest.raises(ValueError, match=f"max_bytes is {wrong!r}; allowed: a positive whole number of bytes"):
+            RecordingStrategy(FedAvg(), tmp_path / "other", max_bytes=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="settings is 'lr=1'; allowed: a mapping"):
+        RecordingStrategy(FedAvg(), tmp_path / "other", settings="lr=1")  # type: ignore[arg-type]
+    assert not (tmp_path / "other").exists()
     with pytest.raises(RecordingError, match=r"no recording\.json"):
         read_recording(tmp_path / "nothing")
+
+
+def test_settings_that_json_lacks_are_kept_as_texts(tmp_path: Path) -> None:
+    RecordingStrategy(FedAvg(), tmp_path, settings={"a": Path("/x"), "b": {1}, "c": None, "d": [True, np.float32(0.5)]})
+    kept = json.loads((tmp_path / "recording.json").read_text())["settings"]
+    assert kept == {"a": "/x", "b": "{1}", "c": None, "d": [True, "0.5"]}
 
 
 def test_a_damaged_recording_is_told_and_reaches_no_other_folder(tmp_path: Path) -> None:

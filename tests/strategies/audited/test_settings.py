@@ -16,7 +16,9 @@ from torch import nn
 
 from clients import answer_audits
 from clients.audited.client import DataMistake, read_examples
+from defenses.pipeline import Pipeline
 from simulations.audited import audited
+from simulations.audited.study import ForeignPipeline
 from strategies.audited.settings import AuditSettings
 from tests.strategies.audited.app import AppGrid, Net, an_app, digits
 
@@ -106,6 +108,27 @@ def test_what_an_app_gives_is_checked_when_it_is_loaded(wrong: dict[str, Any], e
         answer_audits(an_app(audited=False), **{"model": Net, "data": digits, **wrong})
     with pytest.raises(TypeError, match=r"app is .*; allowed: a ClientApp"):
         answer_audits(nothing, model=Net, data=digits)  # type: ignore[arg-type]
+
+
+def test_an_app_is_told_once() -> None:
+    app = an_app()
+    with pytest.raises(ValueError, match="answer_audits: this app answers audits already; call it once"):
+        answer_audits(app, model=Net, data=digits)
+
+
+def test_an_audit_leaves_no_empty_folders_and_says_what_it_waits_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", logger="flwr"):
+        run(an_app(), tmp_path / "out", workers=1)
+    assert "Audit: waiting for attacks on" in caplog.text
+    assert sorted(path.name for path in (tmp_path / "out").iterdir() if path.is_dir()) == ["pictures"]
+
+
+def test_pipelines_of_other_mods_are_told_apart() -> None:
+    assert ForeignPipeline(text="a") == ForeignPipeline(text="a")
+    assert len({ForeignPipeline(text="a"), ForeignPipeline(text="b"), Pipeline()}) == 3
+    assert str(ForeignPipeline(text="a | b")) == "a | b"
 
 
 def run(app: ClientApp, out: Path, **told: Any) -> None:
