@@ -63,7 +63,7 @@ class RecordingStrategy(WrappingStrategy):
         self._contents: dict[str, int] = {}
         """Node -> the number of the content that it was sent in this round."""
 
-    def told(self) -> str:
+    def _said(self) -> str:
         """Where the recording is."""
         return f"Recording: {self._writer.folder}"
 
@@ -72,7 +72,7 @@ class RecordingStrategy(WrappingStrategy):
     ) -> Iterable[Message]:
         """The messages of the wrapped strategy, whose contents are kept."""
         messages = list(super().configure_train(server_round, arrays, config, grid))
-        if self.looked_at(server_round):
+        if self._looks_at(server_round):
             with _tolerant(server_round):
                 self._keep_sent(server_round, messages)
         return messages
@@ -90,7 +90,7 @@ class RecordingStrategy(WrappingStrategy):
     def _kept(self, server_round: int, kind: str, replies: Iterable[Message]) -> list[Message]:
         """The replies, kept before anybody changes them."""
         received = list(replies)
-        if self.looked_at(server_round):
+        if self._looks_at(server_round):
             for at, reply in enumerate(received):
                 with _tolerant(server_round):
                     self._keep_reply(server_round, f"{kind}-{at:04d}", reply)

@@ -68,7 +68,7 @@ class WrappingStrategy(Strategy):
             setattr(self.strategy, name, value)
 
     def start(self, *args: Any, **kwargs: Any) -> Result:
-        """``start`` of the wrapped strategy, which some have of their own, with this one's hooks in it; then ``finish``."""
+        """``start`` of the wrapped strategy, which some have of their own, with this one's hooks in it, and its end behind it."""
         own = vars(self.strategy)
         before = {name: own[name] for name in HOOKS if name in own}
         self._inner = {name: getattr(self.strategy, name) for name in HOOKS}
@@ -81,56 +81,63 @@ class WrappingStrategy(Strategy):
                 own.pop(name, None)
             own.update(before)
             self._inner = {}
-            self.finish()
+            self._end()
 
     def finish(self) -> None:
-        """Says which of the rounds never came; a loop of one's own calls it behind the last round."""
+        """What ``start`` does behind the last round; a loop of one's own calls it. Strategies inside that have one finish first."""
+        inner = getattr(self.strategy, "finish", None)
+        if callable(inner):
+            inner()
+        self._end()
+
+    def _end(self) -> None:
+        """Says which of the rounds never came."""
         missed = [at for at in self._rounds or () if at not in self._came]
         if missed:
             named = ", ".join(map(str, islice(missed, NAMED)))
             more = f" and {len(missed) - NAMED} more" if len(missed) > NAMED else ""
             log(WARNING, "%s: asked for rounds that never came: %s%s", type(self).__name__, named, more)
 
-    def wrapped(self, hook: str) -> Any:
+    def _wrapped(self, hook: str) -> Any:
         """A hook of the wrapped strategy as that one has it."""
         return self._inner.get(hook) or getattr(self.strategy, hook)
 
-    def looked_at(self, server_round: int) -> bool:
+    def _looks_at(self, server_round: int) -> bool:
         """Whether a round is one of those that were asked for."""
         return self._rounds is None or server_round in self._rounds
 
-    def told(self) -> str:
+    def _said(self) -> str:
         """What this one adds, in a line."""
         return type(self).__name__
 
     def summary(self) -> None:
         """That of the wrapped strategy, and a line of this one."""
-        self.wrapped("summary")()
-        log(INFO, "\t└──> %s", self.told())
+        self._wrapped("summary")()
+        log(INFO, "\t└──> %s", self._said())
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """The messages of the wrapped strategy."""
         self._came.add(server_round)
-        messages: Iterable[Message] = self.wrapped("configure_train")(server_round, arrays, config, grid)
+        messages: Iterable[Message] = self._wrapped("configure_train")(server_round, arrays, config, grid)
         return messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """As the wrapped strategy does."""
-        result: tuple[ArrayRecord | None, MetricRecord | None] = self.wrapped("aggregate_train")(server_round, replies)
+        result: tuple[ArrayRecord | None, MetricRecord | None] = self._wrapped("aggregate_train")(server_round, replies)
         return result
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """The messages of the wrapped strategy."""
-        messages: Iterable[Message] = self.wrapped("configure_evaluate")(server_round, arrays, config, grid)
+        messages: Iterable[Message] = self._wrapped("configure_evaluate")(server_round, arrays, config, grid)
         return messages
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """As the wrapped strategy does."""
-        result: MetricRecord | None = self.wrapped("aggregate_evaluate")(server_round, replies)
+        result: MetricRecord | None = self._wrapped("aggregate_evaluate")(server_round, replies)
         return result

@@ -33,14 +33,14 @@ class AuditingStrategy(WrappingStrategy):
         super().__init__(strategy, settings.rounds)
         self._curiosity = Curiosity(open_results, settings)
 
-    def finish(self) -> None:
-        """Waits for the attacks and writes the report; a loop of one's own calls it behind the last round."""
+    def _end(self) -> None:
+        """Waits for the attacks and writes the report."""
         self._safely("report", max(self._curiosity.settings.rounds), self._curiosity.finish)
-        super().finish()
+        super()._end()
         if not self._curiosity.begun:
             log(WARNING, "Audit: nothing was attacked, so there is no report")
 
-    def told(self) -> str:
+    def _said(self) -> str:
         """Which rounds."""
         return f"Audited: rounds {', '.join(map(str, self._curiosity.settings.rounds))}"
 

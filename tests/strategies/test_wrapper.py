@@ -77,6 +77,34 @@ def test_wrappers_in_each_other_both_see_the_run(tmp_path: Path) -> None:
         np.testing.assert_array_equal(array.numpy(), result.arrays[name].numpy())
 
 
+class Finishing(FedAvg):
+    """Of somebody who writes a loop of his own."""
+
+    finished = 0
+    told = "mine"
+
+    def finish(self) -> None:
+        self.finished += 1
+
+
+@BOTH
+def test_a_loop_of_ones_own_finishes_all_and_start_finishes_none_twice(
+    wrap: Wrap, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    inner = Finishing(fraction_evaluate=0.0)
+    outer: Any = RecordingStrategy(wrap(inner, tmp_path / "out", rounds=[9]), tmp_path / "rec", rounds=[8])
+    with caplog.at_level("WARNING", logger="flwr"):
+        outer.finish()
+    assert inner.finished == 1
+    assert [line[-1] for line in caplog.messages if "never came" in line] == ["9", "8"]
+    assert outer.told == "mine", "no name of ours stands in its way"
+    caplog.clear()
+    with caplog.at_level("WARNING", logger="flwr"):
+        run(outer, rounds=1)
+    assert inner.finished == 1
+    assert [line[-1] for line in caplog.messages if "never came" in line] == ["9", "8"]
+
+
 @BOTH
 def test_a_line_of_the_log_says_who_watches(wrap: Wrap, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="flwr"):
