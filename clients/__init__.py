@@ -29,6 +29,10 @@ if Path(sys.argv[0]).stem == "flwr-simulation":
 
 def __getattr__(name: str) -> object:
     """``answer_audits`` and ``protect_mod`` of ``clients.audited``, loaded when an app asks for them."""
+    if name in ("answer_audits", "protect_mod"):
+        from clients.own_packages import require_own_packages
+
+        require_own_packages(("attacks", "defenses"))
     if name == "answer_audits":
         from clients.audited.app import answer_audits
 

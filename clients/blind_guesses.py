@@ -36,8 +36,14 @@ class Means:
         """Of all."""
         return (self.total / self.count).float()
 
+    def has_others(self, observation: int) -> bool:
+        """Whether there are images besides those behind an observation."""
+        return self.count > sum(count for _, count in self.attacked[observation].values())
+
     def class_mean(self, number: int, observation: int) -> Tensor:
         """Of a class without the images behind an observation; of all other images where the class has none besides.
+
+        There must be others (``has_others``).
 
         Without all of them, guessed or not: where two are of one class, the mean without the first would be the second, and the
         other way round, so that together they would be a perfect guess of both.
@@ -51,7 +57,7 @@ class Means:
         ):
             if count > fewer:
                 return ((total - left_out) / (count - fewer)).float()
-        return self.mean()
+        raise ValueError("there are no images besides those behind the observation")
 
 
 def means_of(
@@ -100,7 +106,7 @@ class BlindGuesses:
     Null baselines ("baseline:grey", "baseline:mean") are what anyone can guess; their mean is of this client's own images, which no
     attacker has. Scales are no bars: "scale:blurred" is a blurred copy of the truth, and "scale:class-mean" what who knows only the
     class could guess: the mean of the client's images of the true class without those of the observation (not where examples have
-    several labels). Against the transformed images
+    several labels, nor where the observation is of all images). Against the transformed images
     means are of transformed images. Where the attacked images are cropped and mirrored, means are of such views.
 
     Args:
@@ -134,10 +140,11 @@ class BlindGuesses:
         found = {f"baseline:{name}": (nulls[0][name], nulls[1][name]) for name in nulls[0]}
         scale = [_unlabelled(blurred(of)) for of in images]
         found["scale:blurred"] = (scale[0], scale[1])
-        if not self._one_class:
+        at = next(at for at, one in enumerate(self._known) if one is truth)
+        # Of all images at once a mean would be of the attacked ones themselves, under a name that denies it.
+        if not self._one_class or not self._means[0].has_others(at):
             return found
         classes = truth.original.targets[self.few].argmax(1).tolist()
-        at = next(at for at, one in enumerate(self._known) if one is truth)
         by_class = [torch.stack([of.class_mean(one, at) for one in classes]).to(images[0]) for of in self._means]
         by_class[0] = torch.stack([self._shown(image) for image in by_class[0]])
         return found | {"scale:class-mean": (_unlabelled(by_class[0]), _unlabelled(by_class[1]))}

@@ -101,6 +101,8 @@ def own_code(name: str) -> Callable[..., Any]:
         OwnCodeError: Where there is no such file, module or name.
     """
     place, _, attribute = name.rpartition(":")
+    if not _is_file(place) and ":" in place:
+        raise OwnCodeError(f"{name!r} has several colons; expected FILE.py:NAME or PACKAGE.MODULE:NAME")
     module = _from_file(Path(place).expanduser().resolve()) if _is_file(place) else _imported(place)
     found: Callable[..., Any] | None = getattr(module, attribute, None)
     if not callable(found):
@@ -154,7 +156,12 @@ def _from_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # a script that parses arguments or ends itself when it is imported
         del sys.modules[name]
-        raise OwnCodeError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+        hint = (
+            "; a file that imports its neighbours so is named as PACKAGE.MODULE:NAME, from the folder above the package"
+            if isinstance(error, ImportError) and "relative import" in str(error)
+            else ""
+        )
+        raise OwnCodeError(f"{path} cannot be imported: {type(error).__name__}: {error}{hint}") from error
     return module
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import runpy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,25 +15,9 @@ _BESIDE = ("attacks", "clients", "defenses", "strategies")
 """Packages that are installed together with this one."""
 
 
-def _require_own_packages() -> None:
-    """Tells whoever has a folder of the same name as one of ours, instead of failing somewhere inside.
-
-    Raises:
-        ImportError: Naming the folder.
-    """
-    ours = Path(__file__).resolve().parents[1]
-    for name in _BESIDE:
-        spec = importlib.util.find_spec(name)
-        places = [Path(place).resolve() for place in (spec.submodule_search_locations or [])] if spec else []
-        if ours / name not in places:
-            where = f"{spec.origin or places[0]} is imported" if spec else "nothing of that name is found"
-            raise ImportError(
-                f"fedveil's package {name!r} is at {ours / name}, but {where}: rename that folder, or start from another one, "
-                "where it is not first on Python's path"
-            )
-
-
-_require_own_packages()
+# By its place: where another `clients` is found, an import would find that one.
+_OWN = Path(__file__).resolve().parents[1] / "clients" / "own_packages.py"
+runpy.run_path(str(_OWN))["require_own_packages"](_BESIDE)
 
 
 def __getattr__(name: str) -> Any:

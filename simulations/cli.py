@@ -213,6 +213,8 @@ def attack(
         else:
             if odd := next((option for option, value in given.items() if value), None):
                 raise ConfigError(f"{odd} is for recordings, and {update} is no folder")
+            if learning_rate is None:
+                raise ConfigError("--learning-rate is needed: a single update does not tell it")
             single = replace(
                 request,
                 num_examples=1 if num_examples is None else num_examples,

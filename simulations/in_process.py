@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +21,9 @@ from simulations.guardian import keep_scratch_folder
 from simulations.launch import end_politely
 from simulations.local_grid import LocalGrid
 from simulations.local_run import tell_failures, what_next
+from simulations.main_guard import require_guard
 from simulations.preflight import preflight
+from simulations.presets import chosen, presets
 from simulations.report.analysis.failures import Failure, failed_attacks
 from simulations.report.analysis.rows import read_rows
 from simulations.report.analysis.run import read_run
@@ -66,6 +70,7 @@ class Audited:
 def audit(
     config: str | Path | None = None,
     *,
+    preset: str = "",
     out: str | Path | None = None,
     resume: str | Path | None = None,
     clients: int | None = None,
@@ -76,24 +81,39 @@ def audit(
 
     The same seed gives the same rows as ``fedveil run``. Clients answer one after the other; attacks run beside them in
     ``attack_workers`` processes, so that a script must call this below ``if __name__ == "__main__":``; with
-    ``attack_workers=0`` they run in this process as well. What was complete when it is interrupted is kept, and ``resume``
+    ``attack_workers=0`` they run in this process as well. What one should know beforehand, such as too few images for a verdict
+    or pictures that were left out, comes as a Python warning. What was complete when it is interrupted is kept, and ``resume``
     goes on from there.
 
     Args:
-        config: TOML file of settings, such as one of ``simulations/configs``.
+        config: TOML file of settings.
+        preset: Name of a configuration that fedveil brings along, such as "quick", in place of a file.
         out: New folder for the results; by default ``runs/DATE-TIME``.
         resume: Folder of a run that was broken off.
         clients: Simulated clients; by default as set, else 4.
         cpus_per_client: Threads of torch while a client works.
-        settings: Over the file, as ``fedveil list settings`` names them, with underscores for hyphens.
+        settings: Over the file, as ``fedveil list settings`` names them, with underscores for hyphens; ``model`` and ``dataset``
+            also as a class or function of a module.
 
     Raises:
         ConfigError: Before any work, naming the key, what came and what is allowed.
-        RuntimeError: When too few clients send something usable.
+        RuntimeError: When too few clients send something usable, or a script calls this without that guard.
     """
+    for name, value in (("clients", clients), ("cpus_per_client", cpus_per_client)):
+        if value is not None and (type(value) is not int or value < 1):
+            raise ConfigError(f"{name} is {value!r}; allowed: a whole number of at least 1")
     values = {name.replace("_", "-"): value for name, value in settings.items()}
-    experiment = requested(path_or_none(config), values, path_or_none(out), path_or_none(resume), clients)
-    preflight(experiment, lambda _: None)
+    values |= {key: place_of(key, values[key]) for key in ("model", "dataset") if callable(values.get(key))}
+    if config is not None and not Path(config).is_file() and str(config) in presets():
+        raise ConfigError(
+            f"config is {str(config)!r}, which is no file; the configuration of that name is preset={str(config)!r}"
+        )
+    experiment = requested(
+        chosen(path_or_none(config), preset), values, path_or_none(out), path_or_none(resume), clients
+    )
+    if experiment.attack_workers:
+        require_guard("simulations.audit", "attack_workers=0")
+    preflight(experiment, lambda told: warnings.warn(told.removeprefix("warning: "), stacklevel=4))
     run_experiment(LocalGrid(experiment.num_clients, cpus_per_client), experiment)
     return Audited(Path(experiment.output_dir))
 
@@ -121,6 +141,22 @@ def run_in_process(console: Console, experiment: Experiment, cpus_per_client: in
     console.print(f"finished in {time.monotonic() - started:.0f} s")
     console.print(f"report: {out / 'report.html'}\nrows:   {out / 'rows.jsonl'}", soft_wrap=True)
     return tell_failures(out)
+
+
+def place_of(key: str, code: Any) -> str:
+    """A class or function by its place, as other processes find it: ``package.module:NAME``, or ``FILE.py:NAME`` of the script.
+
+    Raises:
+        ConfigError: When they could not, as it stands within another function, or in a notebook.
+    """
+    module, name = getattr(code, "__module__", ""), getattr(code, "__qualname__", "")
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if not name.isidentifier() or not file:
+        raise ConfigError(
+            f"{key} is {code!r}; allowed: a name, or a class or function at the top level of a module or script, where "
+            "other processes look for it"
+        )
+    return f"{Path(file).resolve()}:{name}" if module == "__main__" else f"{module}:{name}"
 
 
 def path_or_none(path: str | Path | None) -> Path | None:

@@ -109,17 +109,21 @@ def _check_counts(experiment: Experiment, data: ImageDataset) -> None:
     scenario(experiment.scenario).check_share(experiment, share, tested)
 
 
-def require_folder(out: Path) -> None:
+def require_folder(out: Path, key: str = "output-dir") -> None:
     """Whether results can be written to a folder, which need not exist.
+
+    Args:
+        out: The folder.
+        key: That names it.
 
     Raises:
         ConfigError: When it, or the nearest folder above it that exists, is a file or may not be written to.
     """
     nearest = next(one for one in (out, *out.parents) if one.exists())
     if not nearest.is_dir():
-        raise ConfigError(f"output-dir: {nearest} is a file, and results need a folder; name another with --out")
+        raise ConfigError(f"{key}: {nearest} is a file, and results need a folder; name another with --out")
     if not os.access(nearest, os.W_OK | os.X_OK):
-        raise ConfigError(f"output-dir: {nearest} may not be written to; name another folder with --out")
+        raise ConfigError(f"{key}: {nearest} may not be written to; name another folder with --out")
 
 
 def make_folder(out: Path) -> None:

@@ -4,33 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from logging import INFO, WARNING
+from logging import WARNING
 from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import Strategy
 
 from strategies.recording_files import RecordingWriter
 from strategies.tensor_file import values_of_array
+from strategies.wrapper import WrappingStrategy
 
 DEFAULT_MAX_BYTES = 10 * 2**30
-HOOKS = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
 
 
-class RecordingStrategy(Strategy):
+class RecordingStrategy(WrappingStrategy):
     """Does what the wrapped strategy does, and keeps the weights sent in each round, every reply and its metadata.
 
     Wrap the outermost strategy: Flower's wrappers for differential privacy clip replies in place, and inside of one a recording
     would hold what it made of them. The files are those of ``strategies.recording_files``; ``fedveil attack FOLDER`` reads them.
     Training data can be read from them, so they deserve the protection that the data have.
 
-    Recording never ends a run: what cannot be written (a full disk) is logged and left out.
+    Recording never ends a run: what cannot be written (a full disk, a reply that is no array) is logged and left out.
 
     Args:
-        strategy: Any strategy of Flower's message API; attributes that this class lacks are its.
+        strategy: Any strategy of Flower's message API; attributes that this class lacks are its, to read and to set.
         folder: Absolute path of a new folder.
         max_bytes: Bound on the disk that the recording takes, 10 GiB by default. From the first arrays that would exceed it on,
             only smaller ones that still fit are kept; the JSON of a reply says why its arrays are not there.
@@ -40,7 +40,8 @@ class RecordingStrategy(Strategy):
 
     Raises:
         RecordingError: When the folder is relative or already holds a recording.
-        ValueError: When ``max_bytes`` is not positive.
+        TypeError: When ``strategy`` is none, such as a class in place of an object.
+        ValueError: When ``max_bytes``, ``rounds`` or ``settings`` are none.
     """
 
     def __init__(
@@ -52,42 +53,26 @@ class RecordingStrategy(Strategy):
         rounds: Collection[int] | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        if max_bytes <= 0:
-            raise ValueError(f"max_bytes is {max_bytes}; allowed: a positive number of bytes")
-        self.strategy = strategy
+        if not isinstance(max_bytes, int) or isinstance(max_bytes, bool) or max_bytes <= 0:
+            raise ValueError(f"max_bytes is {max_bytes!r}; allowed: a positive whole number of bytes")
+        if not isinstance(settings or {}, Mapping):
+            raise ValueError(f"settings is {settings!r}; allowed: a mapping, such as context.run_config")
+        super().__init__(strategy, rounds)
         about = {"settings": settings or {}, "strategy": list(_chain(strategy))}
         self._writer = RecordingWriter(Path(folder), max_bytes, about)
-        self._rounds = None if rounds is None else frozenset(rounds)
-        self._inner = {name: getattr(strategy, name) for name in HOOKS}
         self._contents: dict[str, int] = {}
         """Node -> the number of the content that it was sent in this round."""
 
-    def __getattr__(self, name: str) -> Any:
-        if name in ("strategy", "_inner"):  # while a copy is being made, before they are there
-            raise AttributeError(name)
-        return getattr(self.strategy, name)
-
-    def start(self, *args: Any, **kwargs: Any) -> Result:
-        """``start`` of the wrapped strategy, which some have of their own, with this class's hooks in it."""
-        for name in HOOKS:
-            setattr(self.strategy, name, getattr(self, name))
-        try:
-            return self.strategy.start(*args, **kwargs)
-        finally:
-            for name in HOOKS:
-                delattr(self.strategy, name)
-
-    def summary(self) -> None:
-        """That of the wrapped strategy, and where the recording is."""
-        self.strategy.summary()
-        log(INFO, "\t└──> Recording: %s", self._writer.folder)
+    def _said(self) -> str:
+        """Where the recording is."""
+        return f"Recording: {self._writer.folder}"
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """The messages of the wrapped strategy, whose contents are kept."""
-        messages = list(self._inner["configure_train"](server_round, arrays, config, grid))
-        if self._wants(server_round):
+        messages = list(super().configure_train(server_round, arrays, config, grid))
+        if self._looks_at(server_round):
             with _tolerant(server_round):
                 self._keep_sent(server_round, messages)
         return messages
@@ -96,32 +81,16 @@ class RecordingStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Keeps the replies, then lets the wrapped strategy aggregate them."""
-        result: tuple[ArrayRecord | None, MetricRecord | None] = self._inner["aggregate_train"](
-            server_round, self._kept(server_round, "train", replies)
-        )
-        return result
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """The messages of the wrapped strategy."""
-        messages: Iterable[Message] = self._inner["configure_evaluate"](server_round, arrays, config, grid)
-        return messages
+        return super().aggregate_train(server_round, self._kept(server_round, "train", replies))
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Keeps the replies, then lets the wrapped strategy aggregate them."""
-        result: MetricRecord | None = self._inner["aggregate_evaluate"](
-            server_round, self._kept(server_round, "evaluate", replies)
-        )
-        return result
-
-    def _wants(self, server_round: int) -> bool:
-        return self._rounds is None or server_round in self._rounds
+        return super().aggregate_evaluate(server_round, self._kept(server_round, "evaluate", replies))
 
     def _kept(self, server_round: int, kind: str, replies: Iterable[Message]) -> list[Message]:
         """The replies, kept before anybody changes them."""
         received = list(replies)
-        if self._wants(server_round):
+        if self._looks_at(server_round):
             for at, reply in enumerate(received):
                 with _tolerant(server_round):
                     self._keep_reply(server_round, f"{kind}-{at:04d}", reply)
@@ -190,7 +159,8 @@ class RecordingStrategy(Strategy):
     def _keep_arrays(self, name: str, arrays: ArrayRecord) -> str:
         try:
             return self._writer.keep_arrays(name, {key: values_of_array(array) for key, array in arrays.items()})
-        except (TypeError, ValueError, OSError) as error:  # arrays of no NumPy type, damaged ones, a full disk
+        # A client chose these bytes, and NumPy's reader of headers raises whatever Python's tokenizer and parser do.
+        except Exception as error:
             return f"{type(error).__name__}: {error}"
 
 
@@ -214,5 +184,6 @@ def _tolerant(server_round: int) -> Iterator[None]:
     """A recording that cannot be written costs a log line and nothing else."""
     try:
         yield
-    except OSError as error:
-        log(WARNING, "Recording: part of round %s could not be written: %s", server_round, error)
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        log(WARNING, "Recording: part of round %s could not be written: %s", server_round, why)

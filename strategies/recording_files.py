@@ -27,6 +27,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from strategies.tensor_file import Values, write_tensors
+from strategies.usual_names import first_number
 
 FORMAT = 1
 """Of the files above; a reader refuses any other."""
@@ -152,8 +153,7 @@ class RecordedReply:
             *self.values.get("sent-config", {}).values(),
             self.settings,
         ]
-        found = (record[name] for record in records for name in names if name in record)
-        return next((one for one in found if isinstance(one, int | float) and not isinstance(one, bool)), None)
+        return first_number(records, names)
 
     def _read(self, files: Mapping[str, str], record: str) -> Arrays:
         name = record or ("arrays" if "arrays" in files else next(iter(files), ""))
@@ -230,14 +230,15 @@ def _require_records(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A JSON value: text for numbers that are not finite, and the length of bytes in their place."""
+    """A JSON value: text for numbers that are not finite and for whatever JSON lacks, and the length of bytes in their place."""
     if isinstance(value, Mapping):
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [plain(inner) for inner in value]
     if isinstance(value, bytes):
         return f"{len(value)} bytes, not recorded"
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    known = value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
+    return value if known else str(value)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

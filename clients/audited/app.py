@@ -18,7 +18,7 @@ Flower's mods change the weights that a reply holds, so a probe is answered with
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -32,6 +32,7 @@ from torch.nn import functional as F
 from clients.audit_answers import answer_audit
 from clients.audited.client import (
     AppClient,
+    DataMistake,
     Examples,
     Loss,
     OwnExamples,
@@ -41,8 +42,10 @@ from clients.audited.client import (
     one_step,
     read_data,
 )
+from clients.audited.given import check_given, numbers
 from clients.audited.mods import Budget, app_mods, budgets, inner_mods, mods_of, named, training_names
-from clients.audited.plan import ModelFactory, app_plan
+from clients.audited.named_arrays import named_as
+from clients.audited.plan import ModelFactory, app_plan, built
 from clients.audited.reply_check import distance, remember_replies, require_last_reply
 from clients.audited.streams import keep_streams
 from clients.data.card import DataCard
@@ -76,7 +79,7 @@ class _Answers:
         whose = (context.run_id, context.node_id)
         if self._held is None or self._held[0] != whose:
             images, labels, held_out = read_data(self.data(context))
-            card = card_of(images, self.model(), self.mean, self.std)
+            card = card_of(images, built(self.model), self.mean, self.std)
             self._held = (whose, examples_of(images, labels, card), card, held_out)
         _, batch, card, held_out = self._held
         partition = partition_of(context)
@@ -85,6 +88,8 @@ class _Answers:
     def setup(self, message: Message, context: Context) -> Message:
         answers_of(context)  # a wrong value is told before the run, not in its middle
         client = self.client(message, context)
+        if client.data.num_train < (wanted := client.task.plan.probe_images):
+            raise DataMistake(f"probe_images is {wanted}; data gives {client.data.num_train} examples at this node")
         sizes = {"partition": client.data.partition, "train-examples": client.data.num_train}
         randomness = "seed" if draws_from_seed(context) else "secret"
         card = {
@@ -98,16 +103,19 @@ class _Answers:
         client, config = self.client(message, context), values_of(message, "config")
         sent: Any = message.content["arrays"]
         assert isinstance(sent, ArrayRecord)
-        batch = client.probed(int(config["target"])).original
-        moved = self._one_step(client, sent, batch)
+        weights, batch = self._named(sent), client.probed(int(config["target"])).original
+        moved = self._one_step(client, weights, batch)
         numbers = metrics({"num-examples": len(batch), "local-steps": 1})
-        return reply_to(message, {"arrays": to_record({name: moved[name] for name in sent}), "metrics": numbers})
+        answer = {theirs: moved[ours] for theirs, ours in zip(sent, weights, strict=True)}
+        return reply_to(message, {"arrays": to_record(answer), "metrics": numbers})
 
-    def _one_step(self, client: AppClient, sent: ArrayRecord, batch: Batch) -> dict[str, Tensor]:
+    def _named(self, record: ArrayRecord) -> dict[str, Tensor]:
+        return named_as(built(self.model).state_dict(), record.to_torch_state_dict())
+
+    def _one_step(self, client: AppClient, weights: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         """Weights after a step as the server reckons with it."""
         task, plan = client.task, app_plan(client.task.plan)
         ahead = plan.momentum if plan.nesterov else 0.0
-        weights = sent.to_torch_state_dict()
         return one_step(
             self.model, weights, batch, client.data.card, self.loss, task.learning_rate, plan.weight_decay, ahead
         )
@@ -119,12 +127,12 @@ class _Answers:
     def check(self, message: Message, context: Context) -> Message:
         answers_of(context).require("audits", "how far its reply lies from a step on its examples")
         client = self.client(message, context)
-        sent, came = require_last_reply(message, context)
+        sent, came = map(self._named, require_last_reply(message, context))
         every = client.data.plain(torch.arange(client.data.num_train))
         learned = {name for name, _ in self.model().named_parameters()}
         moved = self._one_step(client, sent, every)
         assumed = {name: value for name, value in moved.items() if name in learned}
-        found = distance(sent.to_torch_state_dict(), came.to_torch_state_dict(), assumed)
+        found = distance(sent, came, assumed)
         return reply_to(message, {"metrics": metrics({"difference": found})})
 
 
@@ -156,8 +164,12 @@ def answer_audits(
             the mods of the app and of its ``@app.train``, as Flower calls them. Those of the app act on probes whatever is given.
 
     Raises:
-        ValueError: When the app answers such messages already, or nothing answers training yet.
+        TypeError: When one of these is nothing of its kind, such as a model in place of what builds it.
+        ValueError: When the app answers such messages already, nothing answers training yet, or mean and std do not fit images in
+            [0, 1].
     """
+    check_given(app, model, data, loss, mods)
+    mean, std = numbers("mean", mean), numbers("std", std)
     trained_by = training_names(app)
     inner_of_probe = inner_mods(app, mods_of(app) if mods is None else mods)
     acting = [*app_mods(app), *inner_of_probe]

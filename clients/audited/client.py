@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from attacks.normalisation import normalise
-from clients.audited.plan import ModelFactory
+from clients.audited.plan import ModelFactory, built
 from clients.data.card import DataCard
 from clients.draws import Draws
 from clients.local_data import LocalData, Probed, Truths
@@ -129,7 +130,7 @@ def read_examples(data: Examples) -> tuple[Tensor, Tensor]:
         raise DataMistake("data gives no examples")
     try:
         images = torch.stack([torch.as_tensor(image, dtype=torch.float32) for image, _ in pairs])
-        labels = torch.tensor([int(label) for _, label in pairs])
+        labels = torch.tensor([_whole(label) for _, label in pairs])
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataMistake(
             f"data gives no pairs of (image tensor, class): {error}; expected a data set of them, or a tuple of two such data sets"
@@ -145,6 +146,12 @@ def read_examples(data: Examples) -> tuple[Tensor, Tensor]:
     return images, labels
 
 
+def _whole(label: Any) -> int:
+    if int(label) != float(label):
+        raise ValueError(f"a class is {label!r}; expected a whole number")
+    return int(label)
+
+
 def card_of(
     images: Tensor, model: nn.Module, mean: float | tuple[float, ...], std: float | tuple[float, ...]
 ) -> DataCard:
@@ -155,8 +162,10 @@ def card_of(
     """
     channels = images.shape[1]
     means, stds = (value if isinstance(value, tuple) else (value,) * channels for value in (mean, std))
-    if {len(means), len(stds)} != {channels} or min(stds) <= 0:
-        raise DataMistake(f"mean is {mean}, std is {std}; expected a number each, or {channels}, std positive")
+    if {len(means), len(stds)} != {channels}:
+        raise DataMistake(
+            f"mean is {mean}, std is {std}; expected a number each, or {channels}, as images have channels"
+        )
     _, _, height, side = images.shape
     card = DataCard(2, (channels, height, side), tuple(map(float, means)), tuple(map(float, stds)))
     with torch.no_grad():
@@ -183,7 +192,7 @@ def one_step(
     With momentum a first step is the same, but for Nesterov's: ``ahead`` is the momentum by which it looks ahead. ``decay`` is the
     weight decay. The server tells both.
     """
-    model = factory()
+    model = built(factory)
     model.load_state_dict(dict(weights))
     model.train()
     loss(model(normalise(batch.images, card)), batch.targets.argmax(1)).backward()  # type: ignore[no-untyped-call]

@@ -52,8 +52,23 @@ class AppPlan(FederatedPlan):
         """The app's model, whose weights do not matter: those of the round are loaded into it."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(self.seed)
-            built: nn.Module = own_code(self.model)()
-            return built
+            return built(own_code(self.model))
+
+
+def built(factory: ModelFactory) -> nn.Module:
+    """The model that somebody's function or class builds.
+
+    Raises:
+        ValueError: When it builds none without arguments.
+    """
+    allowed = "allowed: a class or function that builds the model without arguments"
+    try:
+        model = factory()
+    except Exception as error:
+        raise ValueError(f"model is {factory!r}, which fails: {type(error).__name__}: {error}; {allowed}") from error
+    if not isinstance(model, nn.Module) or isinstance(factory, nn.Module):
+        raise ValueError(f"model is {factory!r}, which gives {type(model).__name__}; {allowed}")
+    return model
 
 
 def app_plan(plan: Plan) -> AppPlan:

@@ -58,6 +58,8 @@ def source_of(name: str, train_data: Any, test_data: Any) -> Source:
         raise DataError(
             f"dataset: {name} has the class {count - 1}; allowed: 0 to {MOST_CLASSES - 1}, numbered without gaps"
         )
+    if count < 2:
+        raise DataError(f"dataset: {name} has the class 0 alone; a classifier tells 2 or more apart")
     titles = [str(title) for title in getattr(train_data, "classes", ())]
     names = tuple(titles if len(titles) >= count else map(str, range(count)))
     seen = train.read(np.linspace(0, len(train.labels) - 1, min(len(train.labels), MOST_MEASURED)).astype(np.intp), 0)
@@ -110,9 +112,13 @@ def _labels(what: str, data: Any) -> Labels:
     found = np.asarray(values)
     if found.shape != (len(data),) or not np.issubdtype(found.dtype, np.integer) or found.min() < 0:
         raise DataError(
-            f"dataset: classes of {what} are {found.dtype} of shape {found.shape}; whole numbers from 0 are expected"
+            f"dataset: classes of {what} are {found.dtype} of shape {found.shape}{_least(found)}; whole numbers from 0 are expected"
         )
     return found.astype(np.int64)
+
+
+def _least(classes: NDArray[Any]) -> str:
+    return f", down to {classes.min()}" if np.issubdtype(classes.dtype, np.integer) and classes.size else ""
 
 
 def _example(what: str, data: Any, at: int) -> tuple[Any, Any]:

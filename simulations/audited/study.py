@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from logging import INFO
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from attacks.base import Attack
 from clients.audited.plan import OWN_DATA, SCENARIO, AppPlan, ModelFactory
 from defenses.pipeline import Pipeline
 from simulations.errors import ConfigError
+from simulations.main_guard import require_guard
 from simulations.report import write_report
 from simulations.run_directory import RunDirectory
 from strategies.audit.kinds import Kind
@@ -21,20 +24,18 @@ from strategies.audited.settings import AuditSettings
 from strategies.audited.strategy import AuditingStrategy
 from strategies.federated.observations import PROBE, UPDATE
 
-UNTOLD = "not told"
+NOT_TOLD = "not told"
 
 
+@dataclass(frozen=True)
 class ForeignPipeline(Pipeline):
-    """Mods that fedveil does not know, by their names."""
+    """Mods that fedveil does not know, by their names; acts on nothing.
 
-    text: str
+    Attributes:
+        text: The names.
+    """
 
-    @classmethod
-    def named(cls, text: str) -> ForeignPipeline:
-        """Acts on nothing."""
-        made = cls()
-        object.__setattr__(made, "text", text)
-        return made
+    text: str = ""
 
     def __str__(self) -> str:
         return self.text
@@ -71,7 +72,7 @@ class AppStudy:
     def pipelines(self) -> Sequence[Pipeline]:
         """What protects the clients' replies."""
         known = self.plan.defenses()
-        return [known if str(known) == self.plan.pipeline else ForeignPipeline.named(self.plan.pipeline)]
+        return [known if str(known) == self.plan.pipeline else ForeignPipeline(text=self.plan.pipeline)]
 
     def attacks_on(self, pipeline: Pipeline, kind: Kind) -> Sequence[Attack[Any, Any]]:
         """As asked."""
@@ -86,7 +87,7 @@ class AppStudy:
             "probe-attacks": asked.probe_attacks, "update-attacks": asked.update_attacks,
             "attack-rounds": ",".join(map(str, sorted(asked.rounds))), "probe-images": asked.probe_images,
             "probe-targets": asked.probe_targets, "learning-rate": self.plan.learning_rate,
-            "local-epochs": self.plan.local_epochs or UNTOLD, "batch-size": self.plan.batch_size or UNTOLD,
+            "local-epochs": self.plan.local_epochs or NOT_TOLD, "batch-size": self.plan.batch_size or NOT_TOLD,
             "momentum": asked.momentum, "nesterov": asked.nesterov, "weight-decay": asked.weight_decay,
             "share-images": asked.share_images,
         }  # fmt: skip
@@ -101,8 +102,11 @@ class AppResults(RunDirectory[AppStudy]):
         self.flush()
         rounds = max((row.round for row in self._rows), default=0)
         self.write_progress({"pipeline": 1, "of": 1, "round": rounds, "rounds": rounds, "finished": True})
-        log(20, "Audit: report written to %s", write_report(self.path))
+        log(INFO, "Audit: report written to %s", write_report(self.path))
         self.close()
+        for name in ("checkpoints", "history", "jobs"):  # of runs that go on, which an audit of an app does not
+            with suppress(OSError):
+                (self.path / name).rmdir()
 
 
 def audited(strategy: Strategy, folder: str | Path, model: ModelFactory, **settings: Any) -> Strategy:
@@ -121,10 +125,13 @@ def audited(strategy: Strategy, folder: str | Path, model: ModelFactory, **setti
         ConfigError: When the folder is relative, or holds results.
         ValueError: Naming the setting, what came and what is allowed.
         AttackError: When an attack is not one on that kind of observation.
+        RuntimeError: When a script calls this outside of ``if __name__ == "__main__":``, and attacks run in workers.
     """
+    path, asked = Path(folder), AuditSettings(model, **settings)  # what is wrong is told without a folder, too
     if not str(folder):
         return strategy
-    path, asked = Path(folder), AuditSettings(model, **settings)
+    if asked.workers:
+        require_guard("audited", "workers=0")
     if not path.is_absolute():
         raise ConfigError(f"folder is {str(folder)!r}; it must be absolute: a simulation runs elsewhere")
     if (path / "rows.jsonl").exists() or (path / "config.json").exists():

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from attacks.progress import watched
+from simulations.preflight import require_folder
 from simulations.recorded import attack_file
 from simulations.recorded.attack_recording import prepare_recording, refuse_results, run_recording
 from simulations.recorded.replies import RecordingRequest
@@ -30,6 +31,7 @@ def attack_update(console: Console, request: Request, out: Path) -> bool:
         ConfigError: Before any work, for what cannot be run.
         OSError: When the folder cannot be made.
     """
+    require_folder(out, "--out")
     refuse_results(out)
     prepared = attack_file.prepare(request)
     out.mkdir(parents=True, exist_ok=True)
@@ -50,6 +52,7 @@ def attack_recording(console: Console, asked: RecordingRequest, out: Path) -> bo
         ConfigError: Before any work, for what cannot be run.
         OSError: When the folder cannot be made.
     """
+    require_folder(out, "--out")
     refuse_results(out)
     prepared = prepare_recording(asked)
     out.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ from simulations.recorded.attack_file import build, check_memory
 from simulations.recorded.request import Parsed, Request, parse_request
 from simulations.recorded.update_files import model_tensors, resembles_differences
 from strategies.recording_files import RecordedReply, RecordingError, read_recording, strategy_of
-from strategies.usual_names import BATCHES, EPOCHS, EXAMPLES, RATES
+from strategies.usual_names import BATCHES, EPOCHS, EXAMPLES, RATES, local_steps
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,8 @@ def replay(asked: RecordingRequest) -> Replay:
         ConfigError: Naming the option or the file, what came and what is allowed.
     """
     _refuse_options_of_files(asked.request)
+    if asked.local_epochs < 0:
+        raise ConfigError(f"--local-epochs is {asked.local_epochs}; allowed: a whole number of at least 0")
     try:
         replies = _chosen(read_recording(asked.request.update), asked.rounds)
         nodes = sorted({reply.node for reply in replies})
@@ -247,11 +249,11 @@ def _attackable(reply: RecordedReply, client: int, asked: RecordingRequest) -> A
     epochs = int(asked.local_epochs or reply.number(*EPOCHS) or 0)
     steps = request.local_steps
     if not steps:
-        if not epochs or not batch:
+        if epochs < 1 or batch < 1:
             raise ConfigError(
                 f"{reply.path} does not tell how often a client stepped; name --local-steps, or --local-epochs and --batch-size"
             )
-        steps = epochs * math.ceil(examples / batch)
+        steps = local_steps(epochs, examples, batch)
     own = replace(
         request,
         num_examples=examples,
@@ -264,9 +266,11 @@ def _attackable(reply: RecordedReply, client: int, asked: RecordingRequest) -> A
 
 def _known(option: str, given: float, reply: RecordedReply, names: Sequence[str]) -> float:
     found = given or reply.number(*names)
-    if not found:
+    if found is None or not 0 < found < math.inf:
         told = " or ".join(map(repr, names))
-        raise ConfigError(f"{reply.path} tells no {told}; name {option}")
+        raise ConfigError(
+            f"{reply.path} tells no {told} above 0{'' if found is None else f' ({found:g})'}; name {option}"
+        )
     return found
 
 

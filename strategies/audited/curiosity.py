@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from logging import INFO
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.common.logger import log
 from flwr.serverapp import Grid
 from torch import Tensor
 
@@ -30,13 +32,16 @@ from strategies.audited.replies import (
     examples_behind,
     mismatch,
     update_of,
-    weights_by_node,
+    weights_sent,
 )
 from strategies.audited.results import AppAuditor, OpenResults, Results, Told
 from strategies.audited.settings import AuditSettings
 from strategies.exchange import Exchange
 from strategies.federated.audit import UpdateAudit
 from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_ATTRIBUTE, UPDATE
+
+UNREGISTERED = "No query function registered"
+"""What Flower answers where an app has no function for a message."""
 
 
 class Curiosity:
@@ -52,7 +57,10 @@ class Curiosity:
         self._open = open_results
         self._pool = AttackPool(settings.workers)
         self._plan: AppPlan = settings.plan(max(settings.rounds))
-        self._names = shared_tensors(self._plan.build_model())
+        model = self._plan.build_model()
+        self._state = model.state_dict()
+        # Buffers that no state holds are the same everywhere, and are never sent.
+        self._names = {name: value for name, value in shared_tensors(model).items() if name in self._state}
         self._nodes: dict[int, int] = {}
         """Partition -> node id."""
         self._results: Results | None = None
@@ -69,6 +77,11 @@ class Curiosity:
         self._told: dict[str, str] = {}
         """What the first node said of its images, of what protects its replies, and of its loss."""
 
+    @property
+    def begun(self) -> bool:
+        """Whether a node has answered, so that there are results."""
+        return self._results is not None
+
     def before(self, server_round: int, messages: Sequence[Message], grid: Grid) -> None:
         """Remembers what is sent, and asks for probes where the round is attacked."""
         if self._audit is not None:
@@ -79,7 +92,8 @@ class Curiosity:
         told = [orders_of(message, self.settings.settings) for message in messages]
         if told[0].learning_rate <= 0:
             raise UnusableReplyError("no learning rate: send it as lr or learning-rate, or name it in settings")
-        self._orders, sent = told[0], weights_by_node(messages)
+        self._orders = told[0]
+        sent = weights_sent(messages, self._state, self._names)
         # One observation has one learning rate: whoever was told to train in another way is left out of this round.
         alike = [message for message, one in zip(messages, told, strict=True) if one == told[0]]
         self._asked = {message.metadata.dst_node_id: message for message in alike}
@@ -146,6 +160,12 @@ class Curiosity:
         """Waits for the attacks, and has the report written."""
         try:
             if self._audit is not None:
+                if self.settings.workers and (open_jobs := len(self._pool)):
+                    log(
+                        INFO,
+                        "Audit: waiting for attacks on %s observations; Ctrl-C leaves them out of the report",
+                        open_jobs,
+                    )
                 self._audit.auditor.collect(wait=True)
         finally:
             self._pool.close()
@@ -162,7 +182,7 @@ class Curiosity:
         """Asks nodes that are not known yet what they have."""
         known = set(self._nodes.values())
         new = [node for node in self._sent if node not in known]
-        task = replace(self._plan, card=self._plan.card).at(server_round)
+        task = self._plan.at(server_round)
         config = ConfigRecord({"task": task.to_json(), "timeout": self.settings.timeout})
         asked = [Message(RecordDict({"config": config}), dst_node_id=node, message_type="query.setup") for node in new]
         replies = list(grid.send_and_receive(asked, timeout=self.settings.timeout)) if asked else []
@@ -172,8 +192,9 @@ class Curiosity:
             self._examples[_partition(reply)] = int(values_of(reply, "metrics")["train-examples"])
         if self._audit is None:
             if not answered:
-                why = "; ".join(sorted({reason_of(reply) for reply in replies})) or "no reply"
-                raise UnusableReplyError(f"no node answers audits (does the ClientApp call answer_audits?): {why}")
+                reason = "; ".join(sorted({reason_of(reply) for reply in replies})) or "no reply"
+                hint = " (does the ClientApp call answer_audits?)" if UNREGISTERED in reason else ""
+                raise UnusableReplyError(f"no node answers audits{hint}: {reason}")
             self._begin(answered, grid)
         self._leave_out(server_round, answered)
 
@@ -279,7 +300,7 @@ class Curiosity:
         mine = self._sent[reply.metadata.src_node_id]
         if any(not mine[name].equal(weight) for name, weight in weights.items()):
             raise UnusableReplyError("this node was sent other weights than the first one of the round")
-        return update_of(reply, mine, self._names)
+        return update_of(reply, mine, self._names, self._state)
 
     def _addressed(self, messages: Sequence[Message]) -> list[tuple[int, Message]]:
         of = {message.metadata.dst_node_id: message for message in messages}

@@ -8,8 +8,7 @@ from typing import Any
 
 from flwr.app import Message
 
-from strategies.audited.replies import number_in
-from strategies.usual_names import BATCHES, EPOCHS, RATES
+from strategies.usual_names import BATCHES, EPOCHS, RATES, first_number, local_steps
 
 UNTOLD = f"{EPOCHS[0]} and {BATCHES[0]}"
 """What the number of local steps follows from."""
@@ -40,15 +39,16 @@ class Orders:
 
     def steps(self, examples: int) -> int:
         """Of a client with so many examples; 0 where nobody told."""
-        return self.local_epochs * -(-examples // self.batch_size) if self.tell_steps else 0
+        return local_steps(self.local_epochs, examples, self.batch_size) if self.tell_steps else 0
 
 
 def orders_of(message: Message, settings: Mapping[str, Any]) -> Orders:
     """Those of a message; what it does not say is looked for in the settings, which say the same of all rounds."""
-    sent = number_in(message, {}, RATES)
+    own = list(message.content.config_records.values())
+    sent, known = first_number(own, RATES), [*own, settings]
     return Orders(
-        sent if sent is not None else number_in(message, settings, RATES) or 0.0,
+        float(first_number(known, RATES) or 0.0),
         OF_SETTINGS if sent is None else OF_ROUND,
-        int(number_in(message, settings, EPOCHS) or 0),
-        int(number_in(message, settings, BATCHES) or 0),
+        int(first_number(known, EPOCHS) or 0),
+        int(first_number(known, BATCHES) or 0),
     )

@@ -11,6 +11,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from torch import Tensor
 
 from clients.audited.mods import Budget
+from clients.audited.named_arrays import named_as
 from clients.records import metrics, reason_of, to_record, to_tensors, values_of
 from clients.told import read_json
 from strategies.usual_names import EXAMPLES
@@ -20,8 +21,12 @@ class UnusableReplyError(ValueError):
     """A reply that holds no update of the model that was sent."""
 
 
-def weights_of(message: Message) -> dict[str, Tensor]:
+def weights_of(message: Message, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of a message of training.
+
+    Args:
+        message: Sent or received.
+        state: ``state_dict`` of the model, whose names and order count.
 
     Raises:
         UnusableReplyError: When it has not exactly one ArrayRecord.
@@ -29,41 +34,61 @@ def weights_of(message: Message) -> dict[str, Tensor]:
     records: list[ArrayRecord] = list(message.content.array_records.values())
     if len(records) != 1:
         raise UnusableReplyError(f"{len(records)} ArrayRecords; expected one, with the weights")
-    return to_tensors(records[0])
+    return named_as(state, to_tensors(records[0]))
 
 
-def weights_by_node(messages: Sequence[Message]) -> dict[int, dict[str, Tensor]]:
-    """Node id -> the weights sent to it; what several get is read once."""
+def weights_sent(
+    messages: Sequence[Message], state: Mapping[str, Tensor], names: Mapping[str, Tensor]
+) -> dict[int, dict[str, Tensor]]:
+    """Node id -> the weights sent to it; what several get is read once.
+
+    Raises:
+        UnusableReplyError: When they are not those of the model.
+    """
     read: dict[int, dict[str, Tensor]] = {}
     found: dict[int, dict[str, Tensor]] = {}
     for message in messages:
         key = id(next(iter(message.content.array_records.values()), None))
         if key not in read:
-            read[key] = weights_of(message)
+            read[key] = weights_of(message, state)
+            if wrong := unfit(read[key], names):
+                raise UnusableReplyError(
+                    f"the strategy sends other weights than those of the audit's model: they have {wrong}"
+                )
         found[message.metadata.dst_node_id] = read[key]
     return found
 
 
-def update_of(reply: Message, sent: Mapping[str, Tensor], names: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def unfit(weights: Mapping[str, Tensor], names: Mapping[str, Tensor]) -> str:
+    """What weights lack of the tensors that count; "" when nothing."""
+    for name, tensor in names.items():
+        if name not in weights:
+            return f"no {name!r}: they begin {', '.join(map(repr, list(weights)[:3])) or 'with nothing'}"
+        if weights[name].shape != tensor.shape:
+            return f"{name!r} of shape {tuple(weights[name].shape)}, and the model {tuple(tensor.shape)}"
+    return ""
+
+
+def update_of(
+    reply: Message, sent: Mapping[str, Tensor], names: Mapping[str, Tensor], state: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
     """Received minus sent weights.
 
     Args:
         reply: A client's reply.
         sent: What it was sent.
         names: The model's tensors that count: parameters and floating-point buffers.
+        state: See ``weights_of``.
 
     Raises:
         UnusableReplyError: With the reason.
     """
     if reply.has_error():
         raise UnusableReplyError(reason_of(reply))
-    came = weights_of(reply)
-    for name, tensor in names.items():
-        for where, found in (("sent", sent), ("reply", came)):
-            if name not in found or found[name].shape != tensor.shape:
-                raise UnusableReplyError(
-                    f"the {where} weights have no {name!r} of shape {tuple(tensor.shape)}, as the model has"
-                )
+    came = weights_of(reply, state)
+    if wrong := unfit(came, names):
+        raise UnusableReplyError(f"the reply's weights have {wrong}")
+    for name in names:
         if not torch.isfinite(came[name]).all():
             raise UnusableReplyError(f"{name!r} holds NaN or infinite values")
     return {name: came[name].float() - sent[name].float() for name in names}
@@ -109,16 +134,6 @@ def as_update(reply: Message, updates: Mapping[str, Mapping[str, Tensor]], examp
     return Message(
         RecordDict({**records, "metrics": numbers}), dst_node_id=reply.metadata.src_node_id, message_type="train"
     )
-
-
-def number_in(message: Message, settings: Mapping[str, Any], names: Sequence[str]) -> float | None:
-    """The first of these keys among the configuration that was sent and the app's settings."""
-    for source in (*message.content.config_records.values(), settings):
-        for name in names:
-            value: Any = source.get(name)
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                return float(value)
-    return None
 
 
 def budgets_told(text: str) -> list[Budget]:

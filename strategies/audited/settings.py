@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from attacks.base import Attack
 from clients.audited.plan import OWN_DATA, SCENARIO, AppPlan, ModelFactory, name_of
 from clients.data.card import DataCard
+from strategies.audited.ranges import checked
 from strategies.federated.observations import PROBE, UPDATE
+from strategies.wrapper import whole_rounds
 
 
 @dataclass(frozen=True)
@@ -55,15 +57,17 @@ class AuditSettings:
 
     def __post_init__(self) -> None:
         name_of(self.model)
-        if not self.rounds or min(self.rounds) < 1:
-            raise ValueError(f"rounds is {self.rounds!r}; allowed: numbers of server rounds, from 1")
-        for name in ("probe_images", "probe_targets"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; allowed: 1 or more")
+        object.__setattr__(self, "rounds", whole_rounds(self.rounds))
+        for one in fields(self):
+            object.__setattr__(self, one.name, checked(one.name, getattr(self, one.name), str(one.type)))
+        if not isinstance(self.settings, Mapping):
+            raise ValueError(f"settings is {self.settings!r}; allowed: a mapping, such as context.run_config")
         if self.nesterov and not self.momentum > 0:
             raise ValueError(f"nesterov is True with a momentum of {self.momentum:g}; allowed: with a momentum above 0")
-        self.attacks_on_probes()
-        self.attacks_on_updates()
+        if not (*self.attacks_on_probes(), *self.attacks_on_updates()):
+            raise ValueError(
+                "probe_attacks and update_attacks name no attack; allowed: at least one, as there is no audit else"
+            )
 
     def attacks_on_probes(self) -> tuple[Attack[Any, Any], ...]:
         """As objects."""

@@ -257,7 +257,6 @@ def test_the_class_mean_is_of_the_clients_other_images_of_the_class() -> None:
 
 
 def test_of_the_only_image_of_its_class_the_class_mean_is_the_mean_of_the_others() -> None:
-    few = client(train=(10,), test=range(8), probe_targets=1)
     labels = TASK.plan.load_data().train.labels.tolist()
     second = next(at for at in range(11, 400) if labels[at] != labels[10])
     lone = client(train=(10, second), test=range(8), probe_targets=1)
@@ -267,14 +266,24 @@ def test_of_the_only_image_of_its_class_the_class_mean_is_the_mean_of_the_others
     scores = audit_baselines(lone, "probe", pictures=False).scores
     expected = psnr_by_hand(other[None].double().numpy(), truth.original.images)
     assert scores["scale:class-mean:psnr-original"] == pytest.approx([expected], abs=1e-3)
-    assert len(audit_baselines(few, "probe", pictures=False).scores["scale:class-mean:psnr-original"]) == 1
+
+
+def test_where_all_images_are_attacked_nothing_is_called_a_class_mean() -> None:
+    """It would be the mean of the attacked images themselves."""
+    few, whole = client(train=(10,), test=range(8), probe_targets=1), client(test=range(8))
+    for scores in (
+        audit_baselines(few, "probe", pictures=False).scores,
+        audit_baselines(whole, "update", pictures=False).scores,
+    ):
+        assert [name for name in scores if name.startswith("baseline:mean:psnr")]
+        assert [name for name in scores if name.startswith("scale:class-mean")] == []
 
 
 def test_two_images_of_a_class_are_no_guess_of_each_other() -> None:
     """The mean without the first would be the second, and the other way round: together a perfect guess of both."""
     labels = TASK.plan.load_data().train.labels.tolist()
     twin = next(at for at in range(11, 400) if labels[at] == labels[10])
-    others = [at for at in range(11, 400) if labels[at] != labels[10]][:2]
+    others = [at for at in range(11, 400) if labels[at] != labels[10]][:3]
     one = client(train=(10, twin, *others), test=range(8), probe_targets=1, probe_images=4)
     scores = audit_baselines(one, "probe", pictures=False).scores["scale:class-mean:psnr-original"]
     assert max(scores) < 30

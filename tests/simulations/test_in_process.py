@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,77 @@ def test_one_call_gives_rows_conclusions_and_the_report(tmp_path: Path) -> None:
     assert set(found.conclusions) == {"", "ImageNoise(std=0.1)"}
     assert all("dB" in said for said in found.conclusions.values()), found.conclusions
     assert found.failures == []
+
+
+def test_what_one_should_know_beforehand_is_a_warning_at_the_call(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="each attacked round has 2 images") as told:
+        simulations.audit(out=tmp_path / "run", **{**TINY, "probe_targets": 1, "rounds": 1, "defenses": ""})
+    assert {one.filename for one in told if "each attacked round" in str(one.message)} == {__file__}
+
+
+class Small(torch.nn.Sequential):
+    """A model of a module, given as it is."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(torch.nn.Flatten(), torch.nn.Linear(784, num_classes))
+
+
+def test_a_class_stands_for_its_place(tmp_path: Path) -> None:
+    told = {**TINY, "defenses": "", "rounds": 1, "probe_attacks": "LabelInference()", "model": Small}
+    found = simulations.audit(out=tmp_path / "run", **told)
+    assert {row.model for row in found.rows} == {f"{__name__}:Small"}
+
+    class Inner(Small):
+        """Nobody else finds it."""
+
+    with pytest.raises(ConfigError, match=r"model is <class .*Inner'>; allowed: a name, or a class or function"):
+        simulations.audit(out=tmp_path / "other", **{**TINY, "model": Inner})
+
+
+def test_a_class_of_the_script_is_found_in_its_file(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from simulations.in_process import place_of\nclass Net: pass\nif __name__ == '__main__': print(place_of('model', Net))"
+    )
+    root = str(Path(__file__).resolve().parents[2])
+    command = [sys.executable, str(script)]
+    env = {**os.environ, "PYTHONPATH": root}
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert done.stdout.strip() == f"{script}:Net"
+
+
+def test_a_shipped_configuration_goes_by_its_name(tmp_path: Path) -> None:
+    told: dict[str, Any] = {
+        "out": tmp_path / "run",
+        "clients": 2,
+        "attack_workers": 0,
+        "attack_rounds": "",
+        "rounds": 1,
+    }
+    found = simulations.audit(preset="quick", defenses="", train_limit=200, test_limit=60, **told)
+    stored = json.loads((found.directory / "config.json").read_text())["config"]
+    assert (stored["experiment"], stored["rounds"]) == ("quick", 1)
+    with pytest.raises(ConfigError, match=r"config is 'quick', which is no file; .* is preset='quick'"):
+        simulations.audit("quick", **told)
+    with pytest.raises(ConfigError, match=r"nothing is called 'quik' \(did you mean 'quick'\?\)"):
+        simulations.audit(preset="quik", **told)
+
+
+@pytest.mark.parametrize("value", [0, -3, "4", 2.5, True])
+@pytest.mark.parametrize("name", ["clients", "cpus_per_client"])
+def test_numbers_of_clients_and_threads_are_checked(name: str, value: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is {value!r}; allowed: a whole number of at least 1"):
+        simulations.audit(out=tmp_path / "run", **{name: value}, **TINY)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("scenario", "what"), [("audited", "the audit of an app"), ("recording", "attacks on a recording")]
+)
+def test_what_is_no_run_does_not_go_on(scenario: str, what: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"config": {"scenario": scenario}}))
+    with pytest.raises(ConfigError, match=f"--resume: {tmp_path} holds {what}, which is begun anew"):
+        simulations.audit(resume=tmp_path)
 
 
 def test_a_file_its_settings_and_what_stands_over_them(tmp_path: Path) -> None:

@@ -12,12 +12,20 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("name", ["clients", "attacks"])
-def test_a_folder_that_shadows_a_package_is_named(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("clients", "import simulations"),
+        ("attacks", "import simulations"),
+        ("attacks", "from clients import answer_audits"),
+        ("defenses", "from clients import protect_mod"),
+    ],
+)
+def test_a_folder_that_shadows_a_package_is_named(tmp_path: Path, name: str, asked: str) -> None:
     (tmp_path / name).mkdir()
     (tmp_path / name / "__init__.py").write_text("")
     done = subprocess.run(
-        [sys.executable, "-c", "import simulations"], cwd=tmp_path, capture_output=True, text=True, check=False,
+        [sys.executable, "-c", asked], cwd=tmp_path, capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
     )  # fmt: skip
     assert done.returncode == 1

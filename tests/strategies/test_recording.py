@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -144,6 +145,55 @@ def test_a_full_disk_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert read_recording(tmp_path / "rec") == []
 
 
+def npy(header: str) -> bytes:
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + bytes(16)
+
+
+class Patient(FedAvg):
+    """Averages nothing: Flower's own strategies read the arrays that are damaged here."""
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[None, None]:
+        return None, None
+
+
+@pytest.mark.parametrize(
+    "header", ["{'descr': (", "(" * 9000, "{'descr': '<f4', 'fortran_order': False, 'shape': (-9,)}", "\0"]
+)
+def test_a_damaged_reply_costs_itself_alone(header: str, tmp_path: Path) -> None:
+    """The header that NumPy reads is a text of the client's choice."""
+
+    class Damaging(TwoNodes):
+        def answer(self, at: int, message: Message) -> Message:
+            reply = super().answer(at, message)
+            if at == 0:
+                damaged = Array(dtype="float32", shape=(4,), stype="numpy.ndarray", data=npy(header))
+                reply.content["arrays"] = ArrayRecord({"b.weight": damaged})
+            return reply
+
+    strategy = RecordingStrategy(Patient(fraction_evaluate=0.0), tmp_path / "rec")
+    strategy.start(Damaging(), weights(), num_rounds=1)  # type: ignore[arg-type]
+    damaged, whole = read_recording(tmp_path / "rec")
+    assert damaged.unusable.startswith("its arrays were not recorded: arrays: ")
+    assert (whole.unusable, list(whole.arrays())) == ("", list(SHAPES))
+
+
+def test_a_reply_that_cannot_be_told_in_json_costs_itself_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    keep = RecordingWriter.keep_json
+
+    def failing(writer: RecordingWriter, name: str, values: Any) -> None:
+        if name.endswith("train-0000.json"):
+            raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
+        keep(writer, name, values)
+
+    monkeypatch.setattr(RecordingWriter, "keep_json", failing)
+    with caplog.at_level("WARNING", logger="flwr"):
+        run(RecordingStrategy(FedAvg(), tmp_path / "rec"), rounds=1)
+    assert [one.node for one in read_recording(tmp_path / "rec")] == [8]
+    assert "part of round 1 could not be written: UnicodeEncodeError" in caplog.text
+
+
 def test_a_strategy_with_a_start_of_its_own_keeps_it(tmp_path: Path) -> None:
     class Own(FedAvg):
         extra = 3
@@ -167,10 +217,20 @@ def test_bad_folders_are_refused(tmp_path: Path) -> None:
     RecordingStrategy(FedAvg(), tmp_path)
     with pytest.raises(RecordingError, match="already holds a recording"):
         RecordingStrategy(FedAvg(), tmp_path)
-    with pytest.raises(ValueError, match="max_bytes is 0"):
-        RecordingStrategy(FedAvg(), tmp_path / "other", max_bytes=0)
+    for wrong in (0, "10", float("nan"), True):
+        with pytest.raises(ValueError, match=f"max_bytes is {wrong!r}; allowed: a positive whole number of bytes"):
+            RecordingStrategy(FedAvg(), tmp_path / "other", max_bytes=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="settings is 'lr=1'; allowed: a mapping"):
+        RecordingStrategy(FedAvg(), tmp_path / "other", settings="lr=1")  # type: ignore[arg-type]
+    assert not (tmp_path / "other").exists()
     with pytest.raises(RecordingError, match=r"no recording\.json"):
         read_recording(tmp_path / "nothing")
+
+
+def test_settings_that_json_lacks_are_kept_as_texts(tmp_path: Path) -> None:
+    RecordingStrategy(FedAvg(), tmp_path, settings={"a": Path("/x"), "b": {1}, "c": None, "d": [True, np.float32(0.5)]})
+    kept = json.loads((tmp_path / "recording.json").read_text())["settings"]
+    assert kept == {"a": "/x", "b": "{1}", "c": None, "d": [True, "0.5"]}
 
 
 def test_a_damaged_recording_is_told_and_reaches_no_other_folder(tmp_path: Path) -> None:

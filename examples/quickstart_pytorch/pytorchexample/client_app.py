@@ -41,10 +41,7 @@ def evaluate(msg: Message, context: Context):
 
 def pixels(context: Context):  # live
     """The digits that this client trains on, and those that it holds out, in [0, 1]."""  # live
-    own = [context.node_config[key] for key in ("partition-id", "num-partitions")] + [
-        1,
-        context.run_config["examples"],
-    ]  # live
+    own = [*map(context.node_config.get, ("partition-id", "num-partitions")), 1, context.run_config["examples"]]  # live
     return tuple([(x / 2 + 0.5, y) for x, y in loader.dataset] for loader in load_data(*own))  # live
 
 

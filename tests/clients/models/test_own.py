@@ -67,6 +67,84 @@ class Bounded(nn.Sequential):
         return super().forward(images)
 
 
+class Ended(Fixed):
+    end = staticmethod(torch.sigmoid)
+
+    def forward(self, images):
+        return self.end(super().forward(images))
+
+
+class Rectified(Ended):
+    end = staticmethod(torch.relu)
+
+
+class Tangent(Ended):
+    end = staticmethod(torch.tanh)
+
+
+class Softened(Ended):
+    end = staticmethod(nn.functional.softplus)
+
+
+class Normed(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.LayerNorm(64), nn.Linear(64, 10))
+        nn.init.uniform_(self[2].weight, -1e-3, 1e-3)
+
+
+class Zero(Fixed):
+    def __init__(self):
+        super().__init__()
+        nn.init.zeros_(self[1].weight)
+        nn.init.zeros_(self[1].bias)
+
+
+class Inside(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.odd, self.last = nn.Linear(64, 8), Odd(), nn.Linear(8, 10)
+
+    def forward(self, images):
+        return self.last(self.odd(self.first(images.flatten(1))))
+
+
+class Odd(nn.Module):
+    def forward(self, values):
+        return torch.from_numpy(values.detach().numpy() * 1.0)
+
+
+class Round(Odd):
+    def forward(self, values):
+        return values.round()
+
+
+class Rounded(Inside):
+    def __init__(self):
+        super().__init__()
+        self.odd = Round()
+
+
+class Adds(Odd):
+    def forward(self, values):
+        made = values.exp()
+        made += 1
+        return made
+
+
+class Added(Inside):
+    def __init__(self):
+        super().__init__()
+        self.odd = Adds()
+
+
+class Bare(nn.Module):
+    def forward(self, images):
+        return images.flatten(1)[:, :10]
+
+
+instance = Fixed()
+
+
 def script():
     raise SystemExit(0)
 
@@ -125,7 +203,7 @@ def linear(num_classes: int) -> torch.nn.Module:
     [
         (
             "{file}:Nett",
-            "has no 'Nett'; in it are Bounded, Dictionary, Fixed, Lazy, Narrow, Needy, Net, Soft, Yes, broken, nothing",
+            "has no 'Nett'; in it are Added, Adds, Bare, Bounded, Dictionary, Ended, Fixed, Inside, Lazy, Narrow, Needy, Net",
         ),
         ("{file}:number", "has int, nothing to call, as 'number'"),
         ("/no/such/file.py:Net", "there is no file /no/such/file.py"),
@@ -135,6 +213,16 @@ def linear(num_classes: int) -> torch.nn.Module:
         ("{file}:Yes", "ends in Sigmoid; logits, from before it, are expected"),
         ("{file}:Lazy", "1.weight has no shape before the first images"),
         ("{file}:Bounded", "does not take images of .* in eval mode: images below zero"),
+        ("{file}:Ended", "with no others however large its inputs are, as behind a ReLU, sigmoid or tanh"),
+        ("{file}:Rectified", "with no others however large its inputs are, as behind a ReLU, sigmoid or tanh"),
+        ("{file}:Tangent", "answers with values from -1 to 1, and with no others however large"),
+        ("{file}:Softened", "with no others however large its inputs are, as behind a ReLU, sigmoid or tanh"),
+        ("{file}:Inside", r"cannot be computed \(its layer 'odd' detaches what it is given\)"),
+        ("{file}:Rounded", "no gradient reaches the images, as behind torch.round or argmax"),
+        ("{file}:Added", "something is changed in place that a layer needs"),
+        ("{file}:Bare", r"Bare\(\) has no parameter to train"),
+        ("{file}:instance", "is a model already; name a class or function that builds it"),
+        ("{file}:Net:x", "has several colons; expected FILE.py:NAME or PACKAGE.MODULE:NAME"),
         ("{file}:script", "raises SystemExit: 0"),
         ("{file}:Dictionary", r"answers with dict; logits \\(B, 10\\) are expected"),
         ("{file}:Narrow", "does not take images of .*at its layer '0'"),
@@ -147,6 +235,18 @@ def linear(num_classes: int) -> torch.nn.Module:
 def test_what_is_no_classifier_is_refused_with_the_reason(file: Path, name: str, why: str) -> None:
     with pytest.raises(ModelError, match=why.replace("\\\\", "\\")):
         built(name.format(file=file))
+
+
+@pytest.mark.parametrize("name", ["Normed", "Zero"])
+def test_small_or_zero_answers_are_logits(file: Path, name: str) -> None:
+    """Behind a LayerNorm they never grow with the images; a last layer of zeros hides what stands before it."""
+    assert built(f"{file}:{name}")(torch.zeros(1, 1, 8, 8)).shape == (1, 10)
+
+
+def test_a_file_that_imports_its_neighbours_as_a_package_is_named_otherwise(tmp_path: Path) -> None:
+    (tmp_path / "inner.py").write_text("from .layers import L")
+    with pytest.raises(ModelError, match=r"is named as PACKAGE\.MODULE:NAME, from the folder above the package"):
+        built(f"{tmp_path / 'inner.py'}:Net")
 
 
 def test_answers_of_another_width_are_refused(file: Path) -> None:

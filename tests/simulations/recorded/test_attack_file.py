@@ -295,7 +295,7 @@ def test_refuses_files_that_are_none(files: Path, tmp_path: Path) -> None:
     refused(invoke(files / "update", truth=tmp_path / "none"), "--truth: there is no file")
     (tmp_path / "result.json").write_text("{}")
     refused(invoke(files / "update", "--out", tmp_path), "already holds results")
-    refused(invoke(files / "update", "--out", tmp_path / "text"), "File exists")
+    refused(invoke(files / "update", "--out", tmp_path / "text"), "text is a file, and results need a folder")
 
 
 BAD_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {

@@ -417,6 +417,10 @@ def test_every_learning_rate_of_the_rounds_is_told(tmp_path: Path) -> None:
 
 CASES: dict[str, tuple[list[str], str]] = {
     "steps": ([], "does not tell how often a client stepped; name --local-steps, or --local-epochs and --batch-size"),
+    "epochs": (
+        ["--local-epochs", "-1", "--batch-size", "1"],
+        "--local-epochs is -1; allowed: a whole number of at least 0",
+    ),
     "weights": (["--local-steps", "1", "--weights", "w"], "--weights is for a single update"),
     "labels": (["--local-steps", "1", "--labels", "3"], "--labels is for a single update"),
     "rounds": (["--local-steps", "1", "--rounds", "7"], "--rounds is '7'; allowed: of 1, such as 1,3"),
@@ -444,6 +448,27 @@ def test_refuses_what_is_no_recording(tmp_path: Path) -> None:
     file = tmp_path / "update.safetensors"
     save_file({"a": torch.zeros(1)}, file)
     assert "--rounds is for recordings" in invoke(file, "--rounds", "1", "--learning-rate", 1).output
+    assert "--learning-rate is needed: a single update does not tell it" in " ".join(invoke(file).output.split())
+
+
+@pytest.mark.parametrize("told", [{"local-epochs": -1, "batch-size": 1}, {"local-epochs": 1, "batch-size": -2}])
+def test_numbers_of_a_recording_that_are_none_blame_no_option(tmp_path: Path, told: dict[str, int]) -> None:
+    folder = record(tmp_path, **told)
+    words = " ".join(invoke(folder, out=tmp_path / "out", attack=DLG).output.split())
+    assert "does not tell how often a client stepped; name --local-steps" in words
+    path = folder / "round-0001" / "sent.json"
+    path.write_text(path.read_text().replace(f'"lr": {RATE}', '"lr": -0.5'))
+    words = " ".join(invoke(folder, "--local-steps", 1, out=tmp_path / "out", attack=DLG).output.split())
+    assert "tells no 'lr' or 'learning-rate' or 'learning_rate' above 0 (-0.5); name --learning-rate" in words
+
+
+def test_a_file_in_place_of_the_folder_of_results_is_told_first(tmp_path: Path) -> None:
+    file = tmp_path / "out"
+    file.touch()
+    (tmp_path / "rec").mkdir()
+    for there in (tmp_path / "rec", file):
+        words = " ".join(invoke(there, "--learning-rate", 1, out=file / "inside").output.split())
+        assert f"--out: {file} is a file, and results need a folder" in words
 
 
 def test_a_reply_with_nan_is_told_and_the_others_are_attacked(tmp_path: Path) -> None:

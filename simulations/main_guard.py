@@ -1,0 +1,55 @@
+"""Workers import the program again that started them: what calls an audit there without a guard begins it a second time."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+IN_A_WORKER = "__mp_main__"
+"""What ``multiprocessing`` calls the program in a worker."""
+
+
+def require_guard(what: str, setting: str) -> None:
+    """Refuses a call from the top level of a program, which every worker would run again.
+
+    Args:
+        what: Is called.
+        setting: That needs no workers.
+
+    Raises:
+        RuntimeError: Naming the guard.
+    """
+    top = [one for one in _frames() if one.f_code.co_name == "<module>"]
+    again = any(one.f_globals.get("__name__") == IN_A_WORKER for one in top)
+    main = next((one for one in reversed(top) if one.f_globals.get("__name__") == "__main__"), None)
+    if again or (main is not None and not _guarded(main)):
+        raise RuntimeError(
+            f"{what} is called at the top level of the program, which each worker, a process of its own, imports: it would begin "
+            f"again there; put the call below `if __name__ == '__main__':`, or set {setting}"
+        )
+
+
+def _frames() -> Iterator[FrameType]:
+    """The calls that lead here, the innermost first."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _guarded(main: FrameType) -> bool:
+    """Whether the program asks for its name at or before the line that runs, or has no file, as then no worker imports it."""
+    try:
+        statements = ast.parse(Path(main.f_code.co_filename).read_bytes()).body
+    except (OSError, ValueError, SyntaxError):
+        return True
+    names = (
+        node
+        for statement in statements
+        if isinstance(statement, ast.If) and statement.lineno <= main.f_lineno
+        for node in ast.walk(statement.test)
+    )
+    return any(isinstance(node, ast.Name) and node.id == "__name__" for node in names)
