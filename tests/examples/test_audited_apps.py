@@ -73,7 +73,7 @@ def test_what_flowers_own_mod_did_to_probes_is_seen_and_named(tmp_path: Path, mo
         assert (out / "report.html").is_file()
     assert {row["defense"] for row in rows["quickstart_pytorch"]} == {""}
     assert {row["defense"] for row in rows["local_dp_pytorch"]} == {
-        "LocalDpMod(clipping_norm=1.0, sensitivity=2.0, epsilon=10.0, delta=1e-05)"
+        "LocalDpMod(clipping_norm=1.0, sensitivity=1.0, epsilon=10.0, delta=1e-05)"
     }
     apart = [row["value"] for row in rows["quickstart_pytorch"] if row["metric"] == DIFFERENCE]
     assert len(apart) == 2
