@@ -21,6 +21,7 @@ KNOWN = {
     ("clients/models/library.py", "import pickle"): "the name of an error, for a message",
     ("clients/own_code.py", "import_module"): "code that a person named; on a deployed node, that its operator listed",
     ("clients/lone_ray.py", "import_module"): "a module of Ray, by a constant name",
+    ("simulations/trackers/__init__.py", "import_module"): "a module of our own, by a constant name",
     ("defenses/registry.py", "import_module"): "modules of our own and of installed packages, by their entry points",
 }
 

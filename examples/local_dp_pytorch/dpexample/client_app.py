@@ -11,7 +11,7 @@ from dpexample.task import test as test_fn
 from dpexample.task import train as train_fn
 
 app = ClientApp()
-# A common slip, left in for the audit to find: two updates of norm 1 lie up to 2 apart, so that this epsilon asks for sensitivity=2.0.
+# A common slip, left in for the audit to find: two updates of norm 1 lie up to 2 apart, and this epsilon wants sensitivity=2.0.
 local_dp = LocalDpMod(clipping_norm=1.0, sensitivity=1.0, epsilon=10.0, delta=1e-5)
 
 
