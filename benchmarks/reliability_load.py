@@ -45,6 +45,9 @@ def load(arguments: argparse.Namespace) -> None:
     print(
         f"fedveil takes {wall:.2f} times Flower's seconds a round and {cpu:.2f} times its processor seconds (goal: at most {RATIO})"
     )
+    if arguments.rounds < 10:
+        print("Too few rounds to judge by.")
+        return
     require(cpu <= RATIO, "the goal of processor seconds was missed")
     if arguments.rounds >= FEWEST_ROUNDS:
         print(f"memory grew {growth:.2f} times from the tenth round to the last (goal: at most {GROWTH})")

@@ -28,7 +28,8 @@ from simulations.experiment import Experiment
 PER_ROUND, STEPS = 10, 10
 """Clients that train in a round, and the optimizer steps of each."""
 
-client, server = ClientApp(), ServerApp()
+client = ClientApp()
+server = ServerApp()  # by an assignment of its own: Flower looks for it in the text
 
 
 def settings(clients: int, rounds: int) -> dict[str, Any]:
