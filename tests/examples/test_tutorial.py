@@ -1,4 +1,4 @@
-"""docs/tutorial.md, followed to its end: its code is that of the examples, and its commands run; the study in fewer steps. Minutes."""
+"""docs/tutorial.md, followed to its end: its code is that of the examples, its commands run, the study in fewer steps. Minutes."""
 
 from __future__ import annotations
 
