@@ -11,7 +11,7 @@ from typing import Any
 
 from clients.own_code import absolute
 from simulations.command_line import read_toml, self_contained
-from simulations.defaults import DEFAULT_CLIENTS, FEDERATED
+from simulations.defaults import DEFAULT_CLIENTS
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
 from simulations.run_config import check_same
@@ -80,8 +80,6 @@ def _stored(directory: Path) -> dict[str, Any]:
             raise TypeError(f"config is a {type(stored['config']).__name__}")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"--resume: {path} is no configuration of a run: {error}") from error
-    if (kind := stored["config"].get("scenario", FEDERATED)) in OTHERS:
-        raise ConfigError(
-            f"--resume: {directory} holds {OTHERS[kind]}, which is begun anew; runs of `fedveil run` can go on"
-        )
+    if what := OTHERS.get(str(stored["config"].get("scenario", ""))):  # a damaged file may hold a list there
+        raise ConfigError(f"--resume: {directory} holds {what}, which is begun anew; runs of `fedveil run` can go on")
     return stored
