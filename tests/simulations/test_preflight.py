@@ -77,8 +77,8 @@ def test_names_that_are_too_long_are_told_with_what_names_them(
     output = " ".join(result.output.split())
     assert result.exit_code == 2, repr(result.exception)
     assert output.startswith("error: ")
-    assert key in output
     if not below or key == "output-dir":  # elsewhere a missing folder is told first
+        assert key in output
         assert "File name too long" in output
     assert list(tmp_path.iterdir()) == []
 
