@@ -142,7 +142,11 @@ def _is_file(place: str) -> bool:
 
 @functools.cache
 def _from_file(path: Path) -> ModuleType:
-    if not path.is_file():
+    try:
+        missing = not path.is_file()
+    except OSError as error:  # such as a name that is too long
+        raise OwnCodeError(f"there is no file {path}: {error.strerror}") from error
+    if missing:
         raise OwnCodeError(f"there is no file {path}")
     # The same name in every process, so that what it defines can be sent from one to another.
     name = f"{path.stem}_{hashlib.blake2b(str(path).encode(), digest_size=4).hexdigest()}"

@@ -180,6 +180,8 @@ def call_text(instance: Any) -> str:
 class InputDefense(Defense):
     """Protects images before they are normalised and enter the model."""
 
+    stage: ClassVar[str] = "images"
+
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Maps a batch to a protected batch of the same shape, with images in [0, 1]; the argument stays unchanged."""
         raise NotImplementedError
@@ -213,6 +215,7 @@ class InputDefense(Defense):
 class TrainingDefense(Defense):
     """Changes how a client trains: its model, optimizer, loader or loss."""
 
+    stage: ClassVar[str] = "training"
     needs_group_norm: ClassVar[bool] = False
     """BatchNorm layers must be replaced, because they mix examples inside the model."""
     replaces_optimizer: ClassVar[bool] = False
@@ -257,6 +260,7 @@ class SmashedDefense(Defense):
         takes_maps: It also protects the feature maps (B, C, H, W) of a convolutional client half.
     """
 
+    stage: ClassVar[str] = "smashed data"
     before_blocks: ClassVar[bool] = False
     takes_maps: ClassVar[bool] = False
     edge_blocks: ClassVar[int | None] = None
@@ -306,6 +310,8 @@ class SmashedDefense(Defense):
 class EdgeTrainingDefense(Defense):
     """Changes how the client half of a split model is trained: by a penalty on what it sends, with a network of its own."""
 
+    stage: ClassVar[str] = "training of the client half"
+
     def build_network(self, num_tokens: int, dim: int, patch_values: int, generator: torch.Generator) -> nn.Module:
         """The network that the client trains beside its half, kept by the client alone.
 
@@ -337,6 +343,7 @@ class UpdateDefense(Defense):
             and the second T times: at the same strength they are different defences.
     """
 
+    stage: ClassVar[str] = "updates"
     per: str = "update"
 
     def protect_update(self, update: Update, generator: torch.Generator) -> Update:

@@ -11,20 +11,11 @@ from attacks.registry import ATTACKS
 from clients.data.datasets import dataset_names
 from clients.models.classifiers import model_names
 from clients.models.split_models import split_model_names
-from defenses.base import EdgeTrainingDefense, InputDefense, SmashedDefense, TrainingDefense, UpdateDefense
 from defenses.registry import DEFENSES
 from defenses.spec import settings_of
 from simulations.experiment import all_settings, owners
 from simulations.scenarios.base import scenarios
 from simulations.search.settings import keys as search_settings
-
-_STAGES = {
-    InputDefense: "images",
-    TrainingDefense: "training",
-    EdgeTrainingDefense: "training of the client half (split)",
-    SmashedDefense: "smashed data (split)",
-    UpdateDefense: "update",
-}
 
 
 def catalogue() -> dict[str, list[list[str]]]:
@@ -48,11 +39,10 @@ def _scenarios() -> Iterator[tuple[str, ...]]:
 
 def _defenses() -> Iterator[tuple[str, ...]]:
     for name, cls in DEFENSES.items():
-        stage = next(label for base, label in _STAGES.items() if issubclass(cls, base))  # type: ignore[arg-type]
         adaptive = ", ".join(cls.adaptive_attacks) or "none yet: untested against an adaptive attacker"  # type: ignore[attr-defined]
         yield (
             name,
-            f"{_first_line(cls)} Protects: {stage}.",
+            f"{_first_line(cls)} Protects: {cls.stage}.",  # type: ignore[attr-defined]
             _signature(name, cls),
             f"adaptive attacks: {adaptive}",
             f"source: {cls.source}",  # type: ignore[attr-defined]

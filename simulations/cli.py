@@ -16,6 +16,7 @@ from simulations.compare.command import compare
 from simulations.declared.plain import others_declare, plain_settings, refuse_plain
 from simulations.defaults import DEFAULT_ATTACKS, DEFAULT_CLIENTS
 from simulations.errors import ConfigError
+from simulations.places import is_there
 from simulations.presets import chosen
 from simulations.protect.command import protect
 from simulations.search.command import search
@@ -40,6 +41,13 @@ Tracking = Annotated[
 ]
 
 
+def _folder(text: str) -> Path:
+    """An option's folder. Of nothing, as of a shell's variable that is not set, a path makes the folder one stands in."""
+    if not text:
+        raise typer.BadParameter("it is empty; expected a folder")
+    return Path(text)
+
+
 def _tell_version(asked: bool) -> None:
     if asked:
         console.print(f"fedveil {version('fedveil')}")
@@ -61,13 +69,19 @@ def run(
     setting: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", "-s", metavar="KEY=VALUE", help="One setting, over the file; `fedveil list settings` shows all."
+            "--set",
+            "-s",
+            metavar="KEY=VALUE",
+            help="One setting, over the file and those before; `fedveil list settings` shows all.",
         ),
     ] = None,
     preset: Annotated[
         str, typer.Option(metavar="NAME", help="A configuration that comes with fedveil, such as quick.")
     ] = "",
-    out: Annotated[Path | None, typer.Option(help="New folder for the results.", show_default="runs/DATE-TIME")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(parser=_folder, metavar="DIR", help="New folder for the results.", show_default="runs/DATE-TIME"),
+    ] = None,
     resume: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Continue the killed run in DIR, with the settings it had.")
     ] = None,
@@ -239,9 +253,9 @@ app.command()(compare)
 @app.command()
 def report(directory: Annotated[Path, typer.Argument(help="Folder of a run.")], track: Tracking = "") -> None:
     """Rebuilds report.html and rows.csv from a run's rows and pictures."""
-    if not (directory / "rows.jsonl").is_file():
-        fail(f"{directory} holds no run (no rows.jsonl)")
     try:
+        if not is_there(directory / "rows.jsonl", "DIRECTORY"):
+            raise ConfigError(f"{directory} holds no run (no rows.jsonl)")
         trackers = parse_trackers(track)
         require_reachable(trackers)
     except ConfigError as error:

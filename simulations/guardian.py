@@ -6,12 +6,13 @@ command does. What they have in common is the runtime's temporary home in their 
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -50,15 +51,29 @@ class Guardian:
             self._process.wait()
 
 
-@functools.cache
-def keep_scratch_folder() -> Path:
-    """Where this process and those that it starts make temporary files from now on: a folder that goes when this process does."""
-    folder = Path(tempfile.mkdtemp(prefix="fedveil-run-"))
-    _guardians.append(Guardian(folder))  # never dismissed: sockets between processes are there to the end
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Where this process, and those that it starts, make temporary files meanwhile: a folder that goes when this process does.
+
+    It is the same folder each time. It does not go earlier, as sockets between processes are there to the end; what the process
+    makes afterwards lies where it would have lain.
+    """
+    if not _folders or not _folders[-1].is_dir():  # it may have been cleaned away where a process is old
+        _folders.append(Path(tempfile.mkdtemp(prefix="fedveil-run-")))
+        _guardians.append(Guardian(_folders[-1]))  # never dismissed
+    folder, before = _folders[-1], (os.environ.get("TMPDIR"), tempfile.tempdir)
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
-    return folder
+    try:
+        yield folder
+    finally:
+        variable, tempfile.tempdir = before
+        if variable is None:
+            os.environ.pop("TMPDIR", None)
+        else:
+            os.environ["TMPDIR"] = variable
 
 
+_folders: list[Path] = []
 _guardians: list[Guardian] = []
 
 

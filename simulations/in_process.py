@@ -17,7 +17,7 @@ from rich.markup import escape
 from simulations.command_line import errors
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
-from simulations.guardian import keep_scratch_folder
+from simulations.guardian import scratch_folder
 from simulations.launch import end_politely
 from simulations.local_grid import LocalGrid
 from simulations.local_run import tell_failures, what_next
@@ -114,7 +114,8 @@ def audit(
     if experiment.attack_workers:
         require_guard("simulations.audit", "attack_workers=0")
     preflight(experiment, lambda told: warnings.warn(told.removeprefix("warning: "), stacklevel=4))
-    run_experiment(LocalGrid(experiment.num_clients, cpus_per_client), experiment)
+    with scratch_folder():
+        run_experiment(LocalGrid(experiment.num_clients, cpus_per_client), experiment)
     return Audited(Path(experiment.output_dir))
 
 
@@ -128,9 +129,9 @@ def run_in_process(console: Console, experiment: Experiment, cpus_per_client: in
     """
     out, started = Path(experiment.output_dir), time.monotonic()
     end_politely()
-    keep_scratch_folder()
     try:
-        run_experiment(LocalGrid(experiment.num_clients, cpus_per_client), experiment)
+        with scratch_folder():
+            run_experiment(LocalGrid(experiment.num_clients, cpus_per_client), experiment)
     except KeyboardInterrupt:
         errors.print(f"\nstopped; {what_next(out)}", soft_wrap=True)
         return 130

@@ -29,7 +29,10 @@ def listed() -> Catalogue:
     """
     if any(group.startswith("fedveil.") for group in entry_points().groups):
         return _made()  # what other packages offer may change without a file of ours
-    path = cache_folder() / f"catalogue-{fingerprint()}.json"
+    try:
+        path = cache_folder() / f"catalogue-{fingerprint()}.json"
+    except RuntimeError:  # a user without a home directory, as in containers
+        return _made()
     return kept(path) or _keep(path, _made())
 
 
@@ -43,7 +46,11 @@ def fingerprint() -> str:
 
 
 def cache_folder() -> Path:
-    """Where files are that may be removed at any time."""
+    """Where files are that may be removed at any time.
+
+    Raises:
+        RuntimeError: When neither the environment names a folder nor the user has a home directory.
+    """
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedveil"
 
 

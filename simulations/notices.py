@@ -14,6 +14,8 @@ from simulations.settings import key_of
 MOST_STEPS = 1_000_000
 """Of one training or search by gradient: a quarter of an hour at a thousandth of a second each."""
 MOST_WIDTH = 65_536
+MOST_ROUNDS = 100_000
+"""More than a day at a second each."""
 
 
 def huge_numbers(experiment: Experiment) -> list[str]:
@@ -38,11 +40,11 @@ def huge_numbers(experiment: Experiment) -> list[str]:
 
 
 def _is_huge(name: str, value: object) -> bool:
-    limit = MOST_WIDTH if name == "width" else MOST_STEPS
+    limit = {"width": MOST_WIDTH, "rounds": MOST_ROUNDS}.get(name, MOST_STEPS)
     return (
         isinstance(value, int)
         and value > limit
-        and name.rpartition("_")[2] in ("epochs", "iterations", "steps", "width")
+        and name.rpartition("_")[2] in ("epochs", "iterations", "rounds", "steps", "width")
     )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
+from clients.auxiliary import Auxiliary
 from clients.data.card import DataCard
 from clients.data.datasets import reads_data_dir
 from clients.data.images import ImageDataset
@@ -19,6 +21,7 @@ from simulations.experiment import Experiment
 from simulations.folder_lock import require_free
 from simulations.nodes import dealt
 from simulations.notices import huge_numbers, too_few_images
+from simulations.places import is_there
 from simulations.run_directory import busy
 from simulations.scenarios.base import scenario
 
@@ -97,15 +100,15 @@ def _check_counts(experiment: Experiment, data: ImageDataset) -> None:
             "attack-rounds = '' to train only"
         )
     share, tested = shares(experiment, data)
+    held = len(Auxiliary(experiment.plan(Pipeline())).held_out(data.train.strata()))
     if min(share, tested) < 1:
         raise ConfigError(
-            f"{experiment.num_clients} clients share {len(data.train)} training and {len(data.test)} test examples, which is less "
-            "than one each; use fewer clients (--clients), more data, or a smaller auxiliary-fraction"
+            f"{experiment.num_clients} clients share {len(data.train)} training examples, of which the server holds {held} "
+            f"(auxiliary-fraction = {experiment.auxiliary_fraction:g}), and {len(data.test)} test examples, which is less than one "
+            "each; use fewer clients (--clients), more data, or a smaller auxiliary-fraction"
         )
-    if experiment.batch_size > len(data.train):
-        raise ConfigError(
-            f"batch-size is {experiment.batch_size}; all clients together hold {len(data.train)} training examples"
-        )
+    if experiment.batch_size > (most := len(data.train) - held):
+        raise ConfigError(f"batch-size is {experiment.batch_size}; all clients together hold {most} training examples")
     scenario(experiment.scenario).check_share(experiment, share, tested)
 
 
@@ -117,13 +120,24 @@ def require_folder(out: Path, key: str = "output-dir") -> None:
         key: That names it.
 
     Raises:
-        ConfigError: When it, or the nearest folder above it that exists, is a file or may not be written to.
+        ConfigError: When it, or the nearest folder above it that exists, is a file or may not be written to, or when its name
+            cannot be one.
     """
-    nearest = next(one for one in (out, *out.parents) if one.exists())
+    advice = "; name another folder with --out"
+    nearest = next(one for one in (out, *out.parents) if is_there(one, key, advice))
     if not nearest.is_dir():
         raise ConfigError(f"{key}: {nearest} is a file, and results need a folder; name another with --out")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise ConfigError(f"{key}: {nearest} may not be written to; name another folder with --out")
+    for part in out.relative_to(nearest).parts:
+        is_there(nearest / part, key, advice)  # a name may be too long below a folder that is yet to be made
+    try:  # where all may write, as root may, some file systems still take nothing, such as /proc
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"{key}: {nearest} takes no files ({error.strerror}); name another folder with --out"
+        ) from error
 
 
 def make_folder(out: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -14,10 +13,8 @@ from simulations.command_line import read_toml, self_contained
 from simulations.defaults import DEFAULT_CLIENTS
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
-from simulations.run_config import check_same
-
-OTHERS = {"audited": "the audit of an app", "recording": "attacks on a recording"}
-"""Scenario in a ``config.json`` -> what else leaves a folder like a run's."""
+from simulations.places import is_there
+from simulations.run_config import check_same, read_config
 
 
 def requested(
@@ -47,7 +44,10 @@ def requested(
         before = kept["config"] | {"resume": True, "output-dir": str(resume.resolve())}
         values: dict[str, Any] = {}
     else:
-        values = read_toml(config) if config else {}
+        if clients and settings.get("num-clients", clients) != clients:
+            raise ConfigError(f"--clients is {clients}, and num-clients is {settings['num-clients']}; give one of them")
+        values = _without_empty_folder(read_toml(config) if config else {})
+        settings = _without_empty_folder(settings)
         own = values.get("output-dir")
         if out and own is not None and str(own) != str(out.resolve()):
             raise ConfigError(f"--out is {out}, and output-dir of {config} is {own}; give one of them")
@@ -70,16 +70,13 @@ def requested(
     return experiment if experiment.num_clients else replace(experiment, num_clients=DEFAULT_CLIENTS)
 
 
+def _without_empty_folder(values: Mapping[str, Any]) -> dict[str, Any]:
+    """An empty ``output-dir`` is its default, which leaves the folder to us; as a path it would be the one we stand in."""
+    return {key: value for key, value in values.items() if (key, value) != ("output-dir", "")}
+
+
 def _stored(directory: Path) -> dict[str, Any]:
     path = directory / "config.json"
-    if not path.is_file():
+    if not is_there(path, "--resume"):
         raise ConfigError(f"--resume: {directory} holds no run (no config.json)")
-    try:
-        stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(stored["config"], dict):
-            raise TypeError(f"config is a {type(stored['config']).__name__}")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ConfigError(f"--resume: {path} is no configuration of a run: {error}") from error
-    if what := OTHERS.get(str(stored["config"].get("scenario", ""))):  # a damaged file may hold a list there
-        raise ConfigError(f"--resume: {directory} holds {what}, which is begun anew; runs of `fedveil run` can go on")
-    return stored
+    return read_config(path, "--resume")

@@ -24,7 +24,7 @@ from simulations.memory_needs import Needs, check_needs, needs_of
 from simulations.preflight import make_folder, preflight, require_attack_cards, require_resources
 from simulations.requested import requested
 from simulations.seeds import EXIT_STOPPED, finish_seeds, of_seeds, one_by_one
-from simulations.side_by_side import Way, runs_at_once, side_by_side
+from simulations.side_by_side import Way, require_jobs, runs_at_once, side_by_side
 from simulations.trackers import Tracker, require_reachable, tell_trackers
 
 
@@ -101,22 +101,25 @@ def begin(console: Console, asked: Asked, *, dry_run: bool) -> int:
         require_resources(asked.cpus_per_client, asked.gpus_per_client)
         experiment = requested(asked.config, asked.settings, asked.out, asked.resume, asked.clients)
         left = of_seeds(experiment, asked.seeds) if asked.seeds else [experiment]
+        require_jobs(asked.jobs)
         for one in left[:1]:
             preflight(one, tell)
         if not dry_run:  # what is to run elsewhere can be tried here
             require_attack_cards(experiment)
+            require_reachable(asked.trackers)  # which may leave a file, such as MLflow's database
         needs = _estimate(experiment, asked, tell, dry_run=dry_run)
         at_once = (
             runs_at_once(asked.jobs, len(left), experiment, needs, busy=asked.cores_busy(experiment))
             if asked.seeds
             else 1
         )
-        require_reachable(asked.trackers)
         if not dry_run:
             make_folder(Path(experiment.output_dir))
     except (ConfigError, RegistryError) as error:
         fail(str(error))
     if dry_run:
+        for tracker in asked.trackers:
+            tell(f"tracker: {tracker.name} is installed; whether it takes runs is tried only when one starts")
         if asked.seeds:
             tell(f"seeds: {len(left)} of {len(asked.seeds)} are left to run, each as above, {at_once} at a time")
         return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -12,6 +13,7 @@ from clients.data.own import GROUP as DATASETS
 from clients.models.library import LIBRARIES
 from clients.models.own import GROUP as MODELS
 from clients.own_code import fingerprint, installed, is_own
+from simulations.defaults import FEDERATED
 from simulations.errors import ConfigError
 from simulations.study import Study
 from strategies.audit.adaptive import adaptive_names
@@ -19,8 +21,39 @@ from strategies.audit.adaptive import adaptive_names
 PACKAGES = ("fedveil", "flwr", "ray", "torch", "torchvision", "opacus", "numpy")
 OWN_CODE = "own-code"
 """Key of what the files amount to that settings name."""
+OTHERS = {"audited": "the audit of an app", "recording": "attacks on a recording"}
+"""Scenario in a ``config.json`` -> what else leaves a folder like a run's."""
 FREE_ON_RESUME = {"resume", "output-dir", "attack-workers", "attack-gpus", "client-timeout", "min-usable"}
 """Settings that change no number, so a resumed run may differ in them."""
+
+
+def read_config(path: Path, key: str) -> dict[str, Any]:
+    """What a run's config.json says.
+
+    Args:
+        path: The file.
+        key: Option that asks for it, for errors.
+
+    Raises:
+        ConfigError: When it is none, or cannot be read.
+    """
+    try:
+        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        for name, value in (
+            ("config", kept.get("config")),
+            *((name, kept.get(name, {})) for name in (OWN_CODE, "progress")),
+        ):
+            if not isinstance(value, dict):
+                raise TypeError(f"{name} is a {type(value).__name__}")
+    except OSError as error:
+        raise ConfigError(f"{key}: cannot read {path}: {error.strerror}") from error
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ConfigError(f"{key}: {path} is no configuration of a run: {error}") from error
+    if (kind := kept["config"].get("scenario", FEDERATED)) in OTHERS:
+        raise ConfigError(
+            f"{key}: {path.parent} holds {OTHERS[kind]}, which is begun anew; runs of `fedveil run` can go on"
+        )
+    return kept
 
 
 def check_same(experiment: Study, kept: Mapping[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,8 @@ from rich.console import Console
 from simulations.command_line import errors
 from simulations.experiment import Experiment
 from simulations.local_run import EXIT_ATTACKS_FAILED
-from simulations.run_config import check_same
+from simulations.places import is_there
+from simulations.run_config import check_same, read_config
 from simulations.trackers import EXIT_NOT_TRACKED
 
 EXIT_STOPPED = 130
@@ -31,8 +31,8 @@ def of_seeds(experiment: Experiment, seeds: Sequence[int]) -> list[Experiment]:
         folder = Path(experiment.output_dir) / f"seed-{seed}"
         one = replace(experiment, seed=seed, output_dir=str(folder))
         config = folder / "config.json"
-        if config.is_file():
-            kept = json.loads(config.read_text())
+        if is_there(config, "output-dir"):
+            kept = read_config(config, "--seeds")
             one = replace(one, resume=True)
             check_same(one, kept)
             if kept.get("progress", {}).get("finished") is True:

@@ -44,6 +44,12 @@ class Way:
     cores: int
 
 
+def require_jobs(asked: int) -> None:
+    """Raises ``ConfigError`` where ``--jobs`` asks for more runs at the same time than there are cores."""
+    if asked > (cores := os.cpu_count() or 1):
+        raise ConfigError(f"--jobs is {asked}; allowed: 0 to {cores}, the cores of this machine")
+
+
 def runs_at_once(asked: int, left: int, experiment: Experiment, needs: Needs, *, busy: int) -> int:
     """How many runs go on at the same time.
 
@@ -57,9 +63,8 @@ def runs_at_once(asked: int, left: int, experiment: Experiment, needs: Needs, *,
     Raises:
         ConfigError: When more are asked for than fit.
     """
+    require_jobs(asked)
     cores, memory = os.cpu_count() or 1, memory_of_machine()
-    if asked > cores:
-        raise ConfigError(f"--jobs is {asked}; allowed: 0 to {cores}, the cores of this machine")
     if asked * needs.total > memory:
         raise ConfigError(
             f"--jobs is {asked}, and one run needs {needs}; this machine has {size_told(memory)} in all: allowed here: 0 to "

@@ -109,7 +109,11 @@ def load_dataset(
         hint = f", did you mean {close[0]!r}?" if close else ""
         raise DataError(f"unknown data set {name!r}{hint}; known: {', '.join(dataset_names())}")
     root = Path(data_dir or DEFAULT_DIR).expanduser().absolute()
-    if data_dir and not root.is_dir() and not download:
+    try:
+        missing = data_dir and not download and not root.is_dir()
+    except OSError as error:  # such as a name that is too long
+        raise DataError(f"{name}: data-dir {root}: {error.strerror}") from error
+    if missing:
         raise DataError(f"{name}: data-dir {root} is not a directory")
     try:
         limits = (train_limit, test_limit)

@@ -6,6 +6,7 @@ that adding one needs nothing here.
 
 from __future__ import annotations
 
+import ast
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -26,14 +27,6 @@ otherwise, and what can go wrong stands under *Raises*. The configuration langua
 | package | what is in it |
 | --- | --- |
 """
-STAGES = {
-    "InputDefense": ("defenses/images", "Defences of images"),
-    "TrainingDefense": ("defenses/training", "Defences of training"),
-    "EdgeTrainingDefense": ("defenses/training", "Defences of training"),
-    "UpdateDefense": ("defenses/updates", "Defences of updates"),
-    "SmashedDefense": ("defenses/smashed_data", "Defences of smashed data"),
-}
-"""Base class -> the page of what derives from it."""
 INTERFACES = {
     "defenses": {
         "defenses/index": (
@@ -154,7 +147,9 @@ def _algorithms(package: str) -> dict[str, tuple[str, list[str]]]:
 
 def _page(package: str, one: griffe.Class | griffe.Function) -> tuple[str, str]:
     if package == "defenses" and isinstance(one, griffe.Class):
-        return next(STAGES[base.name] for base in one.mro() if base.name in STAGES)
+        stage = next(str(base.members["stage"].value) for base in (one, *one.mro()) if "stage" in base.members)
+        stage = ast.literal_eval(stage)
+        return f"defenses/{stage.replace(' ', '_')}", f"Defences of {stage}"
     room = _module(one).split(".")[1]
     return f"attacks/{room}", f"attacks.{room}: {_about(f'attacks.{room}')}"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from simulations.errors import ConfigError
+from simulations.places import is_there
 from simulations.report.analysis.run import ReadRun, read_run
 from simulations.run_config import FREE_ON_RESUME, OWN_CODE
 
@@ -61,7 +62,7 @@ def grouped(folders: Sequence[Path]) -> tuple[Group, ...]:
     """
     together: dict[str, list[tuple[Path, ReadRun]]] = {}
     for folder in folders:
-        if not (folder / "rows.jsonl").is_file():
+        if not is_there(folder / "rows.jsonl", "DIR"):
             raise ConfigError(f"{folder} holds no run (no rows.jsonl)")
         run = read_run(folder)
         mine = together.setdefault(json.dumps(_facts(run), sort_keys=True), [])

@@ -7,7 +7,7 @@ from dataclasses import Field, fields
 from importlib.metadata import entry_points
 from typing import Any
 
-from simulations.declared import inference, outsourced, split
+from simulations.declared import federated, inference, outsourced, split
 from simulations.declared.common import CommonSettings
 from simulations.declared.federated import FederatedSettings
 from simulations.declared.inference import InferenceSettings
@@ -26,9 +26,13 @@ DECLARED: Mapping[str, tuple[type[Any], ...]] = {
 }
 """Scenario -> where its settings are declared. A test compares them with the scenarios themselves, which need torch."""
 
-
-USUAL = {*inference.USUAL, *outsourced.USUAL, *split.USUAL, *split.USUAL_ON_TABLES}
-"""Keys whose value may be "auto": a scenario has one of its own."""
+USUAL = {
+    key
+    for module in (federated, inference, outsourced, split)
+    for usual in ("USUAL", "USUAL_ON_TABLES")
+    for key in vars(module).get(usual, ())
+}
+"""Keys whose value may be "auto": a scenario has one of its own. A test compares them, too."""
 
 
 def plain_settings() -> dict[str, Field[Any]]:

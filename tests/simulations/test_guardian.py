@@ -63,12 +63,18 @@ def test_a_dismissed_guardian_ends_what_is_still_there(tmp_path: Path) -> None:
 
 
 SCRATCH = """
-import sys, tempfile, time
-from simulations.guardian import keep_scratch_folder
-assert keep_scratch_folder() is keep_scratch_folder()
-tempfile.mkdtemp()
-print(keep_scratch_folder(), flush=True)
-time.sleep(float(sys.argv[1]))
+import os, sys, tempfile, time
+from simulations.guardian import scratch_folder
+before = os.environ["TMPDIR"], tempfile.gettempdir()
+with scratch_folder() as folder:
+    assert tempfile.gettempdir() == os.environ["TMPDIR"] == str(folder)
+    tempfile.mkdtemp()
+assert (os.environ["TMPDIR"], tempfile.gettempdir()) == before
+assert len(list(folder.iterdir())) == 1
+with scratch_folder() as again:
+    assert again == folder
+    print(folder, flush=True)
+    time.sleep(float(sys.argv[1]))
 """
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import simulations
 from clients.questions import RefusedError
 from simulations.cli import app
 from simulations.errors import ConfigError
+from simulations.experiment import Experiment
 from simulations.run_directory import read_lines
 from tests.simulations.runtimes import BINARIES, PATIENCE, config, pairs
 from tests.simulations.split.test_run import split_experiment, untimed
@@ -197,3 +199,21 @@ def test_rows_are_those_of_a_run_on_flowers_runtime(tmp_path: Path, scenario: st
     assert done.returncode == 0, done.stderr
     here, there = (untimed(read_lines(tmp_path / where / "rows.jsonl")) for where in ("here", "there"))
     assert here == there
+
+
+def test_temporary_files_of_an_audit_lie_in_a_folder_of_its_own_and_those_of_its_caller_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def run(grid: object, experiment: Experiment) -> None:
+        seen.append((os.environ["TMPDIR"], tempfile.gettempdir()))
+
+    monkeypatch.setattr("simulations.in_process.run_experiment", run)
+    before = os.environ.get("TMPDIR"), tempfile.gettempdir()
+    simulations.audit(preset="quick", out=tmp_path / "run", attack_workers=0)
+    ((variable, folder),) = seen
+    assert variable == folder != before[1]
+    assert Path(folder).name.startswith("fedveil-run-")
+    assert Path(folder).is_dir()
+    assert (os.environ.get("TMPDIR"), tempfile.gettempdir()) == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,9 @@ from simulations import listed as module
 from simulations.catalogue import catalogue
 from simulations.cli import app
 from simulations.listed import SECTIONS, cache_folder, listed
+
+NOBODY = 1_999_999_999
+"""A user that the system has no entry of."""
 
 
 @pytest.fixture
@@ -92,3 +96,22 @@ def test_where_nothing_can_be_written_it_is_told_all_the_same(tmp_path: Path, mo
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.setattr(module, "_made", lambda: {section: [["made"]] for section in SECTIONS})
     assert listed()["models"] == [["made"]]
+
+
+def test_a_user_without_a_home_directory_is_told_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: NOBODY)
+    monkeypatch.setattr(module, "_made", lambda: {section: [["made"]] for section in SECTIONS})
+    with pytest.raises(RuntimeError):
+        cache_folder()
+    assert listed()["models"] == [["made"]]
+
+
+def test_every_defence_says_which_stage_its_base_has(cache: Path) -> None:
+    stages = {name: told.rpartition("Protects: ")[2] for name, told, *_ in catalogue()["defenses"]}
+    assert stages["VisualMixer"] == "images."
+    assert stages["DPSGD"] == "training."
+    assert stages["PatchShuffle"] == "smashed data."
+    assert stages["AdversarialTraining"] == "training of the client half."
+    assert stages["GaussianNoise"] == "updates."

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from simulations.cli import app
 from simulations.errors import ConfigError
 from simulations.preflight import require_folder
+from simulations.requested import requested
 
 
 @pytest.mark.parametrize("below", ["", "deeper", "deeper/still"])
@@ -47,3 +48,69 @@ def test_a_batch_larger_than_all_data_is_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["run", *settings, "--out", str(tmp_path / "out")])
     assert result.exit_code == 2
     assert "batch-size is 101; all clients together hold" in " ".join(result.output.split())
+
+
+LONG = "y" * 300
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        (["run", "--dry-run", "--out", "{}"], "output-dir"),
+        (["run", "--dry-run", "--out", "{}/deeper"], "output-dir"),
+        (["run", "--dry-run", "-s", "output-dir={}"], "output-dir"),
+        (["run", "--dry-run", "--seeds", "0..1", "--out", "{}"], "output-dir"),
+        (["run", "--resume", "{}"], "--resume"),
+        (["run", "--dry-run", "-s", "dataset=folder", "-s", "data-dir={}"], "data-dir"),
+        (["run", "--dry-run", "-s", "dataset={}.py:load"], "dataset"),
+        (["run", "--dry-run", "-s", "model={}.py:Net"], "model"),
+        (["report", "{}"], "DIRECTORY"),
+        (["compare", "{}"], "DIR"),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("below", ["", "new"])
+def test_names_that_are_too_long_are_told_with_what_names_them(
+    tmp_path: Path, line: list[str], key: str, below: str
+) -> None:
+    result = CliRunner().invoke(app, [part.format(tmp_path / below / LONG) for part in line])
+    output = " ".join(result.output.split())
+    assert result.exit_code == 2, repr(result.exception)
+    assert output.startswith("error: ")
+    if not below or key == "output-dir":  # elsewhere a missing folder is told first
+        assert key in output
+        assert "File name too long" in output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_that_no_file_can_have_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"output-dir: .*embedded null byte; name another folder"):
+        require_folder(tmp_path / "a\0b")
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a file system that takes no files")
+def test_a_folder_that_takes_no_files_is_refused_in_a_dry_run_too() -> None:
+    result = CliRunner().invoke(app, ["run", "--dry-run", "--out", "/proc/x"])
+    assert result.exit_code == 2
+    assert "output-dir: /proc" in result.output
+
+
+def test_an_empty_folder_name_is_not_the_folder_one_stands_in(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["run", "--dry-run", "--out", ""])
+    assert result.exit_code == 2
+    assert "it is empty" in result.output
+    (tmp_path / "own.toml").write_text('output-dir = ""\n')
+    for asked in (requested(None, {"output-dir": ""}), requested(tmp_path / "own.toml", {})):
+        assert Path(asked.output_dir).parent == Path("runs").resolve()
+
+
+def test_examples_are_counted_without_those_of_the_server(tmp_path: Path) -> None:
+    def told(*settings: str) -> str:
+        line = ["run", "--dry-run", "-s", "train-limit=100", "-s", "auxiliary-fraction=0.3", *settings]
+        result = CliRunner().invoke(app, [*line, "--out", str(tmp_path / "out")])
+        assert result.exit_code == 2
+        return " ".join(result.output.split())
+
+    few = told("--clients", "90")
+    assert "90 clients share 100 training examples, of which the server holds 30 (auxiliary-fraction = 0.3)" in few
+    assert "all clients together hold 70 training examples" in told("-s", "batch-size=71")

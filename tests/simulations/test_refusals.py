@@ -22,10 +22,11 @@ from defenses.pipeline import Pipeline
 from simulations.cli import app
 from simulations.declared.inference import ARCHITECTURES as DECLARED_ARCHITECTURES
 from simulations.declared.inference import STATISTICS
-from simulations.declared.plain import DECLARED, plain_settings, refuse_plain
+from simulations.declared.plain import DECLARED, USUAL, plain_settings, refuse_plain
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment, all_settings
 from simulations.launch import ROOT
+from simulations.requested import requested
 from simulations.scenarios.base import scenarios
 from simulations.server_app import run_experiment
 from simulations.settings import checked
@@ -110,6 +111,15 @@ def test_two_folders(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["run", str(file), "--out", str(tmp_path / "a")])
     assert result.exit_code == 2
     assert "give one of them" in result.output
+
+
+def test_two_numbers_of_clients(tmp_path: Path) -> None:
+    told = refused(tmp_path, "--clients", "3", "-s", "num-clients=5")
+    assert told == "error: --clients is 3, and num-clients is 5; give one of them"
+    file = tmp_path / "settings.toml"
+    file.write_text("num-clients = 5\n")
+    assert requested(file, {"num-clients": 3}, clients=3).num_clients == 3
+    assert requested(file, {}, clients=4).num_clients == 4  # an option stands over the file
 
 
 @pytest.mark.parametrize(
@@ -232,6 +242,7 @@ def test_what_is_refused_without_torch_is_what_experiments_refuse() -> None:
     for name, one in scenarios().items():
         declared = {spec.name for kind in DECLARED[name] for spec in fields(kind)}
         assert declared == {spec.name for spec in fields(one.settings)}
+    assert {key for one in scenarios().values() for key in (*one.usual, *one.usual_on_tables)} == USUAL
 
 
 def test_pictures_that_nobody_reads(tmp_path: Path) -> None:

@@ -189,3 +189,31 @@ def test_as_many_at_once_as_cores_and_memory_hold(monkeypatch: pytest.MonkeyPatc
         runs_at_once(17, 99, plain, needs(0.1), busy=1)
     with pytest.raises(ConfigError, match=r"--jobs is 3, and one run needs about 3.0 GiB.*allowed here: 0 to 2"):
         runs_at_once(3, 9, plain, needs(3), busy=1)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ('{"config": {', "is no configuration of a run"),
+        ('{"x": 1}', "config is a NoneType"),
+        ("[]", "is no configuration of a run"),
+        ('{"config": {}, "progress": 3}', "progress is a int"),
+        ('{"config": {"scenario": "recording"}}', "holds attacks on a recording"),
+    ],
+)
+def test_a_damaged_run_among_the_seeds_is_named(tmp_path: Path, content: str, told: str) -> None:
+    (tmp_path / "seed-1").mkdir()
+    (tmp_path / "seed-1" / "config.json").write_text(content)
+    line = ["run", "--seeds", "0..1", "--out", str(tmp_path), "--dry-run", *PAIRS]
+    result = CliRunner().invoke(app, line)
+    assert result.exit_code == 2, result.output
+    output = " ".join(result.output.split())
+    assert f"--seeds: {tmp_path / 'seed-1'}" in output
+    assert told in output
+
+
+def test_more_jobs_than_cores_are_refused_before_anything_is_estimated(tmp_path: Path) -> None:
+    line = ["run", "--seeds", "0..1", "--jobs", "1000000000", "--out", str(tmp_path / "out"), "--dry-run", *PAIRS]
+    result = CliRunner().invoke(app, line)
+    assert result.exit_code == 2
+    assert result.output.startswith("error: --jobs is 1000000000; allowed: 0 to ")

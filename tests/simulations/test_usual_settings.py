@@ -50,6 +50,7 @@ def test_numbers_that_nobody_waits_for_are_told() -> None:
     assert len(told) == len(parts)
     for part in parts:
         assert any(part in one for one in told), part
+    assert huge_numbers(Experiment.of(rounds=10**6)) == ["rounds is 1000000, which may never end or fit"]
     assert not huge_numbers(Experiment.of())
     with pytest.raises(ConfigError, match="width is 1000000000; allowed: at least 0, at most 65536"):
         Experiment.of(width=10**9)

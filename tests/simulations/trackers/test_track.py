@@ -153,6 +153,7 @@ def test_a_store_that_cannot_be_reached_ends_the_command_before_any_work(
     assert result.exit_code == 2, result.output
     assert "--track mlflow:" in result.output
     assert "gopher" in result.output
+    assert "memory: about" not in result.output  # which is estimated only then
     assert not out.exists()
 
 
@@ -169,3 +170,14 @@ def test_numbers_that_do_not_count_are_named_so_and_none_takes_anothers_place(ru
     assert metrics[metric_name(row)] == 9.0
     assert metrics[f"{metric_name(row)}.2"] == math.inf
     assert max(map(len, metrics)) <= LONGEST_NAME
+
+
+def test_a_dry_run_leaves_no_database_and_says_that_nobody_was_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    result = CliRunner().invoke(app, ["run", "--preset", "quick", "--dry-run", "--track", "mlflow"])
+    assert result.exit_code == 0, result.output
+    assert "tracker: mlflow is installed; whether it takes runs is tried only when one starts" in result.output
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,29 @@
+"""Whether something lies at a path that somebody gave, whatever the path is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from simulations.errors import ConfigError
+from simulations.settings import shown
+
+
+def is_there(path: Path, key: str, advice: str = "") -> bool:
+    """Whether there is a file or folder; ``Path.exists`` has a traceback for the rest.
+
+    Args:
+        path: As given.
+        key: Setting or option that names it.
+        advice: What to do about a path that is refused.
+
+    Raises:
+        ConfigError: When nothing can have that name, or nobody may look.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, ValueError) as error:  # a ValueError for a NUL in it
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{key}: {shown(str(path))}: {why}{advice}") from error
+    return True
