@@ -59,8 +59,8 @@ runs. {{ rule }} An attack that fails shows only that this attack fails.</p></he
 {{ number((best.gap if best else none) | signed) }}
 {{ number((picked(best) if best else '') or nothing) }}
 {{ score(line.membership.scores.get(('membership-auc', '')) if line.membership else none, two, true) }}
-{{ number(line.epsilon | two, ('probes: ' ~ (line.epsilon_with_probes | two)
-  ~ (' after ' ~ line.probes_after if line.probes_after is not none else '')) if line.epsilon_with_probes is not none else '') }}
+{{ number(line.epsilon | two, 'probes: ' ~ ('≥ ' if line.probes_before is not none else '') ~ (line.epsilon_with_probes | two)
+  if line.epsilon_with_probes is not none else '') }}
 {{ number(best.psnr.n if best and best.psnr else nothing, '', true) }}
 {{ number(row.seeds | length, row.seeds | join(', ')) }}</tr>
 {% endfor %}

@@ -39,8 +39,9 @@ class Line:
         membership: Cell with the highest membership AUC.
         epsilon: Budget spent by training (in split learning evaluation too) so far, in edge-cloud inference by the queries at one
             cut; None or infinite where there is no guarantee.
-        epsilon_with_probes: Budget with the audit's probe messages.
-        probes_after: The round of that budget, where messages of training have spent more since; a sum of both is not known.
+        epsilon_with_probes: Budget with the audit's probe messages, of training up to now where ``probes_before`` is None.
+        probes_before: The last round before whose training the rows tell that budget, where training has spent more since. The
+            budget is then at least ``epsilon_with_probes``, which is never below ``epsilon``.
         epsilon_all_cuts: Budget of all that a run sent of an image where it serves the same images at several cuts.
         delta: The delta of all three.
         seconds: Seconds that a client computes in a round, mean over rounds.
@@ -66,7 +67,7 @@ class Line:
     membership: Cell | None
     epsilon: float | None
     epsilon_with_probes: float | None
-    probes_after: int | None
+    probes_before: int | None
     epsilon_all_cuts: float | None
     delta: float | None
     seconds: float | None
@@ -173,8 +174,8 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         ),
         membership=strongest(cells, MEMBERSHIP.decides),
         epsilon=_spent(study, defense, "epsilon"),
-        epsilon_with_probes=_spent(study, defense, "epsilon-with-probes"),
-        probes_after=_outdated(study, defense),
+        epsilon_with_probes=_with_probes(study, defense),
+        probes_before=_outdated(study, defense),
         epsilon_all_cuts=_spent(study, defense, "epsilon-all-cuts"),
         delta=_spent(study, defense, "delta"),
         seconds=seconds,
@@ -203,9 +204,19 @@ def _spent(study: Study, defense: str, metric: str) -> float | None:
     return max((s.mean for s in study.series(defense, metric).values() if s.mean is not None), default=None)
 
 
+def _with_probes(study: Study, defense: str) -> float | None:
+    """Probes cost on top: whatever was told before further training, both together have spent no less than training alone."""
+    probed, trained = (_spent(study, defense, metric) for metric in ("epsilon-with-probes", "epsilon"))
+    return probed if probed is None or trained is None else max(probed, trained)
+
+
 def _outdated(study: Study, defense: str) -> int | None:
+    """See ``Line.probes_before``: rows of versions whose clients told the budget with probes only when they were probed."""
     probed, trained = (study.series(defense, metric) for metric in ("epsilon-with-probes", "epsilon"))
-    return max(probed) if probed and trained and max(probed) < max(trained) else None
+    if not probed or not trained:
+        return None
+    told, spent = (_spent(study, defense, metric) or 0.0 for metric in ("epsilon-with-probes", "epsilon"))
+    return max(probed) if max(probed) < max(trained) or told < spent else None
 
 
 def _drop(study: Study, defense: str, at: int | None) -> float | None:

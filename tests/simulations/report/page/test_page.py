@@ -628,13 +628,15 @@ def test_the_headline_says_what_real_updates_give_beside_the_probe(tmp_path: Pat
     assert "what a curious server asks for" not in build(tmp_path / "none").sections["headline"]
 
 
-def test_a_budget_with_probes_that_training_has_overtaken_says_of_which_round_it_is(tmp_path: Path) -> None:
-    """Without it "with the audit's probes" would seem to cost less than without them."""
+def test_a_budget_with_probes_that_training_has_overtaken_is_a_lower_bound(tmp_path: Path) -> None:
+    """What was told before the training of round 1 is not what both have spent, and no audit costs less than none."""
     early = [one for one in demo_rows() if one["metric"] != "epsilon-with-probes" or one["round"] == 1]
     found = build(tmp_path, rows=early)
     text = " ".join(found.sections["headline"].split())
-    assert "ε = 8.00 at δ = 1e\N{MINUS SIGN}5, with the audit's probes 4.00 after round 1" in text
-    assert ["8.00", "δ = 1e\N{MINUS SIGN}5", "probes: 4.00 after 1"] in [one["ε (δ)"] for one in found.table("summary")]
+    told = "with the audit's probes at least 8.00 (last told before the training of round 1)"
+    assert f"ε = 8.00 at δ = 1e\N{MINUS SIGN}5, {told}" in text
+    assert ["8.00", "δ = 1e\N{MINUS SIGN}5", "probes: ≥ 8.00"] in [one["ε (δ)"] for one in found.table("summary")]
+    assert "4.00" not in found.sections["summary"] + text
 
 
 def test_membership_at_chance_is_folded_and_the_rest_is_not(tmp_path: Path) -> None:
