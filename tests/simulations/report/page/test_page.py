@@ -246,6 +246,31 @@ def test_an_attack_that_fails_its_control_is_printed_as_not_validated(tmp_path: 
     assert "Positive control failed" not in found.text
 
 
+def test_what_failed_its_control_is_told_on_the_fold_and_at_the_top(tmp_path: Path) -> None:
+    rows = [*demo_rows(), *member_rows("", 0.5, (0.45, 0.55))]
+    for one in rows:
+        if one["defense"] == "" and one["attack"] == INVERSION and one["round"] == 3 and one["metric"] == "psnr":
+            one |= {"value": 9.0, "ci_low": 8.5, "ci_high": 9.5}
+    assert folded_control(tmp_path / "two", rows) == (
+        "3 scores of undefended images, ✗ 2 of 5 tests failed: InvertingGradients (round 3); LossThreshold (round 1)"
+    )
+    text = " ".join((tmp_path / "two" / "report.html").read_text(encoding="utf-8").replace("<wbr>", "").split())
+    assert "2 of 5 tests on the undefended run failed, of InvertingGradients, LossThreshold. † marks their results." in text
+    # Too few images are no failure, and no verdict either.
+    few = [one | {"n": 2} if one["metric"] in ("psnr", "retrieval") else one for one in demo_rows()]
+    few += member_rows("", 0.7, (0.65, 0.75))
+    assert folded_control(tmp_path / "few", few).endswith("images, all of 3 tests passed")
+    assert "tests on the undefended run failed" not in (tmp_path / "few" / "report.html").read_text(encoding="utf-8")
+
+
+def folded_control(directory: Path, rows: list[dict[str, Any]]) -> str:
+    """What stands on the fold over the positive control's table, which is closed."""
+    build(directory, rows=rows)
+    section = (directory / "report.html").read_text(encoding="utf-8").split('<section id="control">')[1]
+    shown = section.split("</header>")[1].split("<details>")[1].split("</summary>")[0]
+    return " ".join(re.sub("<[^>]*>", "", shown).split())
+
+
 def test_a_run_whose_attacks_all_fail_their_control_says_so_at_the_top(tmp_path: Path) -> None:
     rows = [one for one in demo_rows() if one["attack"] not in NULLS]
     assert "nothing here is evidence for any defence" in build(tmp_path, rows=rows).text
