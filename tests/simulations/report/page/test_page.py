@@ -255,7 +255,10 @@ def test_what_failed_its_control_is_told_on_the_fold_and_at_the_top(tmp_path: Pa
         "3 scores of undefended images, ✗ 2 of 5 tests failed: InvertingGradients (round 3); LossThreshold (round 1)"
     )
     text = " ".join((tmp_path / "two" / "report.html").read_text(encoding="utf-8").replace("<wbr>", "").split())
-    assert "2 of 5 tests on the undefended run failed, of InvertingGradients, LossThreshold. † marks their results." in text
+    assert (
+        "2 of 5 tests on the undefended run failed, of InvertingGradients, LossThreshold. † marks their results."
+        in text
+    )
     # Too few images are no failure, and no verdict either.
     few = [one | {"n": 2} if one["metric"] in ("psnr", "retrieval") else one for one in demo_rows()]
     few += member_rows("", 0.7, (0.65, 0.75))
@@ -665,13 +668,35 @@ def test_a_budget_with_probes_that_training_has_overtaken_is_a_lower_bound(tmp_p
 
 
 def test_membership_at_chance_is_folded_and_the_rest_is_not(tmp_path: Path) -> None:
-    rows = [*demo_rows(), *member_rows("", 0.7, (0.65, 0.75)), *member_rows(PIPELINES[1], 0.51, (0.45, 0.57))]
+    mixed = member_rows(PIPELINES[1], 0.51, (0.45, 0.57))
+    mixed[1] |= {"value": 0.015, "ci_low": 0.007, "ci_high": 0.028}
+    rows = [*demo_rows(), *member_rows("", 0.7, (0.65, 0.75)), *mixed]
     page = (build(tmp_path, rows=rows), (tmp_path / "report.html").read_text(encoding="utf-8"))[1]
     section = page.split('<section id="membership">')[1].split("</section>")[0]
     above, _, folded = section.partition("<details>")
     assert ("0.70" in above) & ("Mixer" not in above)
     assert ("Mixer" in folded) & ("0.51" in folded) & ("<svg" in folded)
-    assert "1 test not told apart from chance, and 1 chart of its curves" in " ".join(folded.split())
+    assert "1 test not shown to tell members from others, and 1 chart of its curves" in " ".join(folded.split())
+
+
+def test_few_members_named_almost_without_error_stand_open_whatever_the_auc(tmp_path: Path) -> None:
+    """An AUC of 0.53 (0.48 to 0.58) can hide that 30 % of the members are named at 1 % false positives."""
+    hidden = member_rows(PIPELINES[1], 0.53, (0.48, 0.58))
+    hidden[1] |= {"value": 0.3, "ci_low": 0.24, "ci_high": 0.37}
+    folded = member_rows("", 0.51, (0.45, 0.57))
+    folded[1] |= {"value": 0.015, "ci_low": 0.007, "ci_high": 0.028}
+    build(tmp_path, rows=[*demo_rows(), *folded, *hidden])
+    section = (
+        (tmp_path / "report.html")
+        .read_text(encoding="utf-8")
+        .split('<section id="membership">')[1]
+        .split("</section>")[0]
+    )
+    above, _, below = section.partition("<details>")
+    assert ("30.0 %" in above) & ("1.5 %" not in above)
+    assert "1 test not shown to tell members from others (1 of them not validated or under-powered)" in " ".join(
+        below.split()
+    )
 
 
 def test_scroll_areas_have_names_of_their_own_and_headings_are_not_empty(tmp_path: Path) -> None:
