@@ -130,7 +130,7 @@ def names_members(row: Row) -> bool:
     if row.metric != "membership-tpr" or row.status == "failed" or row.value is None or not members or not others:
         return False
     count, allowed = round(row.value * members), math.floor(others / 100 + 1e-9)
-    # As many members or more stand before non-member number allowed + 1: at most ``allowed`` others among the first so many records.
+    # As many members or more stand before non-member number allowed + 1: at most ``allowed`` others among the first records.
     return count > 0 and bool(hypergeom.cdf(allowed, members + others, others, count + allowed) <= 0.025)
 
 

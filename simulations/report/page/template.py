@@ -45,9 +45,9 @@ MACROS = """
 {% endmacro %}
 
 {# The same with the mark of a score that says nothing: an AUC and a rate of membership differ in the records they need. #}
-{% macro marked(value, show, show_ends) %}
+{% macro marked(value, show, show_ends, edge=false) %}
 {% set shown = show(value.mean if value else none) %}
-{{ number(shown ~ (value.status | dagger if value else ''), within(value.low, value.high, show_ends) if value else '') }}
+{{ number(shown ~ (value.status | dagger if value else ''), within(value.low, value.high, show_ends) if value else '', edge) }}
 {% endmacro %}
 
 {# How many true images were picked out, with the exact interval of the share and the chance of a blind guess. #}

@@ -29,8 +29,9 @@ MEMBERSHIP = """
 The true positive rate (TPR) at 1&nbsp;% false positives (FPR), where chance is 1&nbsp;%, says how many members are named almost
 without error, which an AUC can hide. Small print is a 95&nbsp;% interval; charts show the last attacked round. † and hollow marks:
 the attack did not break the undefended run (not validated), or it was tested on too few records (under-powered): the interval
-holds both chance and the undefended AUC, or fewer than 100 non-members cannot give 1&nbsp;% false positives. Members count as told where the interval of the AUC
-lies above chance, or where chance gives as high a rate in 2.5&nbsp;% of runs at most; the other tests are folded.</p></header>
+holds both chance and the undefended AUC, or fewer than 100 non-members cannot give 1&nbsp;% false positives.
+Members count as told where the interval of the AUC lies above chance, or where chance gives as high a rate in 2.5&nbsp;% of runs at
+most; the other tests are folded.</p></header>
 {% set found = view.membership | selectattr('tells_members') | list %}
 {% set chance = view.membership | rejectattr('tells_members') | list %}
 {% set doubted = chance | map(attribute='status') | map('dagger') | select | list | length %}
