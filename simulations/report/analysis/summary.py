@@ -15,6 +15,7 @@ from simulations.report.analysis.real_updates import apart, untested_on_updates
 from simulations.report.analysis.score import PARTLY_FAILED, Score
 from simulations.report.analysis.study import Study
 from simulations.report.analysis.windows import WindowCounts, window_counts
+from simulations.report.text import percent, percentage, within
 from strategies.audit.threat_card import KnownLabels, Strength
 
 _TOLD_LABELS = (KnownLabels.KNOWN, KnownLabels.SOME)
@@ -29,7 +30,7 @@ class Line:
         round: Last round that every seed has finished; utility numbers are of this round.
         clean: Test accuracy on clean images.
         protected: Test accuracy on images protected as in deployment, where the defence protects them.
-        drop: Accuracy lost against no defence in the same round and seeds, as deployed; in [-1, 1].
+        drop: Accuracy lost against no defence in the same round and seeds, as deployed; in [-1, 1]. None where ``untaught``.
         strongest: Cell of the strongest attack; None when no attack has a score.
         probe: The same among attacks on one-step probes, where the scenario knows such; see ``real_updates``.
         update: The same among attacks on updates that training sends.
@@ -55,6 +56,8 @@ class Line:
         windows: Windows that VisualMixer shuffled and their VFE, where clients counted them.
         reading: Of rows of a table, the attack that has most cells right; None for images.
         attributes: The attack that reads the sensitive attribute best; None where nobody tried.
+        untaught: What is said where the model without a defence is not shown to be above chance in that round, so that a defence
+            has nothing to cost; or "".
     """
 
     defense: str
@@ -85,6 +88,7 @@ class Line:
     update: Cell | None = None
     update_attacks: int = 0
     apart: tuple[str, ...] = ()
+    untaught: str = ""
 
     @property
     def leading(self) -> tuple[Cell, ...]:
@@ -151,7 +155,8 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         for row in study.rows
         if (row.defense, row.metric) == (defense, "clients-failed") and row.value and math.isfinite(row.value)
     )
-    caveats = _caveats(defense, best, cells, known)
+    untaught = _untaught(study, at)
+    caveats = ([untaught] if untaught and not defense else []) + _caveats(defense, best, cells, known)
     caveats += [
         f"{one.observation}: {told}"
         for one in (probe, update)
@@ -164,7 +169,8 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         round=at,
         clean=clean,
         protected=protected,
-        drop=_drop(study, defense, at) if defense else None,
+        drop=_drop(study, defense, at) if defense and not untaught else None,
+        untaught=untaught,
         strongest=best,
         reading=strongest(cells, READING.decides),
         attributes=strongest(cells, ATTRIBUTES.decides),
@@ -225,6 +231,15 @@ def _drop(study: Study, defense: str, at: int | None) -> float | None:
     deployed = _by_seed(study, defense, at)
     lost = [plain[seed] - deployed[seed] for seed in sorted(plain.keys() & deployed.keys())]
     return sum(lost) / len(lost) if lost else None
+
+
+def _untaught(study: Study, at: int | None) -> str:
+    plain = _at(study, "", "test-accuracy", "original", at)
+    chance = next((1 / row.card.num_classes for row in study.rows if row.card.num_classes), None)
+    if plain is None or chance is None or plain.low is None or plain.low > chance:
+        return ""
+    shown = f"{percent(plain.mean)}, {within(plain.low, plain.high, percentage)}; chance {percent(chance)}"
+    return f"the model has not learned without a defence (accuracy {shown}): no cost of a defence can be told"
 
 
 def _by_seed(study: Study, defense: str, at: int | None) -> dict[int, float]:
