@@ -88,7 +88,10 @@ class LocalClient(Client):
         update = self._update(model, weights, key)
         # An exact loss is a message about every example, which no bound of what an update tells would cover.
         told = {} if any(defense.bounds_examples for defense in self.pipeline.defenses) else {"train-loss": loss}
-        metrics = {**told, **self._privacy(training.state), "train-seconds": time.perf_counter() - start}
+        spent = self._privacy(training.state)
+        # Only the client's ledger knows both: what they spend together is not the sum of two budgets.
+        spent |= self._privacy_with_probes(training.state, ledger["probe"]) if ledger.get("probe") else {}
+        metrics = {**told, **spent, "train-seconds": time.perf_counter() - start}
         # Exact, because a pass repeats nobody; of a Poisson sample (DP-SGD) the expected size, as the true one is private.
         examples = min(self.data.num_train, steps * self.task.plan.batch_size)
         return LocalResult([update], examples, steps, metrics, _without_empty(ledger | {"train": training.state}))
@@ -180,8 +183,7 @@ class LocalClient(Client):
             _, steps = self._run(training, key, protect=False)
             booked = training.state
             updates.append(self._update(model, weights, key))
-        spent = self._privacy(ledger.get("train", {}), booked)
-        metrics = {f"{name}-with-probes": value for name, value in spent.items() if name != "delta"}
+        metrics = self._privacy_with_probes(ledger.get("train", {}), booked)
         return LocalResult(
             updates, self.task.plan.probe_images, steps, metrics, _without_empty(ledger | {"probe": booked})
         )
@@ -199,6 +201,11 @@ class LocalClient(Client):
             if isinstance(defense, TrainingDefense):
                 spent |= defense.privacy(*states)
         return spent
+
+    def _privacy_with_probes(self, trained: Mapping[str, Any], probed: Mapping[str, Any]) -> dict[str, float]:
+        """Budgets of training and probes together, so far."""
+        spent = self._privacy(trained, probed)
+        return {f"{name}-with-probes": value for name, value in spent.items() if name != "delta"}
 
     def probed(self, target: int, question: int = 0) -> Probed:
         """The images of a probe: the same in every round, pipeline and question, so that curves compare the same people.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +39,9 @@ put together</p>
 <section id="sides">
 <header><h2>Every defence</h2><p>Means over the seeds of a row; below them is the 95&nbsp;% interval: Student's t over seeds where
 there are several, else over images, and exact for shares of images. The change of the accuracy is against no defence of the same
-runs. {{ rule }} An attack that fails shows only that this attack fails.</p></header>
+runs. {{ rule }} An attack that fails shows only that this attack fails. † marks an attack that did not break the run without a
+defence, too few images for a verdict (fewer than {{ least_images }}), or a test of membership on too few records. Seeds are
+those of the strongest attack's score.</p></header>
 {{ table('Every defence', '') }}
 <thead><tr><th scope="col">Experiment</th><th scope="col">Defence</th><th scope="col">Verdict</th>
 <th scope="col" class="num edge">accuracy, %</th><th scope="col" class="num">change</th>
@@ -50,7 +52,8 @@ runs. {{ rule }} An attack that fails shows only that this attack fails.</p></he
 <tbody>
 {% for row in rows %}{% set line = row.line %}{% set best = line.strongest %}
 <tr><th scope="row">{{ row.group.name }}{% if row.study %}<small>{{ row.study }}</small>{% endif %}</th>
-<td>{{ label(line.defense, row.plain.name) }}</td>
+<td class="attack">{{ label(line.defense, row.plain.name) }}
+{% for caveat in line.caveats + row.notes %}<small>{{ caveat }}</small>{% endfor %}</td>
 <td>{% for of, word in verdicts(line) %}{% if of %}<small>{{ of }}</small>{% endif %}{{ verdict(word) }}{% endfor %}</td>
 {{ score(line.deployed, percentage, true) }}
 {{ number((-line.drop if line.drop is not none else none) | points) }}
@@ -58,11 +61,12 @@ runs. {{ rule }} An attack that fails shows only that this attack fails.</p></he
 {{ score(best.psnr if best else none, decibel) }}
 {{ number((best.gap if best else none) | signed) }}
 {{ number((picked(best) if best else '') or nothing) }}
-{{ score(line.membership.scores.get(('membership-auc', '')) if line.membership else none, two, true) }}
-{{ number(line.epsilon | two, ('probes: ' ~ (line.epsilon_with_probes | two)
-  ~ (' after ' ~ line.probes_after if line.probes_after is not none else '')) if line.epsilon_with_probes is not none else '') }}
+{{ marked(line.membership.scores.get(('membership-auc', '')) if line.membership else none, two, two, true) }}
+{{ number(line.epsilon | two, 'probes: ' ~ ('≥ ' if line.probes_before is not none else '') ~ (line.epsilon_with_probes | two)
+  if line.epsilon_with_probes is not none else '') }}
 {{ number(best.psnr.n if best and best.psnr else nothing, '', true) }}
-{{ number(row.seeds | length, row.seeds | join(', ')) }}</tr>
+{% set of = row.scored or row.seeds %}
+{{ number(of | length, of | join(', ')) }}</tr>
 {% endfor %}
 </tbody></table></div>
 </section>
@@ -92,6 +96,8 @@ class Side:
         study: Names of the study where the group has several; else "".
         line: What the report of the group says of the defence.
         seeds: That have the defence.
+        scored: Those of them that the strongest attack has a score of.
+        notes: Whose scores are missing or not of the same seeds, each a short clause.
         plain: What the run without a defence is called.
     """
 
@@ -99,6 +105,8 @@ class Side:
     study: str
     line: Line
     seeds: tuple[int, ...]
+    scored: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
     plain: Plain = OWN_CLIENTS
 
 
@@ -110,10 +118,40 @@ def sides(groups: Sequence[Group]) -> list[Side]:
         for study in studies:
             name = " · ".join(study.words) if len(studies) > 1 else ""
             plain = plain_words_of(study.rows)
-            for line in group.run.lines(study):
-                seeds = {row.seed for row in study.rows if row.defense == line.defense}
-                found.append(Side(group, name, line, tuple(sorted(seeds)), plain))
+            lines = group.run.lines(study)
+            undefended = next((line for line in lines if not line.defense), None)
+            for line in lines:
+                seeds = tuple(sorted({row.seed for row in study.rows if row.defense == line.defense}))
+                notes = tuple(_seeds_told(line, seeds, undefended, plain.name.lower()))
+                found.append(Side(group, name, line, seeds, _scored(line), notes, plain))
     return found
+
+
+def _scored(line: Line) -> tuple[int, ...]:
+    """Seeds behind the score of the strongest attack."""
+    best = line.strongest or line.reading or line.attributes
+    score = (best.psnr or best.leading) if best else None
+    return tuple(score.by_seed) if score else ()
+
+
+def _measured(line: Line) -> tuple[int, ...]:
+    """Seeds behind the accuracy."""
+    return tuple(line.deployed.by_seed) if line.deployed else ()
+
+
+def _seeds_told(line: Line, seeds: Sequence[int], undefended: Line | None, name: str) -> Iterator[str]:
+    """What a row must say of its seeds: those without a score, and where the line called ``name`` has others."""
+    for what, of in (("the strongest attack", _scored), ("the accuracy", _measured)):
+        mine = of(line)
+        if mine and (missing := [seed for seed in seeds if seed not in mine]):
+            yield f"{what} has no score of {_listed(missing)}"
+        theirs = of(undefended) if undefended and line.defense else ()
+        if mine and theirs and set(mine) != set(theirs):
+            yield f"{what} is of {_listed(mine)}, that of {name} of {_listed(theirs)}"
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    return f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}"
 
 
 def write_comparison(groups: Sequence[Group], page: Path) -> None:

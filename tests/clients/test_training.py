@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from opacus.accountants import RDPAccountant
+from opacus.accountants.analysis.rdp import compute_rdp, get_privacy_spent
 from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -294,6 +295,23 @@ def test_dp_probes_use_the_training_s_noise_and_their_own_books() -> None:
     assert probed.metrics["epsilon-with-probes"] > 2.0, "a probe has no subsampling: it costs more than the training"
     again = private.train(weights(), trained.ledger)
     assert trained.metrics["epsilon"] < again.metrics["epsilon"] <= 2.0
+
+
+def test_training_after_probes_tells_what_both_have_spent() -> None:
+    """Renyi divergences of all steps add up at each order, and one order decides: no sum of the two budgets."""
+    private = client(pipeline="DPSGD(noise_multiplier=2.5)")
+    assert "epsilon-with-probes" not in private.train(weights(), {}).metrics, "nobody probed"
+    ledger, spent = private.probe(weights(), {}).ledger, []
+    for _ in range(2):
+        trained = private.train(weights(), ledger)
+        ledger = trained.ledger
+        spent.append(trained.metrics["epsilon-with-probes"])
+    for rounds, found in enumerate(spent, 1):
+        orders = list(ORDERS)
+        of_training = compute_rdp(q=1 / 3, noise_multiplier=2.5, steps=3 * rounds, orders=orders)
+        of_probes = compute_rdp(q=1.0, noise_multiplier=2.5, steps=TASK.plan.probe_targets, orders=orders)
+        both, _ = get_privacy_spent(orders=orders, rdp=of_training + of_probes, delta=1e-5)
+        assert found == pytest.approx(both, rel=1e-9)
 
 
 def unseen(guesses: list[Reconstruction]) -> list[tuple[Any, None]]:

@@ -96,10 +96,10 @@ def test_epsilon_grows_over_rounds_and_survives_the_kill(unbroken: list[dict]) -
     assert len(spent) == 3
     assert spent[0] < spent[1] < spent[2] <= 8.0
     probed = [row["value"] for row in unbroken if row["metric"] == "epsilon-with-probes"]
-    # In round 1 and on the final model, two different sets of rounds: each probe spends.
-    assert len(probed) == 2
-    assert 0 < probed[0] < probed[1]
-    assert probed[1] > spent[2]
+    # Probes of round 1 and on the final model, and after each round of training: each of them spends.
+    assert len(probed) == 5
+    assert 0 < probed[0] < probed[1] < probed[2] < probed[3] < probed[4]
+    assert all(both > alone for both, alone in zip(probed[1:4], spent, strict=True))
 
 
 def test_resume_refuses_other_settings_and_missing_runs(tmp_path: Path) -> None:

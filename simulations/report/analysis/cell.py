@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from simulations.report.analysis.families import CLASS_METRICS, FAMILIES
+from simulations.report.analysis.families import CLASS_METRICS, FAMILIES, MEMBERSHIP_METRICS
 from simulations.report.analysis.knowledge import knows_defenses
 from simulations.report.analysis.metrics import COST_METRICS
 from simulations.report.analysis.score import PARTLY_FAILED, Score
@@ -14,6 +14,7 @@ from strategies.audit.threat_card import ThreatCard
 RESULTS = tuple(one.decides for one in FAMILIES)
 """Scores in the order in which they say how an attack did."""
 LEADING = (*RESULTS, ("attack", ""))
+MEMBERSHIP_SCORES = frozenset((metric, "") for metric in MEMBERSHIP_METRICS)
 PICKED = ("retrieval", "original")
 """Share of true images that are nearest to their guess among candidates."""
 
@@ -30,8 +31,8 @@ class Cell:
         card: What the threat cards of its rows share; see ``ThreatCard.lasting``.
         scores: (metric, reference) -> score.
         null_scores: (metric, reference) -> null baseline -> mean, for the same images.
-        leaking: Scores that lie above the best null baseline with their whole interval, in at least one seed; and ``PICKED`` where
-            true images are picked out far more often than chance.
+        leaking: Scores that lie above the best null baseline with their whole interval, in at least one seed; ``PICKED`` where
+            true images are picked out far more often than chance; and the rate of membership as in ``names_members``.
         model_accuracy: Test accuracy of the attacked model, mean over seeds.
         members: Members among the records of a test of membership, over all seeds; None where the rows do not say.
         scales: Scale -> PSNR against the original, in dB: what a blurred copy of the images scores, and the mean of their class.
@@ -88,8 +89,8 @@ class Cell:
 
     @property
     def tells_members(self) -> bool:
-        """Whether members were told from others better than by chance."""
-        return ("membership-auc", "") in self.leaking
+        """Whether members were told from others better than by chance: by the AUC, or by the rate at 1 % false positives."""
+        return bool(MEMBERSHIP_SCORES & self.leaking)
 
     @property
     def cost(self) -> float | None:

@@ -90,7 +90,9 @@ def conclusion(lines: Sequence[Line]) -> str:
     attacked = [line for line in lines if line.attacks]
     kinds = dict.fromkeys(of for line in attacked for of in _judged(line))
     what = "rows" if any(line.reading for line in lines) else "images"
-    return " ".join(_concluded(of, what, [line for line in attacked if of in _judged(line)]) for of in kinds)
+    told = [_concluded(of, what, [line for line in attacked if of in _judged(line)]) for of in kinds]
+    untaught = next((f"{capital(line.untaught)}." for line in lines if line.defense and line.untaught), "")
+    return " ".join(filter(None, [*told, untaught]))
 
 
 def _concluded(of: str, what: str, lines: Sequence[Line]) -> str:

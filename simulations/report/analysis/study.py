@@ -15,6 +15,7 @@ from simulations.report.analysis.bars import (
     audit_of,
     chance_of_retrieval,
     leaks,
+    names_members,
     picked_out,
     unjudged,
 )
@@ -220,6 +221,8 @@ def _read(picked: Sequence[Row], psnr: Sequence[Row], nulls: Nulls, painted: Pai
 def _leaks(row: Row, nulls: Nulls, painted: Painted) -> bool:
     if row.is_attack and family(row) == IMAGES and painted.success(row):
         return False
+    if row.metric == "membership-tpr":
+        return names_members(row)
     return picked_out(row) if row.metric == "retrieval" else decides(row) and leaks(row, nulls.best(row))
 
 

@@ -15,6 +15,7 @@ from simulations.report.analysis.real_updates import apart, untested_on_updates
 from simulations.report.analysis.score import PARTLY_FAILED, Score
 from simulations.report.analysis.study import Study
 from simulations.report.analysis.windows import WindowCounts, window_counts
+from simulations.report.text import percent, percentage, within
 from strategies.audit.threat_card import KnownLabels, Strength
 
 _TOLD_LABELS = (KnownLabels.KNOWN, KnownLabels.SOME)
@@ -29,7 +30,7 @@ class Line:
         round: Last round that every seed has finished; utility numbers are of this round.
         clean: Test accuracy on clean images.
         protected: Test accuracy on images protected as in deployment, where the defence protects them.
-        drop: Accuracy lost against no defence in the same round and seeds, as deployed; in [-1, 1].
+        drop: Accuracy lost against no defence in the same round and seeds, as deployed; in [-1, 1]. None where ``untaught``.
         strongest: Cell of the strongest attack; None when no attack has a score.
         probe: The same among attacks on one-step probes, where the scenario knows such; see ``real_updates``.
         update: The same among attacks on updates that training sends.
@@ -39,8 +40,9 @@ class Line:
         membership: Cell with the highest membership AUC.
         epsilon: Budget spent by training (in split learning evaluation too) so far, in edge-cloud inference by the queries at one
             cut; None or infinite where there is no guarantee.
-        epsilon_with_probes: Budget with the audit's probe messages.
-        probes_after: The round of that budget, where messages of training have spent more since; a sum of both is not known.
+        epsilon_with_probes: Budget with the audit's probe messages, of training up to now where ``probes_before`` is None.
+        probes_before: The last round before whose training the rows tell that budget, where training has spent more since. The
+            budget is then at least ``epsilon_with_probes``, which is never below ``epsilon``.
         epsilon_all_cuts: Budget of all that a run sent of an image where it serves the same images at several cuts.
         delta: The delta of all three.
         seconds: Seconds that a client computes in a round, mean over rounds.
@@ -54,6 +56,8 @@ class Line:
         windows: Windows that VisualMixer shuffled and their VFE, where clients counted them.
         reading: Of rows of a table, the attack that has most cells right; None for images.
         attributes: The attack that reads the sensitive attribute best; None where nobody tried.
+        untaught: What is said where the model without a defence is not shown to be above chance in that round, so that a defence
+            has nothing to cost; or "".
     """
 
     defense: str
@@ -66,7 +70,7 @@ class Line:
     membership: Cell | None
     epsilon: float | None
     epsilon_with_probes: float | None
-    probes_after: int | None
+    probes_before: int | None
     epsilon_all_cuts: float | None
     delta: float | None
     seconds: float | None
@@ -84,6 +88,7 @@ class Line:
     update: Cell | None = None
     update_attacks: int = 0
     apart: tuple[str, ...] = ()
+    untaught: str = ""
 
     @property
     def leading(self) -> tuple[Cell, ...]:
@@ -150,7 +155,8 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         for row in study.rows
         if (row.defense, row.metric) == (defense, "clients-failed") and row.value and math.isfinite(row.value)
     )
-    caveats = _caveats(defense, best, cells, known)
+    untaught = _untaught(study, at)
+    caveats = ([untaught] if untaught and not defense else []) + _caveats(defense, best, cells, known)
     caveats += [
         f"{one.observation}: {told}"
         for one in (probe, update)
@@ -163,7 +169,8 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         round=at,
         clean=clean,
         protected=protected,
-        drop=_drop(study, defense, at) if defense else None,
+        drop=_drop(study, defense, at) if defense and not untaught else None,
+        untaught=untaught,
         strongest=best,
         reading=strongest(cells, READING.decides),
         attributes=strongest(cells, ATTRIBUTES.decides),
@@ -173,8 +180,8 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         ),
         membership=strongest(cells, MEMBERSHIP.decides),
         epsilon=_spent(study, defense, "epsilon"),
-        epsilon_with_probes=_spent(study, defense, "epsilon-with-probes"),
-        probes_after=_outdated(study, defense),
+        epsilon_with_probes=_with_probes(study, defense),
+        probes_before=_outdated(study, defense),
         epsilon_all_cuts=_spent(study, defense, "epsilon-all-cuts"),
         delta=_spent(study, defense, "delta"),
         seconds=seconds,
@@ -203,9 +210,19 @@ def _spent(study: Study, defense: str, metric: str) -> float | None:
     return max((s.mean for s in study.series(defense, metric).values() if s.mean is not None), default=None)
 
 
+def _with_probes(study: Study, defense: str) -> float | None:
+    """Probes cost on top: whatever was told before further training, both together have spent no less than training alone."""
+    probed, trained = (_spent(study, defense, metric) for metric in ("epsilon-with-probes", "epsilon"))
+    return probed if probed is None or trained is None else max(probed, trained)
+
+
 def _outdated(study: Study, defense: str) -> int | None:
+    """See ``Line.probes_before``: rows of versions whose clients told the budget with probes only when they were probed."""
     probed, trained = (study.series(defense, metric) for metric in ("epsilon-with-probes", "epsilon"))
-    return max(probed) if probed and trained and max(probed) < max(trained) else None
+    if not probed or not trained:
+        return None
+    told, spent = (_spent(study, defense, metric) or 0.0 for metric in ("epsilon-with-probes", "epsilon"))
+    return max(probed) if max(probed) < max(trained) or told < spent else None
 
 
 def _drop(study: Study, defense: str, at: int | None) -> float | None:
@@ -214,6 +231,15 @@ def _drop(study: Study, defense: str, at: int | None) -> float | None:
     deployed = _by_seed(study, defense, at)
     lost = [plain[seed] - deployed[seed] for seed in sorted(plain.keys() & deployed.keys())]
     return sum(lost) / len(lost) if lost else None
+
+
+def _untaught(study: Study, at: int | None) -> str:
+    plain = _at(study, "", "test-accuracy", "original", at)
+    chance = next((1 / row.card.num_classes for row in study.rows if row.card.num_classes), None)
+    if plain is None or chance is None or plain.low is None or plain.low > chance:
+        return ""
+    shown = f"{percent(plain.mean)}, {within(plain.low, plain.high, percentage)}; chance {percent(chance)}"
+    return f"the model has not learned without a defence (accuracy {shown}): no cost of a defence can be told"
 
 
 def _by_seed(study: Study, defense: str, at: int | None) -> dict[int, float]:

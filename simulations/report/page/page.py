@@ -32,7 +32,7 @@ from simulations.report.drawing.placing import placed
 from simulations.report.drawing.roc import roc_charts
 from simulations.report.page.script import SCRIPT, SCRIPT_HASH
 from simulations.report.page.style import CSS
-from simulations.report.page.tables import cards, control_table, others
+from simulations.report.page.tables import cards, control_table, others, tally
 from simulations.report.page.template import PAGE
 from simulations.report.sections.base import sections
 from simulations.rows import Row, null_name
@@ -198,6 +198,7 @@ def _view(
         "has_recognition": any(cell.mean("recognition") is not None for cell in attacked),
         "control_columns": columns,
         "control": control,
+        "tally": tally(columns, control),
         "unbroken": bool(judged) and not any(verdict.passed for verdict in judged),
         "too_few": max(verdict.n for verdict in images) if images and not enough else 0,
         "open": bool(enough) and not judged,

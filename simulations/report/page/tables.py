@@ -14,7 +14,7 @@ from simulations.report.analysis.metrics import ATTACK_METRICS, COLUMN, MCC_METR
 from simulations.report.analysis.score import Score, exact, merge
 from simulations.report.analysis.study import Study
 from simulations.report.sections.base import sections
-from simulations.report.text import round_mark, setting
+from simulations.report.text import round_mark, round_name, setting
 from simulations.rows import Row, null_name
 from strategies.audit.threat_card import ThreatCard
 
@@ -84,6 +84,11 @@ class Verdict:
     too_few: bool = False
     open: bool = False
 
+    @property
+    def failed(self) -> bool:
+        """Whether there is a verdict, and some seed did not pass."""
+        return not self.too_few and not self.open and self.passed < self.seeds
+
 
 @dataclass(frozen=True)
 class ControlRow:
@@ -107,6 +112,32 @@ def control_table(study: Study) -> tuple[list[tuple[int, bool, str]], list[Contr
         for (attack, metric), places in sorted(found.items(), key=lambda item: item[0][1] != "psnr")
     ]
     return columns, rows
+
+
+@dataclass(frozen=True)
+class Tally:
+    """The positive control in short.
+
+    Attributes:
+        tests: Verdicts that there are: one for an attack, kind of score, round and observation.
+        failed: How many of them failed.
+        where: Attack -> rounds in which it failed, as tables call them, in the order of the columns.
+    """
+
+    tests: int
+    failed: int
+    where: Mapping[str, tuple[str, ...]]
+
+
+def tally(columns: Sequence[tuple[int, bool, str]], rows: Sequence[ControlRow]) -> Tally:
+    """Counts what ``control_table`` holds, so that a folded table does not hide what failed."""
+    where: dict[str, dict[str, None]] = defaultdict(dict)
+    found = [(row, at, verdict) for row in rows for at, verdict in zip(columns, row.verdicts, strict=True) if verdict]
+    failed = [(row, at) for row, at, verdict in found if verdict.failed]
+    for row, (number, final, _) in failed:
+        where[row.attack][round_name(number, final)] = None
+    tests = sum(not verdict.too_few and not verdict.open for _, _, verdict in found)
+    return Tally(tests, len(failed), {attack: tuple(rounds) for attack, rounds in where.items()})
 
 
 def _verdict(of: Sequence[Control]) -> Verdict:

@@ -45,9 +45,9 @@ MACROS = """
 {% endmacro %}
 
 {# The same with the mark of a score that says nothing: an AUC and a rate of membership differ in the records they need. #}
-{% macro marked(value, show, show_ends) %}
+{% macro marked(value, show, show_ends, edge=false) %}
 {% set shown = show(value.mean if value else none) %}
-{{ number(shown ~ (value.status | dagger if value else ''), within(value.low, value.high, show_ends) if value else '') }}
+{{ number(shown ~ (value.status | dagger if value else ''), within(value.low, value.high, show_ends) if value else '', edge) }}
 {% endmacro %}
 
 {# How many true images were picked out, with the exact interval of the share and the chance of a blind guess. #}
@@ -185,9 +185,15 @@ these very images can be told only where each client has others of their kind th
 {%- if not alone %} of {{ view.study.words | join(' · ') }}{% endif %}:
 nothing here is evidence for any defence.</p>
 {% endfor %}
-{% for view in studies if view.conclusion %}
+{% for view in studies %}{% if view.conclusion %}
 <p class="conclusion">{% if not alone %}<b>{{ view.study.words | join(' · ') }}.</b> {% endif %}{{ view.conclusion }}</p>
-{% endfor %}
+{% if view.tally.failed and not view.unbroken %}
+<p class="facts small after"><a href="#control{{ '' if alone else loop.index }}">Positive control</a>: {{ view.tally.failed }} of
+{{ count(view.tally.tests, 'test') }} on the {{ view.plain.run }} failed, of
+{% for attack in view.tally.where %}{{ attack_names[attack] | breakable }}{{ ', ' if not loop.last }}{% endfor %}.
+† marks their results.</p>
+{% endif %}
+{% endif %}{% endfor %}
 {% if notes %}
 <div class="banner alarm"><b>Notes on the data</b>
 <ul>{% for note in notes %}<li>{{ note }}</li>{% endfor %}</ul></div>

@@ -14,7 +14,13 @@ A chain such as <code>A() | B()</code>, where B undoes a defence, has nothing
 to undo here: without a row of its own it is judged by its first stage, A.</p></details></div></header>
 {% if view.control %}
 <details{{ ' open' if view.control | length <= 2 }}>
-<summary>{{ count(view.control | length, 'score') }} of undefended images</summary>
+{% set tests = view.tally.tests %}
+<summary>{{ count(view.control | length, 'score') }} of undefended images
+{%- if view.tally.failed %}, <span class="status bad">✗ {{ view.tally.failed }} of {{ count(tests, 'test') }} failed</span>:
+{% for attack, rounds in view.tally.where.items() %}
+{{ attack_names[attack] | breakable }} ({{ rounds | join(', ') }}){{ '; ' if not loop.last }}
+{%- endfor %}
+{% elif tests %}, {{ 'all of ' if tests > 1 }}{{ count(tests, 'test') }} passed{% endif %}</summary>
 {{ table('Positive control', '') }}
 <thead><tr><th scope="col">Attack on the {{ view.plain.run }}</th><th scope="col">Score</th>
 {% for at, final, observation in view.control_columns %}

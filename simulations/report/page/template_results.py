@@ -39,8 +39,10 @@ server asks for, the strongest setting; a training update, of all steps of a rou
     {% endif %}
     {% if line.epsilon is not none %}
     <span>ε = {{ line.epsilon | two }}{% if line.delta is not none %} at δ = {{ line.delta | plain }}{% endif %}
-      {%- if line.epsilon_with_probes is not none %}, with the audit's probes {{ line.epsilon_with_probes | two }}
-        {{- ' after round ' ~ line.probes_after if line.probes_after is not none }}{% endif %}
+      {%- if line.epsilon_with_probes is not none %}, with the audit's probes{{ ' at least' if line.probes_before is not none }}
+        {{ line.epsilon_with_probes | two }}
+        {%- if line.probes_before is not none %} (last told before the training of round {{ line.probes_before }}){% endif %}
+      {%- endif %}
       {%- if line.epsilon_all_cuts is not none %} at one cut,
       {{ line.epsilon_all_cuts | two }} at all cuts together{% endif %}</span>
     {% endif %}
@@ -124,8 +126,7 @@ SUMMARY_ROW = """
 <td class="num">{{ line.epsilon | two }}
   {% if line.epsilon is not none and line.delta is not none %}<small>δ = {{ line.delta | plain }}</small>{% endif %}
   {% if line.epsilon_with_probes is not none %}
-  <small>probes: {{ line.epsilon_with_probes | two }}
-    {{- ' after ' ~ line.probes_after if line.probes_after is not none }}</small>
+  <small>probes: {{ '≥ ' if line.probes_before is not none }}{{ line.epsilon_with_probes | two }}</small>
   {% endif %}
   {% if line.epsilon_all_cuts is not none %}
   <small>all cuts: {{ line.epsilon_all_cuts | two }}</small>
@@ -181,7 +182,9 @@ SUMMARY_NOTES = """
 {% if has.epsilon %}
 ε is the budget that {{ "the queries at one cut have" if has.cuts else "the messages of training, or queries, have" }} spent so far,
 at the given δ
-{%- if has.probes %}; with the probe messages that only the audit asks for, it is the number after “probes”{% endif %}
+{%- if has.probes %}; with the probe messages that only the audit asks for, it is the number after “probes”
+{%- if view.lines | rejectattr('probes_before', 'none') | list %} (≥: training has spent more since it was last told){% endif %}
+{%- endif %}
 {%- if has.cuts %}; each cut is a deployment of its own, but this run sent the same images at all of them, and what it spent of an
 image by that is the number after “all cuts”{% endif %}.
 ε is proven, the PSNR beside it is measured.

@@ -12,7 +12,7 @@ from simulations.cli import app
 from simulations.compare.groups import grouped
 from simulations.compare.page import write_comparison
 from simulations.errors import ConfigError
-from tests.simulations.report.report_run import CONFIG, PIPELINES, Page, demo_rows, write_run
+from tests.simulations.report.report_run import CONFIG, INVERSION, PIPELINES, Page, demo_rows, write_run
 
 
 def a_run(folder: Path, seed: int = 0, lift: float = 0.0, **settings: Any) -> Path:
@@ -44,6 +44,33 @@ def test_runs_that_differ_in_their_seed_alone_are_put_together(tmp_path: Path) -
     assert rows[1][12] == ["2", "0, 1"]
     assert plain[11] == "32"
     assert [cell[0].strip() for cell in rows[1 + len(PIPELINES)]][6] == "31.2"
+
+
+def test_a_row_says_what_its_report_warns_of_and_whose_seeds_it_is_of(tmp_path: Path) -> None:
+    """Seed 2 has no score of the strongest attack without a defence, and its run ended before the mixed pipeline."""
+    folders = [a_run(tmp_path / name, seed) for seed, name in enumerate("abc")]
+    rows = [json.loads(line) for line in (folders[2] / "rows.jsonl").read_text().splitlines()]
+    kept = [one for one in rows if one["defense"] != PIPELINES[1] and (one["attack"] != INVERSION or one["defense"])]
+    failed = {"metric": "attack", "value": None, "status": "failed", "message": "out of memory", "n": 0}
+    lost = [
+        one | failed | {"reference": ""} for one in rows if one["attack"] == INVERSION and one["metric"] == "psnr"
+        and not one["defense"] and one["reference"] == "original"
+    ]  # fmt: skip
+    (folders[2] / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in kept + lost))
+    write_comparison(grouped(folders), tmp_path / "page.html")
+    page = Page((tmp_path / "page.html").read_text())
+    none, mixed, private = page.table("sides")[:3]
+    assert none["Defence"][1:] == [
+        "partly failed: some seeds have no score, and the mean leaves them out",
+        "the strongest attack has no score of seed 2",
+    ]
+    assert none["seeds"] == ["2", "0, 1"]
+    assert "untested against an adaptive attacker: LearnedRestorer did not run" in mixed["Defence"]
+    assert "the accuracy is of seeds 0, 1, that of no defence of seeds 0, 1, 2" in mixed["Defence"]
+    assert not [one for one in mixed["Defence"] if "strongest attack" in one], "both are of seeds 0 and 1"
+    assert "the strongest attack is of seeds 0, 1, 2, that of no defence of seeds 0, 1" in private["Defence"]
+    assert private["seeds"] == ["3", "0, 1, 2"]
+    assert "† marks an attack that did not break the run without a defence" in " ".join(page.text.split())
 
 
 def test_links_lead_to_the_reports_of_the_runs(tmp_path: Path) -> None:

@@ -87,6 +87,25 @@ def test_probes_and_real_updates_are_concluded_apart() -> None:
     assert second.startswith("Training update: without a defence no attack is shown to read the images")
 
 
+@pytest.mark.parametrize(("right", "classes", "cost"), [(16 / 137, 8, False), (16 / 137, 100, True), (0.6, 8, True)])
+def test_a_model_that_has_not_learned_costs_nothing_that_could_be_told(right: float, classes: int, cost: bool) -> None:
+    """16 of 137 is 11.7 % (7.3 to 18.1): not shown to be above one in 8, and above one in 100."""
+    card = PROBE.but(num_classes=classes)
+    accuracies = [
+        Row(metric="test-accuracy", reference="original", value=value, round=1, n=137, defense=defense)
+        for defense, value in (("", right), ("D()", right - 0.05))
+    ]
+    found = lines(told("", 30.0, 1.0, card=card), told("D()", 9.0, 0.0, card=card), accuracies)
+    text, caveats = conclusion(found), " ".join(found[0].caveats)
+    assert ("(D \N{MINUS SIGN}5.0 points)" in text) == cost
+    said = (
+        "he model has not learned without a defence (accuracy 11.7 %, 7.3 to 18.1; chance 12.5 %): no cost of a defence"
+    )
+    said += " can be told"
+    assert ((f"T{said}." in text) + (f"t{said}" in caveats)) == (0 if cost else 2)
+    assert found[1].drop == (pytest.approx(0.05) if cost else None)
+
+
 def test_nothing_is_concluded_before_an_attack() -> None:
     assert (
         conclusion(

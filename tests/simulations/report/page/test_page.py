@@ -246,6 +246,34 @@ def test_an_attack_that_fails_its_control_is_printed_as_not_validated(tmp_path: 
     assert "Positive control failed" not in found.text
 
 
+def test_what_failed_its_control_is_told_on_the_fold_and_at_the_top(tmp_path: Path) -> None:
+    rows = [*demo_rows(), *member_rows("", 0.5, (0.45, 0.55))]
+    for one in rows:
+        if one["defense"] == "" and one["attack"] == INVERSION and one["round"] == 3 and one["metric"] == "psnr":
+            one |= {"value": 9.0, "ci_low": 8.5, "ci_high": 9.5}
+    assert folded_control(tmp_path / "two", rows) == (
+        "3 scores of undefended images, ✗ 2 of 5 tests failed: InvertingGradients (round 3); LossThreshold (round 1)"
+    )
+    text = " ".join((tmp_path / "two" / "report.html").read_text(encoding="utf-8").replace("<wbr>", "").split())
+    assert (
+        "2 of 5 tests on the undefended run failed, of InvertingGradients, LossThreshold. † marks their results."
+        in text
+    )
+    # Too few images are no failure, and no verdict either.
+    few = [one | {"n": 2} if one["metric"] in ("psnr", "retrieval") else one for one in demo_rows()]
+    few += member_rows("", 0.7, (0.65, 0.75))
+    assert folded_control(tmp_path / "few", few).endswith("images, all of 3 tests passed")
+    assert "tests on the undefended run failed" not in (tmp_path / "few" / "report.html").read_text(encoding="utf-8")
+
+
+def folded_control(directory: Path, rows: list[dict[str, Any]]) -> str:
+    """What stands on the fold over the positive control's table, which is closed."""
+    build(directory, rows=rows)
+    section = (directory / "report.html").read_text(encoding="utf-8").split('<section id="control">')[1]
+    shown = section.split("</header>")[1].split("<details>")[1].split("</summary>")[0]
+    return " ".join(re.sub("<[^>]*>", "", shown).split())
+
+
 def test_a_run_whose_attacks_all_fail_their_control_says_so_at_the_top(tmp_path: Path) -> None:
     rows = [one for one in demo_rows() if one["attack"] not in NULLS]
     assert "nothing here is evidence for any defence" in build(tmp_path, rows=rows).text
@@ -628,23 +656,47 @@ def test_the_headline_says_what_real_updates_give_beside_the_probe(tmp_path: Pat
     assert "what a curious server asks for" not in build(tmp_path / "none").sections["headline"]
 
 
-def test_a_budget_with_probes_that_training_has_overtaken_says_of_which_round_it_is(tmp_path: Path) -> None:
-    """Without it "with the audit's probes" would seem to cost less than without them."""
+def test_a_budget_with_probes_that_training_has_overtaken_is_a_lower_bound(tmp_path: Path) -> None:
+    """What was told before the training of round 1 is not what both have spent, and no audit costs less than none."""
     early = [one for one in demo_rows() if one["metric"] != "epsilon-with-probes" or one["round"] == 1]
     found = build(tmp_path, rows=early)
     text = " ".join(found.sections["headline"].split())
-    assert "ε = 8.00 at δ = 1e\N{MINUS SIGN}5, with the audit's probes 4.00 after round 1" in text
-    assert ["8.00", "δ = 1e\N{MINUS SIGN}5", "probes: 4.00 after 1"] in [one["ε (δ)"] for one in found.table("summary")]
+    told = "with the audit's probes at least 8.00 (last told before the training of round 1)"
+    assert f"ε = 8.00 at δ = 1e\N{MINUS SIGN}5, {told}" in text
+    assert ["8.00", "δ = 1e\N{MINUS SIGN}5", "probes: ≥ 8.00"] in [one["ε (δ)"] for one in found.table("summary")]
+    assert "4.00" not in found.sections["summary"] + text
 
 
 def test_membership_at_chance_is_folded_and_the_rest_is_not(tmp_path: Path) -> None:
-    rows = [*demo_rows(), *member_rows("", 0.7, (0.65, 0.75)), *member_rows(PIPELINES[1], 0.51, (0.45, 0.57))]
+    mixed = member_rows(PIPELINES[1], 0.51, (0.45, 0.57))
+    mixed[1] |= {"value": 0.015, "ci_low": 0.007, "ci_high": 0.028}
+    rows = [*demo_rows(), *member_rows("", 0.7, (0.65, 0.75)), *mixed]
     page = (build(tmp_path, rows=rows), (tmp_path / "report.html").read_text(encoding="utf-8"))[1]
     section = page.split('<section id="membership">')[1].split("</section>")[0]
     above, _, folded = section.partition("<details>")
     assert ("0.70" in above) & ("Mixer" not in above)
     assert ("Mixer" in folded) & ("0.51" in folded) & ("<svg" in folded)
-    assert "1 test not told apart from chance, and 1 chart of its curves" in " ".join(folded.split())
+    assert "1 test not shown to tell members from others, and 1 chart of its curves" in " ".join(folded.split())
+
+
+def test_few_members_named_almost_without_error_stand_open_whatever_the_auc(tmp_path: Path) -> None:
+    """An AUC of 0.53 (0.48 to 0.58) can hide that 30 % of the members are named at 1 % false positives."""
+    hidden = member_rows(PIPELINES[1], 0.53, (0.48, 0.58))
+    hidden[1] |= {"value": 0.3, "ci_low": 0.24, "ci_high": 0.37}
+    folded = member_rows("", 0.51, (0.45, 0.57))
+    folded[1] |= {"value": 0.015, "ci_low": 0.007, "ci_high": 0.028}
+    build(tmp_path, rows=[*demo_rows(), *folded, *hidden])
+    section = (
+        (tmp_path / "report.html")
+        .read_text(encoding="utf-8")
+        .split('<section id="membership">')[1]
+        .split("</section>")[0]
+    )
+    above, _, below = section.partition("<details>")
+    assert ("30.0 %" in above) & ("1.5 %" not in above)
+    assert "1 test not shown to tell members from others (1 of them not validated or under-powered)" in " ".join(
+        below.split()
+    )
 
 
 def test_scroll_areas_have_names_of_their_own_and_headings_are_not_empty(tmp_path: Path) -> None:
