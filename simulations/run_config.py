@@ -49,7 +49,7 @@ def read_config(path: Path, key: str) -> dict[str, Any]:
         raise ConfigError(f"{key}: cannot read {path}: {error.strerror}") from error
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{key}: {path} is no configuration of a run: {error}") from error
-    if (kind := kept["config"].get("scenario", FEDERATED)) in OTHERS:
+    if (kind := str(kept["config"].get("scenario", FEDERATED))) in OTHERS:  # a damaged file may hold a list there
         raise ConfigError(
             f"{key}: {path.parent} holds {OTHERS[kind]}, which is begun anew; runs of `fedveil run` can go on"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,11 +82,19 @@ def grouped(folders: Sequence[Path]) -> tuple[Group, ...]:
     return tuple(
         Group(
             tuple(folder for folder, _ in mine),
-            functools.reduce(ReadRun.beside, (run for _, run in mine)),
+            functools.reduce(ReadRun.beside, (_called_as(mine[0][1], run) for _, run in mine)),
             {key: str(one.get(key, "")) for key in keys},
         )
         for one, mine in zip(facts, together.values(), strict=True)
     )
+
+
+def _called_as(first: ReadRun, run: ReadRun) -> ReadRun:
+    """The run under the first's experiment name: rows of another name would be another study, and never be averaged with them."""
+    name, own = (_config(one).get("experiment") for one in (first, run))
+    if name == own or not isinstance(name, str):
+        return run
+    return replace(run, rows=tuple(replace(row, experiment=name) for row in run.rows))
 
 
 def _facts(run: ReadRun) -> dict[str, str]:

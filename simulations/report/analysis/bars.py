@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from simulations.report.analysis.score import exact
 from simulations.report.text import count
-from simulations.rows import Row, null_name
+from simulations.rows import SCALE_PREFIX, Row, null_name
 from strategies.audit.threat_card import PAINTED
 
 FAR_MORE = 10
@@ -22,6 +22,9 @@ enough, and with ten candidates or fewer nothing is."""
 
 READ_GAIN = 3.0
 """dB above the best blind guess from which on an image that is picked out counts as read: half of that guess's squared error."""
+
+CLASS_MEAN = f"{SCALE_PREFIX}class-mean"
+"""The scale of what who knows only the class could guess."""
 
 Audit = tuple[Any, ...]
 """(experiment, scenario, dataset, model, cut, seed, round, observation, clients of a sum): what score and null share."""
@@ -83,14 +86,20 @@ class Nulls:
 
     def of(self, row: Row) -> dict[str, float]:
         """Name -> mean of every null baseline with the row's metric and reference."""
-        every = [r for r in self._found[audit_of(row)] if (r.metric, r.reference) == (row.metric, row.reference)]
-        same = [r for r in every if not r.painted_by]
+        found = {r.attack: r.value for r in self.rows(row) if r.value is not None}
+        # What an attack makes of noise is a bar for itself alone, and noise is as long as the updates of its own pipeline.
+        mine = [r for r in self._alike(row) if (r.painted_by, r.defense) == (row.attack, row.defense)]
+        return found | {PAINTED.rstrip(":"): r.value for r in closest(row, mine, lambda r: r) if r.value is not None}
+
+    def rows(self, row: Row) -> list[Row]:
+        """Those of the row's images with its metric and reference, without guesses from noise."""
+        same = [r for r in self._alike(row) if not r.painted_by]
         # Clients hold the same images whatever the defence, so the undefended run's baselines serve for all.
         own = [r for r in same if r.defense == row.defense] or [r for r in same if r.defense == ""]
-        found = {r.attack: r.value for r in closest(row, own, lambda r: r) if r.value is not None}
-        # What an attack makes of noise is a bar for itself alone, and noise is as long as the updates of its own pipeline.
-        mine = [r for r in every if (r.painted_by, r.defense) == (row.attack, row.defense)]
-        return found | {PAINTED.rstrip(":"): r.value for r in closest(row, mine, lambda r: r) if r.value is not None}
+        return closest(row, own, lambda r: r)
+
+    def _alike(self, row: Row) -> list[Row]:
+        return [r for r in self._found[audit_of(row)] if (r.metric, r.reference) == (row.metric, row.reference)]
 
     def best(self, row: Row) -> tuple[str, float] | None:
         """The highest of ``of(row)``.

@@ -40,6 +40,8 @@ class Cell:
         chance_of_retrieval: How often a blind guess is nearest to its image among the candidates; None where nobody looked.
         read: (k, n): k of n images were read one by one: picked out, and at least ``READ_GAIN`` above the best blind guess. None
             where rows do not tell single images.
+        read_of_class: The same of the mean of the image's class, the guess of who knows only that; None where nobody made it.
+        clear: In at least one seed the whole interval of PSNR lies above the best blind guess and above the mean of the class.
         too_few: No seed has enough images for a verdict, or enough other images to look for them among.
         unjudged: Why, where it is for want of others.
     """
@@ -58,6 +60,8 @@ class Cell:
     picked_scales: dict[str, float] = field(default_factory=dict)
     chance_of_retrieval: float | None = None
     read: tuple[int, int] | None = None
+    read_of_class: tuple[int, int] | None = None
+    clear: bool = False
     too_few: bool = False
     unjudged: str = ""
 

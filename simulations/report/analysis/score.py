@@ -34,6 +34,12 @@ BOUNDS = ("epsilon", "epsilon-with-probes", "epsilon-all-cuts", "delta")
 EXACT = ("retrieval", "attribute-accuracy", MS_SSIM_SUCCESS)
 """Shares with the exact interval of the images of all seeds together."""
 
+CLUSTERED = (CELLS, "label-accuracy", "test-accuracy", "recognition", "identification")
+"""Shares whose interval over several seeds is that of ``clustered_interval``, with seeds as clusters."""
+
+AREAS = ("membership-auc", "membership-tpr", "test-auc")
+"""Scores in [0, 1] that are no share of trials; what they are of may be the same records in every seed."""
+
 PARTLY_FAILED = "partly failed"
 """Status of a score that some seeds or clients could not give."""
 
@@ -47,11 +53,12 @@ class Score:
         low: Lower end of the 95 % interval: Student's t over seeds when there are several; otherwise the row's own, or
             Wilson's over the images for a test accuracy that comes without one, and for recognition and identification: where
             all images or none are recognised, Student's t would have no width. Of retrieval, of a guessed attribute and of
-            successes always the exact one (Clopper-Pearson) of the images of all seeds together; of cells over seeds see
-            ``clustered_interval``.
+            successes always the exact one (Clopper-Pearson) of the images of all seeds together; of other shares over seeds see
+            ``clustered_interval``, with as many trials as there are distinct images. Of an area under a curve over seeds it is
+            never narrower than what the seeds' own intervals are on average.
         high: Upper end of that interval.
         worst: The worst example of any seed.
-        n: Examples over all seeds.
+        n: Examples over all seeds; test images of several seeds are the same ones, and count once for each.
         failures: Failed trials over all seeds.
         by_seed: Seed -> mean, of the seeds that have a number.
         status: "failed" if no seed has a number, "partly failed" if some have none (the mean leaves them out),
@@ -123,7 +130,7 @@ def exact(rows: Sequence[Row]) -> tuple[float, float, float] | None:
 
 
 def _same_images(row: Row) -> bool:
-    return row.card.observation in ("queries", "attributes of queries")
+    return row.metric == "test-accuracy" or row.card.observation in ("queries", "attributes of queries")
 
 
 def _value(row: Row) -> float:
@@ -132,13 +139,29 @@ def _value(row: Row) -> float:
 
 
 def _over_seeds(metric: str, means: Sequence[float], rows: Sequence[Row]) -> tuple[float | None, float | None]:
-    """The interval of the mean over seeds; of shares of cells and classes one within [0, 1], with seeds as clusters."""
+    """The interval of the mean over seeds; of shares and areas one within [0, 1], which has a width where all seeds agree."""
     from attacks.scoring.roc import clustered_interval
 
-    trials = sum(row.n for row in rows)
-    if metric in (CELLS, "label-accuracy") and trials >= len(means) and all(0 <= mean <= 1 for mean in means):
+    within = all(0 <= mean <= 1 for mean in means)
+    trials = _distinct(rows)
+    if metric in CLUSTERED and trials >= len(means) and within:
         return clustered_interval(means, trials)[1:]
-    return interval(means)
+    low, high = interval(means)
+    if metric in AREAS and within and low is not None and high is not None:
+        own = [(row.ci_low, row.ci_high) for row in rows if row.ci_low is not None and row.ci_high is not None]
+        if own:
+            # Seeds that test the same records say nothing of other records, however well they agree.
+            low, high = min(low, sum(a for a, _ in own) / len(own)), max(high, sum(b for _, b in own) / len(own))
+        return max(low, 0.0), min(high, 1.0)
+    return low, high
+
+
+def _distinct(rows: Sequence[Row]) -> int:
+    """Images (rows, batches) that are not the same ones in several seeds."""
+    by_seed: dict[int, int] = defaultdict(int)
+    for row in rows:
+        by_seed[row.seed] += row.n
+    return max(by_seed.values()) if all(map(_same_images, rows)) else sum(by_seed.values())
 
 
 def _own_interval(rows: Sequence[Row]) -> tuple[float | None, float | None]:

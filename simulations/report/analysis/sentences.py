@@ -5,10 +5,11 @@ from __future__ import annotations
 from simulations.report.analysis.cell import Cell
 from simulations.report.analysis.control import LEAST_IMAGES
 from simulations.report.analysis.families import ATTRIBUTES, IMAGES, READING, Family
+from simulations.report.analysis.readability import counted, judged, readability
 from simulations.report.analysis.real_updates import stand_ins
 from simulations.report.analysis.score import Score
 from simulations.report.analysis.summary import Line
-from simulations.report.text import count, decibel
+from simulations.report.text import count, decibel, round_name
 from simulations.rows import null_name
 
 LINE_UP = 0.0101
@@ -19,9 +20,23 @@ def sentence(line: Line) -> str:
     """The headline of one defence, without its name: what the strongest attack recovered, and against what.
 
     Where the scenario knows one-step probes, this is said of them and of the updates that training sends, each with its interval.
+    Where another attack than that with the highest PSNR reads more, it is named, for the verdict is of it.
 
     Never says that something is private: an attack that fails shows only that this attack fails.
     """
+    told = _sentence(line)
+    for of, cell in judged(line).items():
+        leading = line.leading or (line.reading or line.attributes,)
+        if cell is not None and cell not in leading:
+            doubt = "" if cell.status == "ok" else f", {cell.status}"
+            found = counted(cell) or readability(cell).value
+            where = f"{cell.attack}, {round_name(cell.round, cell.final)}"
+            told += f" The verdict{f' on the {of}' if of else ''} is of {where}: {found}{doubt}."
+    return told
+
+
+def _sentence(line: Line) -> str:
+    """What is said of the strongest attack, or why nothing is."""
     best = line.strongest
     if line.reading is not None:
         return f"the strongest attack {_read(line.reading)}."

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from simulations.report.analysis.bars import (
+    CLASS_MEAN,
     READ_GAIN,
     Nulls,
     Painted,
@@ -199,6 +200,8 @@ def _cell(
         picked_scales=mean_each(scales.of(row) for row in groups.get(PICKED, ())),
         chance_of_retrieval=max(chances, default=None),
         read=None if all(wanting) else _read(groups.get(PICKED, ()), images, nulls, painted),
+        read_of_class=_read_of_class(groups.get(PICKED, ()), images, nulls, scales),
+        clear=any(_leaks(row, nulls, painted) and _above_class(row, scales) for row in images),
         too_few=bool(images) and (all(map(too_few, images)) or all(wanting)),
         unjudged=wanting[0] if all(wanting) and not all(map(too_few, images)) else "",
     )
@@ -208,14 +211,44 @@ def _read(picked: Sequence[Row], psnr: Sequence[Row], nulls: Nulls, painted: Pai
     """How many images were read, one by one; see ``Cell.read``."""
     found = 0
     for row in picked:
-        values = row.extra.get(PICKED_PSNR)
-        own = next((one for one in psnr if (audit_of(one), one.client) == (audit_of(row), row.client)), None)
-        null = nulls.best(own) if own else None
-        if not isinstance(values, list) or own is None or null is None:
+        own = _beside(row, psnr)
+        seen = _seen(row, own, nulls)
+        if seen is None or own is None:
             return None
         if not painted.success(own):
-            found += sum(isinstance(value, int | float) and value >= null[1] + READ_GAIN for value in values)
+            found += seen
     return (found, sum(row.n for row in picked)) if picked else None
+
+
+def _read_of_class(picked: Sequence[Row], psnr: Sequence[Row], nulls: Nulls, scales: Nulls) -> tuple[int, int] | None:
+    """How many of the same images the mean of their class reads; see ``Cell.read_of_class``."""
+    found, n = 0, 0
+    for row in picked:
+        of_class = next((r for r in scales.rows(row) if (r.attack, r.client) == (CLASS_MEAN, row.client)), None)
+        seen = _seen(of_class, _beside(row, psnr), nulls) if of_class else None
+        if of_class is None or seen is None:
+            return None
+        found, n = found + seen, n + of_class.n
+    return (found, n) if n else None
+
+
+def _beside(row: Row, psnr: Sequence[Row]) -> Row | None:
+    """The row of PSNR of the same guesses."""
+    return next((one for one in psnr if (audit_of(one), one.client) == (audit_of(row), row.client)), None)
+
+
+def _seen(row: Row, psnr: Row | None, nulls: Nulls) -> int | None:
+    """How many images of a row of retrieval are read, by the blind guesses of a row of PSNR; None where nobody can say."""
+    values, null = row.extra.get(PICKED_PSNR), nulls.best(psnr) if psnr else None
+    if not isinstance(values, list) or null is None:
+        return None
+    return sum(isinstance(value, int | float) and value >= null[1] + READ_GAIN for value in values)
+
+
+def _above_class(row: Row, scales: Nulls) -> bool:
+    """Whether the whole interval of a PSNR lies above the mean of the image's class, where that is known."""
+    known = scales.of(row).get(CLASS_MEAN)
+    return known is None or leaks(row, (CLASS_MEAN, known))
 
 
 def _leaks(row: Row, nulls: Nulls, painted: Painted) -> bool:

@@ -35,6 +35,7 @@ class Line:
         probe: The same among attacks on one-step probes, where the scenario knows such; see ``real_updates``.
         update: The same among attacks on updates that training sends.
         update_attacks: Attacks of any kind on updates that training sends.
+        cells: All attacks, without upper bounds: the verdict is of whichever reads most.
         apart: In words, by whom it was attacked whose results stand in sections of their own.
         labels: Cell that recovered most labels over chance, among attacks that did not know them.
         membership: Cell with the highest membership AUC.
@@ -87,6 +88,7 @@ class Line:
     probe: Cell | None = None
     update: Cell | None = None
     update_attacks: int = 0
+    cells: tuple[Cell, ...] = ()
     apart: tuple[str, ...] = ()
     untaught: str = ""
 
@@ -191,6 +193,7 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         failed_clients=max(failed, int(counted)),
         attacks=sum(not cell.is_upper_bound for cell in cells),
         bounds=tuple(dict.fromkeys(cell.card.upper_bound for cell in cells if cell.is_upper_bound)),
+        cells=tuple(cell for cell in cells if not cell.is_upper_bound),
         apart=study.apart,
         caveats=tuple(filter(None, (*caveats, windows.caveat if windows else ""))),
         windows=windows,

@@ -73,6 +73,21 @@ def test_a_row_says_what_its_report_warns_of_and_whose_seeds_it_is_of(tmp_path: 
     assert "† marks an attack that did not break the run without a defence" in " ".join(page.text.split())
 
 
+def test_the_name_of_an_experiment_keeps_no_seeds_apart(tmp_path: Path) -> None:
+    folders = [a_run(tmp_path / "a", 0), a_run(tmp_path / "b", 1, lift=2.0)]
+    for folder, name in zip(folders, ("one", "other"), strict=True):
+        config = json.loads((folder / "config.json").read_text())
+        config["config"]["experiment"] = name
+        (folder / "config.json").write_text(json.dumps(config))
+        rows = [json.loads(line) | {"experiment": name} for line in (folder / "rows.jsonl").read_text().splitlines()]
+        (folder / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    write_comparison(grouped(folders), tmp_path / "page.html")
+    rows = Page((tmp_path / "page.html").read_text()).tables["sides"][0]
+    assert len(rows) == 1 + len(PIPELINES)
+    assert rows[1][12] == ["2", "0, 1"]
+    assert rows[1][6][0].strip() == "32.2"
+
+
 def test_links_lead_to_the_reports_of_the_runs(tmp_path: Path) -> None:
     folders = [a_run(tmp_path / "deep" / "a"), a_run(tmp_path / "b", 1)]
     (tmp_path / "pages").mkdir()

@@ -8,6 +8,7 @@ import pytest
 
 from simulations.report import Row, validate
 from simulations.report.analysis.readability import Readability, conclusion, verdicts
+from simulations.report.analysis.sentences import sentence
 from simulations.report.analysis.study import split
 from simulations.report.analysis.summary import Line, summarise
 from strategies.audit.threat_card import ThreatCard
@@ -44,7 +45,8 @@ def lines(*rows: list[Row]) -> list[Line]:
         (20.0, 7 / 16, 16, Readability.PARTLY),
         (20.0, 0.0, 16, Readability.PARTLY),
         (10.0, 1.0, 16, Readability.PARTLY),
-        (12.4, 0.0, 16, Readability.NOT_RECOVERED),  # the interval reaches below the mean image
+        (12.4, 0.0, 16, Readability.UNKNOWN),  # the interval reaches below the mean image, and above it
+        (11.9, 0.0, 16, Readability.NOT_RECOVERED),
         (20.0, 1.0, 15, Readability.UNKNOWN),
     ],
 )
@@ -115,12 +117,14 @@ def test_nothing_is_concluded_before_an_attack() -> None:
     )
 
 
-def singly(defense: str, psnrs: list[float], picked: int, seed: int = 0, of_class: float | None = None) -> list[Row]:
+def singly(
+    defense: str, psnrs: list[float], picked: int, seed: int = 0, of_class: float | None = None, attack: str = "A()"
+) -> list[Row]:
     """Scores of which every image is known: the first ``picked`` of them are nearest to their guesses."""
     spread = statistics.stdev(psnrs) * 2.13 / len(psnrs) ** 0.5
     mean = statistics.mean(psnrs)
     known = {
-        "defense": defense, "attack": "A()", "round": 1, "n": len(psnrs), "reference": "original", "seed": seed,
+        "defense": defense, "attack": attack, "round": 1, "n": len(psnrs), "reference": "original", "seed": seed,
     }  # fmt: skip
     more = {"picked_psnr": sorted(psnrs[:picked])}
     scale = (
@@ -159,7 +163,10 @@ PLAIN = [29.5, 30.5] * 8
 def test_every_image_counts(psnrs: list[float], picked: int, expected: Readability, read: int) -> None:
     found = lines(singly("", PLAIN, 16), singly("D()", psnrs, picked))
     assert verdicts(found[1]) == (("one-step probe", expected),)
-    assert f"(D {read} of 16 read)" in conclusion(found)
+    told = (
+        f"{read} of 16 read" if read or expected is not Readability.PARTLY else f"{picked} of 16 picked out, none read"
+    )
+    assert f"(D {told})" in conclusion(found)
 
 
 def test_what_says_no_more_than_the_class_is_no_image() -> None:
@@ -176,7 +183,82 @@ def test_seeds_are_judged_together() -> None:
     found = lines(*every)
     assert verdicts(found[1])[0][1] is Readability.PARTLY
     assert "(D 16 of 80 read)" in conclusion(found)
-    # Above the mean image in one seed alone, and nobody is read: the interval over seeds decides.
+    # Above the mean image in one seed alone, and nobody is read: what one seed shows no other takes back.
     every = [singly("", PLAIN, 16, seed) for seed in range(5)]
     every += [singly("D()", [8.9, 9.1] * 8 if seed else [13.0, 14.0] * 8, 0, seed) for seed in range(5)]
-    assert verdicts(lines(*every)[1])[0][1] is Readability.NOT_RECOVERED
+    assert verdicts(lines(*every)[1])[0][1] is Readability.PARTLY
+    # Every seed above it by less than its own interval, and all together by more than that over seeds.
+    several = [singly("", PLAIN, 16, seed) for seed in range(5)]
+    several += [singly("D()", [11.0, 13.5] * 8, 0, seed) for seed in range(5)]
+    assert verdicts(lines(*several)[1])[0][1] is Readability.PARTLY
+    assert verdicts(lines(*several[:2], *several[5:7])[1])[0][1] is Readability.PARTLY
+    assert verdicts(lines(several[0], several[5])[1])[0][1] is Readability.UNKNOWN
+
+
+def test_two_seeds_do_not_hide_what_each_shows() -> None:
+    """18.5 and 20.5 dB, each above the mean of the class with its whole interval: Student's over two seeds is 6.8 to 32.2."""
+    every = [singly("", PLAIN, 16, seed) for seed in (0, 1)]
+    every += [singly("D()", [psnr - 0.1, psnr + 0.1] * 8, 0, seed, 17.1) for seed, psnr in ((0, 18.5), (1, 20.5))]
+    found = lines(*every)[1]
+    assert found.strongest is not None
+    assert found.strongest.psnr is not None
+    assert found.strongest.psnr.low == pytest.approx(6.8, abs=0.1)
+    assert verdicts(found)[0][1] is Readability.PARTLY
+    # Neither shows it, and both together are above it by less than any interval: nobody can say.
+    every[2:] = [singly("D()", [psnr - 6, psnr + 6] * 8, 0, seed, 17.1) for seed, psnr in ((0, 18.5), (1, 16.5))]
+    assert verdicts(lines(*every)[1])[0][1] is Readability.UNKNOWN
+
+
+def test_the_verdict_is_of_the_attack_that_reads_most() -> None:
+    plain = [singly("", PLAIN, 16), singly("", PLAIN, 16, attack="B()")]
+    # A has the higher mean and reads 7; B reads 9.
+    high, more = singly("D()", [40.0] * 7 + [12.0] * 9, 7), singly("D()", [16.0] * 9 + [9.0] * 7, 9, attack="B()")
+    found = lines(*plain, high, more)
+    assert found[1].strongest is not None
+    assert found[1].strongest.attack == "A()"
+    assert verdicts(found[1])[0][1] is Readability.READABLE
+    assert "1 left them readable (D 9 of 16 read)" in conclusion(found)
+    assert sentence(found[1]).endswith(" The verdict on the one-step probe is of B(), round 1: 9 of 16 read.")
+    # Alone, A is what is told of.
+    assert "The verdict" not in sentence(lines(*plain, high)[1])
+
+
+def test_no_attack_above_the_mean_image_hides_one_that_reads_people() -> None:
+    """A is above the mean image and below the mean of the class, and reads nobody; B reads five of sixteen."""
+    plain = [singly("", PLAIN, 16), singly("", PLAIN, 16, attack="B()")]
+    blurred = singly("D()", [13.0, 13.2] * 8, 0, of_class=17.1)
+    five = singly("D()", [20.0] * 5 + [8.0] * 11, 5, attack="B()")
+    found = lines(*plain, blurred, five)
+    assert found[1].strongest is not None
+    assert found[1].strongest.attack == "A()"
+    assert verdicts(found[1])[0][1] is Readability.PARTLY
+    assert "(D 5 of 16 read)" in conclusion(found)
+    assert verdicts(lines(*plain, blurred)[1])[0][1] is Readability.NOT_RECOVERED
+
+
+def test_a_failure_without_a_control_takes_nothing_from_one_with_it() -> None:
+    """B never broke the undefended run: that it is not clearly above the mean image is no evidence for or against."""
+    failed, untried = singly("D()", [9.0, 9.2] * 8, 0), singly("D()", [11.0, 13.5] * 8, 0, attack="B()")
+    control = singly("", PLAIN, 16)
+    assert verdicts(lines(control, failed, untried)[1])[0][1] is Readability.NOT_RECOVERED
+    # With a control it is open whether B recovers anything.
+    both = lines(control, singly("", PLAIN, 16, attack="B()"), failed, untried)
+    assert verdicts(both[1])[0][1] is Readability.UNKNOWN
+
+
+def test_beside_the_images_that_are_read_stand_those_that_the_class_tells() -> None:
+    of_class = Row(
+        metric="retrieval", value=1 / 16, n=16, round=1, reference="original", attack="scale:class-mean",
+        card=PROBE.but(chance=0.01), extra={"picked_psnr": [15.2]},
+    )  # fmt: skip
+    one = singly("D()", [15.5] + [8.0, 8.2] * 7 + [8.0], 1, of_class=11.0)
+    found = lines(singly("", PLAIN, 16, of_class=11.0), one, [of_class])
+    assert "(D 1 of 16 read, class mean 1 of 16)" in conclusion(found)
+    # Not above the bar, it reads nobody.
+    below = Row(**{**vars(of_class), "extra": {"picked_psnr": [14.9]}})
+    assert "(D 1 of 16 read)" in conclusion(lines(singly("", PLAIN, 16, of_class=11.0), one, [below]))
+
+
+def test_where_neither_is_read_nor_picked_out_the_mean_is_told() -> None:
+    found = lines(singly("", PLAIN, 16), singly("D()", [18.0, 18.2] * 8, 0, of_class=17.1))
+    assert "(D none of 16 read, 18.1 dB)" in conclusion(found)

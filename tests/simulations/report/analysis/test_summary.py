@@ -77,6 +77,46 @@ def test_one_seed_keeps_its_own_interval_and_several_get_one_over_seeds() -> Non
     assert dict(three.by_seed) == {0: 10.0, 1: 11.0, 2: 12.0}
 
 
+@pytest.mark.parametrize(
+    ("metric", "seeds", "trials"),
+    [
+        ("test-accuracy", [16 / 137] * 5, 137),  # the test images of all seeds are the same
+        ("recognition", [1.0, 1.0], 2 * 137),
+        ("identification", [0.0, 0.0, 0.0], 3 * 137),
+        ("label-accuracy", [1.0, 1.0], 2 * 137),
+    ],
+)
+def test_shares_that_agree_over_seeds_have_the_interval_of_their_distinct_images(
+    metric: str, seeds: list[float], trials: int
+) -> None:
+    found = merge([accuracy(share, seed=at, metric=metric, n=137) for at, share in enumerate(seeds)])
+    expected = stats.binomtest(round(seeds[0] * trials), trials).proportion_ci(0.95, method="exact")
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+
+
+@given(st.lists(st.integers(0, 137), min_size=2, max_size=5), st.sampled_from(["test-accuracy", "recognition"]))
+def test_intervals_of_shares_over_seeds_hold_their_mean_and_stay_within_0_and_1(hits: list[int], metric: str) -> None:
+    found = merge([accuracy(k / 137, seed=at, metric=metric, n=137) for at, k in enumerate(hits)])
+    assert found.mean is not None
+    assert found.low is not None
+    assert found.high is not None
+    assert 0 <= found.low <= found.mean + 1e-9
+    assert found.mean - 1e-9 <= found.high <= 1
+    assert found.high - found.low > 0.005
+
+
+def test_an_area_over_seeds_stays_within_0_and_1_and_is_no_surer_than_its_seeds() -> None:
+    def area(value: float, seed: int) -> Row:
+        return psnr(value, value - 0.05, ci_high=value + 0.05, metric="membership-auc", reference="", seed=seed)
+
+    # 0.09 apart: Student's t over two seeds is -0.017 to 1.127.
+    wide = merge([area(0.51, 0), area(0.6, 1)])
+    assert (wide.low, wide.high) == (0.0, 1.0)
+    # The same records in five seeds: that all agree says nothing of other records.
+    same = merge([area(0.53, seed) for seed in range(5)])
+    assert (same.low, same.high) == pytest.approx((0.48, 0.58))
+
+
 def test_a_seed_without_a_score_is_not_silently_left_out() -> None:
     score = merge([psnr(10.0), psnr(None, seed=1, status="failed", message="no memory")])
     assert (score.mean, score.status, score.messages) == (10.0, "partly failed", ("no memory",))
