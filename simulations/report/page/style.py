@@ -190,5 +190,8 @@ details[open] > summary { margin-bottom: 10px; }
   .lines > li > div:first-child { grid-column: auto; } .lines .figure b { font-size: 1.2rem; }
   thead { display: table-header-group; } .tall thead { position: static; }
   .target, .panel, tr { break-inside: avoid; } nav, .skip, .filter { display: none; }
+  h1, h2, h3, section > header, summary { break-after: avoid; } section > header { break-inside: avoid; }
+  th button { display: contents; }
+  details::details-content { content-visibility: visible; } summary { list-style: none; }
 }
 """

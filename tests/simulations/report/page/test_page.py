@@ -714,3 +714,38 @@ def test_matplotlib_is_imported_when_something_is_drawn_and_not_before() -> None
     """Whoever only asks for help, or reads rows, does not wait for matplotlib."""
     code = "import sys, simulations.cli, simulations.report.page.page; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=300).returncode == 0
+
+
+# On paper -------------------------------------------------------------------------------------------------------------
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+def pages_of(path: Path, folder: Path) -> list[str]:
+    """The texts of a page's sheets, as Chromium prints it, scripts and all."""
+    printed = folder / "printed.pdf"
+    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'browser'}"]
+    command = [str(CHROMIUM), *options, f"--print-to-pdf={printed}", path.resolve().as_uri()]
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    told = subprocess.run(["pdftotext", "-layout", printed, "-"], check=True, capture_output=True, text=True)
+    return told.stdout.split("\f")[:-1]
+
+
+@pytest.mark.skipif(not (CHROMIUM and shutil.which("pdftotext")), reason="needs Chromium and pdftotext")
+def test_printed_tables_say_their_columns_on_every_sheet_and_folds_are_open(tmp_path: Path) -> None:
+    more = [row(metric=f"odd-{number:03}", value=number) for number in range(120)]
+    directory = write_run(tmp_path / "run", rows=[*demo_rows(), *more])
+    sheets = pages_of(write_report(directory), tmp_path)
+    long = [sheet for sheet in sheets if re.search(r"odd-\d{3}", sheet)]
+    assert len(long) > 2
+    assert all(re.search(r"Metric\s+Status\s+Value", sheet) for sheet in long)
+    # A fold without a table.
+    assert "An attack that fails shows only that this attack fails." in " ".join(" ".join(sheets).split())
+
+
+def test_paper_has_no_buttons_and_no_folds_and_headings_stay_with_what_follows() -> None:
+    """What the sheets above come from, where no Chromium is there to print them."""
+    paper = report_css().split("@media print")[1]
+    assert re.search(r"th button {[^}]*display: contents", paper)  # a button is not repeated with its row of headings
+    assert re.search(r"details::details-content {[^}]*content-visibility: visible", paper)
+    assert re.search(r"h2, h3, section > header, summary {[^}]*break-after: avoid", paper)
