@@ -37,12 +37,13 @@ TEMPLATE = """<!doctype html>
 put together</p>
 {% if notes %}<div class="banner alarm"><ul>{% for note in notes %}<li>{{ note }}</li>{% endfor %}</ul></div>{% endif %}
 <section id="sides">
-<header><h2>Every defence</h2><p>Means over the seeds of a row (epsilon: the largest); below them is the 95&nbsp;% interval. Over several
-seeds that of PSNR is Student's t over seeds, that of an accuracy has seeds as clusters and no more test images than there are, that of
-an AUC is no narrower than one seed's. Of one seed it is over images or records; images picked out are pooled. The change of the
-accuracy is against no defence of the same runs. {{ rule }} An attack that fails shows only that this attack fails. † marks an attack
-that did not break the run without a defence, too few images for a verdict (fewer than {{ least_images }}), or a test of membership
-on too few records. Seeds are those of the strongest attack's score.</p></header>
+<header><h2>Every defence</h2><p>Means over the seeds of a row (epsilon: the largest); below them is the 95&nbsp;%
+interval. Over several seeds that of PSNR is Student's t over seeds, that of an accuracy has seeds as clusters and no
+more test images than there are, that of an AUC is no narrower than one seed's. Of one seed it is over images or
+records; images picked out are pooled. The change of the accuracy is against no defence of the same runs. {{ rule }}
+An attack that fails shows only that this attack fails. † marks an attack that did not break the run without a
+defence, too few images for a verdict (fewer than {{ least_images }}), or a test of membership on too few records.
+Seeds are those of the strongest attack's score.</p></header>
 {{ table('Every defence', '') }}
 <thead><tr><th scope="col">Experiment</th><th scope="col">Defence</th><th scope="col">Verdict</th>
 <th scope="col" class="num edge">accuracy, %</th><th scope="col" class="num">change</th>

@@ -391,7 +391,10 @@ def test_uploads_of_several_passes_are_attacked_together(tmp_path: Path) -> None
     )  # fmt: skip
     rows = outsourced_rows(settings)
     assert {row["value"] for row in rows if row["metric"] == "uploaded-images"} == {3 * 96}
-    assert {row["status"] for row in rows if row["attack"] == attack} == {"ok"}
+    found = [row for row in rows if row["attack"] == attack]
+    assert {row["status"] for row in found if row["metric"] != "label-accuracy"} == {"ok"}
+    # All classes are right, but of two clients: their labels are two trials, and drawing classes at random gives 0.88.
+    assert {(row["n"], row["status"]) for row in found if row["metric"] == "label-accuracy"} == {(2, "not-validated")}
     assert scored(rows, attack, "psnr", mixes)["n"] == 96
     assert scored(rows, attack, "equations", mixes, "")["value"] == 3
     # Without the defence it takes what came: the positive control.
