@@ -12,13 +12,16 @@ SCRIPT = r"""
 "use strict";
 const FILTERED = 8;
 
-// What a cell's first line says: a number where it shows one, with a typographic minus sign, a unit or a ratio's sign.
+// What a cell is sorted by, where its column has several units; else what its first line says: a number where it shows one, with a
+// typographic minus sign, a unit or a ratio's sign.
 function value(row, at) {
-  const cell = row.cells[at], text = (cell || row).cloneNode(true);
+  const cell = row.cells[at];
+  if (cell && cell.dataset.value !== undefined) return parseFloat(cell.dataset.value);
+  const text = (cell || row).cloneNode(true);
   for (const small of text.querySelectorAll("small")) small.remove();
   const shown = text.textContent.trim(), found = shown.replace(/\u2212/g, "-").match(/[+-]?(\d+\.?\d*(e-?\d+)?|\u221e)/);
   const isNumber = cell && cell.classList.contains("num") || /^[\u00d7+\u2212-]?\d/.test(shown);
-  return isNumber ? (found ? (found[1] === "\u221e" ? Infinity : parseFloat(found[0])) : -Infinity) : shown.toLowerCase();
+  return isNumber ? (found ? (found[1] === "\u221e" ? parseFloat(found[0].replace("\u221e", "Infinity")) : parseFloat(found[0])) : -Infinity) : shown.toLowerCase();
 }
 
 function sortable(table) {

@@ -132,7 +132,7 @@ ATTACK_MACROS = """
 {{ score(cell.scores.get(('psnr', 'transformed')), decibel) }}
 {{ labels(cell) }}
 {{ number(cell.cost | plain) }}
-{{ number(cell.mean('attack-seconds') | seconds) }}
+{{ number(cell.mean('attack-seconds') | seconds, value=cell.mean('attack-seconds')) }}
 {{ number(cell.leading.n) }}
 {{ number(cell.leading.failures) }}
 {{ number(cell.model_accuracy | percent) }}

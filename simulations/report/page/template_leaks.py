@@ -17,7 +17,7 @@ MEMBERSHIP = """
 {{ marked(cell.scores.get(('membership-tpr', '')), percent, percentage) }}
 {{ number(auc.n, count(cell.members, 'member') if cell.members is not none else '') }}
 {{ number(auc.failures) }}
-{{ number(cell.mean('attack-seconds') | seconds) }}
+{{ number(cell.mean('attack-seconds') | seconds, value=cell.mean('attack-seconds')) }}
 {{ number(view.cards.numbers.get(cell.card, nothing)) }}
 </tr>
 {% endfor %}

@@ -133,14 +133,14 @@ SUMMARY_ROW = """
   {% endif %}
 </td>
 {% endif %}
-{% if has.seconds %}{{ cost(line.seconds_ratio, line.seconds | seconds) }}{% endif %}
-{% if has.bytes %}{{ cost(line.bytes_ratio, line.bytes | size) }}{% endif %}
+{% if has.seconds %}{{ cost(line.seconds_ratio, line.seconds | seconds, line.seconds) }}{% endif %}
+{% if has.bytes %}{{ cost(line.bytes_ratio, line.bytes | size, line.bytes) }}{% endif %}
 </tr>
 """
 
 SUMMARY_MACROS = """
-{% macro cost(ratio, absolute) %}
-{{ number(ratio | times, absolute) if ratio is not none else number(absolute) }}
+{% macro cost(ratio, absolute, value) %}
+{{ number(ratio | times, absolute, value=value) if ratio is not none else number(absolute, value=value) }}
 {% endmacro %}
 
 {% macro labels_found(line) %}

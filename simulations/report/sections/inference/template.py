@@ -90,7 +90,7 @@ ANSWERS = """
 {{ equation(one.static, true) }}
 {{ equation(one.retrained) }}
 {% endif %}
-{{ number(one.numbers.get('query-bytes') | size, '', true) }}
+{{ number(one.numbers.get('query-bytes') | size, '', true, value=one.numbers.get('query-bytes')) }}
 {{ number(one.smaller | plain) }}
 </tr>
 {% endfor %}
@@ -200,8 +200,8 @@ COSTS = """
 {% for one in view.sections.inference.cut.lines %}
 <tr><th scope="row">{{ who(one.defense) }}</th>
 {{ number(one.numbers.get('queries') | plain, '', true) }}
-{{ number(one.numbers.get('answer-bytes') | size) }}
-{{ number(one.numbers.get('client-half-bytes') | size, '', true) }}
+{{ number(one.numbers.get('answer-bytes') | size, value=one.numbers.get('answer-bytes')) }}
+{{ number(one.numbers.get('client-half-bytes') | size, '', true, value=one.numbers.get('client-half-bytes')) }}
 {{ number(one.numbers.get('query-seconds') | plain) }}
 {{ number(one.numbers.get('answer-seconds') | plain) }}
 </tr>

@@ -16,7 +16,7 @@ UPLOADS = """
   {% if one.line.round is not none %}<small>after round {{ one.line.round }}</small>{% endif %}</th>
 {{ score(one.line.deployed, percentage, true) }}
 {{ number(one.images | plain, '', true) }}
-{{ number(one.bytes_of_client | size) }}
+{{ number(one.bytes_of_client | size, value=one.bytes_of_client) }}
 {{ number(one.seconds_of_client | plain) }}
 {{ number(one.seconds_of_server | plain) }}
 </tr>

@@ -30,10 +30,10 @@ COSTS = """
 {{ score(one.line.deployed, percentage, true) }}
 {{ score(one.mcc_micro, two) }}
 {{ score(one.mcc_macro, two) }}
-{{ number(one.parameters | amount, '', true) }}
-{{ number(one.macs | amount, 'training ' ~ (one.training_macs | amount) if one.training_macs != one.macs else '') }}
-{{ number(one.peak_bytes | size, count(one.images, 'image') if one.images > 1 else '') }}
-{{ number(one.bytes_per_sample | size, '', true) }}
+{{ number(one.parameters | amount, '', true, one.parameters) }}
+{{ number(one.macs | amount, 'training ' ~ (one.training_macs | amount) if one.training_macs != one.macs else '', value=one.macs) }}
+{{ number(one.peak_bytes | size, count(one.images, 'image') if one.images > 1 else '', value=one.peak_bytes) }}
+{{ number(one.bytes_per_sample | size, '', true, one.bytes_per_sample) }}
 {{ number(one.samples_per_second | plain) }}
 {{ number(one.lost | plain, 'of ' ~ one.expected if one.expected else '') }}
 <td class="num edge">{% for orders, _ in one.orders %}{{ orders | power_of_ten }}{{ ', ' if not loop.last }}
