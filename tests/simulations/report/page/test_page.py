@@ -749,3 +749,15 @@ def test_paper_has_no_buttons_and_no_folds_and_headings_stay_with_what_follows()
     assert re.search(r"th button {[^}]*display: contents", paper)  # a button is not repeated with its row of headings
     assert re.search(r"details::details-content {[^}]*content-visibility: visible", paper)
     assert re.search(r"h2, h3, section > header, summary {[^}]*break-after: avoid", paper)
+
+
+def test_columns_of_several_units_say_by_what_they_are_sorted(tmp_path: Path) -> None:
+    """Milliseconds, seconds and minutes of attacks stand in one column: each cell carries its seconds."""
+    longer = [
+        one | {"value": 348.0} if one["metric"] == "attack-seconds" and not one["defense"] else one for one in demo_rows()
+    ]
+    build(tmp_path, rows=longer)
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    cells = re.findall(r'data-value="([^"]+)">([^<]+)', page)
+    assert ("348.0", "5.8 min") in cells
+    assert len({float(value) for value, shown in cells if shown.endswith((" s", " min", " ms"))}) > 1
