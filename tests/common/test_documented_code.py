@@ -120,7 +120,7 @@ def test_a_recorded_update_is_attacked_from_the_command_and_from_python(
 @pytest.mark.slow
 def test_the_readme_audits_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
+    names: dict[str, Any] = {"__name__": "__main__"}  # as a script, which has the guard that processes of attacks need
     exec(next(one for one in blocks("README.md", "python") if "simulations.audit" in one), names)
     found = names["found"]
     assert found.report.is_file()

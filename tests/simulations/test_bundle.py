@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -82,15 +83,21 @@ def test_no_version_of_flower_is_too_new_for_it() -> None:
     assert {one.operator for one in flower.specifier} == {">="}
 
 
-def test_flower_hub_would_take_the_files(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The checks that ``flwr app publish`` makes before it sends anything: depth, number, size and encoding of the files."""
+def test_flower_hub_would_take_the_files(checkout: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The checks that ``flwr app publish`` makes before it sends anything: depth, number, size and encoding of the files.
+
+    Of the folder that CONTRIBUTING.md makes for it, as the whole checkout has more files than Flower Hub takes.
+    """
     publish = import_module("flwr.cli.app_cmd.publish")  # its package calls the function so, too
-    paths = publish._collect_file_paths(checkout)
+    (line,) = re.findall(r"^git archive HEAD (.+?) \|", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.MULTILINE)
+    for name in line.split():
+        (shutil.copytree if (checkout / name).is_dir() else shutil.copy)(checkout / name, tmp_path / name)
+    paths = publish._collect_file_paths(tmp_path)
     publish._validate_files(paths)
     assert "Validation passed" in capsys.readouterr().out
     publish._validate_description(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["description"])
     publish._validate_app_name("fedveil", "name")
-    assert {checkout / "LICENSE", checkout / "README.md", checkout / "pyproject.toml"} <= set(paths)
+    assert {tmp_path / name for name in ("LICENSE", "README.md", "pyproject.toml", "docs/tutorial.md")} <= set(paths)
 
 
 def test_the_readme_says_how_many_supernodes_on_what_data() -> None:

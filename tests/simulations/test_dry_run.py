@@ -87,7 +87,6 @@ def test_a_shipped_configuration_passes_with_its_data_and_writes_nothing(
         # Table 3 builds VGG16; its weights take seconds to draw.
         small += ("model=vgg_small", "cuts=conv2") if path.name == "adp_table4_gpu.toml" else ()
         # 56 little frames of a client are five batches only where batches are small.
-        small += ("batch-size=8",) if path.name == "adp.toml" else ()
         # A step is measured at the paper's size once.
         small += ("image-size=64",) if experiment.image_size and path.name != "adp_table5_gpu.toml" else ()
     files = any(map(reads_data_dir, (experiment.dataset, experiment.auxiliary_data)))
@@ -271,8 +270,8 @@ DIGITS = next(path for path in CONFIGS if path.name == "lenet_digits.toml")
 
 
 def test_probes_of_queries_may_be_more_than_a_client_would_train_on(tmp_path: Path) -> None:
-    """A client of edge-cloud inference sends test images: 20 of ``photo-face``, and 8 images that it would train on elsewhere."""
-    few = ("dataset=photo-face", "model=vgg_small", "cuts=conv4", "auxiliary-fraction=0.9", "image-size=0")
+    """A client of edge-cloud inference sends test images: 20 of ``photo-face``, and 16 images that it would train on elsewhere."""
+    few = ("dataset=photo-face", "model=vgg_small", "cuts=conv4", "auxiliary-fraction=0.8", "image-size=0")
     few += (
         "train-limit=0",
         "test-limit=0",

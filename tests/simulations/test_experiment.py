@@ -146,8 +146,14 @@ def test_bad_settings_are_refused_by_name(values: dict[str, Any], message: str) 
         (["-s", "model=convnet", "-s", "image-size=4"], "image-size is 4, model is 'convnet'"),
         (["-s", "probe-images=2000"], "probe-images is 2000; a client holds about 111 images"),
         (["-s", "image-memory=1e-9"], "image-memory is 1e-09; raise image-memory"),
-        (["-s", "train-limit=3"], "4 clients share 3 training and 137 test examples, which is less than one each"),
-        (["-s", "test-limit=3"], "4 clients share 558 training and 3 test examples, which is less than one each"),
+        (
+            ["-s", "train-limit=3"],
+            "4 clients share 3 training examples, of which the server holds 1 (auxiliary-fraction = 0.2)",
+        ),
+        (
+            ["-s", "test-limit=3"],
+            "and 3 test examples, which is less than one each; use fewer clients (--clients)",
+        ),
         (["missing.toml"], "cannot read missing.toml"),
         (["--resume", "nowhere"], "nowhere holds no run"),
         (

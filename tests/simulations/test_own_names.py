@@ -160,7 +160,10 @@ def test_an_update_of_a_model_outside_the_fast_path_is_attacked(file: Path, tmp_
         ),
         ({"dataset": "{folder}/none.py:data"}, "dataset: there is no file {folder}/none.py"),
         ({"dataset": "{file}:uneven"}, "training images are (8, 8) and test images (9, 9) pixels; set image-size"),
-        ({"dataset": "{file}:small", "num-clients": "8"}, "8 clients share 6 training and 40 test examples"),
+        (
+            {"dataset": "{file}:small", "num-clients": "8"},
+            "8 clients share 6 training examples, of which the server holds 1",
+        ),
         ({"dataset": "{file}:normalised"}, "uint8, or floats in [0, 1] (not normalised), are expected"),
     ],
 )

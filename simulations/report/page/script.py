@@ -19,9 +19,10 @@ function value(row, at) {
   if (cell && cell.dataset.value !== undefined) return parseFloat(cell.dataset.value);
   const text = (cell || row).cloneNode(true);
   for (const small of text.querySelectorAll("small")) small.remove();
-  const shown = text.textContent.trim(), found = shown.replace(/\u2212/g, "-").match(/[+-]?(\d+\.?\d*(e-?\d+)?|\u221e)/);
-  const isNumber = cell && cell.classList.contains("num") || /^[\u00d7+\u2212-]?\d/.test(shown);
-  return isNumber ? (found ? (found[1] === "\u221e" ? parseFloat(found[0].replace("\u221e", "Infinity")) : parseFloat(found[0])) : -Infinity) : shown.toLowerCase();
+  const shown = text.textContent.trim();
+  if (!(cell && cell.classList.contains("num")) && !/^[\u00d7+\u2212-]?\d/.test(shown)) return shown.toLowerCase();
+  const found = shown.replace(/\u2212/g, "-").match(/[+-]?(\d+\.?\d*(e-?\d+)?|\u221e)/);
+  return found ? parseFloat(found[0].replace("\u221e", "Infinity")) : -Infinity;
 }
 
 function sortable(table) {

@@ -37,7 +37,8 @@ MACROS = """
 
 {# ``value``: what the column is sorted by, where its numbers have different units. #}
 {% macro number(shown, below='', edge=false, value=none) %}
-<td class="num{{ ' edge' if edge }}"{% if value is not none %} data-value="{{ value }}"{% endif %}>{{ shown }}{% if below %}<small>{{ below }}</small>{% endif %}</td>
+<td class="num{{ ' edge' if edge }}"{% if value is not none %} data-value="{{ value }}"{% endif %}>
+  {{- shown }}{% if below %}<small>{{ below }}</small>{% endif %}</td>
 {% endmacro %}
 
 {# A mean over its interval. #}

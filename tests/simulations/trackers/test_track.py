@@ -10,6 +10,7 @@ from pathlib import Path
 
 import mlflow
 import pytest
+import wandb
 from mlflow.tracking import MlflowClient
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from typer.testing import CliRunner
@@ -83,6 +84,7 @@ def test_tensorboard_gets_each_number_once_however_often_it_is_asked(run: Path) 
 def test_wandb_gets_them_offline(run: Path) -> None:
     result = CliRunner().invoke(app, ["report", str(run), "--track", "wandb"])
     assert result.exit_code == 0, result.output
+    wandb.teardown()  # as the end of a process does: waits for the process that writes the file
     (file,) = run.glob("wandb/offline-run-*/run-*.wandb")
     store, numbers, steps, files = DataStore(), [], [], set()
     store.open_for_scan(str(file))

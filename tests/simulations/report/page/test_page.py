@@ -754,7 +754,8 @@ def test_paper_has_no_buttons_and_no_folds_and_headings_stay_with_what_follows()
 def test_columns_of_several_units_say_by_what_they_are_sorted(tmp_path: Path) -> None:
     """Milliseconds, seconds and minutes of attacks stand in one column: each cell carries its seconds."""
     longer = [
-        one | {"value": 348.0} if one["metric"] == "attack-seconds" and not one["defense"] else one for one in demo_rows()
+        one | {"value": 348.0} if one["metric"] == "attack-seconds" and not one["defense"] else one
+        for one in demo_rows()
     ]
     build(tmp_path, rows=longer)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
