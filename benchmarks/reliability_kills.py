@@ -37,10 +37,8 @@ def kills(arguments: argparse.Namespace) -> None:
     draw = random.Random(arguments.seed)
     with tempfile.TemporaryDirectory() as folder:
         whole = Path(folder) / "whole"
-        start = time.monotonic()
         done = ended(command(whole, SMALL))
         require(done.returncode == 0, f"the unbroken run: {done.stderr}")
-        duration = max(2.0, time.monotonic() - start - 8.0)
         reference, events, runs = rows_of(whole), list[list[object]](), 0
         require(len(reference) > 0, "the unbroken run has rows")
         while len(events) < arguments.times:
@@ -50,13 +48,14 @@ def kills(arguments: argparse.Namespace) -> None:
             while True:
                 with running(line, Path(folder) / "log") as process:
                     if len(events) < arguments.times and begun(out, process):
-                        after = draw.uniform(0, duration / 2)
-                        with contextlib.suppress(subprocess.TimeoutExpired):
-                            process.wait(after)
+                        # Rows come in bursts, so a moment behind them: it may lie anywhere in a round.
+                        rows = draw.randrange(min(_rows(out), len(reference) - 1), len(reference))
+                        later = draw.uniform(0, 1)
+                        _wait(process, out, rows, later)
                         if process.poll() is None:
                             process.kill() if draw.random() < 0.5 else os.killpg(process.pid, signal.SIGKILL)
                             process.wait()
-                            events.append(_after(out, reference, f"run {runs}, {after:.1f} s"))
+                            events.append(_after(out, reference, f"run {runs}, row {rows} and {later:.1f} s"))
                             line = resumed(out) if (out / "config.json").is_file() else command(out, SMALL)
                             continue
                     code = process.wait(ENDLESS)
@@ -66,7 +65,7 @@ def kills(arguments: argparse.Namespace) -> None:
             require(not odd, f"run {runs} has other rows than an unbroken one: {len(odd)}, such as {odd[:2]}")
             require(not list(out.rglob("*.tmp")), f"run {runs} left {list(out.rglob('*.tmp'))}")
         table(f"kill -9 at {len(events)} random moments, {runs} runs (seed {arguments.seed})",
-              ["moment after the folder was opened", "last complete round (no defence, noise)", "rows on disk",
+              ["moment", "last complete round (no defence, noise)", "rows on disk",
                "rows of complete rounds lost"],
               events)  # fmt: skip
         print(f"\nAll {runs} runs were resumed to their end; their {len(reference)} rows are those of an unbroken run.")
@@ -96,10 +95,7 @@ def real_kills(arguments: argparse.Namespace) -> None:
             out, alone = Path(folder) / f"real{at}", at % 2 == 0
             rows, later = draw.randrange(len(reference)), draw.uniform(0, 2)
             with running(command(out, settings, in_process=False), Path(folder) / "log") as process:
-                while process.poll() is None and not _has_rows(out, rows):
-                    time.sleep(0.05)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(later)
+                _wait(process, out, rows, later)
                 broken = process.poll() is None
                 if broken:
                     homes = _killed(process, alone=alone)
@@ -122,9 +118,18 @@ def real_kills(arguments: argparse.Namespace) -> None:
         )
 
 
-def _has_rows(out: Path, rows: int) -> bool:
-    """Whether a run has begun, and written as many rows: how fast the machine is decides nothing."""
-    return (out / "config.json").is_file() and len(rows_of(out)) >= rows
+def _wait(process: subprocess.Popen[bytes], out: Path, rows: int, later: float) -> None:
+    """Until a run has begun, has written as many rows, and some seconds more, or has ended: how fast the machine is decides little."""
+    while process.poll() is None and not ((out / "config.json").is_file() and _rows(out) >= rows):
+        time.sleep(0.02)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(later)
+
+
+def _rows(out: Path) -> int:
+    """How many rows a run has written; the last line may still be on its way."""
+    path = out / "rows.jsonl"
+    return path.read_bytes().count(b"\n") if path.is_file() else 0
 
 
 def _killed(process: subprocess.Popen[bytes], *, alone: bool) -> set[Any]:

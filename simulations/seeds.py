@@ -68,7 +68,7 @@ def finish_seeds(console: Console, experiment: Experiment, seeds: Sequence[int],
     out, worst, failed = Path(experiment.output_dir), 0, list[int]()
     for one, code in ended:
         if code == EXIT_STOPPED:
-            console.print("the same command goes on with what is left", markup=False)
+            console.print("all seeds: the same command goes on with what is left", markup=False)
             return code
         if code not in (0, EXIT_ATTACKS_FAILED, EXIT_NOT_TRACKED):
             failed.append(one.seed)

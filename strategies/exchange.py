@@ -14,8 +14,9 @@ from clients.task import Task
 MARGIN_SECONDS = 300.0
 """Beyond what clients may take: for worker processes that are started (again). Only what never answers waits so long."""
 
-SHORTEST_POLL, LONGEST_POLL = 0.005, 1.0
-"""Seconds between two looks for replies."""
+SHORTEST_POLL, LONGEST_POLL = 0.005, 0.1
+"""Seconds between two looks for replies. The longest is that of Flower's own grid: with every message whose reply nobody has fetched,
+its simulation takes longer to find the next one (a round of 1,000 clients took 1.4 times as long with a second)."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class Exchange:
             now = time.monotonic()
             if not open_ids or now >= deadline:
                 break
-            # Short messages are asked for often, long ones seldom: a tenth of the wait at most is lost.
+            # Short messages are asked for often, long ones more seldom.
             time.sleep(min(max(0.1 * (now - start), SHORTEST_POLL), LONGEST_POLL))
         return replies
 

@@ -101,7 +101,7 @@ def _facts(run: ReadRun) -> dict[str, str]:
     """All that must agree within a group, as text."""
     facts = {key: str(value) for key, value in _config(run).items() if key not in FREE}
     # Versions may write the text of the same pipelines in other ways.
-    facts |= {"defenses": "; ".join(run.order)} if run.order else {}
+    facts |= {"defenses": "; ".join(one or "no defence" for one in run.order)} if run.order else {}
     code = run.config.get(OWN_CODE)
     facts |= {f"code of {key}": str(value) for key, value in code.items()} if isinstance(code, Mapping) else {}
     versions = run.config.get("versions")

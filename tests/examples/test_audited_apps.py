@@ -12,7 +12,8 @@ import pytest
 from simulations.launch import LocalRuntime
 from simulations.run_directory import read_lines
 from strategies.audited.assumed import AS_ASSUMED, DIFFERENCE
-from tests.examples.test_recorded_apps import EXAMPLES, run_here
+from tests.examples.copies import EXAMPLES, with_short_attacks
+from tests.examples.test_recorded_apps import run_here
 from tests.simulations.runtimes import BINARIES, PATIENCE, deployment, run_in
 
 __all__ = ["deployment"]  # a fixture
@@ -48,7 +49,8 @@ def test_the_quickstart_is_audited_on_a_superlink_with_two_supernodes(
     cli, env = deployment
     settings = {"num-server-rounds": 1, "fraction-evaluate": 0.0, "examples": 32, "audit": str(tmp_path / "out")}
     overrides = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
-    command = [str(BINARIES / "flwr"), "run", str(APP), "loopback", "--stream", "--run-config", overrides]
+    app = with_short_attacks("quickstart_pytorch", tmp_path)
+    command = [str(BINARIES / "flwr"), "run", str(app), "loopback", "--stream", "--run-config", overrides]
     done = subprocess.run(command, env=env, cwd=cli, capture_output=True, text=True, timeout=PATIENCE, check=False)
     rows = read_lines(tmp_path / "out" / "rows.jsonl")
     found = [row for row in rows if row["attack"].startswith("InvertingGradients") and row["metric"] == "psnr"]

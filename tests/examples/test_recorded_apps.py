@@ -27,13 +27,13 @@ from simulations.launch import LocalRuntime
 from simulations.local_grid import LocalGrid
 from simulations.run_directory import read_lines
 from strategies.recording_files import RecordedReply, read_recording
+from tests.examples.copies import EXAMPLES
 from tests.simulations.runtimes import BINARIES, PATIENCE, deployment, run_in
 
 __all__ = ["deployment"]  # a fixture
 
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's, of pathspec
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 APPS = {"quickstart_pytorch": "pytorchexample", "resnet_pytorch": "resnetexample"}
 MARK = "# audit"
 LIVE = "# live"

@@ -21,6 +21,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 UNIT = 72.0
 """Points in an inch: one unit of a drawing is one pixel where it is shown at its own size."""
 FONT = 11.0
+HALF = 6.0
+"""Half the width of the room that a mark takes, its edge included."""
 _PAINTS: dict[str, str] = {}
 
 
@@ -176,18 +178,54 @@ class Canvas:
         drawn.set_gid("class:name" if color else "class:note")
         return drawn
 
-    def keep_apart(self, texts: Sequence[Any], covered: Sequence[tuple[float, float]]) -> None:
-        """Moves texts so that they hide neither each other nor the places that are covered."""
+    def keep_apart(
+        self, texts: Sequence[Any], marks: Sequence[tuple[float, float]], covered: Sequence[tuple[float, float]] = ()
+    ) -> None:
+        """Moves texts so that they hide neither each other nor the marks, nor other places that are covered as far as there is room.
+
+        Args:
+            texts: Each names the mark of its place.
+            marks: Centres of all marks.
+            covered: Places on whiskers and lines.
+        """
         from adjustText import adjust_text  # type: ignore[import-untyped]
+        from matplotlib.transforms import Bbox
 
         for text in texts:  # axes do not make room for a name that is about to move
             text.set_in_layout(False)
         self.figure.draw_without_rendering()
         self.figure.set_layout_engine("none")  # the axes have their place, and keep it
-        x, y = ([place[at] for place in covered] for at in (0, 1))
+        centres = self.axes.transData.transform(marks)
+        corners = [(x + dx, y + dy) for x, y in centres for dx in (-HALF, HALF) for dy in (-HALF, HALF)]
+        places = [*marks, *map(tuple, self.axes.transData.inverted().transform(corners)), *covered]
+        x, y = ([place[at] for place in places] for at in (0, 1))
         how: dict[str, Any] = {"expand": (1.15, 1.9), "force_static": (0.3, 0.6), "ensure_inside_axes": True}
+        named = self.axes.transData.transform([text.get_position() for text in texts])
         # By default it stops after some time: the same numbers would give other pages on a busy machine.
         adjust_text(texts, x=x, y=y, ax=self.axes, iter_lim=200, **how)
+        # It weighs forces, and may leave a name on a mark: such a one goes to the nearest free place around its own.
+        taken = [Bbox.from_extents(x - HALF, y - HALF, x + HALF, y + HALF) for x, y in centres]
+        for text, mark in zip(texts, named, strict=True):
+            others = [*taken, *(other.get_window_extent() for other in texts if other is not text)]
+            self._clear(text, mark, others)
+
+    def _clear(self, text: Any, mark: Sequence[float], others: Sequence[Any]) -> None:
+        """Puts a text that overlaps others at the nearest place around its mark, within the axes, where it does not; else leaves it."""
+        from matplotlib.transforms import Bbox
+
+        box, axes = text.get_window_extent(), self.axes.bbox
+        if not box.count_overlaps(others):
+            return
+        sides = (HALF + 3, -box.width / 2, -HALF - 3 - box.width)
+        levels = [step * (box.height + 2) - box.height / 2 for step in (0, 1, -1, 2, -2, 3, -3)]
+        for left, low in ((mark[0] + side, mark[1] + level) for level in levels for side in sides):
+            place = Bbox.from_bounds(left, low, box.width, box.height)
+            if not place.count_overlaps(others) and axes.contains(*place.min) and axes.contains(*place.max):
+                at = self.axes.transData.inverted().transform(
+                    self.axes.transData.transform(text.get_position()) + place.min - box.min
+                )
+                text.set_position(tuple(at))
+                return
 
     def svg(self, spoken: str) -> Markup:
         """The drawing, scaling with its container; ``spoken`` says what it shows."""

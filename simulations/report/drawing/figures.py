@@ -133,12 +133,12 @@ def _names(
         text = canvas.axes.text(point.x, inside(point.y, up), name, weight="bold", color=ink(faces[one].color))
         text.set_gid("class:name")
         texts.append(text)
-    canvas.keep_apart(texts, [place for point in points.values() for place in _covered(point, up)])
+    marks = [(point.x, inside(point.y, up)) for point in points.values()]
+    canvas.keep_apart(texts, marks, [place for point in points.values() for place in _covered(point, up)])
 
 
 def _covered(point: Point, up: tuple[float, float]) -> Iterator[tuple[float, float]]:
-    """Where a point and its intervals lie."""
-    yield point.x, inside(point.y, up)
+    """Where a point's intervals lie."""
     for x0, y0, x1, y1 in _intervals(point, up):
         yield from ((x0 + (x1 - x0) * at / 8, y0 + (y1 - y0) * at / 8) for at in range(9))
 

@@ -47,7 +47,9 @@ server asks for, the strongest setting; a training update, of all steps of a rou
       {{ line.epsilon_all_cuts | two }} at all cuts together{% endif %}</span>
     {% endif %}
     </p>
-    {% if line.windows %}<p class="meta">{{ line.windows.text }}</p>{% endif %}
+    {% if line.windows %}
+    <details><summary>Windows that were shuffled</summary><p>{{ line.windows.text }}</p></details>
+    {% endif %}
     {% for caveat in line.caveats %}
     <p class="caveat{{ ' alarm' if not caveat.startswith('adaptive') }}">{{ caveat }}</p>
     {% endfor %}

@@ -141,14 +141,31 @@ def test_the_plane_joins_dp_sgd_in_order_of_epsilon_and_puts_better_lower_right(
 def test_names_hide_neither_each_other_nor_points(accuracy: float, width: float) -> None:
     points = {"": Point(0.95, 31.0), "A()": Point(0.68, 5.0), DP[0]: Point(accuracy, 13.0), DP[1]: Point(0.93, 13.0)}
     drawing = plane(points, {}, {"baseline:grey": 8.0, "baseline:blurred": 12.0}, FACES, width)
+    assert len(shapes(drawing, "name", "text")) == len(shapes(drawing, "mark")) == 4
+    hides_nothing(drawing, width)
+
+
+def hides_nothing(drawing: str, width: float) -> None:
+    """Names lie inside, and on no name and no mark, of which the inner 8 of 10 units count."""
     boxes = [box(one) for one in shapes(drawing, "name", "text")]
-    places = [np.array(place(one)) for one in shapes(drawing, "mark")]
-    assert (len(boxes), len(places)) == (4, 4)
     for low, high in boxes:
         assert (low[0] >= 0) & (high[0] <= width)
-        assert not any(((low < one) & (one < high)).all() for one in places)
+        assert not any(((low < at + 4) & (at - 4 < high)).all() for at in map(place, shapes(drawing, "mark")))
     for (low, high), (other_low, other_high) in itertools.combinations(boxes, 2):
         assert not ((low < other_high) & (other_low < high)).all()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_names_of_marks_that_crowd_hide_nothing_either(seed: int) -> None:
+    """Five defences, as many as a page gives hues to, within a tenth of the accuracies, with intervals."""
+    draws = np.random.default_rng(seed)
+    accuracies, psnr = draws.uniform(0.7, 0.8, 5), draws.uniform(10, 20, 5)
+    of = ["", "A()", "B()", *DP]
+    points = {
+        one: Point(x, y, y - 2, y + 2, x - 0.05, x + 0.05) for one, x, y in zip(of, accuracies, psnr, strict=True)
+    }
+    spent = {DP[0]: 7.99, DP[1]: 2.0}
+    hides_nothing(plane(points, spent, {"baseline:grey": 8.0, "baseline:blurred": 12.0}, looks(of), 1120), 1120)
 
 
 @pytest.mark.parametrize("mean", [math.inf, -math.inf, 1e300])

@@ -1,0 +1,21 @@
+"""Copies of the example apps, for tests of how an audit runs rather than of what its attacks find."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+SETTINGS = "settings=config)  # live"
+
+
+def with_short_attacks(app: str, folder: Path) -> Path:
+    """A copy of an app in a folder, whose audit inverts in 50 steps, with one start."""
+    copy = folder / app
+    shutil.copytree(EXAMPLES / app, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    (server,) = copy.glob("*/server_app.py")
+    text = server.read_text()
+    assert text.count(SETTINGS) == 1
+    attacks = "InvertingGradients(iterations=50, restarts=1); LabelInference()"
+    server.write_text(text.replace(SETTINGS, f"settings=config, probe_attacks={attacks!r})"))
+    return copy
