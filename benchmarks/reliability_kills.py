@@ -119,7 +119,7 @@ def real_kills(arguments: argparse.Namespace) -> None:
 
 
 def _wait(process: subprocess.Popen[bytes], out: Path, rows: int, later: float) -> None:
-    """Until a run has begun, has written as many rows, and some seconds more, or has ended: how fast the machine is decides little."""
+    """Until a run has begun, has written as many rows, and some seconds more, or has ended, however fast the machine is."""
     while process.poll() is None and not ((out / "config.json").is_file() and _rows(out) >= rows):
         time.sleep(0.02)
     with contextlib.suppress(subprocess.TimeoutExpired):

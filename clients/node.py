@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
-import os
 import signal
 import sys
 import threading
@@ -37,6 +37,8 @@ from defenses.spec import parse
 GRACE_SECONDS = 10.0
 MOST_SECONDS = 1e8
 """Three years: what timers take."""
+STDERR = 2
+"""Its file descriptor, whatever became of ``sys.stderr``."""
 Call = Callable[[Message, Context], Message]
 C = TypeVar("C", bound=Client)
 
@@ -44,8 +46,8 @@ C = TypeVar("C", bound=Client)
 def watchdog(message: Message, context: Context, call_next: Call) -> Message:
     """Turns a client that runs longer than ``config.timeout`` seconds into an error reply, so that its worker lives on.
 
-    If a call that Python cannot interrupt hangs, the process is ended a little later: the runtime then tries once more, and
-    reports the loss. The node's own ``max-seconds`` holds whatever the server says.
+    If a call that Python cannot interrupt hangs, the process is ended a little later, and its log says where it hung: the runtime
+    then tries once more, and reports the loss. The node's own ``max-seconds`` holds whatever the server says.
     """
     name, seconds = _limit(message, context)
     if seconds <= 0 or threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
@@ -55,18 +57,19 @@ def watchdog(message: Message, context: Context, call_next: Call) -> Message:
         raise TimeoutError(f"client ran longer than {name} = {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, expire)
-    last_resort = threading.Timer(seconds + GRACE_SECONDS, os._exit, (1,))
-    last_resort.daemon = True
-    if Path(sys.argv[0]).name == "default_worker.py":  # a Ray worker: the pool starts another
-        last_resort.start()
+    ends_process = Path(sys.argv[0]).name == "default_worker.py"  # a Ray worker: the pool starts another
+    if (
+        ends_process
+    ):  # by a thread that is none of Python's: it starts within microseconds, and needs no lock of the interpreter
+        faulthandler.dump_traceback_later(seconds + GRACE_SECONDS, exit=True, file=STDERR)
     try:
-        # Only now: an alarm while the thread starts would end in whatever threading makes of it, and leave the handler behind.
         signal.setitimer(signal.ITIMER_REAL, seconds)
         return call_next(message, context)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-        last_resort.cancel()
+        if ends_process:
+            faulthandler.cancel_dump_traceback_later()
 
 
 def _limit(message: Message, context: Context) -> tuple[str, float]:

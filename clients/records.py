@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 from collections.abc import Mapping
@@ -19,8 +20,11 @@ REFUSED = 1403
 """Error code of a reply to a question that the node does not answer by its own configuration; Flower's own codes are small."""
 WITHHELD = "withheld"
 """Record of what was left out of an answer, by the node's configuration: key -> reason."""
-HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-"""Version of NumPy's format -> what reads its header, literals only. Later versions are for tables with named columns."""
+HEADERS = {(1, 0): (np.lib.format.read_array_header_1_0, 2), (2, 0): (np.lib.format.read_array_header_2_0, 4)}
+"""Version of NumPy's format -> what reads its header, literals only, and the bytes of its length. Later versions are for tables
+with named columns."""
+LONGEST_HEADER = 10_000
+"""Bytes, as NumPy has it."""
 KINDS, WIDEST = "biuf", 8
 """NumPy's kinds of what may be sent (truth values, whole and real numbers), and most bytes of a value."""
 MOST_AXES, LONGEST_SIDE = 32, 2**31
@@ -71,17 +75,26 @@ def _values(data: bytes) -> np.ndarray:
     version = np.lib.format.read_magic(file)
     if version not in HEADERS:
         raise ValueError(f"version {version} of the format; allowed: {', '.join(map(str, HEADERS))}")
-    shape, fortran, dtype = HEADERS[version](file)
-    if dtype.kind not in KINDS or dtype.itemsize > WIDEST:
-        raise ValueError(f"type {dtype}; allowed: truth values, whole and real numbers of at most {WIDEST} bytes")
-    if len(shape) > MOST_AXES or any(type(side) is not int or not 0 <= side <= LONGEST_SIDE for side in shape):
-        raise ValueError(f"shape {shape}")
+    told = file.read(HEADERS[version][1])
+    text = file.read(min(int.from_bytes(told, "little"), LONGEST_HEADER + 1))
+    shape, fortran, dtype = _header(version, told + text)
     body = memoryview(data)[file.tell() :]
     if math.prod(shape) * dtype.itemsize != body.nbytes:
         raise ValueError(f"{body.nbytes} bytes for shape {shape} and type {dtype}")
     flat = np.frombuffer(body, dtype) if body.nbytes else np.empty(0, dtype)
     values = flat.reshape(shape, order="F" if fortran else "C")
     return values if dtype.isnative else values.astype(dtype.newbyteorder("="))
+
+
+@functools.lru_cache(maxsize=1024)
+def _header(version: tuple[int, int], text: bytes) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape, order and type that a header declares; kept, as messages repeat those of a model, and NumPy parses them as Python."""
+    shape, fortran, dtype = HEADERS[version][0](io.BytesIO(text))
+    if dtype.kind not in KINDS or dtype.itemsize > WIDEST:
+        raise ValueError(f"type {dtype}; allowed: truth values, whole and real numbers of at most {WIDEST} bytes")
+    if len(shape) > MOST_AXES or any(type(side) is not int or not 0 <= side <= LONGEST_SIDE for side in shape):
+        raise ValueError(f"shape {shape}")
+    return shape, fortran, dtype
 
 
 def metrics(values: Mapping[str, int | float | list[float]]) -> MetricRecord:

@@ -15,8 +15,8 @@ MARGIN_SECONDS = 300.0
 """Beyond what clients may take: for worker processes that are started (again). Only what never answers waits so long."""
 
 SHORTEST_POLL, LONGEST_POLL = 0.005, 0.1
-"""Seconds between two looks for replies. The longest is that of Flower's own grid: with every message whose reply nobody has fetched,
-its simulation takes longer to find the next one (a round of 1,000 clients took 1.4 times as long with a second)."""
+"""Seconds between two looks for replies. The longest is that of Flower's own grid: with every message whose reply nobody has
+fetched, its simulation takes longer to find the next one (rounds of 1,000 clients became longer with a second)."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""docs/tutorial.md, followed to its end: its code is that of the examples, its commands run, with attacks of fewer steps. Minutes."""
+"""docs/tutorial.md, followed to its end: its code is that of the examples, its commands run, with shorter attacks. Minutes."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ class Canvas:
     def keep_apart(
         self, texts: Sequence[Any], marks: Sequence[tuple[float, float]], covered: Sequence[tuple[float, float]] = ()
     ) -> None:
-        """Moves texts so that they hide neither each other nor the marks, nor other places that are covered as far as there is room.
+        """Moves texts so that they hide neither each other nor the marks, nor, as far as there is room, what else is covered.
 
         Args:
             texts: Each names the mark of its place.
@@ -210,7 +210,7 @@ class Canvas:
             self._clear(text, mark, others)
 
     def _clear(self, text: Any, mark: Sequence[float], others: Sequence[Any]) -> None:
-        """Puts a text that overlaps others at the nearest place around its mark, within the axes, where it does not; else leaves it."""
+        """Puts a text that overlaps others at the next free place around its mark, within the axes; else leaves it."""
         from matplotlib.transforms import Bbox
 
         box, axes = text.get_window_extent(), self.axes.bbox
