@@ -148,9 +148,10 @@ def test_names_hide_neither_each_other_nor_points(accuracy: float, width: float)
 def hides_nothing(drawing: str, width: float) -> None:
     """Names lie inside, and on no name and no mark, of which the inner 8 of 10 units count."""
     boxes = [box(one) for one in shapes(drawing, "name", "text")]
+    marks = [np.array(place(one)) for one in shapes(drawing, "mark")]
     for low, high in boxes:
         assert (low[0] >= 0) & (high[0] <= width)
-        assert not any(((low < at + 4) & (at - 4 < high)).all() for at in map(place, shapes(drawing, "mark")))
+        assert not any(((low < at + 4) & (at - 4 < high)).all() for at in marks)
     for (low, high), (other_low, other_high) in itertools.combinations(boxes, 2):
         assert not ((low < other_high) & (other_low < high)).all()
 
