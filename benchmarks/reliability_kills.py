@@ -47,10 +47,10 @@ def kills(arguments: argparse.Namespace) -> None:
             line = command(out, SMALL)
             while True:
                 with running(line, Path(folder) / "log") as process:
-                    if len(events) < arguments.times and begun(out, process):
-                        # Rows come in bursts, so a moment behind them: it may lie anywhere in a round.
-                        rows = draw.randrange(min(_rows(out), len(reference) - 1), len(reference))
-                        later = draw.uniform(0, 1)
+                    # Rows come in bursts, so a moment behind them: it may lie anywhere in a round. A run that has more rows than were
+                    # drawn goes to its end.
+                    rows, later = draw.randrange(len(reference)), draw.uniform(0, 1)
+                    if len(events) < arguments.times and begun(out, process) and _rows(out) <= rows:
                         _wait(process, out, rows, later)
                         if process.poll() is None:
                             process.kill() if draw.random() < 0.5 else os.killpg(process.pid, signal.SIGKILL)
