@@ -47,8 +47,8 @@ def kills(arguments: argparse.Namespace) -> None:
             line = command(out, SMALL)
             while True:
                 with running(line, Path(folder) / "log") as process:
-                    # Rows come in bursts, so a moment behind them: it may lie anywhere in a round. A run that has more rows than were
-                    # drawn goes to its end.
+                    # Rows come in bursts, so a moment behind them: it may lie anywhere in a round. A run that has more rows than
+                    # were drawn goes to its end.
                     rows, later = draw.randrange(len(reference)), draw.uniform(0, 1)
                     if len(events) < arguments.times and begun(out, process) and _rows(out) <= rows:
                         _wait(process, out, rows, later)
