@@ -58,9 +58,8 @@ def watchdog(message: Message, context: Context, call_next: Call) -> Message:
 
     before = signal.signal(signal.SIGALRM, expire)
     ends_process = Path(sys.argv[0]).name == "default_worker.py"  # a Ray worker: the pool starts another
-    if (
-        ends_process
-    ):  # by a thread that is none of Python's: it starts within microseconds, and needs no lock of the interpreter
+    if ends_process:
+        # By a thread that is none of Python's: it costs microseconds, and needs no lock that the call may hold.
         faulthandler.dump_traceback_later(seconds + GRACE_SECONDS, exit=True, file=STDERR)
     try:
         signal.setitimer(signal.ITIMER_REAL, seconds)

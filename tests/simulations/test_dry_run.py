@@ -87,6 +87,7 @@ def test_a_shipped_configuration_passes_with_its_data_and_writes_nothing(
         # Table 3 builds VGG16; its weights take seconds to draw.
         small += ("model=vgg_small", "cuts=conv2") if path.name == "adp_table4_gpu.toml" else ()
         # 56 little frames of a client are five batches only where batches are small.
+        small += ("batch-size=8",) if path.name == "adp.toml" else ()
         # A step is measured at the paper's size once.
         small += ("image-size=64",) if experiment.image_size and path.name != "adp_table5_gpu.toml" else ()
     files = any(map(reads_data_dir, (experiment.dataset, experiment.auxiliary_data)))
