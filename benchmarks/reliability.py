@@ -117,7 +117,9 @@ def running(line: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def begun(out: Path, process: subprocess.Popen[bytes]) -> bool:
     """Waits until a run has opened its folder; whether it has before it ended."""
+    deadline = time.monotonic() + ENDLESS
     while process.poll() is None:
+        require(time.monotonic() < deadline, "a run hangs before it opens its folder")
         with contextlib.suppress(OSError, psutil.Error):
             if any(file.path == str(out / ".lock") for file in psutil.Process(process.pid).open_files()):
                 return True

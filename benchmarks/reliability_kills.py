@@ -33,42 +33,37 @@ from reliability import (
 
 
 def kills(arguments: argparse.Namespace) -> None:
-    """One run after the other is killed and resumed until as many kills are done; the rows are compared with unbroken ones."""
+    """One run is killed and resumed, each time further on; its rows are compared with those of an unbroken one."""
     draw = random.Random(arguments.seed)
     with tempfile.TemporaryDirectory() as folder:
-        whole = Path(folder) / "whole"
+        whole, out = Path(folder) / "whole", Path(folder) / "run"
         done = ended(command(whole, SMALL))
         require(done.returncode == 0, f"the unbroken run: {done.stderr}")
-        reference, events, runs = rows_of(whole), list[list[object]](), 0
-        require(len(reference) > 0, "the unbroken run has rows")
-        while len(events) < arguments.times:
-            runs += 1
-            out = Path(folder) / f"run{runs}"
-            line = command(out, SMALL)
-            while True:
-                with running(line, Path(folder) / "log") as process:
-                    # Rows come in bursts, so a moment behind them: it may lie anywhere in a round. A run that has more rows than
-                    # were drawn goes to its end.
-                    rows, later = draw.randrange(len(reference)), draw.uniform(0, 1)
-                    if len(events) < arguments.times and begun(out, process) and _rows(out) <= rows:
-                        _wait(process, out, rows, later)
-                        if process.poll() is None:
-                            process.kill() if draw.random() < 0.5 else os.killpg(process.pid, signal.SIGKILL)
-                            process.wait()
-                            events.append(_after(out, reference, f"run {runs}, row {rows} and {later:.1f} s"))
-                            line = resumed(out) if (out / "config.json").is_file() else command(out, SMALL)
-                            continue
-                    code = process.wait(ENDLESS)
-                require(code == 0, f"run {runs} ended with {code}: {(Path(folder) / 'log').read_text()[-2000:]}")
-                break
-            odd = sorted(set(untimed(rows_of(out))) ^ set(untimed(reference)))
-            require(not odd, f"run {runs} has other rows than an unbroken one: {len(odd)}, such as {odd[:2]}")
-            require(not list(out.rglob("*.tmp")), f"run {runs} left {list(out.rglob('*.tmp'))}")
-        table(f"kill -9 at {len(events)} random moments, {runs} runs (seed {arguments.seed})",
+        reference, events, line = rows_of(whole), list[list[object]](), command(out, SMALL)
+        require(len(reference) > arguments.times, f"the unbroken run has {len(reference)} rows")
+        for at in range(arguments.times):
+            # One moment in each part of the run: a number of rows, which come in bursts, and a little later.
+            low, high = (len(reference) * part // arguments.times for part in (at, at + 1))
+            rows, later = draw.randrange(low, high), draw.uniform(0, 0.2)
+            with running(line, Path(folder) / "log") as process:
+                require(begun(out, process), "the run ended before it began")
+                _wait(process, out, rows, later)
+                if process.poll() is not None:
+                    break
+                process.kill() if draw.random() < 0.5 else os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            events.append(_after(out, reference, f"row {rows} and {later:.2f} s"))
+            line = resumed(out) if (out / "config.json").is_file() else command(out, SMALL)
+        done = ended(line)
+        require(done.returncode == 0, f"the run ended with {done.returncode}: {done.stderr}")
+        odd = sorted(set(untimed(rows_of(out))) ^ set(untimed(reference)))
+        require(not odd, f"the run has other rows than an unbroken one: {len(odd)}, such as {odd[:2]}")
+        require(not list(out.rglob("*.tmp")), f"the run left {list(out.rglob('*.tmp'))}")
+        table(f"kill -9 at {len(events)} random moments of one run (seed {arguments.seed})",
               ["moment", "last complete round (no defence, noise)", "rows on disk",
                "rows of complete rounds lost"],
               events)  # fmt: skip
-        print(f"\nAll {runs} runs were resumed to their end; their {len(reference)} rows are those of an unbroken run.")
+        print(f"\nIt was resumed to its end; its {len(reference)} rows are those of an unbroken run.")
     if arguments.real:
         real_kills(arguments)
 
@@ -119,8 +114,10 @@ def real_kills(arguments: argparse.Namespace) -> None:
 
 
 def _wait(process: subprocess.Popen[bytes], out: Path, rows: int, later: float) -> None:
-    """Until a run has begun, has written as many rows, and some seconds more, or has ended, however fast the machine is."""
+    """Until a run has begun, has written as many rows, and some seconds more, or has ended."""
+    deadline = time.monotonic() + ENDLESS
     while process.poll() is None and not ((out / "config.json").is_file() and _rows(out) >= rows):
+        require(time.monotonic() < deadline, f"a run hangs before its row {rows}")
         time.sleep(0.02)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(later)

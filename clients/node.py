@@ -53,18 +53,22 @@ def watchdog(message: Message, context: Context, call_next: Call) -> Message:
     if seconds <= 0 or threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         return call_next(message, context)
 
+    runs = True
+
     def expire(*_: object) -> None:
-        raise TimeoutError(f"client ran longer than {name} = {seconds:g} s")
+        if runs:  # else it came while it was being called off
+            raise TimeoutError(f"client ran longer than {name} = {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, expire)
     ends_process = Path(sys.argv[0]).name == "default_worker.py"  # a Ray worker: the pool starts another
-    if ends_process:
-        # By a thread that is none of Python's: it costs microseconds, and needs no lock that the call may hold.
-        faulthandler.dump_traceback_later(seconds + GRACE_SECONDS, exit=True, file=STDERR)
     try:
+        if ends_process:
+            # By a thread that is none of Python's: it costs microseconds, and needs no lock that the call may hold.
+            faulthandler.dump_traceback_later(seconds + GRACE_SECONDS, exit=True, file=STDERR)
         signal.setitimer(signal.ITIMER_REAL, seconds)
         return call_next(message, context)
     finally:
+        runs = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         if ends_process:

@@ -23,8 +23,8 @@ WITHHELD = "withheld"
 HEADERS = {(1, 0): (np.lib.format.read_array_header_1_0, 2), (2, 0): (np.lib.format.read_array_header_2_0, 4)}
 """Version of NumPy's format -> what reads its header, literals only, and the bytes of its length. Later versions are for tables
 with named columns."""
-LONGEST_HEADER = 10_000
-"""Bytes, as NumPy has it."""
+LONGEST_HEADER = 1024
+"""Bytes: twice what 32 axes need. What NumPy cannot parse it tries to repair, in a time that grows with its square."""
 KINDS, WIDEST = "biuf", 8
 """NumPy's kinds of what may be sent (truth values, whole and real numbers), and most bytes of a value."""
 MOST_AXES, LONGEST_SIDE = 32, 2**31
@@ -76,8 +76,9 @@ def _values(data: bytes) -> np.ndarray:
     if version not in HEADERS:
         raise ValueError(f"version {version} of the format; allowed: {', '.join(map(str, HEADERS))}")
     told = file.read(HEADERS[version][1])
-    text = file.read(min(int.from_bytes(told, "little"), LONGEST_HEADER + 1))
-    shape, fortran, dtype = _header(version, told + text)
+    if (length := int.from_bytes(told, "little")) > LONGEST_HEADER:
+        raise ValueError(f"a header of {length} bytes; allowed: at most {LONGEST_HEADER}")
+    shape, fortran, dtype = _header(version, told + file.read(length))
     body = memoryview(data)[file.tell() :]
     if math.prod(shape) * dtype.itemsize != body.nbytes:
         raise ValueError(f"{body.nbytes} bytes for shape {shape} and type {dtype}")

@@ -14,9 +14,9 @@ from clients.task import Task
 MARGIN_SECONDS = 300.0
 """Beyond what clients may take: for worker processes that are started (again). Only what never answers waits so long."""
 
-SHORTEST_POLL, LONGEST_POLL = 0.005, 0.1
-"""Seconds between two looks for replies. The longest is that of Flower's own grid: with every message whose reply nobody has
-fetched, its simulation takes longer to find the next one (rounds of 1,000 clients became longer with a second)."""
+SHORTEST_POLL, LONGEST_POLL = 0.005, 1.0
+"""Seconds between two looks for replies, where the grid says nothing of its own: with every message whose reply nobody has fetched,
+Flower's simulation takes longer to find the next one, and its grid looks every tenth of a second."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,7 @@ class Exchange:
 
     def _pull(self, ids: list[str], deadline: float) -> list[Message]:
         start, open_ids, replies = time.monotonic(), set(ids), []
+        longest = float(getattr(self.grid, "pull_interval", LONGEST_POLL))
         while open_ids:
             for reply in self.grid.pull_messages(open_ids):
                 open_ids.discard(reply.metadata.reply_to_message_id)
@@ -99,8 +100,8 @@ class Exchange:
             now = time.monotonic()
             if not open_ids or now >= deadline:
                 break
-            # Short messages are asked for often, long ones more seldom.
-            time.sleep(min(max(0.1 * (now - start), SHORTEST_POLL), LONGEST_POLL))
+            # Short messages are asked for often, long ones seldom: a tenth of the wait at most is lost.
+            time.sleep(min(max(0.1 * (now - start), SHORTEST_POLL), longest))
         return replies
 
     def config(self, task: Task, **values: str | int | float | bool) -> ConfigRecord:

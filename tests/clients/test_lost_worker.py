@@ -76,29 +76,36 @@ def test_only_the_messages_that_end_their_worker_are_lost(tmp_path: Path) -> Non
     assert json.loads(lost.read_text()) == dying
 
 
-HANGING = """
-import signal, sys, time
+WATCHED = """
+import ctypes, signal, sys, time
 sys.argv = ["default_worker.py"]  # the name by which the watchdog knows a worker of Ray
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 import clients.node
 
+def answers(message, context):
+    return message
+
 def deaf(message, context):
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
-    time.sleep(600)
+    ctypes.PyDLL(None).sleep(600)  # keeps the interpreter's lock: no thread of Python can end it either
 
 clients.node.GRACE_SECONDS = 0.2
 TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
 message = Message(RecordDict({"config": ConfigRecord({"timeout": 0.2})}), 1, "train")
+clients.node.watchdog(message, Context(1, 1, {}, RecordDict(), {}), answers)
+time.sleep(1)
+print("lives on", flush=True)
 clients.node.watchdog(message, Context(1, 1, {}, RecordDict(), {}), deaf)
 """
 
 
-def test_a_call_that_hears_no_alarm_ends_its_worker_and_is_named() -> None:
+def test_a_call_that_hears_no_alarm_ends_its_worker_and_is_named_and_no_other_does() -> None:
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run(
-        [sys.executable, "-c", HANGING], cwd=root, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", WATCHED], cwd=root, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 1
+    assert done.stdout == "lives on\n"
     assert "Timeout (0:00:00.4" in done.stderr
     assert "in deaf" in done.stderr

@@ -235,6 +235,14 @@ def test_what_a_header_declares_takes_no_memory() -> None:
     assert peak < 2**20
 
 
+def test_a_long_header_is_not_parsed() -> None:
+    """NumPy's repair of one of 10,000 bytes takes many seconds; a real one has some 120."""
+    text = "$" + " " * 5000 + "$"
+    array = hostile.raw(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode())
+    with pytest.raises(RecordError, match="a header of 5002 bytes; allowed: at most 1024"):
+        to_tensors(ArrayRecord({"weight": array}))
+
+
 @few
 @given(hostile.arrays)
 @example(Array(np.asfortranarray(np.arange(6.0).reshape(2, 3))))

@@ -21,8 +21,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 UNIT = 72.0
 """Points in an inch: one unit of a drawing is one pixel where it is shown at its own size."""
 FONT = 11.0
-HALF = 6.0
-"""Half the width of the room that a mark takes, its edge included."""
+HALF = 7.6
+"""Half the width of the room that a mark takes: a diamond's, its edge included."""
 _PAINTS: dict[str, str] = {}
 
 
@@ -181,10 +181,10 @@ class Canvas:
     def keep_apart(
         self, texts: Sequence[Any], marks: Sequence[tuple[float, float]], covered: Sequence[tuple[float, float]] = ()
     ) -> None:
-        """Moves texts so that they hide neither each other nor the marks, nor, as far as there is room, what else is covered.
+        """Moves texts so that they hide neither each other nor marks where there is room, and whiskers and lines if there is more.
 
         Args:
-            texts: Each names the mark of its place.
+            texts: Each stands on the mark that it names.
             marks: Centres of all marks.
             covered: Places on whiskers and lines.
         """
@@ -195,16 +195,14 @@ class Canvas:
             text.set_in_layout(False)
         self.figure.draw_without_rendering()
         self.figure.set_layout_engine("none")  # the axes have their place, and keep it
-        centres = self.axes.transData.transform(marks)
-        corners = [(x + dx, y + dy) for x, y in centres for dx in (-HALF, HALF) for dy in (-HALF, HALF)]
-        places = [*marks, *map(tuple, self.axes.transData.inverted().transform(corners)), *covered]
-        x, y = ([place[at] for place in places] for at in (0, 1))
-        how: dict[str, Any] = {"expand": (1.15, 1.9), "force_static": (0.3, 0.6), "ensure_inside_axes": True}
         named = self.axes.transData.transform([text.get_position() for text in texts])
+        x, y = ([place[at] for place in (*marks, *covered)] for at in (0, 1))
+        how: dict[str, Any] = {"expand": (1.15, 1.9), "force_static": (0.3, 0.6), "ensure_inside_axes": True}
         # By default it stops after some time: the same numbers would give other pages on a busy machine.
         adjust_text(texts, x=x, y=y, ax=self.axes, iter_lim=200, **how)
-        # It weighs forces, and may leave a name on a mark: such a one goes to the nearest free place around its own.
-        taken = [Bbox.from_extents(x - HALF, y - HALF, x + HALF, y + HALF) for x, y in centres]
+        # It knows marks as points, and weighs forces: a name that it leaves on a mark goes to the next free place around its own.
+        centres = self.axes.transData.transform(marks)
+        taken = [Bbox.from_extents(left - HALF, low - HALF, left + HALF, low + HALF) for left, low in centres]
         for text, mark in zip(texts, named, strict=True):
             others = [*taken, *(other.get_window_extent() for other in texts if other is not text)]
             self._clear(text, mark, others)

@@ -126,7 +126,7 @@ def _names(
     faces: Mapping[str, Look],
     up: tuple[float, float],
 ) -> None:
-    """Names beside the points, moved so that they cover neither each other nor points nor intervals."""
+    """Names beside the points, moved so that they cover neither each other nor points where there is room; see ``keep_apart``."""
     texts = []
     for one, point in points.items():
         name = faces[one].name + (f", ε = {two(spent[one])}" if one in spent else "")

@@ -191,7 +191,7 @@ details[open] > summary { margin-bottom: 10px; }
   thead { display: table-header-group; } .tall thead { position: static; }
   .target, .panel, tr { break-inside: avoid; } nav, .skip, .filter { display: none; }
   h1, h2, h3, section > header, summary { break-after: avoid; } section > header { break-inside: avoid; }
-  [id^="headline"] > header { break-inside: auto; break-after: auto; } .scroll:not(.tall) > table { break-inside: avoid; }
+  [id^="headline"] > header { break-inside: auto; break-after: auto; } .fitted > table { break-inside: avoid; }
   th button { display: contents; }
   details::details-content { content-visibility: visible; } summary { list-style: none; }
 }

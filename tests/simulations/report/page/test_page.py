@@ -749,6 +749,8 @@ def test_paper_has_no_buttons_and_no_folds_and_headings_stay_with_what_follows()
     assert re.search(r"th button {[^}]*display: contents", paper)  # a button is not repeated with its row of headings
     assert re.search(r"details::details-content {[^}]*content-visibility: visible", paper)
     assert re.search(r"h2, h3, section > header, summary {[^}]*break-after: avoid", paper)
+    assert re.search(r"headline\"\] > header {[^}]*break-after: auto", paper)  # else the first sheet is nearly empty
+    assert re.search(r"fitted > table {[^}]*break-inside: avoid", paper)
 
 
 def test_columns_of_several_units_say_by_what_they_are_sorted(tmp_path: Path) -> None:
