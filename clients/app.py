@@ -25,10 +25,12 @@ from flwr.clientapp import ClientApp
 
 from clients.audit_answers import answer_audit
 from clients.data.images import fingerprint
+from clients.local_data import Client
 from clients.node import MODS, answers_of, check_bundle, client_of, draws_from_seed, partition_of, reply_to
 from clients.questions import allowed_pipelines
 from clients.records import metrics, values_of
 from clients.scenarios import client_side, client_sides, read_task
+from defenses.pipeline import Pipeline
 
 app = ClientApp()
 
@@ -65,12 +67,20 @@ def setup(message: Message, context: Context) -> Message:
         raise RuntimeError(f"partition {partition} has no {empty[0]}; use fewer clients or another partition")
     # A wrong value is told before the run, not in its middle.
     answers_of(context)
-    allowed_pipelines(context.node_config)
+    if "indices" not in message.content:  # else the server dealt the examples out, and counted them
+        sizes["train-examples"] = _reported(context, client)
     randomness = "seed" if draws_from_seed(context) else "secret"
     card = ConfigRecord({"card": json.dumps(asdict(client.data.card)), "randomness": randomness})
     if "indices" in message.content:  # positions in data that the server reads, too
         card["data"] = fingerprint(client.data.dataset)
     return reply_to(message, {"metrics": metrics(sizes), "card": card})
+
+
+def _reported(context: Context, client: Client) -> int:
+    """The number of training examples, or the public one in its place where every pipeline that the node takes part in hides it."""
+    batch_size = client.task.plan.batch_size
+    public = [one.reported_examples(batch_size) for one in allowed_pipelines(context.node_config) or [Pipeline()]]
+    return client.data.num_train if None in public else max(number or 0 for number in public)
 
 
 @app.query("partition")

@@ -46,10 +46,10 @@ class LocalResult:
 
     Attributes:
         updates: Name -> (local - global), protected; one, or one per probe.
-        num_examples: Examples behind each.
+        num_examples: Examples behind each; a public number where a defence hides the true one.
         local_steps: Optimizer steps behind each.
-        metrics: Numbers about the round ("train-loss" unless a defence bounds what one example tells, "train-seconds", a privacy
-            budget).
+        metrics: Numbers about the round ("train-loss" unless a defence bounds what one example tells, "train-seconds" unless it hides
+            the number of examples, a privacy budget).
         ledger: To be kept until the next round; see ``Ledger``.
     """
 
@@ -91,9 +91,12 @@ class LocalClient(Client):
         spent = self._privacy(training.state)
         # Only the client's ledger knows both: what they spend together is not the sum of two budgets.
         spent |= self._privacy_with_probes(training.state, ledger["probe"]) if ledger.get("probe") else {}
-        metrics = {**told, **spent, "train-seconds": time.perf_counter() - start}
+        public = self.pipeline.reported_examples(self.task.plan.batch_size)
+        # Where the number of examples is hidden, times would tell it.
+        times = {} if public else {"train-seconds": time.perf_counter() - start}
+        metrics = {**told, **spent, **times}
         # Exact, because a pass repeats nobody; of a Poisson sample (DP-SGD) the expected size, as the true one is private.
-        examples = min(self.data.num_train, steps * self.task.plan.batch_size)
+        examples = public or min(self.data.num_train, steps * self.task.plan.batch_size)
         return LocalResult([update], examples, steps, metrics, _without_empty(ledger | {"train": training.state}))
 
     def truths(self, observation: str) -> Truths:
@@ -244,11 +247,11 @@ class LocalClient(Client):
     def _training(
         self, model: nn.Module, examples: Dataset[Any], state: dict[str, Any], key: Key, *, one_step: bool = False
     ) -> Training:
-        plan, count = self.task.plan, len(examples)  # type: ignore[arg-type]
-        order, size = generator_for(*key, "order"), count if one_step else plan.batch_size
+        plan, order = self.task.plan, generator_for(*key, "order")
+        size = plan.probe_images if one_step else plan.batch_size
         loader = DataLoader(examples, batch_size=size, shuffle=True, generator=order)
         training = plain_training(plan, model, loader, self.task.learning_rate, self.data.num_train)
-        training = replace(training, epochs=1 if one_step else training.epochs, state=dict(state))
+        training = replace(training, epochs=1 if one_step else training.epochs, state=dict(state), probe=one_step)
         return self.pipeline.protect_training(training, (*key, "training"))
 
     def _run(self, training: Training, key: Key, *, protect: bool = True) -> tuple[float, int]:

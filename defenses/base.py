@@ -111,6 +111,8 @@ class Training:
         total_epochs: Local epochs of all rounds together, which a privacy budget must cover.
         state: What must survive until the client's next round (a privacy accountant); JSON-serialisable values only.
         total_steps: Optimizer steps of all rounds together, where rounds are counted in steps; None: ``total_epochs`` whole ones.
+        probe: The loader holds a few examples that were drawn for one step; its ``batch_size`` is their number in the question,
+            which is public. Else it holds all that the client has.
     """
 
     model: nn.Module
@@ -121,6 +123,7 @@ class Training:
     total_epochs: int
     state: dict[str, Any] = field(default_factory=dict)
     total_steps: int | None = None
+    probe: bool = False
 
 
 class Defense:
@@ -132,6 +135,7 @@ class Defense:
         source: The paper, with the number of the algorithm or equation.
         mixes_examples: One protected example depends on several examples.
         bounds_examples: Its guarantee rests on a bound of what one example contributes.
+        neighbours: Between which data sets its guarantee holds, a name of ``defenses.neighbours``; "" without a guarantee.
         at_inference: Test images must be protected too.
         resamples: Fresh randomness at every use; otherwise an image is protected once and kept.
         always_shown: Fields that ``repr`` writes even at their defaults: the strength by which people know the defence.
@@ -143,6 +147,7 @@ class Defense:
     source: ClassVar[str] = ""
     mixes_examples: ClassVar[bool] = False
     bounds_examples: ClassVar[bool] = False
+    neighbours: str = ""
     at_inference: ClassVar[bool] = False
     resamples: ClassVar[bool] = True
     always_shown: ClassVar[tuple[str, ...]] = ()
@@ -239,6 +244,14 @@ class TrainingDefense(Defense):
     def protect_training(self, training: Training, generator: torch.Generator) -> Training:
         """Maps a training set-up to a protected one."""
         raise NotImplementedError
+
+    def reported_examples(self, batch_size: int) -> int | None:
+        """What a client reports as its number of examples where the guarantee hides the true one; None: the true one.
+
+        Args:
+            batch_size: Of the plan, which is public.
+        """
+        return None
 
     def privacy(self, *states: Mapping[str, Any]) -> dict[str, float]:
         """What the steps recorded in training states spent together ("epsilon", "delta"); empty without a guarantee."""

@@ -21,10 +21,14 @@ from torch.utils.data import DataLoader
 
 from defenses.base import DefenseError, Loss, Training, TrainingDefense, spawned
 from defenses.checks import is_number, require, require_noise
+from defenses.neighbours import ADD_OR_REMOVE, REPLACE_ONE, SENSITIVITY
 
 # Orders of Renyi divergence: those of Opacus, and larger ones, where small budgets are decided. Each gives a valid
 # bound.
 ORDERS = (*(1 + x / 10 for x in range(1, 100)), *range(12, 64), 72, 96, 128, 192, 256, 384, 512)
+
+LEAST_RATE = 1e-6
+"""Of a sample: an epoch is then a million steps."""
 
 _LEFT_BY_HOOKS = (
     *("activations", "max_batch_len", "ft_compute_sample_grad"),  # on layers
@@ -35,8 +39,8 @@ _LEFT_BY_HOOKS = (
 def epsilon_spent(state: Mapping[str, Any], delta: float) -> float:
     """The epsilon at ``delta`` of all steps recorded in a training state, over all rounds; 0.0 when there are none.
 
-    Example-level (epsilon, delta)-differential privacy of everything the client sent, for adding or removing one
-    example, by Renyi accounting of the subsampled Gaussian mechanism; ``inf`` when a step had no noise.
+    Example-level (epsilon, delta)-differential privacy by Renyi accounting of the Poisson-subsampled Gaussian mechanism; ``inf`` when
+    a step had no noise. A step is recorded with its noise over its sensitivity, so that steps with other neighbours add up.
     """
     if not 0 < delta < 1:
         raise ValueError(f"delta is {delta!r}; allowed: a number in (0, 1)")
@@ -63,7 +67,7 @@ def least_epsilon(delta: float) -> float:
 
 @functools.lru_cache(maxsize=64)
 def noise_for_budget(epsilon: float, delta: float, sample_rate: float, steps: int) -> float:
-    """The noise multiplier with which ``steps`` steps spend at most ``epsilon``, and at least 99.9 % of it.
+    """The noise over the sensitivity with which ``steps`` steps spend at most ``epsilon``, and at least 99.9 % of it.
 
     Raises:
         DefenseError: When no noise multiplier up to a million is enough.
@@ -91,6 +95,23 @@ def noise_for_budget(epsilon: float, delta: float, sample_rate: float, steps: in
     return float(noise_multiplier)
 
 
+@dataclass(frozen=True)
+class _Sampling:
+    """How an epoch is sampled.
+
+    Attributes:
+        steps: Of an epoch.
+        rate: Probability with which each example is in a step.
+        divisor: Of the noisy sum.
+        sensitivity: How far neighbours can move the sum, in clipping norms.
+    """
+
+    steps: int
+    rate: float
+    divisor: float
+    sensitivity: int
+
+
 def remove_hooks(model: nn.Module) -> None:
     """Takes off what an earlier ``DPSGD`` attached to a model, so that it can be used without or protected again."""
     for hook in getattr(model, "autograd_grad_sample_hooks", []):
@@ -107,10 +128,24 @@ def remove_hooks(model: nn.Module) -> None:
 class DPSGD(TrainingDefense):
     """Clips every example's gradient, adds Gaussian noise to their sum, and accounts for what that reveals.
 
-        g~ = (sum_i g_i min(1, C / ||g_i||_2) + N(0, (z C)^2 I)) / (q n)
+        g~ = (sum_i g_i min(1, C / ||g_i||_2) + N(0, (z C)^2 I)) / b
 
-    over a Poisson sample, in which each of the client's n examples is with probability q = 1 / (steps per epoch). C is
-    ``max_grad_norm`` and z the noise multiplier. The client's optimizer makes its step with g~.
+    over a Poisson sample, in which each of the client's n examples is with probability q. C is ``max_grad_norm`` and z the noise
+    multiplier. The client's optimizer makes its step with g~. What the bound holds for, and what q and b are, depends on
+    ``neighbours``:
+
+    - "replace-one", the default: two data sets of n examples that differ in one. n is public, as clients of federated averaging report
+      it: q = 1 / (steps per epoch) and b = q n follow from it. One example in place of another moves the sum by up to 2 C, and the
+      accountant reckons with that.
+    - "add-or-remove": one data set has an example more. Nothing that a client sends may then follow from n: q is ``sample_rate``, an
+      epoch is 1 / q steps, b is the batch size of the plan, and the client reports b / q examples, whatever it has, and no times. An
+      example moves the sum by up to C. Choose q near b / n, or steps are too long or too short.
+
+    The accountant takes a replacement under Poisson sampling as one example more or less at twice the norm. That is an upper bound:
+    at every order of ``ORDERS`` it is above the exact divergence of the two mixtures (a test integrates them).
+
+    One step on a few examples (a probe, see ``Training``) is accounted as a replacement with q = 1 under either of the two: which
+    examples are probed is drawn from all, and without one of them another takes its place.
 
     What a caller sees of the returned ``Training``:
 
@@ -122,7 +157,7 @@ class DPSGD(TrainingDefense):
     - ``state`` is a copy of the given state and is updated within each step: ``state["accountant"]`` holds every step
       of every round (JSON-serialisable; see ``epsilon_spent``), ``state["noise_multiplier"]`` the z that a target
       epsilon needs. The latter is computed once, when the state has none, from this training's sample rate and
-      ``total_steps`` (or ``total_epochs``): hand in the real training first, and its state to one-step probes, whose sample
+      ``total_steps`` (or ``total_epochs``): hand in the real training first, and its state to probes, whose sample
       rate differs.
 
     Randomness comes from generators that are named by the one passed in (see ``spawned``). Their streams are pseudo-random but not
@@ -133,12 +168,16 @@ class DPSGD(TrainingDefense):
         noise_multiplier: z; the standard deviation of the noise in units of ``max_grad_norm``.
         target_delta: Of the (epsilon, delta) that ``target_epsilon`` means.
         max_grad_norm: C, the largest L2 norm of one example's gradient.
+        neighbours: "replace-one" or "add-or-remove"; see above.
+        sample_rate: q of "add-or-remove", in (0, 1]: a public constant, never computed from n. None with "replace-one".
     """
 
     target_epsilon: float | None = None
     noise_multiplier: float | None = None
     target_delta: float = 1e-5
     max_grad_norm: float = 1.0
+    neighbours: str = REPLACE_ONE
+    sample_rate: float | None = None
 
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("LossThreshold", "ShadowModels")
     bounds_examples: ClassVar[bool] = True
@@ -166,6 +205,19 @@ class DPSGD(TrainingDefense):
             require(self.target_epsilon > least, self, "target_epsilon", reachable)
         norm = is_number(self.max_grad_norm) and 0 < self.max_grad_norm < math.inf
         require(norm, self, "max_grad_norm", "a finite number above 0")
+        self._check_neighbours()
+
+    def _check_neighbours(self) -> None:
+        known = self.neighbours in (REPLACE_ONE, ADD_OR_REMOVE)
+        require(known, self, "neighbours", f"{REPLACE_ONE!r} or {ADD_OR_REMOVE!r}")
+        rate = self.sample_rate
+        if self.neighbours == REPLACE_ONE:
+            allowed = f"None with neighbours={REPLACE_ONE!r}, where it follows from the number of examples"
+            require(rate is None, self, "sample_rate", allowed)
+            return
+        public = is_number(rate) and rate is not None and LEAST_RATE <= rate <= 1
+        allowed = f"a number from {LEAST_RATE:g} to 1 with neighbours={ADD_OR_REMOVE!r}: about batch size / examples per client"
+        require(public, self, "sample_rate", allowed)
 
     def protect_training(self, training: Training, generator: torch.Generator) -> Training:
         """Makes the set-up private; see the class.
@@ -174,24 +226,43 @@ class DPSGD(TrainingDefense):
             DefenseError: When the model has BatchNorm or another layer without per-example gradients, when there are no
                 examples, or when the budget cannot be met.
         """
-        num_examples = len(training.loader.dataset)  # type: ignore[arg-type]
-        if num_examples == 0:
+        if not len(training.loader.dataset):  # type: ignore[arg-type]
             raise DefenseError(f"{self}: the client has no examples")
-        steps = max(1, len(training.loader))
-        state = copy.deepcopy(training.state)
+        sampling, state = self._sampling(training), copy.deepcopy(training.state)
+        steps, rate = sampling.steps, sampling.rate
         total = steps * training.total_epochs if training.total_steps is None else training.total_steps
-        noise_multiplier = self._noise_multiplier(state, 1 / steps, total)
+        noise_multiplier = self._noise_multiplier(state, rate, total)
         _attach_hooks(training.model, self)
         noise = spawned(generator, next(training.model.parameters()).device)
-        optimizer = self._private_optimizer(training, noise_multiplier, num_examples / steps, noise)
-        optimizer.attach_step_hook(lambda _: _record(state, noise_multiplier, 1 / steps))
+        optimizer = self._private_optimizer(training, noise_multiplier, sampling.divisor, noise)
+        optimizer.attach_step_hook(lambda _: _record(state, noise_multiplier / sampling.sensitivity, rate))
         return replace(
             training,
             optimizer=optimizer,
-            loader=_poisson_loader(training.loader, steps, spawned(generator)),
+            loader=_poisson_loader(training.loader, sampling, spawned(generator)),
             loss=_safe_for_empty_batches(training.loss),
+            # The caller counted passes by the number of examples, which must not show: rounds that are counted in steps end by
+            # themselves, after as many passes as that takes.
+            epochs=training.total_steps if self.sample_rate and training.total_steps else training.epochs,
             state=state,
         )
+
+    def _sampling(self, training: Training) -> _Sampling:
+        """How steps are sampled, and what they are divided by; see the class."""
+        loader = training.loader
+        if training.probe:
+            return _Sampling(1, 1.0, float(loader.batch_size or 1), SENSITIVITY[REPLACE_ONE])
+        if self.sample_rate is None:
+            steps = max(1, len(loader))
+            return _Sampling(steps, 1 / steps, len(loader.dataset) / steps, SENSITIVITY[REPLACE_ONE])  # type: ignore[arg-type]
+        if not loader.batch_size:
+            raise DefenseError(f"{self}: the loader has no batch size, which is what the sum is divided by")
+        steps = max(1, round(1 / self.sample_rate))
+        return _Sampling(steps, self.sample_rate, float(loader.batch_size), SENSITIVITY[ADD_OR_REMOVE])
+
+    def reported_examples(self, batch_size: int) -> int | None:
+        """b / q under "add-or-remove", whatever the client has."""
+        return None if self.sample_rate is None else max(1, round(batch_size / self.sample_rate))
 
     def privacy(self, *states: Mapping[str, Any]) -> dict[str, float]:
         """The epsilon, at ``target_delta``, of all steps recorded in the states together; ``inf`` without noise."""
@@ -205,7 +276,8 @@ class DPSGD(TrainingDefense):
         if "noise_multiplier" not in state:
             epsilon = self.target_epsilon
             assert epsilon is not None  # __post_init__ sets it
-            state["noise_multiplier"] = noise_for_budget(epsilon, self.target_delta, sample_rate, steps)
+            noise = noise_for_budget(epsilon, self.target_delta, sample_rate, steps)
+            state["noise_multiplier"] = SENSITIVITY[self.neighbours] * noise
         return float(state["noise_multiplier"])
 
     def _private_optimizer(
@@ -247,7 +319,7 @@ def _attach_hooks(model: nn.Module, owner: DPSGD) -> None:
 
 
 def _record(state: dict[str, Any], noise_multiplier: float, sample_rate: float) -> None:
-    """Adds one step to the history [[noise multiplier, sample rate, number of steps], ...]."""
+    """Adds one step to the history [[noise over sensitivity, sample rate, number of steps], ...]."""
     accountant = state.setdefault("accountant", {})
     accountant.setdefault("mechanism", "rdp")
     history = accountant.setdefault("history", [])
@@ -257,16 +329,16 @@ def _record(state: dict[str, Any], noise_multiplier: float, sample_rate: float) 
         history.append([noise_multiplier, sample_rate, 1])
 
 
-def _poisson_loader(loader: DataLoader[Any], steps: int, generator: torch.Generator) -> DataLoader[Any]:
-    """``steps`` batches per epoch, each example in each batch with probability 1 / steps."""
+def _poisson_loader(loader: DataLoader[Any], sampling: _Sampling, generator: torch.Generator) -> DataLoader[Any]:
+    """Batches of an epoch, each example in each of them with the probability of ``sampling``."""
     from opacus.utils.uniform_sampler import UniformWithReplacementSampler  # type: ignore[import-untyped]
 
     dataset = loader.dataset
     sampler = UniformWithReplacementSampler(
         num_samples=len(dataset),  # type: ignore[arg-type]
-        sample_rate=1 / steps,
+        sample_rate=sampling.rate,
         generator=generator,
-        steps=steps,
+        steps=sampling.steps,
     )
     return DataLoader(
         dataset,

@@ -13,9 +13,7 @@ from defenses.base import SmashedDefense
 from defenses.checks import is_number, require, require_noise
 from defenses.functional import gaussian_like
 from defenses.gaussian_mechanism import gaussian_epsilon
-
-_SENSITIVITY_OVER_CLIP = {"replace": 2, "remove": 1}
-
+from defenses.neighbours import REPLACE_ONE, SENSITIVITY, ZERO_OUT
 
 @dataclass(frozen=True, repr=False)
 class FeatureNoise(SmashedDefense):
@@ -75,17 +73,18 @@ class FeatureDP(SmashedDefense):
         clip: C, in the unit of the features.
         noise_multiplier: z; 0 clips alone and has no finite epsilon.
         delta: In (0, 1).
-        adjacency: What is hidden. "replace": which example was sent, against any other, so that features differ by up to
-            2 C. "remove": the example against features of zero, up to C. The default is the stronger claim and the one that
-            fits: the server sees that something was sent, and asks what.
+        neighbours: What is hidden. "replace-one": which example was sent, against any other, so that features differ by up to
+            2 C. "zero-out": the example against features of zero, up to C. The default is the stronger claim and the one that
+            fits: the server sees that something was sent, and asks what. One example more or less is hidden by neither: the server
+            counts what it receives.
 
-    The paper prints epsilon = 6.68 for its baseline "DP" but neither its clipping, its delta nor its adjacency.
+    The paper prints epsilon = 6.68 for its baseline "DP" but neither its clipping, its delta nor its neighbours.
     """
 
     clip: float = 1.0
     noise_multiplier: float = 1.0
     delta: float = 1e-5
-    adjacency: str = "replace"
+    neighbours: str = REPLACE_ONE
 
     bounds_examples: ClassVar[bool] = True
     always_shown: ClassVar[tuple[str, ...]] = ("clip", "noise_multiplier")
@@ -102,8 +101,8 @@ class FeatureDP(SmashedDefense):
         require(is_number(self.clip) and 0 < self.clip < math.inf, self, "clip", "a finite number above 0")
         require_noise(self, "noise_multiplier")
         require(is_number(self.delta) and 0 < self.delta < 1, self, "delta", "a number in (0, 1)")
-        known = isinstance(self.adjacency, str) and self.adjacency in _SENSITIVITY_OVER_CLIP
-        require(known, self, "adjacency", ", ".join(_SENSITIVITY_OVER_CLIP))
+        known = self.neighbours in (REPLACE_ONE, ZERO_OUT)
+        require(known, self, "neighbours", f"{REPLACE_ONE!r} or {ZERO_OUT!r}")
 
     def epsilon(self, releases: int = 1) -> float:
         """The exact epsilon at ``delta`` of sending the features of one example ``releases`` times; inf without noise.
@@ -119,7 +118,7 @@ class FeatureDP(SmashedDefense):
             return 0.0
         if self.noise_multiplier == 0:
             return math.inf
-        sensitivity = _SENSITIVITY_OVER_CLIP[self.adjacency] * math.sqrt(releases)
+        sensitivity = SENSITIVITY[self.neighbours] * math.sqrt(releases)
         return gaussian_epsilon(sensitivity / self.noise_multiplier, self.delta)
 
     def privacy(self, releases: int) -> dict[str, float]:

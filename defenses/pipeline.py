@@ -133,6 +133,16 @@ class Pipeline(FeatureChain):
         """All training stages."""
         return fold(self._stages(TrainingDefense), "protect_training", training, key)
 
+    def reported_examples(self, batch_size: int) -> int | None:
+        """See ``TrainingDefense.reported_examples``: that of the stage that hides the number; None where none does."""
+        found = (defense.reported_examples(batch_size) for _, defense in self._stages(TrainingDefense))
+        return next((number for number in found if number is not None), None)
+
+    @property
+    def neighbours(self) -> str:
+        """Between which data sets the pipeline's guarantee holds (see ``defenses.neighbours``); "" without one."""
+        return next((defense.neighbours for defense in self.defenses if defense.neighbours), "")
+
     @property
     def edge_training(self) -> EdgeTrainingDefense | None:
         """The stage that changes how the client half of a split model is trained, if there is one."""

@@ -177,7 +177,8 @@ class CuriousFedAvg(FedAvg):
         asked, received = self._sample(server_round), self.exchange.by_partition(replies)
 
         def fault_in(partition: int, reply: Message) -> str:
-            return fault_in_update(reply, self._reference(), ["arrays"], self._sizes.get(partition, math.inf))
+            most = self.plan.defenses().reported_examples(self.plan.batch_size) or self._sizes.get(partition, math.inf)
+            return fault_in_update(reply, self._reference(), ["arrays"], most)
 
         good = self._guarded.check(task, "train", asked, received, fault_in)
         self.recorder.row(task, metric="clients-failed", value=len(asked) - len(good), n=len(asked))

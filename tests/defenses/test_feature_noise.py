@@ -66,7 +66,7 @@ def test_the_noise_scales_with_clip_and_multiplier():
 @pytest.mark.parametrize(
     ("defense", "known"),
     [
-        (FeatureDP(adjacency="remove"), 4.38),
+        (FeatureDP(neighbours="zero-out"), 4.38),
         (FeatureDP(), 10.0),
         (FeatureDP(noise_multiplier=math.sqrt(2)), 6.57),
         (FeatureDP(clip=7.0), 10.0),

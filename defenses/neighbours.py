@@ -1,0 +1,22 @@
+"""Between which data sets a bound of differential privacy holds: its neighbours.
+
+An epsilon means nothing without them. They also say what may be public: a bound for one example more or less is void as soon as
+anything that is sent follows from the number of examples, such as the divisor of a mean or the weight of an average.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+ADD_OR_REMOVE, REPLACE_ONE, ZERO_OUT = "add-or-remove", "replace-one", "zero-out"
+
+SENSITIVITY: Mapping[str, int] = MappingProxyType({ADD_OR_REMOVE: 1, REPLACE_ONE: 2, ZERO_OUT: 1})
+"""Neighbours -> how far they can move a sum of vectors that are clipped to a norm of 1."""
+
+MEANING: Mapping[str, str] = MappingProxyType({
+    ADD_OR_REMOVE: "one example added or removed; the number of examples is hidden",
+    REPLACE_ONE: "one example replaced by any other; the number of examples is public",
+    ZERO_OUT: "one example's features against zeros; the number of examples is public",
+})  # fmt: skip
+"""Neighbours -> in words, for readers of an epsilon."""
