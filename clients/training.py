@@ -48,8 +48,8 @@ class LocalResult:
         updates: Name -> (local - global), protected; one, or one per probe.
         num_examples: Examples behind each; a public number where a defence hides the true one.
         local_steps: Optimizer steps behind each.
-        metrics: Numbers about the round ("train-loss" unless a defence bounds what one example tells, "train-seconds" unless it hides
-            the number of examples, a privacy budget).
+        metrics: Numbers about the round: "train-loss" unless a defence bounds what one example tells, "train-seconds" unless it
+            hides the number of examples, a privacy budget.
         ledger: To be kept until the next round; see ``Ledger``.
     """
 

@@ -23,7 +23,8 @@ class Clip(UpdateDefense):
     """Scales an update down so that its L2 norm over all parameters is at most ``max_norm``.
 
     The clipping step of user-level DP-FedAvg. On its own it bounds what one client can change and hides nothing: the
-    direction of the update, which reconstruction attacks match, is unchanged.
+    direction of the update, which reconstruction attacks match, is unchanged. With noise behind it, no epsilon is stated: two
+    clipped updates lie up to 2 ``max_norm`` apart, and the number of examples travels beside them.
 
     Args:
         max_norm: Largest norm, in the unit of the update (of the gradient, per step); ``inf`` changes nothing.

@@ -39,8 +39,8 @@ _LEFT_BY_HOOKS = (
 def epsilon_spent(state: Mapping[str, Any], delta: float) -> float:
     """The epsilon at ``delta`` of all steps recorded in a training state, over all rounds; 0.0 when there are none.
 
-    Example-level (epsilon, delta)-differential privacy by Renyi accounting of the Poisson-subsampled Gaussian mechanism; ``inf`` when
-    a step had no noise. A step is recorded with its noise over its sensitivity, so that steps with other neighbours add up.
+    Example-level (epsilon, delta)-differential privacy by Renyi accounting of the Poisson-subsampled Gaussian mechanism; ``inf``
+    when a step had no noise. A step is recorded with its noise over its sensitivity, so that steps with other neighbours add up.
     """
     if not 0 < delta < 1:
         raise ValueError(f"delta is {delta!r}; allowed: a number in (0, 1)")
@@ -134,12 +134,12 @@ class DPSGD(TrainingDefense):
     multiplier. The client's optimizer makes its step with g~. What the bound holds for, and what q and b are, depends on
     ``neighbours``:
 
-    - "replace-one", the default: two data sets of n examples that differ in one. n is public, as clients of federated averaging report
-      it: q = 1 / (steps per epoch) and b = q n follow from it. One example in place of another moves the sum by up to 2 C, and the
-      accountant reckons with that.
-    - "add-or-remove": one data set has an example more. Nothing that a client sends may then follow from n: q is ``sample_rate``, an
-      epoch is 1 / q steps, b is the batch size of the plan, and the client reports b / q examples, whatever it has, and no times. An
-      example moves the sum by up to C. Choose q near b / n, or steps are too long or too short.
+    - "replace-one", the default: two data sets of n examples that differ in one. n is public, as clients of federated averaging
+      report it: q = 1 / (steps per epoch) and b = q n follow from it. One example in place of another moves the sum by up to 2 C,
+      which the accountant uses.
+    - "add-or-remove": one data set has an example more. Nothing that a client sends may then follow from n: q is ``sample_rate``,
+      an epoch is 1 / q steps, b is the batch size of the plan, and the client reports b / q examples, whatever it has, and no
+      times. An example moves the sum by up to C. Choose q near b / n, or steps are too long or too short.
 
     The accountant takes a replacement under Poisson sampling as one example more or less at twice the norm. That is an upper bound:
     at every order of ``ORDERS`` it is above the exact divergence of the two mixtures (a test integrates them).
@@ -261,7 +261,7 @@ class DPSGD(TrainingDefense):
         return _Sampling(steps, self.sample_rate, float(loader.batch_size), SENSITIVITY[ADD_OR_REMOVE])
 
     def reported_examples(self, batch_size: int) -> int | None:
-        """b / q under "add-or-remove", whatever the client has."""
+        """The number b / q under "add-or-remove", whatever the client has."""
         return None if self.sample_rate is None else max(1, round(batch_size / self.sample_rate))
 
     def privacy(self, *states: Mapping[str, Any]) -> dict[str, float]:

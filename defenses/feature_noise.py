@@ -15,6 +15,7 @@ from defenses.functional import gaussian_like
 from defenses.gaussian_mechanism import gaussian_epsilon
 from defenses.neighbours import REPLACE_ONE, SENSITIVITY, ZERO_OUT
 
+
 @dataclass(frozen=True, repr=False)
 class FeatureNoise(SmashedDefense):
     """Adds N(0, std^2) to every entry of the smashed data, drawn afresh each time.

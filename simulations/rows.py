@@ -46,6 +46,7 @@ class Row:
         ci_high: Upper end of the 95 % interval of the mean.
         worst: The worst single example for privacy.
         failures: Trials that failed; they are part of ``value`` as the grey image, of membership (tests of clients) they are not.
+        neighbours: Of an epsilon and its delta, between which data sets it holds (see ``defenses.neighbours``).
         message: Why the row failed.
         client: Client that the row is about, if it is about one.
         extra: What has no field: the curve of a test of membership ("roc"), and fields that this version does not know.
@@ -72,6 +73,7 @@ class Row:
     ci_high: float | None = None
     worst: float | None = None
     failures: int = 0
+    neighbours: str = ""
     message: str = ""
     client: int | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)

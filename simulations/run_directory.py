@@ -37,6 +37,7 @@ from simulations.run_times import RunTimes
 from simulations.study import Study
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed
+from strategies.audit.recorder import BOUNDS
 from strategies.audit.whole_files import whole
 
 S = TypeVar("S", bound=Study)
@@ -143,6 +144,8 @@ class RunDirectory(Generic[S]):
             value = None
         fields = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in fields.items()}
         about: dict[str, Any] = {"n": 1, "seconds": round(time.perf_counter() - self._round_started, 3)}
+        if metric in BOUNDS:
+            about["neighbours"] = task.plan.defenses().neighbours
         further = {name: value for name, value in fields.items() if name not in NAMES}
         self._rows.append(
             Row(

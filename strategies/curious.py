@@ -175,10 +175,11 @@ class CuriousFedAvg(FedAvg):
         """Refuses what cannot be averaged, shows the rest to the attacks, and returns global + weighted mean update."""
         task = self.plan.at(server_round)
         asked, received = self._sample(server_round), self.exchange.by_partition(replies)
+        public = self.plan.defenses().reported_examples(self.plan.batch_size)
 
         def fault_in(partition: int, reply: Message) -> str:
-            most = self.plan.defenses().reported_examples(self.plan.batch_size) or self._sizes.get(partition, math.inf)
-            return fault_in_update(reply, self._reference(), ["arrays"], most)
+            most = public or self._sizes.get(partition)
+            return fault_in_update(reply, self._reference(), ["arrays"], math.inf if most is None else most)
 
         good = self._guarded.check(task, "train", asked, received, fault_in)
         self.recorder.row(task, metric="clients-failed", value=len(asked) - len(good), n=len(asked))

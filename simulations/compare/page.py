@@ -65,7 +65,7 @@ Seeds are those of the strongest attack's score.</p></header>
 {{ number((picked(best) if best else '') or nothing) }}
 {{ marked(line.membership.scores.get(('membership-auc', '')) if line.membership else none, two, two, true) }}
 {{ number(line.epsilon | two, 'probes: ' ~ ('≥ ' if line.probes_before is not none else '') ~ (line.epsilon_with_probes | two)
-  if line.epsilon_with_probes is not none else '') }}
+  if line.epsilon_with_probes is not none else line.neighbours) }}
 {{ number(best.psnr.n if best and best.psnr else nothing, '', true) }}
 {% set of = row.scored or row.seeds %}
 {{ number(of | length, of | join(', ')) }}</tr>

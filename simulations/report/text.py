@@ -10,6 +10,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from defenses.neighbours import MEANING
+
 NOTHING = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"
 SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -179,6 +181,11 @@ def short_names(texts: Sequence[str], limit: int = 24) -> dict[str, str]:
         same = sum(re.sub(r" #\d+$", "", other) == name for other in names.values())
         names[text] = f"{name} #{same + 1}" if same else name
     return names
+
+
+def neighbours(name: str) -> str:
+    """Between which data sets an epsilon holds, in words; a name that is not known stays as it is."""
+    return MEANING.get(name, name)
 
 
 def whole_percent(value: float) -> str:

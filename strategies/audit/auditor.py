@@ -98,7 +98,7 @@ class Auditor:
             images=max(one.num_examples for one in seen),
             auxiliary_data="none",
             randomness=self.randomness,
-        ).but(**facts)
+        ).but(neighbours=task.plan.defenses().neighbours or None, **facts)
 
     def baselines(
         self, task: Task, kind: Kind, partitions: Sequence[int], card: ThreatCard, images: int = 0

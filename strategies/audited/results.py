@@ -19,6 +19,11 @@ from strategies.federated.observations import PROBE
 
 CLASSICAL = "; the mod's formula for its noise holds for an epsilon of at most 1 only (Dwork and Roth 2014, appendix A)"
 
+UNIT = (
+    "; neighbours: a client's whole data set replaced by any other; it covers weights alone, not num-examples and metrics, which "
+    "the mod leaves as they are"
+)
+
 
 class Results(Recorder, Protocol):
     """Keeps rows and pictures, and makes a report of them."""
@@ -83,7 +88,7 @@ class Told:
         return (
             f"LocalDpMod is set to ({epsilon:g}, {delta:g}) a message: by basic composition {count} x that, ({count * epsilon:g}, "
             f"{count * delta:g}), for each client and attacked round, {self.probes} x that for the probes alone"
-            f"{CLASSICAL if max(one.epsilon for one in self.budgets) > 1 else ''}"
+            f"{CLASSICAL if max(one.epsilon for one in self.budgets) > 1 else ''}{UNIT}"
         )
 
 

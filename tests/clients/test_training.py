@@ -214,7 +214,7 @@ def test_a_privacy_budget_covers_the_limited_steps(count: int, rounds: int) -> N
     assert taken.count("SGD") == count * rounds
     direct = RDPAccountant()
     for _ in range(count * rounds):
-        direct.step(noise_multiplier=ledger["train"]["noise_multiplier"], sample_rate=1 / 3)
+        direct.step(noise_multiplier=ledger["train"]["noise_multiplier"] / 2, sample_rate=1 / 3)
     assert result.metrics["epsilon"] == pytest.approx(direct.get_epsilon(1e-5, alphas=list(ORDERS)))
     assert 1.99 < result.metrics["epsilon"] <= 2.0
 
@@ -308,8 +308,8 @@ def test_training_after_probes_tells_what_both_have_spent() -> None:
         spent.append(trained.metrics["epsilon-with-probes"])
     for rounds, found in enumerate(spent, 1):
         orders = list(ORDERS)
-        of_training = compute_rdp(q=1 / 3, noise_multiplier=2.5, steps=3 * rounds, orders=orders)
-        of_probes = compute_rdp(q=1.0, noise_multiplier=2.5, steps=TASK.plan.probe_targets, orders=orders)
+        of_training = compute_rdp(q=1 / 3, noise_multiplier=2.5 / 2, steps=3 * rounds, orders=orders)
+        of_probes = compute_rdp(q=1.0, noise_multiplier=2.5 / 2, steps=TASK.plan.probe_targets, orders=orders)
         both, _ = get_privacy_spent(orders=orders, rdp=of_training + of_probes, delta=1e-5)
         assert found == pytest.approx(both, rel=1e-9)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import Field, fields, replace
 from functools import cache
 from typing import Any
 
@@ -72,6 +73,17 @@ def other_values(default: Any) -> list[Any]:
     return [0.75, 2.0, 1]
 
 
+def _texts_of(cls: Callable[..., Any], spec: Field[Any]) -> list[Any]:
+    """Candidates for a value of another field, numbers and the texts that a refusal names."""
+    if not isinstance(spec.default, str):
+        return other_values(spec.default) if spec.default is None else []
+    try:
+        cls(**getattr(cls, "quick", {}) | {spec.name: "no such text"})
+    except ValueError as refusal:
+        return re.findall(r"[\w-]+", str(refusal).partition("allowed:")[2])
+    return []
+
+
 def changed(cls: Callable[..., Any], name: str, default: Any) -> Any:
     """An instance whose field ``name`` differs from what it is by default, or in a quick fit."""
     quick: dict[str, Any] = getattr(cls, "quick", {})
@@ -80,9 +92,14 @@ def changed(cls: Callable[..., Any], name: str, default: Any) -> Any:
         with pytest.raises(ValueError) as refusal:  # noqa: PT011 (the message says which texts are allowed)
             cls(**quick | {name: "no such text"})
         candidates = re.findall(r"[\w-]+", str(refusal.value).split("allowed:")[1])
-    for value in candidates:
+    # Some values are allowed beside another one only: a public sample rate beside the neighbours that need one.
+    beside = [
+        {},
+        *({other.name: value} for other in fields(cls) if other.name != name for value in _texts_of(cls, other)),
+    ]
+    for value, more in itertools.product(candidates, beside):
         try:
-            instance = cls(**quick | {name: value})
+            instance = cls(**quick | more | {name: value})
         except ValueError:
             continue
         if getattr(instance, name) == value != default:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import copy
 import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
+from opacus.accountants.analysis.rdp import compute_rdp
 from scipy.special import logsumexp
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -22,6 +26,7 @@ from defenses.pipeline import Pipeline
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook", "ignore:Optimal order is the")
 DELTA = 1e-5
+Array = NDArray[np.float64]
 
 
 class Scaled(nn.Module):
@@ -245,7 +250,7 @@ def test_odd_sizes_lose_no_step_and_divide_by_the_expected_batch(count: int, bat
     protected = protect(DPSGD(noise_multiplier=1.0), training)
     assert len(list(run(protected))) == steps
     assert protected.optimizer.expected_batch_size == pytest.approx(count / steps)
-    assert protected.state["accountant"]["history"] == [[1.0, 1 / steps, steps]]
+    assert protected.state["accountant"]["history"] == [[0.5, 1 / steps, steps]]
     assert all(torch.isfinite(tensor).all() for tensor in weights(training.model).values())
 
 
@@ -327,7 +332,7 @@ def test_three_rounds_of_one_epoch_spend_what_three_epochs_spend():
 
     accountant = RDPAccountant()
     for _ in range(12):
-        accountant.step(noise_multiplier=1.0, sample_rate=0.25)
+        accountant.step(noise_multiplier=1.0 / 2, sample_rate=0.25)  # an example replaced moves the sum by 2 C
     assert spent[-1] == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-9)
 
 
@@ -348,20 +353,20 @@ def test_all_rounds_together_spend_the_target_and_the_noise_is_never_aimed_anew(
 
 def test_a_probe_uses_the_noise_of_the_training_and_is_accounted_for():
     real = protect(DPSGD(target_epsilon=4.0), set_up(count=100, batch_size=10, total_epochs=5))
-    probe = protect(DPSGD(target_epsilon=4.0), set_up(count=2, batch_size=2, state=real.state))
+    probe = protect(DPSGD(target_epsilon=4.0), set_up(count=2, batch_size=2, state=real.state, probe=True))
     list(run(probe))
     z = real.state["noise_multiplier"]
     assert probe.optimizer.noise_multiplier == z
-    assert probe.state["accountant"]["history"] == [[z, 1.0, 1]]
-    assert epsilon_spent(probe.state, DELTA) == pytest.approx(gaussian_epsilon(z, 1, DELTA))
+    assert probe.state["accountant"]["history"] == [[z / 2, 1.0, 1]]
+    assert epsilon_spent(probe.state, DELTA) == pytest.approx(gaussian_epsilon(z / 2, 1, DELTA))
 
 
 def test_the_given_state_is_left_alone_and_the_new_one_grows_with_every_step():
-    given = state_of((1.0, 0.25, 4))
+    given = state_of((0.5, 0.25, 4))
     kept = copy.deepcopy(given)
     protected = protect(DPSGD(noise_multiplier=1.0), set_up(state=given))
     for step, _ in enumerate(run(protected), start=1):
-        assert protected.state["accountant"]["history"] == [[1.0, 0.25, 4 + step]]
+        assert protected.state["accountant"]["history"] == [[0.5, 0.25, 4 + step]]
         json.dumps(protected.state)
     assert given == kept
 
@@ -379,7 +384,7 @@ def test_what_several_ledgers_spent_adds_up_as_one_history():
 def test_an_empty_accountant_starts_a_new_history():
     protected = protect(DPSGD(noise_multiplier=1.0), set_up(state={"accountant": {}}))
     list(run(protected))
-    assert protected.state["accountant"] == {"mechanism": "rdp", "history": [[1.0, 0.25, 4]]}
+    assert protected.state["accountant"] == {"mechanism": "rdp", "history": [[0.5, 0.25, 4]]}
 
 
 def test_nothing_spent_is_zero_and_no_noise_is_infinite():
@@ -402,6 +407,105 @@ def test_more_steps_need_more_noise():
 def test_a_budget_that_no_noise_meets_is_refused():
     with pytest.raises(DefenseError, match="no noise keeps 1000000 steps"):
         noise_for_budget(1e-6, 1e-12, 1.0, 10**6)
+
+
+# ---- neighbours
+
+
+def log_mixture(points: Array, rate: float, mean: Array, std: float) -> Array:
+    """Log density of (1 - q) N(0, z^2 I) + q N(mean, z^2 I) at points (..., D)."""
+    without, within = (-((points - m) ** 2).sum(-1) / (2 * std**2) for m in (np.zeros_like(mean), mean))
+    scale = points.shape[-1] * math.log(std * math.sqrt(2 * math.pi))
+    if rate == 1:
+        return within - scale
+    return np.logaddexp(math.log1p(-rate) + without, math.log(rate) + within) - scale
+
+
+def replacement_divergence(rate: float, std: float, order: float, first: Array, second: Array) -> float:
+    """Renyi divergence between a sampled sum with one example and with another in its place, by integration over a grid.
+
+    The clipped gradients of the two examples are vectors of one or two dimensions; the rest of the sample cancels.
+    """
+    size = len(first)
+    axis = np.linspace(-12 * std - 3 * order, 12 * std + 3 * order, 40_001 if size == 1 else 801)
+    points = np.stack(np.meshgrid(*[axis] * size, indexing="ij"), -1)
+    logs = order * log_mixture(points, rate, first, std) + (1 - order) * log_mixture(points, rate, second, std)
+    return float(logsumexp(logs) + size * math.log(axis[1] - axis[0])) / (order - 1)
+
+
+@pytest.mark.parametrize("rate", [0.001, 0.0625, 0.25, 0.9, 1.0])
+@pytest.mark.parametrize("noise_multiplier", [0.7, 2.0, 8.0])
+def test_a_replacement_is_never_further_than_twice_the_norm_added(rate: float, noise_multiplier: float):
+    """What the accountant takes for it, against the integral for opposite gradients of full length."""
+    for order in (1.1, 1.5, 2, 4, 8, 32):
+        told = float(compute_rdp(q=rate, noise_multiplier=noise_multiplier / 2, steps=1, orders=[order])[0])
+        exact = replacement_divergence(rate, noise_multiplier, order, np.array([1.0]), np.array([-1.0]))
+        assert exact <= told * (1 + 1e-6) + 1e-12
+        if rate == 1:
+            assert exact == pytest.approx(told, rel=1e-4)
+
+
+@pytest.mark.parametrize("angle", [0.25, 0.5, 0.75, 1.0])
+@pytest.mark.parametrize("lengths", [(1.0, 1.0), (1.0, 0.5), (0.0, 1.0)])
+def test_no_pair_of_gradients_is_further_apart_than_opposite_ones(angle: float, lengths: tuple[float, float]):
+    turned = lengths[1] * np.array([math.cos(math.pi * angle), math.sin(math.pi * angle)])
+    for order in (1.5, 4.0):
+        worst = replacement_divergence(0.25, 2.0, order, np.array([1.0]), np.array([-1.0]))
+        found = replacement_divergence(0.25, 2.0, order, np.array([lengths[0], 0.0]), turned)
+        assert found <= worst * (1 + 1e-4)
+
+
+def test_the_noise_of_the_default_audit_spends_more_when_an_example_is_replaced():
+    """16 rounds of 6 passes of 7 steps: 8.0 with one example more or less is 21.95 with one in place of another."""
+    added = noise_for_budget(8.0, DELTA, 1 / 7, 7 * 6 * 16)
+    assert epsilon_spent(state_of((added, 1 / 7, 672)), DELTA) == pytest.approx(8.0, rel=1e-3)
+    assert epsilon_spent(state_of((added / 2, 1 / 7, 672)), DELTA) == pytest.approx(21.95, abs=0.05)
+
+
+def test_a_public_rate_decides_steps_divisor_and_what_is_reported():
+    defense = DPSGD(noise_multiplier=1.0, neighbours="add-or-remove", sample_rate=0.2)
+    for count in (3, 20, 77):
+        protected = protect(defense, set_up(count=count, batch_size=6, epochs=2))
+        assert len(list(run(protected))) == 10
+        assert protected.optimizer.expected_batch_size == 6
+        assert protected.state["accountant"]["history"] == [[1.0, 0.2, 10]]
+    assert defense.reported_examples(6) == 30
+    assert DPSGD().reported_examples(6) is None
+    # A round of so many steps has them, however few examples make an epoch.
+    limited = protect(defense, set_up(count=3, batch_size=6, epochs=1, total_steps=40))
+    assert limited.epochs * len(limited.loader) >= 40
+
+
+def test_with_a_public_rate_examples_are_sampled_at_it():
+    defense = DPSGD(noise_multiplier=1.0, neighbours="add-or-remove", sample_rate=0.2)
+    protected = protect(defense, set_up(count=30, batch_size=6))
+    sizes = torch.tensor([float(len(images)) for _ in range(200) for images, _ in protected.loader])
+    assert len(sizes) == 1000
+    assert sizes.mean().item() == pytest.approx(6, abs=5 * (30 * 0.2 * 0.8 / 1000) ** 0.5)
+    assert sizes.var().item() == pytest.approx(30 * 0.2 * 0.8, rel=0.2)
+
+
+def test_one_target_means_less_noise_where_an_example_is_added():
+    replaced, added = (
+        protect(DPSGD(target_epsilon=2.0, **more), set_up()).state["noise_multiplier"]
+        for more in ({}, {"neighbours": "add-or-remove", "sample_rate": 0.25})
+    )
+    assert replaced == pytest.approx(2 * added)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"neighbours": "bounded"}, "neighbours is 'bounded'; allowed: 'replace-one' or 'add-or-remove'"),
+        ({"neighbours": "add-or-remove"}, "sample_rate is None; allowed: a number from 1e-06 to 1"),
+        ({"neighbours": "add-or-remove", "sample_rate": 1.5}, "sample_rate is 1.5; allowed: a number from 1e-06 to 1"),
+        ({"neighbours": "add-or-remove", "sample_rate": True}, "sample_rate is True; allowed"),
+        ({"sample_rate": 0.1}, "sample_rate is 0.1; allowed: None with neighbours='replace-one'"),
+    ],
+)
+def test_a_sample_rate_belongs_to_one_kind_of_neighbours(arguments: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        DPSGD(**arguments)
 
 
 # ---- settings

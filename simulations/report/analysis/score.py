@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from simulations.report.analysis.metrics import CELLS, MS_SSIM_SUCCESS, SHARE_METRICS
 from simulations.rows import Row
+from strategies.audit.recorder import BOUNDS
 
 WORST_IS_HIGHEST = (
     "psnr",
@@ -28,9 +29,6 @@ WORST_IS_HIGHEST = (
     "epsilon-with-probes",
     "epsilon-all-cuts",
 )
-BOUNDS = ("epsilon", "epsilon-with-probes", "epsilon-all-cuts", "delta")
-"""Metrics of a guarantee: over clients and seeds the largest counts (a row's ``worst``), never the mean."""
-
 EXACT = ("retrieval", "attribute-accuracy", MS_SSIM_SUCCESS)
 """Shares with the exact interval of the images of all seeds together."""
 

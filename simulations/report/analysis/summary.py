@@ -46,6 +46,7 @@ class Line:
             budget is then at least ``epsilon_with_probes``, which is never below ``epsilon``.
         epsilon_all_cuts: Budget of all that a run sent of an image where it serves the same images at several cuts.
         delta: The delta of all three.
+        neighbours: Between which data sets they hold (see ``defenses.neighbours``); "" where the rows do not say.
         seconds: Seconds that a client computes in a round, mean over rounds.
         seconds_ratio: The same over no defence.
         bytes: Bytes that a client sends in a round, mean over rounds.
@@ -74,6 +75,7 @@ class Line:
     probes_before: int | None
     epsilon_all_cuts: float | None
     delta: float | None
+    neighbours: str
     seconds: float | None
     seconds_ratio: float | None
     bytes: float | None
@@ -186,6 +188,7 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         probes_before=_outdated(study, defense),
         epsilon_all_cuts=_spent(study, defense, "epsilon-all-cuts"),
         delta=_spent(study, defense, "delta"),
+        neighbours=next((row.neighbours for row in study.rows if row.defense == defense and row.neighbours), ""),
         seconds=seconds,
         seconds_ratio=seconds_ratio if defense else None,
         bytes=size,

@@ -39,6 +39,7 @@ server asks for, the strongest setting; a training update, of all steps of a rou
     {% endif %}
     {% if line.epsilon is not none %}
     <span>ε = {{ line.epsilon | two }}{% if line.delta is not none %} at δ = {{ line.delta | plain }}{% endif %}
+      {%- if line.neighbours %} for {{ line.neighbours | neighbours }}{% endif %}
       {%- if line.epsilon_with_probes is not none %}, with the audit's probes{{ ' at least' if line.probes_before is not none }}
         {{ line.epsilon_with_probes | two }}
         {%- if line.probes_before is not none %} (last told before the training of round {{ line.probes_before }}){% endif %}
@@ -127,6 +128,7 @@ SUMMARY_ROW = """
 {% if has.epsilon %}
 <td class="num">{{ line.epsilon | two }}
   {% if line.epsilon is not none and line.delta is not none %}<small>δ = {{ line.delta | plain }}</small>{% endif %}
+  {% if line.epsilon is not none and line.neighbours %}<small>{{ line.neighbours }}</small>{% endif %}
   {% if line.epsilon_with_probes is not none %}
   <small>probes: {{ '≥ ' if line.probes_before is not none }}{{ line.epsilon_with_probes | two }}</small>
   {% endif %}

@@ -83,7 +83,9 @@ def lower_bound(right: int, wrong: int, runs: int, tests: int) -> float:
     return max(shown)
 
 
-def attacks(task: Task, first: Message, differing: Tensor, divisors: Sequence[float]) -> list[Callable[[Message], bool]]:
+def attacks(
+    task: Task, first: Message, differing: Tensor, divisors: Sequence[float]
+) -> list[Callable[[Message], bool]]:
     """Tests of a reply that say "the first world"."""
     noise = task.learning_rate * 20.0
     halfway = sum(noise / divisor for divisor in divisors) / 2 * math.sqrt(STEPS * len(differing))
