@@ -67,8 +67,9 @@ def setup(message: Message, context: Context) -> Message:
         raise RuntimeError(f"partition {partition} has no {empty[0]}; use fewer clients or another partition")
     # A wrong value is told before the run, not in its middle.
     answers_of(context)
+    reported = _reported(context, client)
     if "indices" not in message.content:  # else the server dealt the examples out, and counted them
-        sizes["train-examples"] = _reported(context, client)
+        sizes["train-examples"] = reported
     randomness = "seed" if draws_from_seed(context) else "secret"
     card = ConfigRecord({"card": json.dumps(asdict(client.data.card)), "randomness": randomness})
     if "indices" in message.content:  # positions in data that the server reads, too

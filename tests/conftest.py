@@ -10,9 +10,15 @@ os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
 # Ray's workers are started at niceness 15, and starve beside five workers of pytest.
 os.environ.setdefault("RAY_worker_niceness", "0")
 
+import hypothesis
 import pytest
 import torch
 
+# Timings decide no test: on a busy machine a draw may take any time.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 torch.set_num_threads(1)
 
 with contextlib.suppress(ImportError):

@@ -50,4 +50,4 @@ def test_a_client_that_hides_its_number_reports_a_public_one_and_no_times(audite
 
 def test_a_table_of_rows_has_the_column(audited: Audited) -> None:
     header = Path(audited.directory / "rows.csv").read_text().splitlines()[0]
-    assert "neighbours" in header.split(",")
+    assert '"neighbours"' in header.split(",")
