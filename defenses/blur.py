@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -11,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from defenses.base import Batch, InputDefense
-from defenses.checks import is_number, is_whole, require
+from defenses.checks import MOST_SIDE, require_scale, require_whole
 
 
 def gaussian_blur(images: Tensor, std: float) -> Tensor:
@@ -54,7 +53,8 @@ class Blur(InputDefense):
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("LearnedRestorer", "TokenDecoder")
 
     def __post_init__(self) -> None:
-        require(is_number(self.std) and 0 <= self.std < math.inf, self, "std", "a finite number >= 0")
+        # A Gaussian that is wider than the largest image leaves what its border is, and no more.
+        require_scale(self, "std", zero=True, most=MOST_SIDE)
 
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Blurs the images; deterministic, targets are unchanged."""
@@ -85,7 +85,7 @@ class Downsample(InputDefense):
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("LearnedRestorer", "TokenDecoder")
 
     def __post_init__(self) -> None:
-        require(is_whole(self.factor) and self.factor >= 1, self, "factor", "a whole number of 1 or more")
+        require_whole(self, "factor", 1, MOST_SIDE)
 
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Shrinks and enlarges the images; deterministic, targets are unchanged."""

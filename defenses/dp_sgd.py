@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader
 
 from defenses.base import DefenseError, Loss, Training, TrainingDefense, spawned
-from defenses.checks import is_number, require, require_noise
+from defenses.checks import is_number, require, require_multiplier, require_scale
 
 # Orders of Renyi divergence: those of Opacus, and larger ones, where small budgets are decided. Each gives a valid
 # bound.
@@ -152,7 +152,7 @@ class DPSGD(TrainingDefense):
         if self.noise_multiplier is None and self.target_epsilon is None:
             object.__setattr__(self, "target_epsilon", 8.0)
         if self.noise_multiplier is not None:
-            require_noise(self, "noise_multiplier")
+            require_multiplier(self, "noise_multiplier")
             require(self.target_epsilon is None, self, "target_epsilon", "None when noise_multiplier is given")
         else:
             budget = (
@@ -164,8 +164,7 @@ class DPSGD(TrainingDefense):
             least = least_epsilon(self.target_delta)
             reachable = f"above {least:.4g}, which no noise goes below at target_delta = {self.target_delta:g}"
             require(self.target_epsilon > least, self, "target_epsilon", reachable)
-        norm = is_number(self.max_grad_norm) and 0 < self.max_grad_norm < math.inf
-        require(norm, self, "max_grad_norm", "a finite number above 0")
+        require_scale(self, "max_grad_norm")
 
     def protect_training(self, training: Training, generator: torch.Generator) -> Training:
         """Makes the set-up private; see the class.

@@ -9,8 +9,11 @@ import torch
 from torch import Tensor
 
 from defenses.base import Batch, InputDefense
-from defenses.checks import is_number, is_whole, require
+from defenses.checks import is_number, require, require_whole
 from defenses.functional import random_signs
+
+MOST_MIXED = 256
+"""Images in a mixture: with more, each changes a pixel by less than one grey level of 256 in the mean. The paper has 4 and 6."""
 
 
 def bounded_convex_weights(count: int, num_mixed: int, max_weight: float, generator: torch.Generator) -> Tensor:
@@ -82,7 +85,7 @@ class InstaHide(InputDefense):
     )
 
     def __post_init__(self) -> None:
-        require(is_whole(self.num_mixed) and self.num_mixed >= 1, self, "num_mixed", "a whole number >= 1")
+        require_whole(self, "num_mixed", 1, MOST_MIXED)
         allowed = is_number(self.max_weight) and 1 / self.num_mixed <= self.max_weight <= 1
         require(allowed, self, "max_weight", f"a number from 1/num_mixed = {1 / self.num_mixed:.4g} to 1")
 
