@@ -30,8 +30,8 @@ setting does nothing, or nothing else. Two of them multiplied stay far from the 
 LARGEST_NOISE = 1e6
 """Of standard deviations: far beyond what leaves anything of a gradient, an image or a feature, and far below float32's largest."""
 LEAST_MULTIPLIER = 1e-4
-"""Of a noise that a privacy budget is computed for: below it one step spends an epsilon of more than 5e7. The largest allowed budget,
-1e6, needs more noise."""
+"""Of a noise that a privacy budget is computed for: below it one step spends an epsilon of more than 5e7, and the largest budget
+that is allowed is 1e6."""
 MOST_STEPS = 10**9
 """Iterations, epochs or tries of one training or search: eleven days at a thousandth of a second each."""
 MOST_STARTS = 10_000

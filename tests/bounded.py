@@ -12,7 +12,7 @@ import psutil
 
 @contextmanager
 def bounded(seconds: int = 10, size: int = 2**31) -> Iterator[None]:
-    """Ends what is within after so many seconds (``TimeoutError``), and lets it reserve at most ``size`` bytes more than now.
+    """Ends what is within after so many processor seconds (``TimeoutError``); it may reserve at most ``size`` bytes more than now.
 
     Torch raises ``RuntimeError`` where the system gives it no memory, Python and NumPy ``MemoryError``.
     """
@@ -21,12 +21,12 @@ def bounded(seconds: int = 10, size: int = 2**31) -> Iterator[None]:
         raise TimeoutError(f"not ended after {seconds} s")
 
     limits = resource.getrlimit(resource.RLIMIT_AS)
-    before = signal.signal(signal.SIGALRM, late)
+    before = signal.signal(signal.SIGPROF, late)
     resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + size, limits[1]))
-    signal.alarm(seconds)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
         resource.setrlimit(resource.RLIMIT_AS, limits)
