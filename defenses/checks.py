@@ -12,10 +12,10 @@ LONGEST = 200
 def require(condition: bool, owner: Any, name: str, allowed: str) -> None:
     """Raises ``ValueError`` naming the field, its value and what is allowed, unless ``condition`` holds."""
     if not condition:
-        raise ValueError(f"{name} is {_shown(getattr(owner, name))}; allowed: {allowed}")
+        raise ValueError(f"{name} is {shown(getattr(owner, name))}; allowed: {allowed}")
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """A value in an error; what would fill a screen is cut."""
     try:
         text = repr(value)

@@ -20,7 +20,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader
 
 from defenses.base import DefenseError, Loss, Training, TrainingDefense, spawned
-from defenses.checks import is_number, require, require_multiplier, require_scale
+from defenses.checks import LEAST_MULTIPLIER, is_number, require, require_multiplier, require_scale
+from defenses.recorded_steps import recorded_steps
 
 # Orders of Renyi divergence: those of Opacus, and larger ones, where small budgets are decided. Each gives a valid
 # bound.
@@ -36,14 +37,15 @@ def epsilon_spent(state: Mapping[str, Any], delta: float) -> float:
     """The epsilon at ``delta`` of all steps recorded in a training state, over all rounds; 0.0 when there are none.
 
     Example-level (epsilon, delta)-differential privacy of everything the client sent, for adding or removing one
-    example, by Renyi accounting of the subsampled Gaussian mechanism; ``inf`` when a step had no noise.
+    example, by Renyi accounting of the subsampled Gaussian mechanism; ``inf`` when a step had no noise, or hardly any.
     """
     if not 0 < delta < 1:
         raise ValueError(f"delta is {delta!r}; allowed: a number in (0, 1)")
-    history = [tuple(entry) for entry in state.get("accountant", {}).get("history", [])]
+    history = recorded_steps(state)
     if not history:
         return 0.0
-    if any(noise_multiplier == 0 for noise_multiplier, _, _ in history):
+    # Of next to no noise the accountant ends in an error or not at all; its true epsilon is no protection either.
+    if any(noise_multiplier < LEAST_MULTIPLIER for noise_multiplier, _, _ in history):
         return math.inf
     from opacus.accountants import RDPAccountant  # type: ignore[import-untyped]
 
@@ -194,7 +196,7 @@ class DPSGD(TrainingDefense):
 
     def privacy(self, *states: Mapping[str, Any]) -> dict[str, float]:
         """The epsilon, at ``target_delta``, of all steps recorded in the states together; ``inf`` without noise."""
-        history = [entry for state in states for entry in state.get("accountant", {}).get("history", [])]
+        history = [entry for state in states for entry in recorded_steps(state)]
         spent = epsilon_spent({"accountant": {"mechanism": "rdp", "history": history}}, self.target_delta)
         return {"epsilon": spent, "delta": self.target_delta}
 
