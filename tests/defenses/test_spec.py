@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+from collections.abc import Callable
 from inspect import signature
 
 import pytest
@@ -31,6 +32,7 @@ from defenses import (
     read_files,
 )
 from defenses.spec import parse_statements, settings_of
+from tests.bounded import bounded
 
 noise = st.just(0.0) | st.floats(1e-12, 1e6)
 multiplier = st.just(0.0) | st.floats(1e-4, 1e6)
@@ -199,3 +201,29 @@ def test_what_an_attack_learned_is_no_setting(name: str):
     hidden = min(LEARNING[name])
     with pytest.raises(SpecError, match=f"{name} has no argument '{hidden}'"):
         parse_attacks(f"{name}({hidden}=3)")
+
+
+def many(count: int, join: str) -> str:
+    return join.join(f"Clip(max_norm={1 + number})" for number in range(count))
+
+
+@pytest.mark.parametrize("read", [parse_pipelines, read_files])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("Clip();" * 20_000, "the defence text names 20000, separated by ;; allowed: at most 200"),
+        (many(201, "; "), "the defence text names 201, separated by ;; allowed: at most 200"),
+        (many(33, " | "), r"the defence text joins 33 by \|; allowed: at most 32"),
+        ("Blur()|" * 20_000 + "Blur()", r"the defence text joins 20001 by \||cannot be read"),
+        ("#" * 3_000_000, "the defence text has 3000000 characters; allowed: at most 200000"),
+    ],
+)
+def test_more_than_anybody_runs_is_refused_at_once(read: Callable[[str], object], text: str, message: str):
+    with bounded(3, 2**28), pytest.raises(SpecError, match=message):
+        read(text)
+
+
+def test_as_many_as_are_allowed_are_read_soon():
+    with bounded(5, 2**28):
+        assert len(parse_pipelines(many(200, "; "))) == 201
+        assert len(parse(many(32, " | ")).defenses) == 32
