@@ -6,7 +6,6 @@ Representations" (AAAI 2020).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,7 +15,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from defenses.base import EdgeTrainingDefense, spawned
-from defenses.checks import is_number, is_whole, require
+from defenses.checks import MOST_DEPTH, MOST_WIDTH, is_whole, require, require_scale, require_whole
 
 
 class PatchDecoder(nn.Module):
@@ -89,12 +88,11 @@ class AdversarialTraining(EdgeTrainingDefense):
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("TokenDecoder",)
 
     def __post_init__(self) -> None:
-        require(is_number(self.weight) and 0 <= self.weight < math.inf, self, "weight", "a finite number >= 0")
-        for name in ("width", "depth"):
-            value = getattr(self, name)
-            require(is_whole(value) and value >= 1, self, name, "a whole number >= 1")
-        divides = is_whole(self.heads) and self.heads >= 1 and self.width % self.heads == 0
-        require(divides, self, "heads", f"a whole number >= 1 that divides width = {self.width}")
+        require_scale(self, "weight", zero=True)
+        require_whole(self, "width", 1, MOST_WIDTH)
+        require_whole(self, "depth", 1, MOST_DEPTH)
+        divides = is_whole(self.heads) and 1 <= self.heads <= MOST_DEPTH and self.width % self.heads == 0
+        require(divides, self, "heads", f"a whole number from 1 to {MOST_DEPTH} that divides width = {self.width}")
 
     def build_network(self, num_tokens: int, dim: int, patch_values: int, generator: torch.Generator) -> PatchDecoder:
         """G', with weights that depend on ``generator`` alone; see the base class."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from defenses.base import Batch, DefenseError, InputDefense
-from defenses.checks import require
+from defenses.checks import is_whole, require
 from defenses.functional import random_signs
 from defenses.transforms import LIBRARY, apply_transform
 
@@ -94,7 +94,8 @@ class ATS(InputDefense):
     def __post_init__(self) -> None:
         form = f"policies such as '3-1-7+43-18-18', of indices 0 .. {len(LIBRARY) - 1}, no index in two policies"
         require(isinstance(self.policies, str), self, "policies", form)
-        require(self.channels in (0, 1, 3), self, "channels", "0 (any), 1 (grey) or 3 (colours)")
+        known = is_whole(self.channels) and self.channels in (0, 1, 3)
+        require(known, self, "channels", "0 (any), 1 (grey) or 3 (colours)")
         if self.policies.endswith(FILE):
             raise DefenseError(
                 f"policies is {self.policies!r}, and files are read only where a person names them: by `fedveil run`, "

@@ -187,6 +187,11 @@ class InputDefense(Defense):
 
     stage: ClassVar[str] = "images"
 
+    @property
+    def copies(self) -> int:
+        """Copies of a batch that ``protect_batch`` holds at once beside what comes and goes, where they are many; else 0."""
+        return 0
+
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Maps a batch to a protected batch of the same shape, with images in [0, 1]; the argument stays unchanged."""
         raise NotImplementedError

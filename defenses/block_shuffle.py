@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from defenses.base import Batch, InputDefense
-from defenses.checks import is_whole, require
+from defenses.checks import MOST_SIDE, is_whole, require, require_whole
 from defenses.visual_mixer import shuffle_windows
 
 
@@ -39,9 +39,9 @@ class BlockShuffle(InputDefense):
     blocks: int = 2
 
     def __post_init__(self) -> None:
-        require(is_whole(self.blocks) and self.blocks >= 1, self, "blocks", "a whole number of 1 or more")
-        fits = is_whole(self.window) and self.window >= 1 and self.window % self.blocks == 0
-        require(fits, self, "window", f"a positive multiple of blocks, {self.blocks}")
+        require_whole(self, "blocks", 1, MOST_SIDE)
+        fits = is_whole(self.window) and 1 <= self.window <= MOST_SIDE and self.window % self.blocks == 0
+        require(fits, self, "window", f"a positive multiple of blocks, {self.blocks}, at most {MOST_SIDE}")
 
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Permutes the blocks; targets are unchanged."""

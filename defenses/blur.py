@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -11,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from defenses.base import Batch, InputDefense
-from defenses.checks import is_number, is_whole, require
+from defenses.checks import MOST_SIDE, require_scale, require_whole
 
 
 def gaussian_blur(images: Tensor, std: float) -> Tensor:
@@ -21,16 +20,34 @@ def gaussian_blur(images: Tensor, std: float) -> Tensor:
         images: (B, C, H, W), floating point.
         std: Standard deviation in pixels; below 1/8 the cut kernel is a single pixel.
     """
-    radius = int(4 * std + 0.5)
-    if radius == 0:
+    if int(4 * std + 0.5) == 0:
         return images.clone()
+    channels = images.shape[1]
+    for axis in (2, 3):
+        kernel = _gaussian(std, images.shape[axis]).to(images)
+        radius = len(kernel) // 2
+        # One direction after the other, so that a wide kernel costs no square of its width.
+        beside = (0, 0, radius, radius) if axis == 2 else (radius, radius, 0, 0)
+        shape = (1, 1, -1, 1) if axis == 2 else (1, 1, 1, -1)
+        padded = F.pad(images, beside, mode="replicate")
+        images = F.conv2d(padded, kernel.view(shape).expand(channels, -1, -1, -1), groups=channels)
+    return images
+
+
+def _gaussian(std: float, side: int) -> Tensor:
+    """The kernel for a side of so many pixels, (2 r + 1,): what lies farther than the other border weighs that border's pixel."""
+    radius = int(4 * std + 0.5)
     offsets = torch.arange(-radius, radius + 1, dtype=torch.float64)
     weights = torch.exp(-0.5 * (offsets / std) ** 2)
-    kernel = (weights / weights.sum()).to(images)
-    channels = images.shape[1]
-    padded = F.pad(images, (radius, radius, radius, radius), mode="replicate")
-    rows = F.conv2d(padded, kernel.view(1, 1, -1, 1).expand(channels, -1, -1, -1), groups=channels)
-    return F.conv2d(rows, kernel.view(1, 1, 1, -1).expand(channels, -1, -1, -1), groups=channels)
+    weights = weights / weights.sum()
+    beyond = radius - (side - 1)
+    if beyond <= 0:
+        return weights
+    inner = weights[beyond : len(weights) - beyond].clone()
+    tail = weights[:beyond].sum()
+    inner[0] += tail
+    inner[-1] += tail
+    return inner
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,7 +71,8 @@ class Blur(InputDefense):
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("LearnedRestorer", "TokenDecoder")
 
     def __post_init__(self) -> None:
-        require(is_number(self.std) and 0 <= self.std < math.inf, self, "std", "a finite number >= 0")
+        # A Gaussian that is wider than the largest image leaves what its border is, and no more.
+        require_scale(self, "std", zero=True, most=MOST_SIDE)
 
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Blurs the images; deterministic, targets are unchanged."""
@@ -85,7 +103,7 @@ class Downsample(InputDefense):
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("LearnedRestorer", "TokenDecoder")
 
     def __post_init__(self) -> None:
-        require(is_whole(self.factor) and self.factor >= 1, self, "factor", "a whole number of 1 or more")
+        require_whole(self, "factor", 1, MOST_SIDE)
 
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Shrinks and enlarges the images; deterministic, targets are unchanged."""

@@ -5,21 +5,87 @@ from __future__ import annotations
 import math
 from typing import Any
 
+LONGEST = 200
+"""Characters of a value in an error."""
+
 
 def require(condition: bool, owner: Any, name: str, allowed: str) -> None:
     """Raises ``ValueError`` naming the field, its value and what is allowed, unless ``condition`` holds."""
     if not condition:
-        raise ValueError(f"{name} is {getattr(owner, name)!r}; allowed: {allowed}")
+        raise ValueError(f"{name} is {shown(getattr(owner, name))}; allowed: {allowed}")
 
 
+def shown(value: Any) -> str:
+    """A value in an error; what would fill a screen is cut."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of more digits than Python writes, or tuples in tuples
+        return f"{type(value).__name__} that is too large to show"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text)} characters)"
+
+
+SMALLEST, LARGEST = 1e-12, 1e12
+"""Of rates, weights and scales. float32 holds 7 digits: beyond these factors one term of a sum is lost beside the other, and such a
+setting does nothing, or nothing else. Two of them multiplied stay far from the ends of float32, 1e-38 and 1e38."""
 LARGEST_NOISE = 1e6
 """Of standard deviations: far beyond what leaves anything of a gradient, an image or a feature, and far below float32's largest."""
+LEAST_MULTIPLIER = 1e-4
+"""Of a noise that a privacy budget is computed for: below it one step spends an epsilon of more than 5e7, and the largest budget
+that is allowed is 1e6."""
+MOST_STEPS = 10**9
+"""Iterations, epochs or tries of one training or search: eleven days at a thousandth of a second each."""
+MOST_STARTS = 10_000
+"""Restarts, trials or models of one attack: the published inversions make up to 16."""
+MOST_EXAMPLES = 2**20
+"""Of one batch, one mean, or one training set that an attack makes: sixteen times the largest published batches (65,536)."""
+MOST_WIDTH = 65_536
+"""Channels or values of one layer: five times those of the widest published transformers (12,288)."""
+MOST_DEPTH = 1000
+"""Blocks of a network, or attention heads of a block: ten times those of the deepest published transformers (96)."""
+MOST_SIDE = 4096
+"""Pixels along a side of an image or a window, as the setting image-size has it."""
+MOST_CLASSES = 2**24
+"""Of one data set, as a data card has it."""
+
+
+def require_whole(owner: Any, name: str, least: int, most: int, but: str = "") -> None:
+    """Raises ``ValueError`` unless the field is a whole number between two others, both included; ``but`` adds to the message."""
+    value = getattr(owner, name)
+    require(is_whole(value) and least <= value <= most, owner, name, f"a whole number from {least} to {most}{but}")
+
+
+def require_scale(owner: Any, name: str, *, zero: bool = False, most: float = LARGEST, infinite: bool = False) -> None:
+    """Raises ``ValueError`` unless the field is a number of a size that acts in float32 (``SMALLEST``).
+
+    Args:
+        owner: Has the field.
+        name: The field's name: a rate, a weight of a loss, a norm or a standard deviation.
+        zero: 0 is allowed, too: the term is left out.
+        most: The largest.
+        infinite: Infinity is allowed, too: there is no bound.
+    """
+    value = getattr(owner, name)
+    fits = is_number(value) and (SMALLEST <= value <= most or (zero and value == 0) or (infinite and value == math.inf))
+    allowed = f"{'0, or ' if zero else ''}a number from {SMALLEST:g} to {most:g}{', or inf' if infinite else ''}"
+    require(fits, owner, name, allowed)
 
 
 def require_noise(owner: Any, name: str) -> None:
     """Raises ``ValueError`` unless the field is the scale of a noise that floats can hold."""
+    require_scale(owner, name, zero=True, most=LARGEST_NOISE)
+
+
+def require_multiplier(owner: Any, name: str) -> None:
+    """Raises ``ValueError`` unless the field is a noise multiplier that a budget can be computed for, or 0: no noise."""
     value = getattr(owner, name)
-    require(is_number(value) and 0 <= value <= LARGEST_NOISE, owner, name, "a number from 0 to 1e6")
+    fits = is_number(value) and (value == 0 or LEAST_MULTIPLIER <= value <= LARGEST_NOISE)
+    require(fits, owner, name, f"0, or a number from {LEAST_MULTIPLIER:g} to {LARGEST_NOISE:g}")
+
+
+def require_share(owner: Any, name: str) -> None:
+    """Raises ``ValueError`` unless the field is a share of something, none and all included."""
+    value = getattr(owner, name)
+    require(is_number(value) and 0 <= value <= 1, owner, name, "a number from 0 to 1")
 
 
 PER = ("step", "update")

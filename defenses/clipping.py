@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from defenses.base import Update, UpdateDefense
-from defenses.checks import is_number, require, require_per
+from defenses.checks import require_per, require_scale
 from defenses.functional import clip_factor, global_norm, map_update
 
 
@@ -40,7 +40,7 @@ class Clip(UpdateDefense):
     )
 
     def __post_init__(self) -> None:
-        require(is_number(self.max_norm) and self.max_norm > 0, self, "max_norm", "a number above 0, or inf")
+        require_scale(self, "max_norm", infinite=True)
         require_per(self)
 
     def protect_update(self, update: Update, generator: torch.Generator) -> Update:

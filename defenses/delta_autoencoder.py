@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from defenses.base import DefenseError
-from defenses.checks import is_number, is_whole, require
+from defenses.checks import MOST_EXAMPLES, MOST_STEPS, require, require_scale, require_whole
 from defenses.delta_masks import MODES, DeltaMasks
 from defenses.fitting import SHAPE, FitContext, FittedDefense, features_by_row, in_eval_mode, placed
 
@@ -73,13 +73,9 @@ class DeltaAutoencoder(FittedDefense):
     def __post_init__(self) -> None:
         known = isinstance(self.variant, str) and self.variant in VARIANTS
         require(known, self, "variant", ", ".join(VARIANTS))
-        for name in ("epochs", "stride", "batch_size"):
-            least = 0 if name == "epochs" else 1
-            value = getattr(self, name)
-            require(is_whole(value) and value >= least, self, name, f"a whole number >= {least}")
-        require(self.stride <= 2, self, "stride", "1 or 2")
-        positive = is_number(self.learning_rate) and 0 < self.learning_rate < math.inf
-        require(positive, self, "learning_rate", "a finite number above 0")
+        for name, least, most in (("epochs", 0, MOST_STEPS), ("stride", 1, 2), ("batch_size", 1, MOST_EXAMPLES)):
+            require_whole(self, name, least, most)
+        require_scale(self, "learning_rate")
         _ = self.masks  # which checks the other fields
 
     @property

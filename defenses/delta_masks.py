@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from defenses.base import DefenseError
-from defenses.checks import is_number, is_whole, require
+from defenses.checks import MOST_STEPS, require, require_share, require_whole
 from defenses.fitting import FitContext
 from defenses.grad_cam import grad_cam, last_map_layer
 
@@ -47,8 +47,8 @@ class DeltaMasks:
         for name, allowed in (("delta", DELTAS), ("fill", FILLS), ("mode", tuple(MODES))):
             value = getattr(self, name)
             require(isinstance(value, str) and value in allowed, self, name, ", ".join(allowed))
-        require(is_whole(self.iterations) and self.iterations >= 1, self, "iterations", "a whole number >= 1")
-        require(is_number(self.threshold) and 0 <= self.threshold <= 1, self, "threshold", "a number from 0 to 1")
+        require_whole(self, "iterations", 1, MOST_STEPS)
+        require_share(self, "threshold")
 
     def apply(self, images: Tensor, context: FitContext) -> tuple[Tensor, Tensor]:
         """Masks images: (B, C, H, W), normalised -> the masked images and the mask (B, H, W), all pixels that were ever masked.

@@ -20,8 +20,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader
 
 from defenses.base import DefenseError, Loss, Training, TrainingDefense, spawned
-from defenses.checks import is_number, require, require_noise
+from defenses.checks import LEAST_MULTIPLIER, is_number, require, require_multiplier, require_scale
 from defenses.neighbours import ADD_OR_REMOVE, REPLACE_ONE, SENSITIVITY
+from defenses.recorded_steps import recorded_steps
 
 # Orders of Renyi divergence: those of Opacus, and larger ones, where small budgets are decided. Each gives a valid
 # bound.
@@ -40,14 +41,16 @@ def epsilon_spent(state: Mapping[str, Any], delta: float) -> float:
     """The epsilon at ``delta`` of all steps recorded in a training state, over all rounds; 0.0 when there are none.
 
     Example-level (epsilon, delta)-differential privacy by Renyi accounting of the Poisson-subsampled Gaussian mechanism; ``inf``
-    when a step had no noise. A step is recorded with its noise over its sensitivity, so that steps with other neighbours add up.
+    when a step had no noise, or hardly any. A step is recorded with its noise over its sensitivity, so that steps with other
+    neighbours add up.
     """
     if not 0 < delta < 1:
         raise ValueError(f"delta is {delta!r}; allowed: a number in (0, 1)")
-    history = [tuple(entry) for entry in state.get("accountant", {}).get("history", [])]
+    history = recorded_steps(state)
     if not history:
         return 0.0
-    if any(noise_multiplier == 0 for noise_multiplier, _, _ in history):
+    # Of next to no noise the accountant ends in an error or not at all; its true epsilon is no protection either.
+    if any(noise_multiplier < LEAST_MULTIPLIER for noise_multiplier, _, _ in history):
         return math.inf
     from opacus.accountants import RDPAccountant  # type: ignore[import-untyped]
 
@@ -191,7 +194,7 @@ class DPSGD(TrainingDefense):
         if self.noise_multiplier is None and self.target_epsilon is None:
             object.__setattr__(self, "target_epsilon", 8.0)
         if self.noise_multiplier is not None:
-            require_noise(self, "noise_multiplier")
+            require_multiplier(self, "noise_multiplier")
             require(self.target_epsilon is None, self, "target_epsilon", "None when noise_multiplier is given")
         else:
             budget = (
@@ -203,8 +206,7 @@ class DPSGD(TrainingDefense):
             least = least_epsilon(self.target_delta)
             reachable = f"above {least:.4g}, which no noise goes below at target_delta = {self.target_delta:g}"
             require(self.target_epsilon > least, self, "target_epsilon", reachable)
-        norm = is_number(self.max_grad_norm) and 0 < self.max_grad_norm < math.inf
-        require(norm, self, "max_grad_norm", "a finite number above 0")
+        require_scale(self, "max_grad_norm")
         self._check_neighbours()
 
     def _check_neighbours(self) -> None:
@@ -266,7 +268,7 @@ class DPSGD(TrainingDefense):
 
     def privacy(self, *states: Mapping[str, Any]) -> dict[str, float]:
         """The epsilon, at ``target_delta``, of all steps recorded in the states together; ``inf`` without noise."""
-        history = [entry for state in states for entry in state.get("accountant", {}).get("history", [])]
+        history = [entry for state in states for entry in recorded_steps(state)]
         spent = epsilon_spent({"accountant": {"mechanism": "rdp", "history": history}}, self.target_delta)
         return {"epsilon": spent, "delta": self.target_delta}
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from defenses.base import SmashedDefense
-from defenses.checks import is_number, require, require_noise
+from defenses.checks import is_number, require, require_multiplier, require_noise, require_scale
 from defenses.functional import gaussian_like
 from defenses.gaussian_mechanism import gaussian_epsilon
 from defenses.neighbours import REPLACE_ONE, SENSITIVITY, ZERO_OUT
@@ -99,8 +99,8 @@ class FeatureDP(SmashedDefense):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        require(is_number(self.clip) and 0 < self.clip < math.inf, self, "clip", "a finite number above 0")
-        require_noise(self, "noise_multiplier")
+        require_scale(self, "clip")
+        require_multiplier(self, "noise_multiplier")
         require(is_number(self.delta) and 0 < self.delta < 1, self, "delta", "a number in (0, 1)")
         known = self.neighbours in (REPLACE_ONE, ZERO_OUT)
         require(known, self, "neighbours", f"{REPLACE_ONE!r} or {ZERO_OUT!r}")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from defenses.base import DefenseError
-from defenses.checks import is_whole, require
+from defenses.checks import MOST_EXAMPLES, require, require_whole
 from defenses.fitting import SHAPE, FitContext, FittedDefense, features_in_batches
 
 _COLUMNS = 1 << 16
@@ -43,7 +43,7 @@ class FeaturePCA(FittedDefense):
     )
 
     def __post_init__(self) -> None:
-        require(is_whole(self.components) and self.components >= 1, self, "components", "a whole number >= 1")
+        require_whole(self, "components", 1, MOST_EXAMPLES)
 
     @property
     def least_images(self) -> int:

@@ -9,8 +9,12 @@ import torch
 from torch import Tensor
 
 from defenses.base import Batch, InputDefense
-from defenses.checks import is_number, is_whole, require
+from defenses.checks import is_number, require, require_whole
 from defenses.functional import random_signs
+
+MOST_MIXED = 32
+"""Images in a mixture, five times the paper's 4 and 6: all of them are in memory at once, and weights under the tightest bound that
+is redrawn are found in about a hundred draws (with 256 images, in 10^16)."""
 
 
 def bounded_convex_weights(count: int, num_mixed: int, max_weight: float, generator: torch.Generator) -> Tensor:
@@ -82,9 +86,14 @@ class InstaHide(InputDefense):
     )
 
     def __post_init__(self) -> None:
-        require(is_whole(self.num_mixed) and self.num_mixed >= 1, self, "num_mixed", "a whole number >= 1")
+        require_whole(self, "num_mixed", 1, MOST_MIXED)
         allowed = is_number(self.max_weight) and 1 / self.num_mixed <= self.max_weight <= 1
         require(allowed, self, "max_weight", f"a number from 1/num_mixed = {1 / self.num_mixed:.4g} to 1")
+
+    @property
+    def copies(self) -> int:
+        """All images of all mixtures, before they are added up."""
+        return self.num_mixed
 
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Mixes images and targets, then flips signs."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from defenses.base import DefenseError, SmashedDefense
-from defenses.checks import is_number, require
+from defenses.checks import require, require_share
 from defenses.shuffle_counts import order_counts
 
 
@@ -97,7 +97,7 @@ class BatchShuffle(SmashedDefense):
     )
 
     def __post_init__(self) -> None:
-        require(is_number(self.k) and 0 <= self.k <= 1, self, "k", "a number from 0 to 1")
+        require_share(self, "k")
         require(isinstance(self.final_shuffle, bool), self, "final_shuffle", "True or False")
 
     def num_native(self, num_tokens: int) -> int:

@@ -109,6 +109,11 @@ class Pipeline(FeatureChain):
             batch = protected
         return totals
 
+    @property
+    def copies(self) -> int:
+        """Copies of a batch that the stages of images hold at once; see ``InputDefense.copies``. They act one after the other."""
+        return max((defense.copies for defense in self.defenses if isinstance(defense, InputDefense)), default=0)
+
     def window_sides(self, images: Tensor) -> Tensor | None:
         """See ``InputDefense.window_sides``; of the first input stage alone, because what later ones get is drawn."""
         first: InputDefense | None = next((defense for _, defense in self._stages(InputDefense)), None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from defenses.base import DefenseError, Training, TrainingDefense, spawned
-from defenses.checks import is_number, is_whole, require
+from defenses.checks import MOST_WIDTH, require_scale, require_whole
 
 
 class VariationalBottleneck(nn.Module):
@@ -77,8 +76,8 @@ class Precode(TrainingDefense):
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("BottleneckInversion",)
 
     def __post_init__(self) -> None:
-        require(is_whole(self.size) and 1 <= self.size <= 2**16, self, "size", "a whole number from 1 to 65536")
-        require(is_number(self.beta) and 0 <= self.beta < math.inf, self, "beta", "a finite number of at least 0")
+        require_whole(self, "size", 1, MOST_WIDTH)
+        require_scale(self, "beta", zero=True)
 
     def extended(self, model: nn.Module, generator: torch.Generator) -> nn.Module:
         """The model with a bottleneck in front of its last ``nn.Linear``, in place; one that has it already stays as it is.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from defenses.base import Update, UpdateDefense
-from defenses.checks import is_number, require, require_per
+from defenses.checks import require_per, require_share
 from defenses.functional import map_update
 
 
@@ -48,7 +48,7 @@ class Pruning(UpdateDefense):
     source: ClassVar[str] = "Zhu et al., Deep Leakage from Gradients, NeurIPS 2019, 5.2; Gao et al., CVPR 2021, Table 3"
 
     def __post_init__(self) -> None:
-        require(is_number(self.fraction) and 0 <= self.fraction <= 1, self, "fraction", "a number in [0, 1]")
+        require_share(self, "fraction")
         require_per(self)
 
     def protect_update(self, update: Update, generator: torch.Generator) -> Update:

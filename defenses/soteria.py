@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from defenses.base import DefenseError, Training, TrainingDefense
-from defenses.checks import is_number, require
+from defenses.checks import require, require_share
 
 FLOOR = 0.1
 """Added to |r_i|, as in the authors' code, so that an entry of a ReLU's zero has a score."""
@@ -58,7 +58,7 @@ class Soteria(TrainingDefense):
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("OmittedLayerInversion",)
 
     def __post_init__(self) -> None:
-        require(is_number(self.fraction) and 0 <= self.fraction <= 1, self, "fraction", "a number in [0, 1]")
+        require_share(self, "fraction")
         named = isinstance(self.layer, str) and all(part.isidentifier() or part.isdigit() for part in self._parts)
         require(named, self, "layer", "3, head.fc or another name of an nn.Linear; '' for the last")
 

@@ -10,6 +10,7 @@ import ast
 import difflib
 import inspect
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -23,6 +24,14 @@ Names = Mapping[str, Callable[..., Any]]
 
 LONGEST = 400
 """Characters of a text that an error quotes."""
+
+
+LONGEST_TEXT = 200_000
+"""Characters of a text that is read: those of as many statements and stages as are allowed."""
+MOST_STATEMENTS = 200
+"""Pipelines or attacks of a run: each pipeline is trained on its own, which takes a minute of the smallest audit."""
+MOST_STAGES = 32
+"""Of one chain: every stage acts on each batch, and no published defence has more than four."""
 
 
 class SpecError(ValueError):
@@ -49,6 +58,8 @@ def parse_statements(text: str, registry: Names, what: str, make: Make = _call) 
     Raises:
         SpecError: Naming the text, what came and what is allowed.
     """
+    if len(text) > LONGEST_TEXT:
+        raise SpecError(f"the {what} text has {len(text)} characters; allowed: at most {LONGEST_TEXT}")
     clean = "\n".join(part.strip() for part in text.replace("\n", ";").split(";") if part.strip())
     try:
         tree = ast.parse(clean)
@@ -57,12 +68,16 @@ def parse_statements(text: str, registry: Names, what: str, make: Make = _call) 
         raise SpecError(
             f"{what} text {_cut(repr(text))} cannot be read: {reason}; write Name(argument=value) | Name()"
         ) from None
-    statements = []
+    if len(tree.body) > MOST_STATEMENTS:
+        raise SpecError(f"the {what} text names {len(tree.body)}, separated by ;; allowed: at most {MOST_STATEMENTS}")
+    chains = []
     for statement in tree.body:
         if not isinstance(statement, ast.Expr):
             raise SpecError(f"{what} text {_shown(statement)}: expected Name(argument=value), not a statement")
-        statements.append([_build(node, registry, what, make) for node in _flatten(statement.value)])
-    return statements
+        chains.append(_flatten(statement.value))
+    if (longest := max(map(len, chains), default=0)) > MOST_STAGES:
+        raise SpecError(f"the {what} text joins {longest} by |; allowed: at most {MOST_STAGES}")
+    return [[_build(node, registry, what, make) for node in chain] for chain in chains]
 
 
 def parse(text: str, registry: Names | None = None) -> Pipeline:
@@ -86,7 +101,7 @@ def parse_pipelines(text: str) -> list[Pipeline]:
         DefenseError: When a chain is refused.
     """
     found = [Pipeline(tuple(stages)) for stages in parse_statements(text, DEFENSES, "defence")]
-    if twice := next((one for at, one in enumerate(found) if one in found[:at]), None):
+    if twice := next((one for one, count in Counter(found).items() if count > 1), None):
         raise SpecError(f"{twice} is given twice; allowed: each pipeline once")
     return [Pipeline(), *(one for one in found if one.defenses)]
 

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from defenses.base import Training, TrainingDefense
-from defenses.checks import is_number, require
+from defenses.checks import is_number, require, require_scale
 
 
 class STAdamOptimizer(Optimizer):
@@ -117,13 +117,11 @@ class STAdam(TrainingDefense):
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "epsilon"):
-            value = getattr(self, name)
-            require(is_number(value) and 0 < value < math.inf, self, name, "a finite number above 0")
+            require_scale(self, name)
         for name in ("beta", "gamma"):
             value = getattr(self, name)
             require(is_number(value) and 0 <= value < 1, self, name, "a number in [0, 1)")
-        decays = is_number(self.weight_decay) and 0 <= self.weight_decay < math.inf
-        require(decays, self, "weight_decay", "a finite number >= 0")
+        require_scale(self, "weight_decay", zero=True)
         require(isinstance(self.bias_correction, bool), self, "bias_correction", "True or False")
 
     def protect_training(self, training: Training, generator: torch.Generator) -> Training:

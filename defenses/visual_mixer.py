@@ -6,7 +6,6 @@ Source: Li, Zhang, Ren, Li, Zhang, "You Can Use But Cannot Recognize: Preserving
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from defenses.base import Batch, InputDefense
-from defenses.checks import is_number, is_whole, require
+from defenses.checks import MOST_SIDE, is_number, is_whole, require, require_scale, require_whole
 from defenses.vfe import pair_count
 from defenses.visual_mixer_bounds import (
     ESTIMATORS,
@@ -120,20 +119,16 @@ class VisualMixer(InputDefense):
             require(reached >= self.target_vfe, self, "target_vfe", allowed)
 
     def _check_settings(self) -> None:
-        require(
-            is_whole(self.window_lower) and self.window_lower >= 1, self, "window_lower", "a whole number of 1 or more"
-        )
-        bound = is_whole(self.window_upper) or self.window_upper == "auto"
-        require(bound, self, "window_upper", 'a whole number or "auto"')
+        require_whole(self, "window_lower", 1, MOST_SIDE)
+        bound = self.window_upper == "auto" or (is_whole(self.window_upper) and self.window_upper <= MOST_SIDE)
+        require(bound, self, "window_upper", f'a whole number up to {MOST_SIDE}, or "auto"')
         require(isinstance(self.strict_lower, bool), self, "strict_lower", "True or False")
         require(self.density in DENSITIES, self, "density", ", ".join(DENSITIES))
         require(self.channels in CHANNELS, self, "channels", ", ".join(CHANNELS))
         require(self.first_regions in FIRST_REGIONS, self, "first_regions", ", ".join(FIRST_REGIONS))
         for name in ("target_vfe", "vfe_margin"):
-            value = getattr(self, name)
-            require(is_number(value) and 0 <= value < math.inf, self, name, "a finite number of 0 or more")
-        positive = is_number(self.max_change) and 0 < self.max_change < math.inf
-        require(positive, self, "max_change", "a finite number above 0")
+            require_scale(self, name, zero=True)
+        require_scale(self, "max_change")
         inside = is_number(self.confidence) and 0 < self.confidence < 1
         require(inside, self, "confidence", "a number above 0 and below 1")
         require(self.estimator in ESTIMATORS, self, "estimator", ", ".join(ESTIMATORS))

@@ -85,7 +85,7 @@ def needs_of(
         processes,
         processes * PROCESS + (0 if in_process else RUNTIME),
         images_held(experiment, data, processes, workers, attackers),
-        training * step.peak(experiment.batch_size),
+        training * (step.peak(experiment.batch_size) + protection_held(experiment, data)),
         max(attackers, attacked) * ATTACK_STEPS * step.peak(experiment.probe_images),
     )
 
@@ -100,6 +100,12 @@ def images_held(experiment: Experiment, data: ImageDataset, processes: int, work
     kept = share * min(experiment.num_clients, MOST_KEPT) if once and fits else 0
     uploaded = share * experiment.num_clients if scenario(experiment.scenario).trains_on_server() else 0
     return processes * held + workers * kept + attackers * Auxiliary(plain).size() + uploaded
+
+
+def protection_held(experiment: Experiment, data: ImageDataset) -> float:
+    """Bytes that the defences of one client hold at once beside a batch of images; those of the pipeline that holds the most."""
+    batch = experiment.batch_size * math.prod(data.input_shape) * FLOAT_BYTES
+    return max((pipeline.copies for pipeline in experiment.pipelines()), default=0) * batch
 
 
 def part_size(part: object) -> int:
@@ -124,8 +130,8 @@ def check_needs(needs: Needs, there: int | None = None) -> str:
     machine = memory_of_machine() if there is None else there
     if needs.total > machine:
         raise ConfigError(
-            f"memory: the run needs {needs}; this machine has {size_told(machine)} in all. Lower batch-size, attack-workers, "
-            "train-limit or image-memory, give clients more CPUs each (--cpus-per-client), or run it --in-process"
+            f"memory: the run needs {needs}; this machine has {size_told(machine)} in all. Lower batch-size, image-size, "
+            "attack-workers, train-limit or image-memory, give clients more CPUs each (--cpus-per-client), or run it --in-process"
         )
     free = psutil.virtual_memory().available
     if there is None and needs.total > free:

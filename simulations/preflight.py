@@ -21,6 +21,7 @@ from simulations.experiment import Experiment
 from simulations.folder_lock import require_free
 from simulations.nodes import dealt
 from simulations.notices import huge_numbers, too_few_images
+from simulations.outlined import check_outline
 from simulations.places import is_there
 from simulations.run_directory import busy
 from simulations.scenarios.base import scenario
@@ -53,6 +54,7 @@ def preflight(experiment: Experiment, tell: Callable[[str], None]) -> None:
         )
     data = _loaded(experiment)
     _check_counts(experiment, data)
+    check_outline(experiment, data)
     for pipeline in experiment.pipelines():
         if pipeline.needs_group_norm and experiment.norm == "batch":
             tell(f"notice: {pipeline} needs gradients per example: BatchNorm is replaced by GroupNorm")

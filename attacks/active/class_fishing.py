@@ -18,7 +18,7 @@ from attacks.gradient.presets import InvertingGradients
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError
 from defenses.base import Update
-from defenses.checks import is_number, is_whole, require
+from defenses.checks import MOST_CLASSES, MOST_STARTS, MOST_STEPS, require_scale, require_whole
 
 MOST_BIAS = 1e6
 """Beyond it logits lose what distinguishes examples to rounding, and overflow."""
@@ -74,17 +74,10 @@ class ClassFishing(ActiveAttack):
     restarts: int = 1
 
     def __post_init__(self) -> None:
-        require(is_whole(self.target) and self.target >= 0, self, "target", "a whole number of at least 0")
-        require(
-            is_number(self.bias) and 0 < self.bias <= MOST_BIAS,
-            self,
-            "bias",
-            f"a positive number of at most {MOST_BIAS:g}",
-        )
-        for name in ("iterations", "restarts"):
-            require(
-                is_whole(getattr(self, name)) and getattr(self, name) >= 1, self, name, "a whole number of at least 1"
-            )
+        require_whole(self, "target", 0, MOST_CLASSES - 1)
+        require_scale(self, "bias", most=MOST_BIAS)
+        require_whole(self, "iterations", 1, MOST_STEPS)
+        require_whole(self, "restarts", 1, MOST_STARTS)
 
     def card(self) -> dict[str, int | str]:
         """What the inversion may spend."""

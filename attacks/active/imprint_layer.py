@@ -23,7 +23,7 @@ from attacks.exact.linear_layer import Read
 from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics
 from attacks.observations import AttackError
-from defenses.checks import is_whole, require
+from defenses.checks import require, require_whole
 
 MOST_BINS = 10**6
 """Bins that are no slip of the pen: more rows than any layer has."""
@@ -77,9 +77,7 @@ class ImprintLayer(ActiveAttack):
     learned: tuple[Tensor, Tensor] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        require(
-            is_whole(self.bins) and 2 <= self.bins <= MOST_BINS, self, "bins", f"a whole number from 2 to {MOST_BINS}"
-        )
+        require_whole(self, "bins", 2, MOST_BINS)
         require(self.measurement in MEASUREMENTS, self, "measurement", " or ".join(map(repr, MEASUREMENTS)))
 
     def card(self) -> dict[str, int | str]:

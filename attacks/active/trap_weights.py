@@ -24,7 +24,7 @@ from attacks.exact.linear_layer import Read
 from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics
 from attacks.observations import AttackError
-from defenses.checks import is_number, is_whole, require
+from defenses.checks import MOST_WIDTH, SMALLEST, is_number, require, require_scale, require_whole
 
 SAME = 1e-3
 """Mean squared error, in [0, 1], below which two neurons show the same image."""
@@ -72,10 +72,10 @@ class TrapWeights(ActiveAttack):
     learned: float | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        share, scale = self.activation, self.scale
-        require(is_number(share) and 0 < share < 1, self, "activation", "a number above 0 and below 1")
-        require(is_whole(self.rows) and self.rows >= 0, self, "rows", "a whole number of at least 0")
-        require(is_number(scale) and 0 < scale < float("inf"), self, "scale", "a positive number")
+        share = self.activation
+        require(is_number(share) and SMALLEST <= share < 1, self, "activation", f"a number from {SMALLEST:g}, below 1")
+        require_whole(self, "rows", 0, MOST_WIDTH)
+        require_scale(self, "scale")
 
     def card(self) -> dict[str, int | str]:
         """How it chooses among neurons."""

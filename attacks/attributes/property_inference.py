@@ -20,7 +20,7 @@ from attacks.observations import AttackError, ClientUpdate, Probe
 from attacks.queries.training import RETRAINED, TRAININGS, split_rows, train_network
 from attacks.refinement.restoration import HOLDOUT
 from defenses.base import Update
-from defenses.checks import is_number, is_whole, require
+from defenses.checks import MOST_EXAMPLES, MOST_STEPS, MOST_WIDTH, require, require_scale, require_whole
 
 FEWEST = 2 * HOLDOUT
 """Simulated updates."""
@@ -98,15 +98,12 @@ class PropertyInference(Attack[ClientUpdate, Attributes]):
 
     def __post_init__(self) -> None:
         require(self.training in TRAININGS, self, "training", " | ".join(TRAININGS))
-        enough = is_whole(self.updates) and self.updates >= FEWEST
-        require(enough, self, "updates", f"a whole number >= {FEWEST}")
-        for name in ("size", "hidden", "iterations"):
-            value = getattr(self, name)
-            require(is_whole(value) and value >= 1, self, name, "a whole number >= 1")
-        rate = is_number(self.learning_rate) and 0 < self.learning_rate < math.inf
-        require(rate, self, "learning_rate", "a finite number above 0")
-        decay = is_number(self.weight_decay) and 0 <= self.weight_decay < math.inf
-        require(decay, self, "weight_decay", "a finite number from 0")
+        require_whole(self, "updates", FEWEST, MOST_EXAMPLES)
+        for name in ("size", "hidden"):
+            require_whole(self, name, 1, MOST_WIDTH)
+        require_whole(self, "iterations", 1, MOST_STEPS)
+        require_scale(self, "learning_rate")
+        require_scale(self, "weight_decay", zero=True)
 
     @property
     def knows_defenses(self) -> bool:

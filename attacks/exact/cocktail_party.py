@@ -19,7 +19,7 @@ from attacks.exact.linear_layer import GAP, LayerGradient, LinearLayer, LowRank,
 from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics, normalise
 from attacks.observations import AttackError, ClientUpdate
-from defenses.checks import is_number, is_whole, require
+from defenses.checks import LARGEST, MOST_STARTS, MOST_STEPS, require, require_scale, require_whole
 
 SAMPLES = ("differences", "values")
 LEAST_GAP = 3.0
@@ -104,16 +104,12 @@ class CocktailParty(SolvingAttack):
 
     def __post_init__(self) -> None:
         require(self.samples in SAMPLES, self, "samples", " | ".join(SAMPLES))
-        for name in ("restarts", "iterations", "feature_iterations"):
-            value = getattr(self, name)
-            require(is_whole(value) and value >= 1, self, name, "a whole number of at least 1")
+        for name, most in (("restarts", MOST_STARTS), ("iterations", MOST_STEPS), ("feature_iterations", MOST_STEPS)):
+            require_whole(self, name, 1, most)
         for name in ("negentropy", "total_variation", "decorrelation"):
-            value = getattr(self, name)
-            require(is_number(value) and 0 <= value < float("inf"), self, name, "a number of at least 0")
-        rate, sharp, relaxed = self.learning_rate, self.temperature, self.relaxation
-        require(is_number(rate) and 0 < rate < float("inf"), self, "learning_rate", "a positive number")
-        require(is_number(relaxed) and 0 < relaxed <= 1, self, "relaxation", "a number above 0 and up to 1")
-        require(is_number(sharp) and 0 < sharp <= 50, self, "temperature", "a number above 0 and up to 50")
+            require_scale(self, name, zero=True)
+        for name, largest in (("learning_rate", LARGEST), ("relaxation", 1), ("temperature", 50)):
+            require_scale(self, name, most=largest)
 
     def card(self) -> dict[str, int | str]:
         """Steps of the descent."""

@@ -18,7 +18,7 @@ from attacks.exact.spear import Spear
 from attacks.guesses import Reconstruction
 from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate
-from defenses.checks import is_number, is_whole, require
+from defenses.checks import MOST_STEPS, require_scale, require_whole
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,11 +69,9 @@ class HeadInversion(SolvingAttack):
 
     def __post_init__(self) -> None:
         for name in ("iterations", "max_samples", "max_descents"):
-            value = getattr(self, name)
-            require(is_whole(value) and value >= 1, self, name, "a whole number of at least 1")
-        rate, prior = self.learning_rate, self.total_variation
-        require(is_number(rate) and 0 < rate < float("inf"), self, "learning_rate", "a positive number")
-        require(is_number(prior) and 0 <= prior < float("inf"), self, "total_variation", "a number of at least 0")
+            require_whole(self, name, 1, MOST_STEPS)
+        require_scale(self, "learning_rate")
+        require_scale(self, "total_variation", zero=True)
 
     def card(self) -> dict[str, int | str]:
         """Steps of the descent."""

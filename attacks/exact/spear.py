@@ -16,7 +16,7 @@ from attacks.exact.missing_examples import MissingExamples
 from attacks.exact.sparse_directions import SparseDirections
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate
-from defenses.checks import is_whole, require
+from defenses.checks import MOST_STEPS, require, require_whole
 
 SEARCHES = ("all", "both", "samples", "descent", "components")
 SURE = 0.97
@@ -90,8 +90,7 @@ class Spear(SolvingAttack):
     def __post_init__(self) -> None:
         require(self.search in SEARCHES, self, "search", " | ".join(SEARCHES))
         for name in ("max_samples", "max_descents"):
-            value = getattr(self, name)
-            require(is_whole(value) and value >= 1, self, name, "a whole number of at least 1")
+            require_whole(self, name, 1, MOST_STEPS)
 
     def card(self) -> dict[str, int | str]:
         """How it chooses among directions."""

@@ -16,7 +16,7 @@ from attacks.image_measures import total_variation
 from attacks.networks.generator import ImageGenerator, random_shift
 from attacks.normalisation import normalise
 from attacks.observations import UpdateHistory
-from defenses.checks import is_number, is_whole, require
+from defenses.checks import MOST_SIDE, require_scale, require_whole
 
 
 @dataclass(frozen=True, repr=False)
@@ -53,8 +53,8 @@ class ClassGAN(RepresentativeAttack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(is_number(self.total_variation) and self.total_variation >= 0, self, "total_variation", "0 or more")
-        require(is_whole(self.jitter) and self.jitter >= 0, self, "jitter", "a whole number of at least 0")
+        require_scale(self, "total_variation", zero=True)
+        require_whole(self, "jitter", 0, MOST_SIDE)
 
     def attack_many(
         self, observations: Sequence[UpdateHistory], generators: Sequence[torch.Generator]

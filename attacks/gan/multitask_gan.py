@@ -21,7 +21,7 @@ from attacks.networks.generator import ImageGenerator
 from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate, UpdateHistory
 from defenses.base import Batch
-from defenses.checks import is_number, is_whole, require
+from defenses.checks import MOST_STEPS, require_scale, require_whole
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,10 +68,8 @@ class MultitaskGAN(RepresentativeAttack):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("category", "identity"):
-            value = getattr(self, name)
-            require(is_number(value) and 0 <= value < float("inf"), self, name, "a finite number of at least 0")
-        steps = self.representative_iterations
-        require(is_whole(steps) and steps >= 1, self, "representative_iterations", "a whole number of at least 1")
+            require_scale(self, name, zero=True)
+        require_whole(self, "representative_iterations", 1, MOST_STEPS)
 
     def card(self) -> dict[str, int | str]:
         """Steps of the generator, and of the inversion of each client's update that it begins with."""

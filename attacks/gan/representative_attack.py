@@ -17,7 +17,16 @@ from attacks.local_model import local_model
 from attacks.networks.generator import ImageGenerator
 from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate, TrainingUpdate, UpdateHistory
-from defenses.checks import is_number, is_whole, require
+from defenses.checks import (
+    MOST_CLASSES,
+    MOST_EXAMPLES,
+    MOST_STEPS,
+    MOST_WIDTH,
+    is_whole,
+    require,
+    require_scale,
+    require_whole,
+)
 
 Rounds = list[tuple[ClientUpdate, nn.Module]]
 """The usable updates of a client, oldest first, each with its ``local_model``."""
@@ -59,14 +68,16 @@ class RepresentativeAttack(Attack[UpdateHistory, Representatives]):
     classes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("iterations", "batch_size", "latent", "width", "images_per_class"):
-            value = getattr(self, name)
-            require(is_whole(value) and value >= 1, self, name, "a whole number of at least 1")
-        require(self.batch_size >= 2, self, "batch_size", "at least 2, for BatchNorm")
-        rate, classes = self.learning_rate, self.classes
-        require(is_number(rate) and 0 < rate < float("inf"), self, "learning_rate", "a finite number above 0")
-        fits = isinstance(classes, tuple) and all(is_whole(value) and value >= 0 for value in classes)
-        require(fits and len(set(classes)) == len(classes), self, "classes", "a tuple of different classes from 0")
+        require_whole(self, "iterations", 1, MOST_STEPS)
+        require_whole(self, "batch_size", 2, MOST_EXAMPLES, ", for BatchNorm")
+        require_whole(self, "images_per_class", 1, MOST_EXAMPLES)
+        for name in ("latent", "width"):
+            require_whole(self, name, 1, MOST_WIDTH)
+        require_scale(self, "learning_rate")
+        classes = self.classes
+        fits = isinstance(classes, tuple) and all(is_whole(value) and 0 <= value < MOST_CLASSES for value in classes)
+        allowed = f"a tuple of different classes from 0 to {MOST_CLASSES - 1}"
+        require(fits and len(set(classes)) == len(classes), self, "classes", allowed)
 
     def card(self) -> dict[str, int | str]:
         """Steps of the generator, which begins anew for every client."""

@@ -23,7 +23,7 @@ from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics, normalise
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
-from defenses.checks import is_number, is_whole, require
+from defenses.checks import MOST_EXAMPLES, MOST_STARTS, MOST_STEPS, require, require_scale, require_whole
 
 INITS = ("randn", "uniform", "grey", "black")
 
@@ -128,18 +128,16 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
             ("second_order", ("auto", "exact")),
         ):
             require(getattr(self, name) in allowed, self, name, " | ".join(allowed))
-        for name in ("iterations", "restarts", "max_images", "chunk"):
-            value = getattr(self, name)
-            require(is_whole(value) and value >= 1, self, name, "a whole number of at least 1")
-        steps = self.max_unrolled_steps
-        require(is_whole(steps) and steps >= 0, self, "max_unrolled_steps", "a whole number of at least 0")
+        require_whole(self, "iterations", 1, MOST_STEPS)
+        require_whole(self, "restarts", 1, MOST_STARTS)
+        for name in ("max_images", "chunk"):
+            require_whole(self, name, 1, MOST_EXAMPLES)
+        require_whole(self, "max_unrolled_steps", 0, MOST_STEPS)
         for name in ("signed", "boxed", "step_decay", "prior_decay", "line_search"):
             require(isinstance(getattr(self, name), bool), self, name, "True or False")
-        rate = self.learning_rate
-        require(is_number(rate) and 0 < rate < float("inf"), self, "learning_rate", "a positive number")
+        require_scale(self, "learning_rate")
         for name in ("total_variation", "batch_norm_prior"):
-            prior = getattr(self, name)
-            require(is_number(prior) and 0 <= prior < float("inf"), self, name, "a number of at least 0")
+            require_scale(self, name, zero=True)
         self._require_sense()
 
     def _require_sense(self) -> None:

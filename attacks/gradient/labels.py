@@ -14,7 +14,7 @@ from attacks.gradient.matching import attackable, count_classes
 from attacks.guesses import Labels
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
-from defenses.checks import is_whole, require
+from defenses.checks import MOST_EXAMPLES, require_whole
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,7 +36,7 @@ class LabelInference(Attack[ClientUpdate, Labels]):
     max_labels: int = 1024
 
     def __post_init__(self) -> None:
-        require(is_whole(self.max_labels) and self.max_labels >= 1, self, "max_labels", "a whole number of at least 1")
+        require_whole(self, "max_labels", 1, MOST_EXAMPLES)
 
     def attack_many(self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]) -> list[Labels]:
         """Guesses ``num_examples`` classes per observation; nothing is random. A refused update gives the classes -1."""

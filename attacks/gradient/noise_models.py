@@ -17,7 +17,7 @@ from attacks.gradient.matching import GradientMatching
 from attacks.guesses import Reconstruction
 from attacks.observations import ClientUpdate
 from defenses.base import Update, UpdateDefense
-from defenses.checks import is_number, is_whole, require
+from defenses.checks import MOST_STEPS, require_scale, require_share, require_whole
 from defenses.noise import GaussianNoise, LaplaceNoise
 from defenses.pruning import Pruning, prune_smallest
 
@@ -77,11 +77,9 @@ class NoiseModelInversion(GradientInversion):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        count = self.adam_iterations
-        require(is_whole(count) and count >= 0, self, "adam_iterations", "a whole number of at least 0")
+        require_whole(self, "adam_iterations", 0, MOST_STEPS)
         for name in ("noise_std", "step_noise_std", "guide"):
-            noise = getattr(self, name)
-            require(is_number(noise) and 0 <= noise < float("inf"), self, name, "a number of at least 0")
+            require_scale(self, name, zero=True)
 
     @property
     def evaluations(self) -> int:
@@ -221,8 +219,7 @@ class MaskedInversion(GradientInversion):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        pruned = self.pruned_fraction
-        require(is_number(pruned) and 0 <= pruned <= 1, self, "pruned_fraction", "a number in [0, 1]")
+        require_share(self, "pruned_fraction")
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> MaskedInversion:
         """The attack for the pipeline's pruning and what follows it."""

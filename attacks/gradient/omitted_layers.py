@@ -12,7 +12,7 @@ from attacks.base import Knowledge
 from attacks.gradient.noise_models import MaskedInversion
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
-from defenses.checks import is_number, require
+from defenses.checks import require_scale
 from defenses.soteria import Soteria
 
 
@@ -43,8 +43,7 @@ class OmittedLayerInversion(MaskedInversion):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        share = self.least_zero
-        require(is_number(share) and 0 < share <= 1, self, "least_zero", "a number above 0 and up to 1")
+        require_scale(self, "least_zero", most=1)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> OmittedLayerInversion:
         """The attack for the layer that the pipeline defends: over several steps hardly a column is zero in all of them."""

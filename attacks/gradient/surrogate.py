@@ -17,7 +17,7 @@ from attacks.gradient.matching import GradientMatching, Observed
 from attacks.guesses import Reconstruction
 from attacks.observations import Aggregate, AttackError, ClientUpdate, Probe, TrainingUpdate
 from defenses.base import Update
-from defenses.checks import is_number, require
+from defenses.checks import require, require_share
 
 ONE_STEP = (Probe, Aggregate)
 """Observations that are of one step whatever they say: a training update may be of more steps than the server was told."""
@@ -63,7 +63,7 @@ class SurrogateMatching(GradientInversion):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(is_number(self.alpha) and 0 <= self.alpha <= 1, self, "alpha", "a number from 0 to 1")
+        require_share(self, "alpha")
         # Behind the pixels there is room for one kind of unknown.
         require(self.labels != "joint", self, "labels", "auto | known | infer")
         free = tuple(name for name, cost in self.costs.items() if cost.scale_free)

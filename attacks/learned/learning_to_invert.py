@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
@@ -19,7 +18,7 @@ from attacks.observations import AttackError, ClientUpdate, Probe
 from attacks.queries.training import split_rows, train_network
 from attacks.refinement.restoration import HOLDOUT
 from defenses.base import Update
-from defenses.checks import is_number, is_whole, require
+from defenses.checks import MOST_EXAMPLES, MOST_STEPS, MOST_WIDTH, require_scale, require_whole
 
 FEWEST = 2 * HOLDOUT
 """Simulated updates."""
@@ -108,13 +107,11 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
     learned: LearnedInverse | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        enough = is_whole(self.updates) and self.updates >= FEWEST
-        require(enough, self, "updates", f"a whole number >= {FEWEST}")
-        for name in ("size", "hidden", "iterations"):
-            value = getattr(self, name)
-            require(is_whole(value) and value >= 1, self, name, "a whole number >= 1")
-        rate = is_number(self.learning_rate) and 0 < self.learning_rate < math.inf
-        require(rate, self, "learning_rate", "a finite number above 0")
+        require_whole(self, "updates", FEWEST, MOST_EXAMPLES)
+        for name in ("size", "hidden"):
+            require_whole(self, name, 1, MOST_WIDTH)
+        require_whole(self, "iterations", 1, MOST_STEPS)
+        require_scale(self, "learning_rate")
 
     def card(self) -> dict[str, int | str]:
         """Steps of training."""

@@ -20,7 +20,7 @@ from attacks.learned.learning_to_invert import matched
 from attacks.observations import AttackError, ClientUpdate, Probe
 from attacks.queries.training import split_rows
 from defenses.base import Update
-from defenses.checks import is_whole, require
+from defenses.checks import MOST_EXAMPLES, MOST_STARTS, require_whole
 
 SHORT = 4
 """Settings are first tried with so many times fewer iterations; one in so many of them, and the defaults, again with all."""
@@ -86,8 +86,8 @@ class TunedInversion(InvertingGradients):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(is_whole(self.tune) and self.tune >= 2, self, "tune", "a whole number of at least 2")
-        require(is_whole(self.updates) and self.updates >= 1, self, "updates", "a whole number of at least 1")
+        require_whole(self, "tune", 2, MOST_STARTS)
+        require_whole(self, "updates", 1, MOST_EXAMPLES)
 
     @property
     def preparation(self) -> int:

@@ -16,7 +16,17 @@ from attacks.membership.loss_threshold import Membership, MembershipNetwork, mem
 from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate, TrainingUpdate
 from defenses.base import Batch
-from defenses.checks import is_number, is_whole, require
+from defenses.checks import (
+    MOST_EXAMPLES,
+    MOST_STARTS,
+    MOST_STEPS,
+    MOST_WIDTH,
+    is_whole,
+    require,
+    require_scale,
+    require_share,
+    require_whole,
+)
 
 FEWEST_EXAMPLES = 4
 """Two members and two non-members: less is no training set."""
@@ -67,15 +77,14 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
     shadow_auc: float | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("num_shadows", "hidden", "iterations"):
-            value = getattr(self, name)
-            require(is_whole(value) and value >= 1, self, name, "a whole number of at least 1")
-        enough = is_whole(self.num_members) and (self.num_members == 0 or self.num_members >= FEWEST_EXAMPLES // 2)
-        require(enough, self, "num_members", f"0, or a whole number of at least {FEWEST_EXAMPLES // 2}")
-        require(
-            is_number(self.learning_rate) and 0 < self.learning_rate <= 1, self, "learning_rate", "above 0, up to 1"
-        )
-        require(is_number(self.weight_decay) and 0 <= self.weight_decay <= 1, self, "weight_decay", "from 0 to 1")
+        require_whole(self, "num_shadows", 1, MOST_STARTS)
+        require_whole(self, "hidden", 1, MOST_WIDTH)
+        require_whole(self, "iterations", 1, MOST_STEPS)
+        least = FEWEST_EXAMPLES // 2
+        enough = is_whole(self.num_members) and (self.num_members == 0 or least <= self.num_members <= MOST_EXAMPLES)
+        require(enough, self, "num_members", f"0, or a whole number from {least} to {MOST_EXAMPLES}")
+        require_scale(self, "learning_rate", most=1)
+        require_share(self, "weight_decay")
 
     def card(self) -> dict[str, int | str]:
         """Steps of the attack's own network, on the records of all shadow models."""

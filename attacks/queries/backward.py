@@ -17,7 +17,7 @@ from attacks.normalisation import channel_statistics
 from attacks.queries.base import Query, QueryAttack
 from attacks.queries.inversion import Inversion, answers, faint_noise
 from attacks.smashed.feature_inversion import without_noise
-from defenses.checks import is_number, is_whole, require
+from defenses.checks import MOST_STEPS, require, require_scale, require_whole
 
 IGNORED, INCLUDED = PLUG_INS = ("ignored", "included")
 
@@ -64,12 +64,10 @@ class BackwardReconstruction(QueryAttack[Reconstruction]):
 
     def __post_init__(self) -> None:
         require(self.plug_in in PLUG_INS, self, "plug_in", " | ".join(PLUG_INS))
-        require(is_whole(self.iterations) and self.iterations >= 1, self, "iterations", "a whole number of at least 1")
-        rate = self.learning_rate
-        require(is_number(rate) and 0 < rate < float("inf"), self, "learning_rate", "a positive number")
+        require_whole(self, "iterations", 1, MOST_STEPS)
+        require_scale(self, "learning_rate")
         for name in ("total_variation", "energy"):
-            weight = getattr(self, name)
-            require(is_number(weight) and 0 <= weight < float("inf"), self, name, "a number of at least 0")
+            require_scale(self, name, zero=True)
 
     @property
     def knows_defenses(self) -> bool:

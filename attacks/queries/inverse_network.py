@@ -16,7 +16,7 @@ from attacks.guesses import Reconstruction
 from attacks.image_measures import psnr
 from attacks.queries.base import Query, QueryAttack
 from attacks.queries.training import RETRAINED, Learned, Lesson, Subject, learned_by
-from defenses.checks import is_whole, require
+from defenses.checks import MOST_WIDTH, require_whole
 
 
 class MapDecoder(nn.Module):
@@ -104,7 +104,7 @@ class InverseNetwork(QueryAttack[Reconstruction]):
 
     def __post_init__(self) -> None:
         self.lesson.check(smallest_batch=1)
-        require(is_whole(self.width) and self.width >= 1, self, "width", "a whole number >= 1")
+        require_whole(self, "width", 1, MOST_WIDTH)
 
     @property
     def lesson(self) -> Lesson:

@@ -17,7 +17,7 @@ from attacks.queries.base import Query, QueryAttack
 from attacks.queries.inversion import Inversion, answers, smooth_noise
 from attacks.queries.sender import QuerySender
 from attacks.smashed.feature_inversion import without_noise
-from defenses.checks import is_number, is_whole, require
+from defenses.checks import MOST_STEPS, require_scale, require_whole
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,10 +55,9 @@ class QueryInversion(QueryAttack[Reconstruction]):
     total_variation: float = 0.01
 
     def __post_init__(self) -> None:
-        require(is_whole(self.iterations) and self.iterations >= 1, self, "iterations", "a whole number of at least 1")
-        rate, prior = self.learning_rate, self.total_variation
-        require(is_number(rate) and 0 < rate < float("inf"), self, "learning_rate", "a positive number")
-        require(is_number(prior) and 0 <= prior < float("inf"), self, "total_variation", "a number of at least 0")
+        require_whole(self, "iterations", 1, MOST_STEPS)
+        require_scale(self, "learning_rate")
+        require_scale(self, "total_variation", zero=True)
 
     def card(self) -> dict[str, int | str]:
         """Steps of the search."""

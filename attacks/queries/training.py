@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,7 +13,7 @@ from attacks.observations import AttackError
 from attacks.queries.sender import QuerySender, key_of
 from attacks.refinement.restoration import HOLDOUT
 from defenses.base import DefenseError
-from defenses.checks import is_number, is_whole, require
+from defenses.checks import MOST_EXAMPLES, MOST_STEPS, require, require_scale, require_whole
 
 MIN_EXAMPLES = 2 * HOLDOUT
 STATIC, RETRAINED = "static", "retrained"
@@ -95,11 +94,9 @@ class Lesson:
             ValueError: With the range.
         """
         require(self.training in TRAININGS, self, "training", " | ".join(TRAININGS))
-        for name, least in (("iterations", 1), ("batch_size", smallest_batch)):
-            value = getattr(self, name)
-            require(is_whole(value) and value >= least, self, name, f"a whole number >= {least}")
-        rate = is_number(self.learning_rate) and 0 < self.learning_rate < math.inf
-        require(rate, self, "learning_rate", "a finite number above 0")
+        require_whole(self, "iterations", 1, MOST_STEPS)
+        require_whole(self, "batch_size", smallest_batch, MOST_EXAMPLES)
+        require_scale(self, "learning_rate")
 
     def teach(self, subject: Subject, knowledge: Knowledge, generator: torch.Generator) -> Learned:
         """Trains a new network on all auxiliary examples but one in eight, which are held out to judge it by.

@@ -17,7 +17,7 @@ from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Refinement
 from attacks.refinement.restoration import kept_and_held, mean_psnr, train_on_pairs
 from defenses.base import Batch
-from defenses.checks import is_number, is_whole, require
+from defenses.checks import MOST_EXAMPLES, MOST_STEPS, MOST_WIDTH, require_scale, require_whole
 
 GRAINS = (1, 2, 4)
 """Sizes of a grain of noise in pixels. Total variation leaves blotches of several pixels in a guess, not white noise."""
@@ -86,13 +86,11 @@ class LearnedDenoiser(Refinement):
     learned: Denoiser | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("iterations", "width", "batch_size"):
-            value = getattr(self, name)
-            require(is_whole(value) and value >= 1, self, name, "a whole number of at least 1")
-        allowed = is_number(self.learning_rate) and 0 < self.learning_rate < 1
-        require(allowed, self, "learning_rate", "a number above 0 and below 1")
-        allowed = is_number(self.strongest) and 0 < self.strongest <= 2
-        require(allowed, self, "strongest", "a number above 0, at most 2")
+        require_whole(self, "iterations", 1, MOST_STEPS)
+        require_whole(self, "width", 1, MOST_WIDTH)
+        require_whole(self, "batch_size", 1, MOST_EXAMPLES)
+        require_scale(self, "learning_rate", most=1)
+        require_scale(self, "strongest", most=2)
 
     @property
     def learns_from_defenses(self) -> bool:

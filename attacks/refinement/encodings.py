@@ -14,7 +14,7 @@ from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Refinement
 from defenses.base import Batch
-from defenses.checks import is_number, is_whole, require
+from defenses.checks import MOST_EXAMPLES, require_scale, require_whole
 from defenses.instahide import InstaHide
 
 
@@ -62,9 +62,8 @@ class EncodingInversion(Refinement):
 
     def __post_init__(self) -> None:
         for name, least in (("components", 1), ("repeats", 1), ("batch_size", 2), ("max_auxiliary", 2)):
-            value = getattr(self, name)
-            require(is_whole(value) and value >= least, self, name, f"a whole number of at least {least}")
-        require(is_number(self.ridge) and 0 < self.ridge < float("inf"), self, "ridge", "a positive number")
+            require_whole(self, name, least, MOST_EXAMPLES)
+        require_scale(self, "ridge")
 
     @torch.no_grad()
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> EncodingInversion:

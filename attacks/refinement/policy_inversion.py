@@ -17,7 +17,7 @@ from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Refinement
 from attacks.refinement.transform_inverses import changes_nothing, has_direction, invert_transform
 from defenses.ats import ATS, parse_policies
-from defenses.checks import is_number, is_whole, require
+from defenses.checks import MOST_EXAMPLES, require, require_scale, require_whole
 from defenses.transforms import LIBRARY, apply_transform
 
 Steps = tuple[tuple[int, int], ...]
@@ -112,12 +112,10 @@ class PolicyInversion(Refinement):
 
     def __post_init__(self) -> None:
         require(self.prior in PRIORS, self, "prior", " | ".join(PRIORS))
-        for name, least in (("components", 1), ("max_auxiliary", 2)):
-            value = getattr(self, name)
-            require(is_whole(value) and value >= least, self, name, f"a whole number of at least {least}")
-        require(is_number(self.noise) and 0 < self.noise < 1, self, "noise", "a number between 0 and 1")
-        finite = is_number(self.consistency) and 0 <= self.consistency < float("inf")
-        require(finite, self, "consistency", "a number of at least 0")
+        require_whole(self, "components", 1, MOST_EXAMPLES)
+        require_whole(self, "max_auxiliary", 2, MOST_EXAMPLES)
+        require_scale(self, "noise", most=1)
+        require_scale(self, "consistency", zero=True)
 
     def card(self) -> dict[str, int | str]:
         """It tries every draw."""

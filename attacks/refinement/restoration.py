@@ -16,7 +16,7 @@ from attacks.networks.unet import UNet
 from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Refinement
 from defenses.base import Batch, InputDefense
-from defenses.checks import is_number, is_whole, require
+from defenses.checks import MOST_EXAMPLES, MOST_STEPS, MOST_WIDTH, require_scale, require_share, require_whole
 from defenses.pipeline import Pipeline
 
 HOLDOUT = 8
@@ -80,12 +80,11 @@ class LearnedRestorer(Refinement):
     learned: Restorer | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("iterations", "width", "batch_size"):
-            value = getattr(self, name)
-            require(is_whole(value) and value >= 1, self, name, "a whole number of at least 1")
-        allowed = is_number(self.learning_rate) and 0 < self.learning_rate < 1
-        require(allowed, self, "learning_rate", "a number above 0 and below 1")
-        require(is_number(self.input_noise) and 0 <= self.input_noise <= 1, self, "input_noise", "a number from 0 to 1")
+        require_whole(self, "iterations", 1, MOST_STEPS)
+        require_whole(self, "width", 1, MOST_WIDTH)
+        require_whole(self, "batch_size", 1, MOST_EXAMPLES)
+        require_scale(self, "learning_rate", most=1)
+        require_share(self, "input_noise")
 
     def card(self) -> dict[str, int | str]:
         """Steps of training."""

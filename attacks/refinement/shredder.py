@@ -13,7 +13,7 @@ from torch import Tensor
 from attacks.image_measures import total_variation
 from attacks.refinement.jigsaw import place_blocks
 from attacks.refinement.unshuffle import Piece, Unshuffle, Windows
-from defenses.checks import is_number, is_whole, require
+from defenses.checks import MOST_STEPS, require_scale, require_whole
 from defenses.visual_mixer_windows import Level
 
 
@@ -43,9 +43,8 @@ class Shredder(Unshuffle):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(is_whole(self.sweeps) and self.sweeps >= 1, self, "sweeps", "a whole number of at least 1")
-        allowed = is_number(self.temperature) and 0 <= self.temperature < float("inf")
-        require(allowed, self, "temperature", "a finite number of at least 0")
+        require_whole(self, "sweeps", 1, MOST_STEPS)
+        require_scale(self, "temperature", zero=True)
 
     def card(self) -> dict[str, int | str]:
         """Proposals for each window."""
@@ -96,7 +95,7 @@ class Jigsaw(Unshuffle):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(is_whole(self.sweeps) and self.sweeps >= 1, self, "sweeps", "a whole number of at least 1")
+        require_whole(self, "sweeps", 1, MOST_STEPS)
 
     def card(self) -> dict[str, int | str]:
         """Visits of each window."""

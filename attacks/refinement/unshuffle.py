@@ -18,7 +18,7 @@ from attacks.refinement.restoration import protect_afresh
 from attacks.refinement.window_inference import WindowInference, learn_windows
 from defenses.base import Batch
 from defenses.block_shuffle import BlockShuffle
-from defenses.checks import is_whole, require
+from defenses.checks import MOST_SIDE, require, require_whole
 from defenses.pipeline import Pipeline
 from defenses.vfe import window_fill, window_sum
 from defenses.visual_mixer import VisualMixer, shuffle_windows
@@ -81,7 +81,7 @@ class Unshuffle(Refinement):
     learned: Learned | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        require(is_whole(self.window) and self.window >= 0, self, "window", "a whole number, or 0: from the pipeline")
+        require_whole(self, "window", 0, MOST_SIDE, "; 0: from the pipeline")
         require(self.partition in PARTITIONS, self, "partition", ", ".join(PARTITIONS))
         if self.window and self.reveals_windows:
             raise ValueError(f"{self}: window is given and the windows are told; allowed: one of the two")

@@ -18,7 +18,7 @@ from attacks.observations import AttackError
 from attacks.refinement.restoration import HOLDOUT
 from attacks.sender import Sender
 from attacks.smashed.base import SmashedAttack, SmashedData
-from defenses.checks import is_number, is_whole, require
+from defenses.checks import MOST_EXAMPLES, MOST_STEPS, MOST_WIDTH, require, require_scale, require_whole
 
 MIN_EXAMPLES = 2 * HOLDOUT
 WARM_UP = 40
@@ -76,12 +76,11 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
     learned: LearnedDecoder | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        require(is_whole(self.iterations) and self.iterations >= 1, self, "iterations", "a whole number >= 1")
-        require(is_whole(self.width) and self.width >= 1, self, "width", "a whole number >= 1")
-        even = is_whole(self.batch_size) and self.batch_size >= 2 and self.batch_size % 2 == 0
-        require(even, self, "batch_size", "an even number >= 2")
-        rate = is_number(self.learning_rate) and 0 < self.learning_rate < math.inf
-        require(rate, self, "learning_rate", "a finite number above 0")
+        require_whole(self, "iterations", 1, MOST_STEPS)
+        require_whole(self, "width", 1, MOST_WIDTH)
+        require_whole(self, "batch_size", 2, MOST_EXAMPLES)
+        require(self.batch_size % 2 == 0, self, "batch_size", "an even number")
+        require_scale(self, "learning_rate")
 
     def pool_of(self, sender: Sender, images: Tensor, generator: torch.Generator) -> Pool:
         """How the ``transmissions`` of the same images become one input; by default the first transmission alone."""

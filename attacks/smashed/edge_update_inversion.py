@@ -19,7 +19,7 @@ from attacks.smashed.base import EdgeStep, SmashedAttack, SmashedData
 from attacks.smashed.feature_inversion import AssumedSender, sender_of
 from attacks.smashed.patch_embedding import images_of_patches, patches_of_tokens
 from defenses.base import Update
-from defenses.checks import is_number, is_whole, require
+from defenses.checks import MOST_STEPS, require_scale, require_whole
 from defenses.pipeline import Pipeline
 
 
@@ -65,11 +65,9 @@ class EdgeUpdateInversion(SmashedAttack[Reconstruction]):
     learned: Pipeline | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        allowed = is_whole(self.iterations) and self.iterations >= 1
-        require(allowed, self, "iterations", "a whole number of at least 1")
-        rate, weight = self.learning_rate, self.feature_weight
-        require(is_number(rate) and 0 < rate < float("inf"), self, "learning_rate", "a positive number")
-        require(is_number(weight) and 0 <= weight < float("inf"), self, "feature_weight", "a number of at least 0")
+        require_whole(self, "iterations", 1, MOST_STEPS)
+        require_scale(self, "learning_rate")
+        require_scale(self, "feature_weight", zero=True)
 
     @property
     def needs_step(self) -> bool:

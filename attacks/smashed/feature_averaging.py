@@ -12,7 +12,7 @@ from torch import Tensor
 from attacks.sender import Sender
 from attacks.smashed.decoder_training import Draw, Pool, from_store, mean_of_transmissions, pooled_transmissions
 from attacks.smashed.token_decoder import TokenDecoder
-from defenses.checks import is_whole, require
+from defenses.checks import MOST_EXAMPLES, require_whole
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,8 +51,8 @@ class FeatureAveraging(TokenDecoder):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(is_whole(self.transmissions) and self.transmissions >= 1, self, "transmissions", "a whole number >= 1")
-        require(is_whole(self.num_images) and self.num_images >= 2, self, "num_images", "a whole number >= 2")
+        require_whole(self, "transmissions", 1, MOST_EXAMPLES)
+        require_whole(self, "num_images", 2, MOST_EXAMPLES)
 
     def limited_to(self, transmissions: int) -> Self:
         """With so many transmissions at most."""

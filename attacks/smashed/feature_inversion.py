@@ -20,7 +20,7 @@ from attacks.smashed.base import SmashedAttack, SmashedData
 from attacks.smashed.token_positions import TokenReader
 from attacks.smashed.token_training import train_reader
 from defenses.base import DefenseError
-from defenses.checks import is_number, is_whole, require
+from defenses.checks import MOST_STEPS, require, require_scale, require_whole
 from defenses.pipeline import Pipeline
 
 PERMUTATIONS = ("fixed", "resampled", "jigsaw", "oracle")
@@ -127,11 +127,9 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
     def __post_init__(self) -> None:
         require(self.permutation in PERMUTATIONS, self, "permutation", " | ".join(PERMUTATIONS))
         for name in ("iterations", "reader_iterations"):
-            value = getattr(self, name)
-            require(is_whole(value) and value >= 1, self, name, "a whole number of at least 1")
-        rate, prior = self.learning_rate, self.total_variation
-        require(is_number(rate) and 0 < rate < float("inf"), self, "learning_rate", "a positive number")
-        require(is_number(prior) and 0 <= prior < float("inf"), self, "total_variation", "a number of at least 0")
+            require_whole(self, name, 1, MOST_STEPS)
+        require_scale(self, "learning_rate")
+        require_scale(self, "total_variation", zero=True)
 
     @property
     def needs_auxiliary(self) -> bool:  # type: ignore[override]

@@ -18,7 +18,7 @@ from attacks.smashed.feature_inversion import FeatureInversion, sender_of
 from attacks.smashed.patch_embedding import images_of_patches, patches_of_tokens
 from attacks.smashed.token_positions import TokenReader, place
 from attacks.smashed.token_training import train_reader
-from defenses.checks import is_whole, require
+from defenses.checks import MOST_STEPS, require_whole
 from defenses.spectral_shuffle import SpectralShuffle, from_spectrum, mirror, patch_side, to_planes, to_tokens
 
 
@@ -139,8 +139,7 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
     plain: FeatureInversion | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        allowed = is_whole(self.iterations) and self.iterations >= 1
-        require(allowed, self, "iterations", "a whole number of at least 1")
+        require_whole(self, "iterations", 1, MOST_STEPS)
 
     def card(self) -> dict[str, int | str]:
         """Steps of training."""

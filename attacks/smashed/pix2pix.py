@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,7 +13,7 @@ from attacks.networks.decoder import Layout, Standardise, redraw
 from attacks.networks.unet import UNet
 from attacks.sender import Sender
 from attacks.smashed.decoder_training import DecoderAttack, Draw
-from defenses.checks import is_number, require
+from defenses.checks import require_scale
 
 
 class TokenMap(nn.Module):
@@ -107,8 +106,7 @@ class Pix2Pix(DecoderAttack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        weight = is_number(self.l1_weight) and 0 <= self.l1_weight < math.inf
-        require(weight, self, "l1_weight", "a finite number >= 0")
+        require_scale(self, "l1_weight", zero=True)
 
     def train(self, sender: Sender, draw: Draw, layout: Layout, generator: torch.Generator) -> nn.Module:
         """Trains both networks and keeps the generator."""

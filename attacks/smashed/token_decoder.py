@@ -11,7 +11,7 @@ from torch import nn
 from attacks.networks.decoder import Layout
 from attacks.sender import Sender
 from attacks.smashed.decoder_training import DecoderAttack, Draw, tells_slots, train_decoder
-from defenses.checks import is_whole, require
+from defenses.checks import MOST_DEPTH, require, require_whole
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,9 +51,9 @@ class TokenDecoder(DecoderAttack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(is_whole(self.depth) and self.depth >= 1, self, "depth", "a whole number >= 1")
-        divides = is_whole(self.heads) and self.heads >= 1 and self.width % self.heads == 0
-        require(divides, self, "heads", f"a divisor of width = {self.width}")
+        for name in ("depth", "heads"):
+            require_whole(self, name, 1, MOST_DEPTH)
+        require(self.width % self.heads == 0, self, "heads", f"a divisor of width = {self.width}")
 
     def train(self, sender: Sender, draw: Draw, layout: Layout, generator: torch.Generator) -> nn.Module:
         """Trains the transformer."""

@@ -15,7 +15,7 @@ from attacks.observations import AttackError
 from attacks.smashed.base import SmashedData
 from attacks.smashed.token_jigsaw import TokenReading
 from attacks.smashed.token_positions import Reading, infer_order, place, solve
-from defenses.checks import is_whole, require
+from defenses.checks import MOST_EXAMPLES, require_scale, require_whole
 
 LEAST_KEPT = 0.05
 """Below this share of tokens that stay, what recurs cannot be told from what does not."""
@@ -112,13 +112,8 @@ class TokenIntersection(TokenReading):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            is_whole(self.transmissions) and self.transmissions >= 1,
-            self,
-            "transmissions",
-            "a whole number of at least 1",
-        )
-        require(0 < self.radius < 1, self, "radius", "a number above 0 and below 1")
+        require_whole(self, "transmissions", 1, MOST_EXAMPLES)
+        require_scale(self, "radius", most=1)
 
     def limited_to(self, transmissions: int) -> Self:
         """With so many transmissions at most."""

@@ -16,7 +16,7 @@ from attacks.smashed.base import SmashedAttack, SmashedData
 from attacks.smashed.feature_inversion import sender_of
 from attacks.smashed.token_positions import TokenReader, from_patches
 from attacks.smashed.token_training import train_reader
-from defenses.checks import is_whole, require
+from defenses.checks import MOST_EXAMPLES, MOST_STEPS, MOST_WIDTH, require, require_whole
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,11 +40,10 @@ class TokenReading(SmashedAttack[Reconstruction]):
     learned: TokenReader | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("iterations", "width"):
-            value = getattr(self, name)
-            require(is_whole(value) and value >= 1, self, name, "a whole number of at least 1")
+        require_whole(self, "iterations", 1, MOST_STEPS)
+        require_whole(self, "width", 1, MOST_WIDTH)
         require(self.width % 4 == 0, self, "width", "a multiple of 4")
-        require(is_whole(self.batch_size) and self.batch_size >= 2, self, "batch_size", "a whole number of at least 2")
+        require_whole(self, "batch_size", 2, MOST_EXAMPLES)
 
     def card(self) -> dict[str, int | str]:
         """Steps of training."""
@@ -110,7 +109,7 @@ class TokenJigsaw(TokenReading):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(is_whole(self.max_tokens) and self.max_tokens >= 1, self, "max_tokens", "a whole number of at least 1")
+        require_whole(self, "max_tokens", 1, MOST_EXAMPLES)
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
         """Undoes the first transmission.

@@ -23,7 +23,7 @@ from attacks.tabular.base import (
     embeddings_of,
     table_of,
 )
-from defenses.checks import is_number, is_whole, require
+from defenses.checks import MOST_DEPTH, MOST_EXAMPLES, MOST_STEPS, MOST_WIDTH, require, require_scale, require_whole
 
 
 class ReversalNetwork(nn.Module):
@@ -78,11 +78,12 @@ class EmbeddingReversal(TableAttack):
     learned: tuple[Sender, Dictionary, Tensor, Tensor, int] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name, least in (("iterations", 1), ("width", 1), ("heads", 1), ("batch_size", 2)):
-            value = getattr(self, name)
-            require(is_whole(value) and value >= least, self, name, f"a whole number of at least {least}")
+        require_whole(self, "iterations", 1, MOST_STEPS)
+        require_whole(self, "width", 1, MOST_WIDTH)
+        require_whole(self, "heads", 1, MOST_DEPTH)
+        require_whole(self, "batch_size", 2, MOST_EXAMPLES)
         require(self.width % self.heads == 0, self, "width", f"a multiple of heads = {self.heads}")
-        require(is_number(self.learning_rate) and 0 < self.learning_rate < 1, self, "learning_rate", "between 0 and 1")
+        require_scale(self, "learning_rate", most=1)
 
     def card(self) -> dict[str, int | str]:
         """Steps of training."""

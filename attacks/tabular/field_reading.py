@@ -24,7 +24,7 @@ from attacks.tabular.base import (
     table_of,
 )
 from attacks.tabular.matching import closest, matched_mean
-from defenses.checks import is_whole, require
+from defenses.checks import MOST_EXAMPLES, require, require_whole
 
 SMALLEST_VARIANCE = 1e-8
 """Of the noise, over the mean square of an embedding: without noise the nearest category has all of the probability."""
@@ -137,9 +137,8 @@ class FieldReading(TableAttack):
     learned: FieldReader | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name, least in (("transmissions", 1), ("batch_size", 2)):
-            value = getattr(self, name)
-            require(is_whole(value) and value >= least, self, name, f"a whole number of at least {least}")
+        require_whole(self, "transmissions", 1, MOST_EXAMPLES)
+        require_whole(self, "batch_size", 2, MOST_EXAMPLES)
         require(isinstance(self.beyond_run, bool), self, "beyond_run", "True or False")
 
     def limited_to(self, transmissions: int) -> Self:

@@ -15,7 +15,7 @@ from attacks.guesses import Reconstruction
 from attacks.observations import AttackError
 from attacks.uploads.base import UploadedCollection
 from attacks.uploads.magnitude_system import MagnitudeSystem, signs_of
-from defenses.checks import is_whole, require
+from defenses.checks import MOST_STARTS, MOST_STEPS, require_whole
 from defenses.instahide import InstaHide
 
 FIRST_PRIOR, LAST_PRIOR, SHRINK = 10.0, 1e-4, 0.85
@@ -82,9 +82,8 @@ class JointEncodingInversion(Attack[UploadedCollection, Reconstruction]):
     learned: tuple[_Known, ...] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("iterations", "restarts", "weight_steps"):
-            value = getattr(self, name)
-            require(is_whole(value) and value >= 1, self, name, "a whole number of at least 1")
+        for name, most in (("iterations", MOST_STEPS), ("restarts", MOST_STARTS), ("weight_steps", MOST_STEPS)):
+            require_whole(self, name, 1, most)
 
     def card(self) -> dict[str, int | str]:
         """Rounds and starts."""

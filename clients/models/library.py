@@ -127,8 +127,9 @@ def build_library_model(library: str, name: str, num_classes: int, input_shape: 
     return model
 
 
-def _forward(model: nn.Module, input_shape: Shape, num_classes: int, device: str = "cpu") -> None:
+def _forward(model: nn.Module, input_shape: Shape, num_classes: int) -> None:
     training = model.training
+    device = next((one.device for one in model.parameters()), torch.device("cpu"))
     with torch.no_grad():
         logits = model.eval()(torch.zeros(1, *input_shape, device=device))
     model.train(training)
@@ -148,7 +149,7 @@ def _next_size(build: Callable[..., nn.Module], name: str, num_classes: int, cha
         try:
             shape = (channels, candidate, candidate)
             model = build(name, num_classes, shape).to("meta") if template is None else template
-            _forward(model, shape, num_classes, "meta")
+            _forward(model, shape, num_classes)
         except _MISFITS:
             continue
         return candidate

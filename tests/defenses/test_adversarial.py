@@ -96,11 +96,14 @@ def test_training_or_evaluation_mode_makes_no_difference() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("AdversarialTraining(weight=-1)", "weight is -1; allowed: a finite number >= 0"),
+        ("AdversarialTraining(weight=-1)", "weight is -1; allowed: 0, or a number from 1e-12"),
         ("AdversarialTraining(weight=1e999)", "weight is inf"),
-        ("AdversarialTraining(depth=0)", "depth is 0; allowed: a whole number >= 1"),
-        ("AdversarialTraining(width=64, heads=5)", "heads is 5; allowed: a whole number >= 1 that divides width = 64"),
-        ("AdversarialTraining(width=6)", "heads is 4; allowed: a whole number >= 1 that divides width = 6"),
+        ("AdversarialTraining(depth=0)", "depth is 0; allowed: a whole number from 1 to 1000"),
+        (
+            "AdversarialTraining(width=64, heads=5)",
+            "heads is 5; allowed: a whole number from 1 to 1000 that divides width = 64",
+        ),
+        ("AdversarialTraining(width=6)", "heads is 4; allowed: a whole number from 1 to 1000 that divides width = 6"),
     ],
 )
 def test_refuses_what_makes_no_network(text: str, reason: str) -> None:

@@ -9,6 +9,7 @@ from scipy.ndimage import gaussian_filter, map_coordinates
 
 from defenses.base import Batch, generator_for
 from defenses.blur import Blur, Downsample, gaussian_blur
+from tests.bounded import bounded
 
 
 @pytest.mark.parametrize("std", [0.1, 0.3, 1.0, 2.5, 9.0])
@@ -17,6 +18,25 @@ def test_agrees_with_scipy(std: float, shape: tuple[int, ...]):
     images = torch.rand(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     expected = gaussian_filter(images.numpy(), sigma=(0, 0, std, std), mode="nearest", truncate=4.0)
     torch.testing.assert_close(gaussian_blur(images, std), torch.from_numpy(expected), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("std", [40.0, 4096.0])
+@pytest.mark.parametrize("shape", [(2, 3, 8, 5), (1, 1, 1, 6)])
+def test_a_blur_that_is_wider_than_the_image_agrees_as_well(std: float, shape: tuple[int, ...]):
+    images = torch.rand(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = gaussian_filter(images.numpy(), sigma=(0, 0, std, std), mode="nearest", truncate=4.0)
+    with bounded(2, 2**28):
+        torch.testing.assert_close(gaussian_blur(images, std), torch.from_numpy(expected), atol=1e-12, rtol=0)
+
+
+def test_the_widest_blur_of_a_batch_costs_little():
+    images = torch.rand(16, 3, 32, 32)
+    with bounded(2, 2**28):
+        blurred = Blur(std=4096).protect_batch(Batch(images, torch.eye(16)), generator_for(0)).images
+    corners = images[..., [0, 0, -1, -1], [0, -1, 0, -1]].mean(-1)
+    torch.testing.assert_close(blurred.mean((-1, -2)), corners, atol=0.01, rtol=0)
+    with pytest.raises(ValueError, match=r"std is 1000000000.0; allowed: 0, or a number from 1e-12 to 4096"):
+        Blur(std=1e9)
 
 
 def test_two_blurs_add_their_variances():

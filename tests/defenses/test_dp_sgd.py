@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from defenses.base import DefenseError, Key, Training
 from defenses.dp_sgd import DPSGD, ORDERS, epsilon_spent, noise_for_budget, remove_hooks
 from defenses.pipeline import Pipeline
+from tests.bounded import bounded
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook", "ignore:Optimal order is the")
 DELTA = 1e-5
@@ -506,6 +507,34 @@ def test_one_target_means_less_noise_where_an_example_is_added():
 def test_a_sample_rate_belongs_to_one_kind_of_neighbours(arguments: dict[str, Any], message: str):
     with pytest.raises(ValueError, match=re.escape(message)):
         DPSGD(**arguments)
+@pytest.mark.parametrize("noise_multiplier", [1e-5, 1e-160, 1e-300, 5e-324])
+def test_a_ledger_of_next_to_no_noise_has_no_finite_epsilon(noise_multiplier: float):
+    """A ledger may come from elsewhere; Opacus divided by zero, or did not end in 300 s."""
+    history = [[1.0, 0.25, 10], [noise_multiplier, 0.25, 1]]
+    with bounded():
+        assert epsilon_spent({"accountant": {"mechanism": "rdp", "history": history}}, 1e-5) == math.inf
+
+
+@pytest.mark.parametrize("noise_multiplier", [1e-4, 1e-3, 0.01])
+@pytest.mark.parametrize("steps", [1, 10**15])
+def test_little_noise_has_the_epsilon_of_the_gaussian_mechanism(noise_multiplier: float, steps: int):
+    """Renyi divergence of order a: a / (2 z^2) for each step on all examples (Mironov 2017); the smallest order is 1.1."""
+    with bounded():
+        spent = epsilon_spent({"accountant": {"mechanism": "rdp", "history": [[noise_multiplier, 1.0, steps]]}}, 1e-5)
+    assert spent == pytest.approx(steps * 1.1 / (2 * noise_multiplier**2), rel=0.03)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        *([1.0, 0.25], [1.0, 0.25, 1, 1], ["1", 0.25, 1], [None, 0.25, 1], None),
+        *([math.nan, 0.25, 1], [-1.0, 0.25, 1], [1.0, 1.5, 1], [1.0, 0.25, 2**70], [1.0, 0.25, -1], [1.0, 0.25, 0.5]),
+    ],
+)
+def test_a_ledger_of_no_steps_is_refused(entry: object):
+    """Negative steps would give a budget back."""
+    with pytest.raises(ValueError, match="the accountant's history holds"):
+        epsilon_spent({"accountant": {"mechanism": "rdp", "history": [entry]}}, 1e-5)
 
 
 # ---- settings
@@ -523,6 +552,8 @@ def test_the_default_is_a_total_epsilon_of_8():
         ({"target_epsilon": 0.0}, "target_epsilon is 0.0; allowed"),
         ({"target_epsilon": math.inf}, "target_epsilon is inf; allowed"),
         ({"noise_multiplier": -1.0}, "noise_multiplier is -1.0; allowed"),
+        ({"noise_multiplier": 1e-300}, "noise_multiplier is 1e-300; allowed: 0, or a number from 0.0001 to"),
+        ({"noise_multiplier": 1e-160}, "noise_multiplier is 1e-160; allowed: 0, or a number from 0.0001 to"),
         ({"target_delta": 1.0}, "target_delta is 1.0; allowed"),
         ({"max_grad_norm": 0.0}, "max_grad_norm is 0.0; allowed"),
     ],

@@ -8,7 +8,8 @@ import torch
 from scipy.stats import ks_2samp
 
 from defenses.base import Batch, generator_for
-from defenses.instahide import InstaHide, bounded_convex_weights, flip_signs, mix_batch
+from defenses.instahide import MOST_MIXED, InstaHide, bounded_convex_weights, flip_signs, mix_batch
+from tests.bounded import bounded
 
 
 @pytest.mark.parametrize(("num_mixed", "max_weight"), [(4, 0.65), (4, 1.0), (4, 0.3), (2, 0.65), (6, 1 / 3), (3, 0.34)])
@@ -80,3 +81,24 @@ def test_mixture_agrees_with_a_loop():
 def test_impossible_bounds_are_refused(num_mixed: int, max_weight: float):
     with pytest.raises(ValueError, match="allowed"):
         InstaHide(num_mixed=num_mixed, max_weight=max_weight)
+
+
+@pytest.mark.parametrize("excess", [0.05, 0.99, 1.01, 2.0, 30.0])
+def test_weights_of_the_most_images_are_drawn_soon_under_every_bound(excess: float):
+    bound = min((1 + excess) / MOST_MIXED, 1.0)
+    with bounded(5):
+        weights = bounded_convex_weights(64, MOST_MIXED, bound, generator_for(0))
+    torch.testing.assert_close(weights.sum(1), torch.ones(64, dtype=torch.float64))
+    assert 0 <= weights.min() <= weights.max() <= bound
+
+
+def test_it_holds_as_many_copies_as_it_says():
+    """So that a run's memory can be told before it starts; beyond the allowed number a single batch took gigabytes."""
+    for num_mixed in (2, MOST_MIXED):
+        batch = Batch(torch.rand(16, 3, 64, 64), torch.eye(16))
+        defense = InstaHide(num_mixed=num_mixed)
+        with bounded(20, 2 * (defense.copies + 8) * batch.images.numel() * 4 + 2**27):
+            defense.protect_batch(batch, generator_for(0))
+    for many in (MOST_MIXED + 1, 20_000, 1_000_000):
+        with pytest.raises(ValueError, match=f"num_mixed is {many}; allowed: a whole number from 1 to 32"):
+            InstaHide(num_mixed=many)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+from collections.abc import Callable
 from inspect import signature
 
 import pytest
@@ -31,16 +32,18 @@ from defenses import (
     read_files,
 )
 from defenses.spec import parse_statements, settings_of
+from tests.bounded import bounded
 
-noise = st.floats(0, 1e6)
-positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False) | st.integers(1, 10**9)
+noise = st.just(0.0) | st.floats(1e-12, 1e6)
+multiplier = st.just(0.0) | st.floats(1e-4, 1e6)
+positive = st.floats(1e-12, 1e12) | st.integers(1, 10**9)
 below_one = st.floats(0, 1, exclude_max=True)
 a_defense = st.one_of(
     st.builds(Clip, positive | st.just(float("inf")), st.just("update")),
     st.builds(GaussianNoise, noise, st.just("update")),
     st.builds(LaplaceNoise, noise, st.just("update")),
     st.builds(ImageNoise, noise, st.booleans()),
-    st.builds(Blur, positive),
+    st.builds(Blur, st.floats(1e-12, 4096)),
     st.builds(Pruning, st.floats(0, 1), st.just("update")),
     st.builds(ATS, st.lists(st.integers(0, 49), min_size=1).map(lambda i: "-".join(map(str, i))), st.booleans()),
     st.integers(1, 9).flatmap(lambda k: st.builds(InstaHide, st.just(k), st.floats(1 / k, 1))),
@@ -48,7 +51,7 @@ a_defense = st.one_of(
 a_training_defense = st.one_of(
     st.builds(STAdam, positive, below_one, below_one, positive, positive),
     st.builds(DPSGD, target_epsilon=st.floats(1e-2, 1e6), max_grad_norm=positive),
-    st.builds(DPSGD, noise_multiplier=noise, target_delta=st.floats(0, 1, exclude_min=True, exclude_max=True)),
+    st.builds(DPSGD, noise_multiplier=multiplier, target_delta=st.floats(0, 1, exclude_min=True, exclude_max=True)),
 )
 
 
@@ -151,10 +154,10 @@ def test_an_unknown_argument_lists_the_known_ones_and_suggests_one():
     [
         ("Blur(1, 2)", "Blur takes at most 1 arguments, got 2"),
         ("Clip(1, max_norm=2)", "'max_norm' is given twice"),
-        ("Clip(max_norm=0)", "Clip: max_norm is 0; allowed: a number above 0, or inf"),
+        ("Clip(max_norm=0)", "Clip: max_norm is 0; allowed: a number from 1e-12 to 1e\\+12, or inf"),
         ("Clip(max_norm=nan)", "max_norm is nan; allowed"),
         ("Clip(max_norm=True)", "max_norm is True; allowed"),
-        ("Clip(max_norm=1" + "0" * 400 + ")", "max_norm is 10+; allowed"),
+        ("Clip(max_norm=1" + "0" * 400 + ")", r"max_norm is 10+\.\.\. \(401 characters\); allowed"),
         ("Clip(max_norm=one)", "Clip: 'one' is not a number"),
         ("Clip(); Blur()", "holds 2 pipelines where one is expected"),
     ],
@@ -198,3 +201,29 @@ def test_what_an_attack_learned_is_no_setting(name: str):
     hidden = min(LEARNING[name])
     with pytest.raises(SpecError, match=f"{name} has no argument '{hidden}'"):
         parse_attacks(f"{name}({hidden}=3)")
+
+
+def many(count: int, join: str) -> str:
+    return join.join(f"Clip(max_norm={1 + number})" for number in range(count))
+
+
+@pytest.mark.parametrize("read", [parse_pipelines, read_files])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("Clip();" * 20_000, "the defence text names 20000, separated by ;; allowed: at most 200"),
+        (many(201, "; "), "the defence text names 201, separated by ;; allowed: at most 200"),
+        (many(33, " | "), r"the defence text joins 33 by \|; allowed: at most 32"),
+        ("Blur()|" * 20_000 + "Blur()", r"the defence text joins 20001 by \||cannot be read"),
+        ("#" * 3_000_000, "the defence text has 3000000 characters; allowed: at most 200000"),
+    ],
+)
+def test_more_than_anybody_runs_is_refused_at_once(read: Callable[[str], object], text: str, message: str):
+    with bounded(3, 2**28), pytest.raises(SpecError, match=message):
+        read(text)
+
+
+def test_as_many_as_are_allowed_are_read_soon():
+    with bounded(5, 2**28):
+        assert len(parse_pipelines(many(200, "; "))) == 201
+        assert len(parse(many(32, " | ")).defenses) == 32

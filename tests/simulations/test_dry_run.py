@@ -20,12 +20,14 @@ from clients.data.datasets import reads_data_dir
 from clients.data.images import MissingDataError, StoredImages
 from defenses.pipeline import Pipeline
 from simulations.cli import app
-from simulations.dry_run import Step, count_messages, describe, measure, shares, workers_of
+from simulations.dry_run import Step, count_messages, describe, measure, measure_step_of, shares, workers_of
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
 from simulations.memory_needs import cgroup_limits, check_needs, memory_of_machine, needs_of
 from simulations.notices import idle_defenses
+from simulations.outlined import check_outline, outlined_step
 from strategies.federated.observations import AGGREGATE, PROBE, UPDATE
+from tests.bounded import bounded
 from tests.clients.data_files import write_celeba, write_cifar10, write_cifar100, write_mnist
 from tests.clients.table_files import criteo_line, write_census
 
@@ -306,7 +308,7 @@ def test_a_run_that_cannot_fit_is_refused_with_what_it_needs(monkeypatch: pytest
     monkeypatch.setattr("simulations.memory_needs.memory_of_machine", lambda: 2**30)
     refused = CliRunner().invoke(app, settings)
     assert refused.exit_code == 2
-    assert "this machine has 1.0 GiB in all. Lower batch-size" in " ".join(refused.output.split())
+    assert "this machine has 1.0 GiB in all. Lower batch-size, image-size" in " ".join(refused.output.split())
 
 
 def test_memory_grows_with_what_is_held() -> None:
@@ -323,6 +325,48 @@ def test_memory_grows_with_what_is_held() -> None:
     with pytest.raises(ConfigError, match="this machine has 100 MiB in all"):
         check_needs(plain, 100 * 2**20)
     assert check_needs(plain, 2**40) == ""
+
+
+def test_memory_grows_with_the_images_of_a_mixture() -> None:
+    few = Experiment.of(dataset="mnist-5k", model="lenet", num_clients=4, defenses="InstaHide(num_mixed=4)")
+    data, step = few.plan(Pipeline()).load_data(), Step(1000, 8000.0, 100.0, 1e-6)
+    least, most = (
+        needs_of(replace(few, defenses=f"InstaHide(num_mixed={count}, max_weight=1.0)"), data, step, 2)
+        for count in (4, 32)
+    )
+    assert most.training - least.training == 2 * (32 - 4) * 16 * 28 * 28 * 4
+    with pytest.raises(ConfigError, match=r"defenses: .*num_mixed is 1000000; allowed: a whole number from 1 to 32"):
+        replace(few, defenses="InstaHide(num_mixed=1000000)")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"image_size": 4096},
+        {"image_size": 4096, "scenario": "outsourced"},
+        {"image_size": 2048, "model": "convnet", "width": 1024},
+        {"image_size": 4096, "model": "vgg16"},
+        {"image_size": 4096, "scenario": "split", "patch_size": 16},
+    ],
+)
+def test_images_that_fit_no_machine_are_refused_before_a_model_is_built(settings: dict[str, Any]) -> None:
+    """The default model at 4096 took 8 GB and 43 s, and the error named neither."""
+    experiment = Experiment.of(num_clients=4, **settings)
+    data = experiment.plan(Pipeline()).load_data()
+    with (
+        bounded(20, 2**30),
+        pytest.raises(ConfigError, match=r"image-size.*this machine has 15\.0 GiB|Lower.*image-size"),
+    ):
+        check_outline(experiment, data, 15 * 2**30)
+
+
+@pytest.mark.parametrize("settings", [{"image_size": 288}, {"image_size": 264, "model": "resnet20"}])
+def test_an_outline_is_what_a_step_takes(settings: dict[str, Any]) -> None:
+    experiment = Experiment.of(num_clients=4, train_limit=40, test_limit=40, **settings)
+    data = experiment.plan(Pipeline()).load_data()
+    outline, real = outlined_step(experiment, data), measure_step_of(experiment, data)
+    assert outline == replace(real, image_seconds=0.0)
+    check_outline(experiment, data, 2**40)
 
 
 def test_control_groups_of_both_versions_limit_memory(tmp_path: Path) -> None:

@@ -336,7 +336,7 @@ def test_weights_for_other_classes_are_trained_on_and_normalise_everybodys_image
 @pytest.mark.usefixtures("no_report")
 def test_a_defence_that_cannot_learn_costs_its_own_rows_only(tmp_path: Path) -> None:
     """It is told in a row, in the report's list and by the exit code; the pipelines behind it run."""
-    diverging = "DeltaAutoencoder(delta='max', epochs=1, learning_rate=1e30)"
+    diverging = "DeltaAutoencoder(variant='deep', delta='max', epochs=2, learning_rate=1e12)"
     settings = inference_experiment(
         tmp_path / "run", defenses=f"{diverging}; {NOISE}", query_attacks="QueryInversion(iterations=2)", rounds=1
     )

@@ -1,0 +1,84 @@
+"""What a training step would need, from shapes alone: no number is made, so that what fits no machine is refused at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from clients.data.card import DataCard
+from clients.data.images import ImageDataset
+from clients.step_cost import StepCost, measure_step
+from defenses.pipeline import Pipeline
+from simulations.dry_run import Step, size_told
+from simulations.errors import ConfigError
+from simulations.experiment import Experiment
+from simulations.memory_needs import check_needs, memory_of_machine, needs_of
+from simulations.scenarios.base import scenario
+
+USUAL_VALUES, USUAL_WIDTH, USUAL_DEPTH = 3 * 256 * 256, 1024, 24
+"""Of an image's values, a model's width and its blocks: up to these any model of ours is built and tried within a gibibyte."""
+
+
+def check_outline(experiment: Experiment, data: ImageDataset, there: int | None = None) -> None:
+    """Refuses a model or images that this machine cannot hold, before the model is built.
+
+    Args:
+        experiment: With a number of clients.
+        data: Its data set.
+        there: Bytes that this machine has; by default what the system says.
+
+    Raises:
+        ConfigError: With what is needed, and what to lower.
+    """
+    sizes = (experiment.width, getattr(experiment, "depth", 0) * USUAL_WIDTH // USUAL_DEPTH)
+    if math.prod(data.input_shape) <= USUAL_VALUES and max(sizes) <= USUAL_WIDTH:
+        return  # torch takes seconds to load what works without numbers, and such a model is tried in less
+    step = outlined_step(experiment, data)
+    if step is None:
+        return
+    machine = memory_of_machine() if there is None else there
+    height, width = data.input_shape[1:]
+    if step.peak(1) > machine:
+        raise ConfigError(
+            f"image-size is {experiment.image_size}, model is {experiment.model!r}: on images of {height}x{width} it has "
+            f"{step.parameters:,} parameters, and a training step on a single image needs about {size_told(step.peak(1))}; this "
+            f"machine has {size_told(machine)} in all. Lower image-size, or choose another model or width"
+        )
+    # The least that the run takes: one client after the other in one process. What it will really take is checked later.
+    check_needs(needs_of(experiment, data, step, 1, in_process=True), machine)
+
+
+class _LinearAttention(TorchFunctionMode):  # type: ignore[no-untyped-call]
+    """Attention as processors compute it, without a matrix of all pairs of tokens, which the meta device would make."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = dict(zip(("query", "key", "value"), args, strict=False)) | dict(kwargs or {})
+        if func is not F.scaled_dot_product_attention:
+            return func(*args, **(kwargs or {}))
+        return given["query"] + given["key"].mean() + given["value"].mean()
+
+
+def outlined_step(experiment: Experiment, data: ImageDataset) -> Step | None:
+    """Sizes of a step of the run's model without a defence, by torch's meta device; None where the model needs real numbers."""
+    plan = replace(experiment.plan(Pipeline()), card=DataCard.of(data))
+    costs: list[StepCost] = []
+    try:
+        with torch.device("meta"), _LinearAttention():  # type: ignore[no-untyped-call]  # torch leaves it without types
+            modules, forward = scenario(plan.scenario).whole_model(plan)
+            for count in (2, 3):  # BatchNorm needs two.
+                images = torch.empty(count, *plan.data_card().input_shape)
+                costs.append(measure_step(lambda images=images: forward(images), modules, trained=True))  # type: ignore[misc]
+    except (
+        Exception
+    ):  # of models that read their own numbers while they are built, and of those that are refused elsewhere
+        return None
+    image_bytes = max(costs[1].peak_bytes - costs[0].peak_bytes, 0)
+    return Step(costs[0].parameters, max(costs[0].peak_bytes - 2 * image_bytes, 0), image_bytes, 0.0)
