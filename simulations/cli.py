@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from simulations.bytecode import keep_bytecode
 from simulations.command_line import errors, fail, read_toml, self_contained, value_of
 from simulations.compare.command import compare
 from simulations.declared.plain import others_declare, plain_settings, refuse_plain
@@ -287,6 +288,7 @@ def list_(
 
 def main() -> None:
     """Entry point of the command."""
+    keep_bytecode()
     app()
 
 
