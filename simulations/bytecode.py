@@ -1,6 +1,7 @@
 """Bytecode of installed packages, for the many processes that a run starts.
 
-Each of them imports torch, Ray or Flower. Without bytecode on disk each compiles the sources again, 2 to 5 seconds of a core per process.
+Each of them imports torch, Ray or Flower. Without bytecode on disk each process compiles their sources again, which takes 2 to 5
+seconds of a core.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ LARGE = ("torch", "ray", "flwr")
 
 
 def keep_bytecode() -> Path | None:
-    """Gives this process and its children a bytecode folder of the user's, where they would otherwise compile large packages anew.
+    """Give this process and its children a bytecode folder of the user's where they would compile large packages anew.
 
-    That is the case when these packages have no bytecode, and none may be written: ``PYTHONDONTWRITEBYTECODE`` is set, or the packages
-    belong to another user. Call it before torch is imported.
+    That is the case when these packages have no bytecode, and none may be written: ``PYTHONDONTWRITEBYTECODE`` is set, or the
+    packages belong to another user. Call it before torch is imported.
 
     Returns:
         The folder; None where none is needed, or no safe one can be made.
@@ -38,7 +39,7 @@ def keep_bytecode() -> Path | None:
 
 
 def forget_bytecode(place: Path) -> None:
-    """Removes what a bytecode folder holds of the sources below ``place``, which will not be there again."""
+    """Remove what a bytecode folder holds of the sources below ``place``, which will not be there again."""
     if sys.pycache_prefix:
         shutil.rmtree(Path(cache_from_source(str(place.absolute() / "any.py"))).parent, ignore_errors=True)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """fedveil's folder in the user's cache.
+    """The folder of fedveil in the user's cache.
 
     Raises:
         RuntimeError: When neither the environment names a folder nor the user has a home directory.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import py_compile
 import stat
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from simulations.user_cache import private_folder
 from tests.simulations.runtimes import BINARIES, SMALL, pairs
 
 NOBODY = 65534
+BYTECODE = f"__pycache__/__init__.{sys.implementation.cache_tag}.pyc"
 ASKS = """
 import json, os, subprocess, sys
 sys.path[:0] = sys.argv[2:]
@@ -72,7 +74,7 @@ def test_where_it_may_be_written_nothing_changes(tmp_path: Path) -> None:
 def test_where_it_is_there_nothing_changes(tmp_path: Path, packages: Path) -> None:
     for name in LARGE:
         (packages / name).chmod(0o755)
-        subprocess.run([sys.executable, "-m", "compileall", "-q", packages / name], check=True)
+        py_compile.compile(str(packages / name / "__init__.py"), str(packages / name / BYTECODE), doraise=True)
     found = asked("as it is", str(packages), **{VARIABLE: "1", "XDG_CACHE_HOME": str(tmp_path)})
     assert found == ["None", None, None, True, "1"]
     assert not list(tmp_path.iterdir())
