@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from datetime import datetime
 from importlib.metadata import version
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -289,6 +291,9 @@ def list_(
 def main() -> None:
     """Entry point of the command."""
     keep_bytecode()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a path may hold characters that the terminal's encoding lacks
+            stream.reconfigure(errors="backslashreplace")
     app()
 
 
