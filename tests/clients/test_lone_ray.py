@@ -131,7 +131,7 @@ def test_a_runtimes_home_is_where_rays_sockets_fit(tmp_path: Path, monkeypatch: 
     with LocalRuntime(tmp_path / "log") as runtime:
         assert runtime.env["RAY_TMPDIR"] == str(runtime.home)
     monkeypatch.setattr(tempfile, "tempdir", None)
-    with tempfile.TemporaryDirectory(dir="/tmp", prefix="a b") as short:
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="") as short:
         monkeypatch.setattr(tempfile, "tempdir", short)
         with LocalRuntime(tmp_path / "log") as runtime:
             assert runtime.home.parent == Path(short)
