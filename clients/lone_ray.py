@@ -20,18 +20,26 @@ MODE, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 FILES = "RAY_TMPDIR"
 LONGEST_FOLDER = 35
 """Bytes: what Ray appends (68) must leave a socket's path below the 103 bytes that every Unix allows."""
+SHORT = "/tmp"
+"""For temporary files where ``TMPDIR`` is too long for Ray's sockets, as on clusters that name it after the job."""
 
 
 def lone_cluster(environment: Mapping[str, str]) -> dict[str, str]:
     """Variables under which a Ray that starts binds to loopback, and obeys processes alone that know a token of 256 bits.
 
-    What the environment sets itself stays as it is. Ray reads them when it is imported.
+    Where sockets in ``TMPDIR`` would have too long a path, Ray makes them in ``/tmp``. What the environment sets itself stays as it
+    is. Ray reads these variables when it is imported.
 
     Args:
         environment: Of the processes.
     """
-    found = {NO_OTHER_MACHINES: environment.get(NO_OTHER_MACHINES, "0")}
+    found = {NO_OTHER_MACHINES: environment.get(NO_OTHER_MACHINES, "0")} | _short_files(environment)
     return found if MODE in environment else found | {MODE: "token", TOKEN: secrets.token_hex(32)}
+
+
+def _short_files(environment: Mapping[str, str]) -> dict[str, str]:
+    fits = FILES in environment or len(os.fsencode(environment.get("TMPDIR", SHORT))) <= LONGEST_FOLDER
+    return {} if fits else {FILES: SHORT}
 
 
 def session_folder(folder: Path) -> dict[str, str]:
@@ -46,7 +54,9 @@ def keep_ray_here() -> None:
     """The Ray that this process starts next binds to loopback; where Ray is not imported yet, it also asks for a token."""
     if "ray" not in sys.modules:
         os.environ.update(lone_cluster(os.environ))
-    elif NO_OTHER_MACHINES not in os.environ:
+        return
+    os.environ.update(_short_files(os.environ))
+    if NO_OTHER_MACHINES not in os.environ:
         # Private to Ray, and so set only where it is.
         constants: Any = import_module("ray._private.ray_constants")
         if hasattr(constants, "ENABLE_RAY_CLUSTER"):

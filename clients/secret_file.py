@@ -56,7 +56,7 @@ def _create(path: Path) -> None:
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        with os.fdopen(descriptor, "w") as file:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(secrets.token_hex(BYTES) + "\n")
             file.flush()
             os.fsync(file.fileno())

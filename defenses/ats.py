@@ -121,7 +121,7 @@ class ATS(InputDefense):
             ValueError: When ``channels`` is not allowed.
         """
         try:
-            found = json.loads(Path(policies).read_text())
+            found = json.loads(Path(policies).read_text(encoding="utf-8"))
             text, searched = str(found["policies"]), int(found["channels"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             reason = error.strerror if isinstance(error, OSError) else f"it is no result of fedveil search ({error!r})"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from datetime import datetime
 from importlib.metadata import version
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from simulations.bytecode import keep_bytecode
 from simulations.command_line import errors, fail, read_toml, self_contained, value_of
 from simulations.compare.command import compare
 from simulations.declared.plain import others_declare, plain_settings, refuse_plain
@@ -287,6 +290,10 @@ def list_(
 
 def main() -> None:
     """Entry point of the command."""
+    keep_bytecode()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a path may hold characters that the terminal's encoding lacks
+            stream.reconfigure(errors="backslashreplace")
     app()
 
 

@@ -25,7 +25,7 @@ def take_lock(folder: Path, refusal: str) -> IO[str]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / LOCK).open("a+")
+        file = (folder / LOCK).open("a+", encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write into {folder}: {error.strerror}") from error
     try:
@@ -43,7 +43,7 @@ def require_free(folder: Path, refusal: str) -> None:
     path = folder / LOCK
     if not path.is_file():
         return
-    with path.open() as file:
+    with path.open(encoding="utf-8", errors="replace") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

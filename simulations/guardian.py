@@ -17,6 +17,8 @@ from pathlib import Path
 
 import psutil
 
+from simulations.bytecode import forget_bytecode
+
 HOME_VARIABLE = "FLWR_HOME"
 KILLS = 5
 """Rounds of SIGKILL before a runtime's processes are left to the system: what one of them started meanwhile goes next."""
@@ -88,6 +90,7 @@ def end_runtime(home: Path) -> None:
             break
         psutil.wait_procs(found, timeout=3.0 if attempt else 6.0)
     shutil.rmtree(home, ignore_errors=True)
+    forget_bytecode(home)  # of the app, which Flower unpacks there
 
 
 def processes_of(home: Path) -> list[psutil.Process]:

@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from clients.lone_ray import lone_cluster, session_folder
+from clients.lone_ray import LONGEST_FOLDER, SHORT, lone_cluster, session_folder
 from simulations.guardian import Guardian, end_runtime, processes_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -79,7 +79,7 @@ class LocalRuntime:
 
     def __init__(self, log_path: Path) -> None:
         self.log_path = log_path
-        self.home = Path(tempfile.mkdtemp(prefix="fedveil-flwr-"))
+        self.home = Path(tempfile.mkdtemp(prefix="fedveil-flwr-", dir=short_temporary_folder()))
         self._guardian = Guardian(self.home)
         binaries = Path(sys.executable).parent
         self.env = {
@@ -101,7 +101,8 @@ class LocalRuntime:
             self.env |= lone_cluster(os.environ) | session_folder(self.home)
         self._flwr = str(binaries / "flwr")
         (self.home / "config.toml").write_text(
-            '[superlink]\ndefault = "local"\n\n[superlink.local]\naddress = ":local-in-memory:"\n'
+            '[superlink]\ndefault = "local"\n\n[superlink.local]\naddress = ":local-in-memory:"\n',
+            encoding="utf-8",
         )
 
     def __enter__(self) -> LocalRuntime:
@@ -119,7 +120,9 @@ class LocalRuntime:
         """Submits the app (this one by default), streaming its log to ``log_path``; the process ends when the run does."""
         settings = self.home / "run.toml"
         # JSON's strings, numbers and booleans are valid TOML values.
-        settings.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in config.items()))
+        settings.write_text(
+            "".join(f"{key} = {json.dumps(value)}\n" for key, value in config.items()), encoding="utf-8"
+        )
         command = [
             self._flwr, "run", str(app or app_folder(self.home, config)), "local", "--stream", "--run-config", str(settings),
             "--federation-config", resources.federation_config(),
@@ -133,7 +136,15 @@ class LocalRuntime:
         """The run's status as Flower tells it, such as "finished:completed"; "" when it knows no run."""
         command = [self._flwr, "list", "local", "--format", "json"]
         done = subprocess.run(
-            command, env=self.env, cwd=self.home, capture_output=True, text=True, timeout=600, check=False
+            command,
+            env=self.env,
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=600,
+            check=False,
         )
         start = done.stdout.find("{")
         try:
@@ -157,6 +168,13 @@ class LocalRuntime:
     def processes(self) -> list[psutil.Process]:
         """Processes that were started with this runtime's home in their environment."""
         return processes_of(self.home)
+
+
+def short_temporary_folder() -> str:
+    """The directory for temporary files, or ``/tmp`` where Ray could make no sockets in a home in it, as its path is too long."""
+    usual = tempfile.gettempdir()
+    longest = LONGEST_FOLDER - len("/fedveil-flwr-abcdefgh")
+    return usual if len(os.fsencode(usual)) <= longest or not os.access(SHORT, os.W_OK) else SHORT
 
 
 @contextmanager
@@ -216,7 +234,7 @@ def app_folder(scratch: Path, config: Mapping[str, Any]) -> Path:
     """
     checkout = (ROOT / "pyproject.toml").is_file() and (ROOT / "clients" / "app.py").is_file()
     folder, prefix = (ROOT, "") if checkout else (ROOT / "simulations", "app_")
-    text = (folder / f"{prefix}pyproject.toml").read_text()
+    text = (folder / f"{prefix}pyproject.toml").read_text(encoding="utf-8")
     unnamed = config.keys() - tomllib.loads(text)["tool"]["flwr"]["app"]["config"].keys()
     if checkout and not unnamed:
         return ROOT
@@ -226,7 +244,9 @@ def app_folder(scratch: Path, config: Mapping[str, Any]) -> Path:
     for name in BESIDE:
         shutil.copy(folder / f"{prefix}{name}", app / name)
     named = "".join(f"{key} = {json.dumps(config[key])}\n" for key in sorted(unnamed))
-    (app / "pyproject.toml").write_text(text.replace("[tool.flwr.app.config]\n", f"[tool.flwr.app.config]\n{named}", 1))
+    (app / "pyproject.toml").write_text(
+        text.replace("[tool.flwr.app.config]\n", f"[tool.flwr.app.config]\n{named}", 1), encoding="utf-8"
+    )
     return app
 
 

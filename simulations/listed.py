@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from simulations.user_cache import cache_folder
+
 SECTIONS = ("scenarios", "defenses", "attacks", "datasets", "models", "settings", "search")
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("clients", "strategies", "defenses", "attacks", "simulations")
@@ -43,15 +45,6 @@ def fingerprint() -> str:
         about = path.stat()
         found.update(f"{path}\0{about.st_size}\0{about.st_mtime_ns}\n".encode())
     return found.hexdigest()[:32]
-
-
-def cache_folder() -> Path:
-    """Where files are that may be removed at any time.
-
-    Raises:
-        RuntimeError: When neither the environment names a folder nor the user has a home directory.
-    """
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedveil"
 
 
 def kept(path: Path) -> Catalogue | None:

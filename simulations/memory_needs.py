@@ -142,7 +142,7 @@ def check_needs(needs: Needs, there: int | None = None) -> str:
 def memory_of_machine() -> int:
     """Bytes of memory, or what the control groups that this process is in may have of it."""
     try:
-        groups = Path("/proc/self/cgroup").read_text()
+        groups = Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         groups = ""
     return min([int(psutil.virtual_memory().total), *cgroup_limits(groups, CGROUPS)])
@@ -165,5 +165,5 @@ def cgroup_limits(groups: str, mounted: Path) -> list[int]:
         for folder in (below, *below.parents):
             if folder.is_relative_to(root):
                 with contextlib.suppress(OSError, ValueError):  # "max", or no such group here
-                    found.append(int((folder / name).read_text()))
+                    found.append(int((folder / name).read_text(encoding="ascii")))
     return found

@@ -88,7 +88,7 @@ class RunDirectory(Generic[S]):
             if not config.is_file():
                 raise ConfigError(f"resume: {path} holds no run (no config.json)")
             with undamaged(config):
-                kept = json.loads(config.read_text())
+                kept = json.loads(config.read_text(encoding="utf-8"))
                 check_same(experiment, kept)
             run._times = RunTimes.resumed(kept.get("run"))
             run._load()
@@ -275,13 +275,15 @@ def _job(path: Path) -> AttackJob:
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The JSON objects of a .jsonl file; none when it does not exist."""
-    return [json.loads(line) for line in path.read_text().splitlines() if line] if path.is_file() else []
+    return (
+        [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line] if path.is_file() else []
+    )
 
 
 def write_atomically(path: Path, text: str) -> None:
     """Writes beside ``path`` and moves the result there."""
     with whole(path) as partial:
-        partial.write_text(text)
+        partial.write_text(text, encoding="utf-8")
 
 
 def _lines(entries: Sequence[Mapping[str, Any]]) -> str:

@@ -113,7 +113,7 @@ class _Run:
 
     def __init__(self, experiment: Experiment, way: Way, lines: queue.SimpleQueue[tuple[_Run, str | None]]) -> None:
         self.experiment = experiment
-        env = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        env = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:backslashreplace"}
         env.setdefault(
             "OMP_NUM_THREADS", str(way.cores)
         )  # else each computes with all cores, and they wait for each other
@@ -124,6 +124,7 @@ class _Run:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            encoding="utf-8",
             errors="replace",
             env=env,
             start_new_session=True,  # Ctrl-C is sent to all processes of a terminal's group: here only we pass it on

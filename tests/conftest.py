@@ -10,9 +10,14 @@ os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
 # Ray's workers are started at niceness 15, and starve beside five workers of pytest.
 os.environ.setdefault("RAY_worker_niceness", "0")
 
-import hypothesis
-import pytest
-import torch
+from simulations.bytecode import forget_bytecode, keep_bytecode
+
+# Of all that tests start: some hundred processes, each of which would compile torch anew where bytecode is not written.
+keep_bytecode()
+
+import hypothesis  # noqa: E402
+import pytest  # noqa: E402
+import torch  # noqa: E402
 
 # Timings decide no test: on a busy machine a draw may take any time.
 hypothesis.settings.register_profile(
@@ -39,6 +44,13 @@ def one_thread() -> Iterator[None]:
         patch.setattr(torch, "set_num_threads", lambda count: None)
         yield
     assert torch.get_num_threads() == 1
+
+
+@pytest.fixture(autouse=True, scope="session")
+def forgets_bytecode(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What a bytecode folder got of copies of the app, which lie where no later session looks."""
+    yield
+    forget_bytecode(tmp_path_factory.getbasetemp())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -177,7 +177,7 @@ def _attributes(
 
 
 def _lines(path: Path) -> list[str]:
-    return path.read_text(errors="replace").splitlines()
+    return path.read_text(encoding="utf-8", errors="replace").splitlines()
 
 
 def _columns(path: Path, lines: Sequence[str], columns: Sequence[int], meaning: dict[str, int]) -> dict[str, list[int]]:

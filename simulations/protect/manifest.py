@@ -112,7 +112,7 @@ class Manifest:
 
     def _lines(self) -> list[dict[str, Any]]:
         """The journal, without a line that was cut off."""
-        lines = self._journal.read_text().splitlines(keepends=True)
+        lines = self._journal.read_text(encoding="utf-8").splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def _holds(self, one: Copy) -> bool:
@@ -124,7 +124,7 @@ class Manifest:
     def add(self, one: Copy) -> None:
         """Keeps what became of a picture."""
         self.done[one.source] = one
-        with self._journal.open("a") as file:
+        with self._journal.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(one)) + "\n")
             file.flush()
             os.fsync(file.fileno())

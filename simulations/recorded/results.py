@@ -86,7 +86,9 @@ def write_pictures(images: Tensor, name: str, out: Path) -> list[str]:
 def write_results(out: Path, result: Mapping[str, Any], guesses: Mapping[str, Tensor]) -> None:
     """Writes ``guesses.safetensors``, then ``result.json``, whose presence says that all is there."""
     save_file(dict(guesses), out / "guesses.safetensors")
-    (out / "result.json").write_text(json.dumps(_finite(result), indent=2, allow_nan=False, default=str) + "\n")
+    (out / "result.json").write_text(
+        json.dumps(_finite(result), indent=2, allow_nan=False, default=str) + "\n", encoding="utf-8"
+    )
 
 
 def _finite(value: Any) -> Any:

@@ -120,7 +120,7 @@ class SearchFolder:
             ConfigError: When there is none, a score cannot be read, or another process still writes to it.
         """
         try:
-            about = json.loads((path / ABOUT).read_text())
+            about = json.loads((path / ABOUT).read_text(encoding="utf-8"))
             search, pictures = Search.from_mapping(about["search"]), dict(about.get("pictures", {}))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"--resume {path} holds no search ({ABOUT}): {error}") from error
@@ -197,7 +197,7 @@ class SearchFolder:
 
     def add(self, one: Scored) -> None:
         """Keeps a score; it is on the disk when this returns."""
-        with self._scores.open("a") as file:
+        with self._scores.open("a", encoding="utf-8") as file:
             file.write(one.to_json() + "\n")
             file.flush()
             os.fsync(file.fileno())

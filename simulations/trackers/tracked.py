@@ -53,7 +53,7 @@ class Tracked:
         Raises:
             OSError: When there is no run in it.
         """
-        about = json.loads((directory / "config.json").read_text())
+        about = json.loads((directory / "config.json").read_text(encoding="utf-8"))
         config = about.get("config", {})
         params = {key: value if isinstance(value, str) else json.dumps(value) for key, value in config.items()}
         params |= {f"version.{package}": version for package, version in about.get("versions", {}).items()}

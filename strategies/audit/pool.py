@@ -189,7 +189,7 @@ class _Processes(_Backend):
 def _killed_for_memory() -> int:
     """How many processes this machine's kernel has ended for their memory, as far as it tells."""
     try:
-        counts = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
+        counts = dict(line.split() for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines())
         return int(counts["oom_kill"])
     except (OSError, KeyError, ValueError):
         return 0

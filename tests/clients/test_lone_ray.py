@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping
 from ipaddress import ip_address
@@ -87,7 +88,7 @@ def outside(addresses: set[str]) -> set[str]:
 def bare() -> dict[str, str]:
     """An environment with Ray's own defaults, but for how it starts workers beneath ``uv run``."""
     plain = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
-    return plain | {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    return plain | {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "TMPDIR": "/tmp"}
 
 
 def test_the_runtimes_ray_listens_on_loopback_alone_and_obeys_nobody_without_the_token(
@@ -110,6 +111,30 @@ def test_a_ray_of_flowers_own_simulation_listens_on_loopback_although_it_was_imp
     first = "import sys; sys.argv[0] = 'flwr-simulation'; import ray, clients"
     with Cluster(bare(), first) as cluster:
         assert not outside(cluster.listens_on)
+
+
+@pytest.mark.parametrize("ours", ["", "ray, "])
+def test_a_long_path_for_temporary_files_stops_no_ray(tmp_path: Path, ours: str) -> None:
+    """As on clusters that name the folder after the job: a socket's path has 107 bytes at most, and Ray appends 68."""
+    long = tmp_path / "scratch-of-job-number-1234567890"
+    long.mkdir()
+    first = f"import sys; sys.argv[0] = 'flwr-simulation'; import {ours}clients"
+    with Cluster(bare() | {"TMPDIR": str(long)}, first) as cluster:
+        assert not Path(cluster.socket).is_relative_to(long)
+
+
+def test_a_runtimes_home_is_where_rays_sockets_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    long = tmp_path / "scratch-of-job-number-1234567890"
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    with LocalRuntime(tmp_path / "log") as runtime:
+        assert runtime.env["RAY_TMPDIR"] == str(runtime.home)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="") as short:
+        monkeypatch.setattr(tempfile, "tempdir", short)
+        with LocalRuntime(tmp_path / "log") as runtime:
+            assert runtime.home.parent == Path(short)
 
 
 def test_ray_by_itself_listens_everywhere_and_obeys_anybody() -> None:

@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from simulations import listed as module
 from simulations.catalogue import catalogue
 from simulations.cli import app
-from simulations.listed import SECTIONS, cache_folder, listed
+from simulations.listed import SECTIONS, listed
+from simulations.user_cache import cache_folder
 
 NOBODY = 1_999_999_999
 """A user that the system has no entry of."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import py_compile
+import sys
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
@@ -9,7 +13,7 @@ import torch
 
 from clients.models.classifiers import ModelError, build_model
 from clients.models.own import GROUP, is_own_model
-from clients.own_code import absolute, fingerprint
+from clients.own_code import _from_file, absolute, fingerprint, own_code
 from clients.questions import RefusedError, require_own_code
 
 CODE = """
@@ -293,6 +297,32 @@ def test_a_fingerprint_follows_the_file(tmp_path: Path) -> None:
     assert fingerprint(f"{file}:Net", GROUP) == ""
     assert fingerprint("tests.clients.models.test_own:Net", GROUP) != ""
     assert fingerprint("cnn", GROUP) == fingerprint("no.such.module:Net", GROUP) == ""
+
+
+def test_a_file_runs_as_it_stands_and_nothing_is_left_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python matches bytecode to a file by second and size: after two edits within a second it would run the older code."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.setattr(sys, "pycache_prefix", None)
+    file = tmp_path / "mine.py"
+    for text, found in (("def net(): return 1", 1), ("def net(): return 2", 2)):
+        file.write_text(text)
+        os.utime(file, (1e9, 1e9))
+        _from_file.cache_clear()  # as another process has none
+        assert own_code(f"{file}:net")() == found
+        assert [path.name for path in tmp_path.iterdir()] == ["mine.py"]
+
+
+def test_bytecode_that_an_import_left_is_not_run(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def net(): return 1")
+    os.utime(file, (1e9, 1e9))
+    py_compile.compile(str(file), cfile=cache_from_source(str(file)))
+    file.write_text("def net(): return 2")
+    os.utime(file, (1e9, 1e9))
+    _from_file.cache_clear()
+    assert own_code(f"{file}:net")() == 2
 
 
 def test_a_script_that_ends_itself_is_no_module(tmp_path: Path) -> None:
