@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from simulations.command_line import errors, fail, read_toml, self_contained, value_of
 from simulations.compare.command import compare
@@ -21,6 +20,7 @@ from simulations.presets import chosen
 from simulations.protect.command import protect
 from simulations.search.command import search
 from simulations.seed_ranges import parse_seeds
+from simulations.terminal import Terminal
 from simulations.trackers import parse_trackers, require_reachable, tell_trackers
 
 app = typer.Typer(
@@ -30,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-console = Console(highlight=False)
+console = Terminal(highlight=False)
 Tracking = Annotated[
     str,
     typer.Option(
@@ -262,7 +262,7 @@ def report(directory: Annotated[Path, typer.Argument(help="Folder of a run.")], 
         fail(str(error))
     from simulations.report import write_report
 
-    console.print(f"report: {write_report(directory.resolve())}", soft_wrap=True)
+    console.print(f"report: {write_report(directory.resolve())}", markup=False, soft_wrap=True)
     raise typer.Exit(tell_trackers(console, trackers, directory.resolve()))
 
 

@@ -59,7 +59,7 @@ def run_locally(console: Console, experiment: Experiment, resources: Resources) 
                 if not box.startswith(NOT_STARTED):
                     return _ended(console, out, runtime.status(), engine or box, started)
             except KeyboardInterrupt:
-                errors.print(f"\nstopped; {what_next(out)}", soft_wrap=True)
+                errors.print(f"\nstopped; {what_next(out)}", markup=False, soft_wrap=True)
                 return 130
             runtime.keep_superlink_log()
         if start < STARTS:
@@ -79,10 +79,10 @@ def _ended(console: Console, out: Path, status: str, told: str, started: float) 
         first, second = (failed, told) if "round" in progress else (told, failed)
         why = str(first or second or _last_error(out / "flower.log"))
         errors.print(f"[red]the run failed[/red] ({status or 'no status'}): {escape(why)}", soft_wrap=True)
-        errors.print(f"log: {out / 'flower.log'}\n{what_next(out)}", soft_wrap=True)
+        errors.print(f"log: {out / 'flower.log'}\n{what_next(out)}", markup=False, soft_wrap=True)
         return 1
     console.print(f"finished in {time.monotonic() - started:.0f} s")
-    console.print(f"report: {out / 'report.html'}\nrows:   {out / 'rows.jsonl'}", soft_wrap=True)
+    console.print(f"report: {out / 'report.html'}\nrows:   {out / 'rows.jsonl'}", markup=False, soft_wrap=True)
     return tell_failures(out)
 
 
