@@ -50,7 +50,7 @@ _UNSAFE = ("Cc", "Cs", "Zl", "Zp")
 
 
 def plain(text: str) -> str:
-    """The same text with every character that a terminal would obey written as Python writes it, such as ``\\x1b``.
+    """The same text with every character that a terminal would obey written as Python writes it: ESC as ``chr(92) + "x1b"``.
 
     Line feeds and tabs stay. For all text that other code, another process or a file hands over.
     """

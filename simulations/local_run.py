@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -17,8 +19,8 @@ from simulations.progress import follow, read_progress
 
 EXIT_ATTACKS_FAILED = 3
 """The run went to its end, but attacks gave no score."""
-STARTS = 3
-"""Of Flower's local SuperLink, which a busy machine does not always bring up within the 15 seconds that Flower gives it."""
+STARTS = 2
+"""Of Flower's local SuperLink and of Ray, which a busy machine does not always bring up in time."""
 NOT_STARTED = "Failed to start local SuperLink"
 """How Flower begins to say so."""
 _BOX = re.compile(r"^(?:╭─|\+-) Error [─-]+(?:╮|\+)\n(.*?)^(?:╰─|\+-)", re.DOTALL | re.MULTILINE)
@@ -30,7 +32,7 @@ _LOGS = re.compile(r"\s*See logs at \S+\.$")
 def run_locally(console: Console, experiment: Experiment, resources: Resources) -> int:
     """Runs an experiment, shows its progress, and says how it ended; the exit code.
 
-    A SuperLink that does not start is started again, each time on another port, and once a Ray that ends before anything was done.
+    A SuperLink that does not start is started once again, with another home and port. So is a Ray that ends before any round does.
 
     Args:
         console: Where progress is shown.
@@ -40,18 +42,16 @@ def run_locally(console: Console, experiment: Experiment, resources: Resources) 
     out, started = Path(experiment.output_dir), time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
     end_politely()
-    again = False
     for start in range(1, STARTS + 1):
         log = out / "flower.log"
-        begin = log.stat().st_size if log.is_file() else 0
+        begin, before = log.stat().st_size if log.is_file() else 0, read_progress(out)
         with LocalRuntime(log) as runtime:
             process = runtime.start(experiment.to_mapping(), resources)
             try:
                 follow(console, process, experiment, begin)
                 text = _read(log, begin)
                 box, engine = box_text(text), engine_failure(text)
-                if engine and not again and start < STARTS and "pipeline" not in read_progress(out):
-                    again = True
+                if engine and start < STARTS and not _has_worked(read_progress(out), before):
                     console.print(f"Ray failed: {engine}; started again", markup=False, soft_wrap=True)
                     # The folder may already say that it holds a run, which has failed.
                     experiment = replace(experiment, resume=(out / "config.json").is_file())
@@ -69,6 +69,11 @@ def run_locally(console: Console, experiment: Experiment, resources: Resources) 
     why = f"its log ends with: {cause}" if cause else "the machine may be busy"
     errors.print(f"{box}; {why}\nlog: {log}\n{what_next(out)}", markup=False, soft_wrap=True)
     return 1
+
+
+def _has_worked(progress: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """Whether a round was completed since the progress was ``before``, which a resumed run has from its first part."""
+    return "pipeline" in progress and progress != before
 
 
 def _ended(console: Console, out: Path, status: str, told: str, started: float) -> int:

@@ -15,14 +15,14 @@ from simulations.errors import ConfigError
 
 MODEL_SECONDS, DATA_SECONDS = 120.0, 600.0
 """After which a trial is given up. Data may have to be fetched."""
-IN_CHILD = "it was tried in a process of its own, before anything else started"
+IN_CHILD = "it was tried in a child process before anything else started"
 DOUBTS = {
-    "random": "answers the same images differently at every call in eval mode, as with a dropout that stays active or noise that it "
-    "draws: accuracy and the scores of attacks change from call to call",
-    "mixes": "answers an image differently in eval mode when the other images of its batch change, as with statistics of the batch, "
-    "a softmax over dimension 0 or a shuffle: accuracy depends on which images are evaluated together",
-    "mixes in training": "answers an image differently in train mode when the other images of its batch change, BatchNorm apart: an "
-    "image's part in an update depends on its batch, which attacks do not model",
+    "random": "has random output in eval mode, such as active dropout or drawn noise: accuracy and attack scores change from call "
+    "to call",
+    "mixes": "mixes the images of a batch in eval mode, such as by batch statistics, a softmax over dimension 0 or a shuffle: "
+    "accuracy depends on which images are evaluated together",
+    "mixes in training": "mixes the images of a batch in train mode by more than BatchNorm: the gradient of an image depends on "
+    "its batch",
 }
 """Of ``clients.models.doubts``, in words."""
 MIXES_IN_TRAINING = DOUBTS["mixes in training"]

@@ -100,8 +100,8 @@ def _doubts(experiment: Experiment, card: DataCard) -> list[str]:
     for pipeline in experiment.pipelines():
         if pipeline.needs_group_norm and MIXES_IN_TRAINING in found:
             raise ConfigError(
-                f"model: {name} {MIXES_IN_TRAINING}. {pipeline} needs the gradient of each example alone, and its guarantee would "
-                "not hold; leave it out of defenses, or change the model"
+                f"model: {name} {MIXES_IN_TRAINING}. {pipeline} needs the gradient of each example alone: its guarantee would not "
+                "hold. Change the model, or leave the defence out"
             )
     return [f"model: {name} {doubt}" for doubt in found]
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.text import Text
 
 from clients.told import plain
 
@@ -16,7 +18,11 @@ class Terminal(Console):
     Colours and the movements of a progress bar are rich's own, and stay.
     """
 
+    def render_str(self, text: str, **options: Any) -> Text:
+        """As rich reads it, with the text made plain: before it is wrapped, and cut to the width of a column."""
+        return super().render_str(plain(text), **options)
+
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """As rich renders it, with the text of every part made plain."""
+        """As rich renders it, with whatever did not come as a string made plain, too."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else plain(text), style, control)

@@ -10,6 +10,11 @@ os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
 # Ray's workers are started at niceness 15, and starve beside five workers of pytest.
 os.environ.setdefault("RAY_worker_niceness", "0")
 
+# Tests share the machine with each other, and with whatever else it does: Ray's parts wait longer for each other.
+from clients.lone_ray import patient
+
+os.environ.update(patient(os.environ))
+
 import pytest
 import torch
 
