@@ -7,6 +7,7 @@ who he is. A simulation needs neither: its processes are on one machine, and kno
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import sys
 from collections.abc import Callable, Mapping
@@ -23,12 +24,14 @@ PATIENCE = {
     "RAY_py_gcs_connect_timeout_s": "90",
     "RAY_gcs_server_request_timeout_seconds": "180",
     "RAY_worker_register_timeout_seconds": "180",
-    "RAY_agent_register_timeout_ms": "180000",
 }
 """Variables of Ray 2.55 that say how long parts of it wait for each other at the start.
 
 Two waits have none: 30 seconds each for the port of its control server (GCS) and for its node manager (raylet).
 """
+_LOGS = re.compile(
+    r"\s*Last \d+ lines of error files|\s*Please check \S+ for details|Traceback \(most recent call last\)"
+)
 STARTS = 2
 """Of a Ray of this machine, where the first one did not start in time."""
 LONGEST_FOLDER = 35
@@ -75,8 +78,12 @@ def start_ray(tell: Callable[[str], object], **arguments: Any) -> None:
             if start == STARTS:
                 raise
             ray.shutdown()
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            tell(f"Ray failed: {first}; started again")
+            tell(f"Ray failed: {ray_reason(str(error)) or type(error).__name__}; started again")
+
+
+def ray_reason(text: str) -> str:
+    """What Ray says of a start that failed, in one line: without the lines of logs, which end with it, and without tracebacks."""
+    return " ".join(_LOGS.split(text)[0].split())
 
 
 def session_folder(folder: Path) -> dict[str, str]:

@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from clients.lone_ray import ray_reason
 from simulations.command_line import errors
 from simulations.experiment import Experiment
 from simulations.launch import LocalRuntime, Resources, end_politely
@@ -122,7 +123,7 @@ def box_text(log: str) -> str:
 def engine_failure(log: str) -> str:
     """What Flower's simulation engine, and with it Ray, said when it failed, in one line; "" where it did not."""
     found = _ENGINE.search(_COLOURS.sub("", log))
-    return " ".join(found[1].split()) if found else ""
+    return ray_reason(found[1]) if found else ""
 
 
 def _read(log: Path, begin: int) -> str:

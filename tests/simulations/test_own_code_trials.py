@@ -149,7 +149,6 @@ def test_a_file_that_ends_its_process_ends_the_command_with_an_error(tmp_path: P
         ({"dataset": "{file}:exits"}, "dataset: {file}:exits ends its process with exit code 0, as os._exit(0) does"),
         ({"dataset": "{file}:interrupted"}, "dataset: {file}:interrupted raises KeyboardInterrupt"),
         ({"dataset": "{file}:far"}, "dataset: {file}:far ends its process with exit code 0"),
-        ({"auxiliary_data": "{file}:exits"}, "auxiliary-data: {file}:exits ends its process with exit code 0"),
     ],
 )
 def test_the_error_names_the_setting_the_code_and_what_happened(
@@ -162,6 +161,12 @@ def test_the_error_names_the_setting_the_code_and_what_happened(
     assert result.exit_code == 2
     assert error.format(file=file) in told(result)
     assert not (tmp_path / "out").exists()
+
+
+def test_own_auxiliary_data_are_tried_as_well(file: Path, tmp_path: Path) -> None:
+    values = {"scenario": "split", "dataset": "mnist-5k", "auxiliary-data": f"{file}:exits", "attack-workers": 0}
+    with pytest.raises(ConfigError, match=r"^auxiliary-data: .*mine\.py:exits ends its process with exit code 0"):
+        preflight(requested(None, values, tmp_path / "out"), print)
 
 
 def test_a_file_that_interrupts_or_ends_its_import_is_told_without_what_a_terminal_obeys(tmp_path: Path) -> None:
@@ -250,5 +255,5 @@ def test_a_relative_file_of_auxiliary_data_is_made_absolute(
 ) -> None:
     """The server's process has another working directory."""
     monkeypatch.chdir(tmp_path)
-    values = {"dataset": "mnist-5k", "auxiliary-data": "mine.py:data"}
+    values = {"scenario": "split", "dataset": "mnist-5k", "auxiliary-data": "mine.py:data"}
     assert requested(None, values, tmp_path / "out").auxiliary_data == f"{file}:data"
