@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -17,6 +19,7 @@ from simulations.errors import ConfigError
 from simulations.own_code_trials import try_dataset, try_model
 from simulations.preflight import preflight
 from simulations.requested import requested
+from tests.simulations.runtimes import wait_until
 
 CODE = """
 import os, random, sys, time
@@ -188,6 +191,23 @@ def test_code_that_never_returns_is_given_up(file: Path, monkeypatch: pytest.Mon
         ConfigError, match=r"dataset: .*mine\.py:endless is not done after 25 s; it was tried in a child"
     ):
         try_dataset("dataset", f"{file}:endless")
+
+
+def test_ctrl_c_during_a_trial_ends_both_processes_with_a_word(tmp_path: Path) -> None:
+    path, marker = tmp_path / "mine.py", tmp_path / "pid"
+    path.write_text(
+        f"import os, time\nwith open({str(marker)!r} + '.part', 'w') as one: one.write(str(os.getpid()))\n"
+        f"os.rename({str(marker)!r} + '.part', {str(marker)!r})\ntime.sleep(600)\n"
+    )
+    command = [str(Path(sys.executable).parent / "fedveil"), "run", "--dry-run", "-s", f"dataset={path}:load"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        wait_until(marker.exists)
+        child = psutil.Process(int(marker.read_text()))
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate()
+    assert process.returncode == 130
+    assert "stopped; nothing was run" in said
+    wait_until(lambda: not child.is_running())
 
 
 def test_images_that_differ_in_some_readings_are_refused(file: Path, tmp_path: Path) -> None:
