@@ -7,9 +7,10 @@ who he is. A simulation needs neither: its processes are on one machine, and kno
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,21 @@ NO_OTHER_MACHINES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Ray's switch between clusters of several machines and one that binds to loopback; in spite of its name, Linux obeys it."""
 MODE, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 FILES = "RAY_TMPDIR"
+PATIENCE = {
+    "RAY_NUM_REDIS_GET_RETRIES": "90",
+    "RAY_py_gcs_connect_timeout_s": "90",
+    "RAY_gcs_server_request_timeout_seconds": "180",
+    "RAY_worker_register_timeout_seconds": "180",
+}
+"""Variables of Ray 2.55 that say how long parts of it wait for each other at the start.
+
+Two waits have none: 30 seconds each for the port of its control server (GCS) and for its node manager (raylet).
+"""
+_LOGS = re.compile(
+    r"\s*Last \d+ lines of error files|\s*Please check \S+ for details|Traceback \(most recent call last\)"
+)
+STARTS = 2
+"""Of a Ray of this machine, where the first one did not start in time."""
 LONGEST_FOLDER = 35
 """Bytes: what Ray appends (68) must leave a socket's path below the 103 bytes that every Unix allows."""
 SHORT = "/tmp"
@@ -42,6 +58,42 @@ def _short_files(environment: Mapping[str, str]) -> dict[str, str]:
     return {} if fits else {FILES: SHORT}
 
 
+def patient(environment: Mapping[str, str]) -> dict[str, str]:
+    """Those of ``PATIENCE`` that the environment does not set itself: a machine that does something else starts Ray slowly."""
+    return {name: value for name, value in PATIENCE.items() if name not in environment}
+
+
+def start_ray(tell: Callable[[str], object], **arguments: Any) -> None:
+    """Starts a Ray of this machine, and once again where its processes did not start.
+
+    Args:
+        tell: Takes one line about a start that failed.
+        arguments: Of ``ray.init``, without an address.
+
+    Raises:
+        Exception: Of the last start, as Ray raises it. ``ValueError`` and ``AssertionError`` tell of arguments, and end the first.
+    """
+    import ray
+
+    for start in range(1, STARTS + 1):
+        try:
+            # Without an address Ray would take up any cluster that it finds, by RAY_ADDRESS or running, and refuse num_cpus.
+            ray.init(address="local", **arguments)
+            return
+        except (ValueError, AssertionError):
+            raise
+        except Exception as error:  # Ray raises bare ones
+            if start == STARTS:
+                raise
+            ray.shutdown()
+            tell(f"Ray failed: {ray_reason(str(error)) or type(error).__name__}; started again")
+
+
+def ray_reason(text: str) -> str:
+    """What Ray says of a start that failed, in one line: without the lines of logs, which end with it, and without tracebacks."""
+    return " ".join(_LOGS.split(text)[0].split())
+
+
 def session_folder(folder: Path) -> dict[str, str]:
     """Variables under which Ray keeps sockets and logs in a folder; none where a socket's path would be too long.
 
@@ -53,7 +105,7 @@ def session_folder(folder: Path) -> dict[str, str]:
 def keep_ray_here() -> None:
     """The Ray that this process starts next binds to loopback; where Ray is not imported yet, it also asks for a token."""
     if "ray" not in sys.modules:
-        os.environ.update(lone_cluster(os.environ))
+        os.environ.update(lone_cluster(os.environ) | patient(os.environ))
         return
     os.environ.update(_short_files(os.environ))
     if NO_OTHER_MACHINES not in os.environ:

@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common.constant import SType
 from torch import Tensor
 
-from clients.told import RecordError, Told, shortened
+from clients.told import RecordError, Told, plain, shortened
 
 REFUSED = 1403
 """Error code of a reply to a question that the node does not answer by its own configuration; Flower's own codes are small."""
@@ -129,7 +129,7 @@ def reason_of(message: Message) -> str:
     reason = message.error.reason or f"error code {message.error.code}"
     lines = [line.strip() for line in reason.strip().splitlines() if line.strip()]
     last = lines[-1] if lines else "no reason given"
-    return last.removeprefix(WRAPPING).removesuffix("'>")[:MAX_REASON]
+    return plain(last.removeprefix(WRAPPING).removesuffix("'>")[:MAX_REASON])
 
 
 WRAPPING = "Exception ClientAppException occurred. Message: "

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import unicodedata
 from typing import Any
 
 SHORT = 120
@@ -37,5 +39,40 @@ class Told(dict[str, Any]):
 
 def shortened(value: object) -> str:
     """What somebody sent, for an error or a row: as it is written in Python, and cut."""
-    text = str(value) if isinstance(value, Exception) else repr(value)
+    text = plain(str(value)) if isinstance(value, Exception) else repr(value)
     return text if len(text) <= SHORT else f"{text[:SHORT]}... ({len(text)} characters)"
+
+
+_TURNS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Characters that change the direction of a line, so that it reads otherwise than it is."""
+_UNSAFE = ("Cc", "Cs", "Zl", "Zp")
+"""Kinds of characters that a terminal obeys, that cannot be written in UTF-8, or that break a line."""
+
+
+def plain(text: str) -> str:
+    """The same text with every character that a terminal would obey written as Python writes it: ESC as ``chr(92) + "x1b"``.
+
+    Line feeds and tabs stay. For all text that other code, another process or a file hands over.
+    """
+    return "".join(_visible(one) for one in text) if not text.isascii() or not text.isprintable() else text
+
+
+def _visible(one: str) -> str:
+    if one in "\n\t" or (unicodedata.category(one) not in _UNSAFE and one not in _TURNS):
+        return one
+    return one.encode("unicode_escape", "backslashreplace").decode()
+
+
+def log_plainly() -> None:
+    """From now on Flower's logger, which ours share, writes messages and tracebacks ``plain``."""
+    log = logging.getLogger("flwr")
+    if not any(isinstance(one, _PlainRecords) for one in log.filters):
+        log.addFilter(_PlainRecords())
+
+
+class _PlainRecords(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = plain(record.getMessage()), ()
+        if record.exc_info:
+            record.exc_text = plain(record.exc_text or logging.Formatter().formatException(record.exc_info))
+        return True

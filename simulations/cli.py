@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from simulations.bytecode import keep_bytecode
 from simulations.command_line import errors, fail, read_toml, self_contained, value_of
@@ -24,6 +23,7 @@ from simulations.presets import chosen
 from simulations.protect.command import protect
 from simulations.search.command import search
 from simulations.seed_ranges import parse_seeds
+from simulations.terminal import Terminal
 from simulations.trackers import parse_trackers, require_reachable, tell_trackers
 
 app = typer.Typer(
@@ -33,7 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-console = Console(highlight=False)
+console = Terminal(highlight=False)
 Tracking = Annotated[
     str,
     typer.Option(
@@ -265,7 +265,7 @@ def report(directory: Annotated[Path, typer.Argument(help="Folder of a run.")], 
         fail(str(error))
     from simulations.report import write_report
 
-    console.print(f"report: {write_report(directory.resolve())}", soft_wrap=True)
+    console.print(f"report: {write_report(directory.resolve())}", markup=False, soft_wrap=True)
     raise typer.Exit(tell_trackers(console, trackers, directory.resolve()))
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from simulations.errors import ConfigError
+from simulations.terminal import Terminal
 
 LONGEST_ERROR = 2000
 """Characters of a message: some name everything that is known."""
@@ -20,7 +20,7 @@ LONGEST_ERROR = 2000
 MOST_PARTS = 64
 _DEEP = re.compile(rf"(?<![\w\"'-])(?:[\w\"'-]+[ \t]*\.[ \t]*){{{MOST_PARTS}}}")
 """A dotted key that no setting has; tomllib keeps all beginnings of one, and of fifty thousand parts that is gigabytes."""
-errors = Console(stderr=True, highlight=False)
+errors = Terminal(stderr=True, highlight=False)
 
 
 def read_toml(path: Path) -> dict[str, Any]:

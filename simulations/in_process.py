@@ -133,14 +133,14 @@ def run_in_process(console: Console, experiment: Experiment, cpus_per_client: in
         with scratch_folder():
             run_experiment(LocalGrid(experiment.num_clients, cpus_per_client), experiment)
     except KeyboardInterrupt:
-        errors.print(f"\nstopped; {what_next(out)}", soft_wrap=True)
+        errors.print(f"\nstopped; {what_next(out)}", markup=False, soft_wrap=True)
         return 130
     except (ConfigError, RuntimeError, OSError) as error:
         errors.print(f"[red]the run failed[/red]: {escape(f'{type(error).__name__}: {error}')}", soft_wrap=True)
-        errors.print(what_next(out), soft_wrap=True)
+        errors.print(what_next(out), markup=False, soft_wrap=True)
         return 1
     console.print(f"finished in {time.monotonic() - started:.0f} s")
-    console.print(f"report: {out / 'report.html'}\nrows:   {out / 'rows.jsonl'}", soft_wrap=True)
+    console.print(f"report: {out / 'report.html'}\nrows:   {out / 'rows.jsonl'}", markup=False, soft_wrap=True)
     return tell_failures(out)
 
 

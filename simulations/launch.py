@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from clients.lone_ray import LONGEST_FOLDER, SHORT, lone_cluster, session_folder
+from clients.lone_ray import LONGEST_FOLDER, SHORT, lone_cluster, patient, session_folder
 from simulations.guardian import Guardian, end_runtime, processes_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -97,9 +97,11 @@ class LocalRuntime:
             "RAY_ENABLE_UV_RUN_RUNTIME_ENV": os.environ.get("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0"),
             "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', '')}",
         }
+        self.env |= patient(os.environ)
         if "RAY_ADDRESS" not in os.environ:  # else Ray joins a cluster, which has its own ways
             self.env |= lone_cluster(os.environ) | session_folder(self.home)
-        self._flwr = str(binaries / "flwr")
+        # -P: the folder of the file is no place to import from.
+        self.flower = [sys.executable, "-P", str(ROOT / "simulations" / "flower_command.py")]
         (self.home / "config.toml").write_text(
             '[superlink]\ndefault = "local"\n\n[superlink.local]\naddress = ":local-in-memory:"\n',
             encoding="utf-8",
@@ -124,7 +126,7 @@ class LocalRuntime:
             "".join(f"{key} = {json.dumps(value)}\n" for key, value in config.items()), encoding="utf-8"
         )
         command = [
-            self._flwr, "run", str(app or app_folder(self.home, config)), "local", "--stream", "--run-config", str(settings),
+            *self.flower, "run", str(app or app_folder(self.home, config)), "local", "--stream", "--run-config", str(settings),
             "--federation-config", resources.federation_config(),
         ]  # fmt: skip
         with self.log_path.open("ab") as log:
@@ -134,7 +136,7 @@ class LocalRuntime:
 
     def status(self) -> str:
         """The run's status as Flower tells it, such as "finished:completed"; "" when it knows no run."""
-        command = [self._flwr, "list", "local", "--format", "json"]
+        command = [*self.flower, "list", "local", "--format", "json"]
         done = subprocess.run(
             command,
             env=self.env,

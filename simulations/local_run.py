@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
+from clients.lone_ray import ray_reason
 from simulations.command_line import errors
 from simulations.experiment import Experiment
 from simulations.launch import LocalRuntime, Resources, end_politely
@@ -17,8 +20,8 @@ from simulations.progress import follow, read_progress
 
 EXIT_ATTACKS_FAILED = 3
 """The run went to its end, but attacks gave no score."""
-STARTS = 3
-"""Of Flower's local SuperLink, which a busy machine does not always bring up within the 15 seconds that Flower gives it."""
+STARTS = 2
+"""Of Flower's local SuperLink and of Ray, which a busy machine does not always bring up in time."""
 NOT_STARTED = "Failed to start local SuperLink"
 """How Flower begins to say so."""
 _BOX = re.compile(r"^(?:╭─|\+-) Error [─-]+(?:╮|\+)\n(.*?)^(?:╰─|\+-)", re.DOTALL | re.MULTILINE)
@@ -30,7 +33,7 @@ _LOGS = re.compile(r"\s*See logs at \S+\.$")
 def run_locally(console: Console, experiment: Experiment, resources: Resources) -> int:
     """Runs an experiment, shows its progress, and says how it ended; the exit code.
 
-    A SuperLink that does not start is started again, each time on another port, and once a Ray that ends before anything was done.
+    A SuperLink that does not start is started once again, with another home and port. So is a Ray that ends before any round does.
 
     Args:
         console: Where progress is shown.
@@ -40,18 +43,16 @@ def run_locally(console: Console, experiment: Experiment, resources: Resources) 
     out, started = Path(experiment.output_dir), time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
     end_politely()
-    again = False
     for start in range(1, STARTS + 1):
         log = out / "flower.log"
-        begin = log.stat().st_size if log.is_file() else 0
+        begin, before = log.stat().st_size if log.is_file() else 0, read_progress(out)
         with LocalRuntime(log) as runtime:
             process = runtime.start(experiment.to_mapping(), resources)
             try:
                 follow(console, process, experiment, begin)
                 text = _read(log, begin)
                 box, engine = box_text(text), engine_failure(text)
-                if engine and not again and start < STARTS and "pipeline" not in read_progress(out):
-                    again = True
+                if engine and start < STARTS and not _has_worked(read_progress(out), before):
                     console.print(f"Ray failed: {engine}; started again", markup=False, soft_wrap=True)
                     # The folder may already say that it holds a run, which has failed.
                     experiment = replace(experiment, resume=(out / "config.json").is_file())
@@ -59,7 +60,7 @@ def run_locally(console: Console, experiment: Experiment, resources: Resources) 
                 if not box.startswith(NOT_STARTED):
                     return _ended(console, out, runtime.status(), engine or box, started)
             except KeyboardInterrupt:
-                errors.print(f"\nstopped; {what_next(out)}", soft_wrap=True)
+                errors.print(f"\nstopped; {what_next(out)}", markup=False, soft_wrap=True)
                 return 130
             runtime.keep_superlink_log()
         if start < STARTS:
@@ -71,6 +72,11 @@ def run_locally(console: Console, experiment: Experiment, resources: Resources) 
     return 1
 
 
+def _has_worked(progress: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """Whether a round was completed since the progress was ``before``, which a resumed run has from its first part."""
+    return "pipeline" in progress and progress != before
+
+
 def _ended(console: Console, out: Path, status: str, told: str, started: float) -> int:
     progress = read_progress(out)
     if status != "finished:completed" or not progress.get("finished"):
@@ -79,10 +85,10 @@ def _ended(console: Console, out: Path, status: str, told: str, started: float) 
         first, second = (failed, told) if "round" in progress else (told, failed)
         why = str(first or second or _last_error(out / "flower.log"))
         errors.print(f"[red]the run failed[/red] ({status or 'no status'}): {escape(why)}", soft_wrap=True)
-        errors.print(f"log: {out / 'flower.log'}\n{what_next(out)}", soft_wrap=True)
+        errors.print(f"log: {out / 'flower.log'}\n{what_next(out)}", markup=False, soft_wrap=True)
         return 1
     console.print(f"finished in {time.monotonic() - started:.0f} s")
-    console.print(f"report: {out / 'report.html'}\nrows:   {out / 'rows.jsonl'}", soft_wrap=True)
+    console.print(f"report: {out / 'report.html'}\nrows:   {out / 'rows.jsonl'}", markup=False, soft_wrap=True)
     return tell_failures(out)
 
 
@@ -117,7 +123,7 @@ def box_text(log: str) -> str:
 def engine_failure(log: str) -> str:
     """What Flower's simulation engine, and with it Ray, said when it failed, in one line; "" where it did not."""
     found = _ENGINE.search(_COLOURS.sub("", log))
-    return " ".join(found[1].split()) if found else ""
+    return ray_reason(found[1]) if found else ""
 
 
 def _read(log: Path, begin: int) -> str:

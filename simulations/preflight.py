@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from clients.auxiliary import Auxiliary
+from clients.auxiliary import OWN_AUXILIARY, Auxiliary
 from clients.data.card import DataCard
 from clients.data.datasets import reads_data_dir
 from clients.data.images import ImageDataset
@@ -22,6 +22,7 @@ from simulations.folder_lock import require_free
 from simulations.nodes import dealt
 from simulations.notices import huge_numbers, too_few_images
 from simulations.outlined import check_outline
+from simulations.own_code_trials import MIXES_IN_TRAINING, try_dataset, try_model
 from simulations.places import is_there
 from simulations.run_directory import busy
 from simulations.scenarios.base import scenario
@@ -52,8 +53,10 @@ def preflight(experiment: Experiment, tell: Callable[[str], None]) -> None:
             "partition is 'node'; `fedveil run` simulates clients, which have no data of their own: choose iid, dirichlet or "
             "shards, or start real nodes (docs/deployment.md)"
         )
+    _try_own_data(experiment)
     data = _loaded(experiment)
     _check_counts(experiment, data)
+    doubts = _doubts(experiment, DataCard.of(data))
     check_outline(experiment, data)
     for pipeline in experiment.pipelines():
         if pipeline.needs_group_norm and experiment.norm == "batch":
@@ -77,9 +80,32 @@ def preflight(experiment: Experiment, tell: Callable[[str], None]) -> None:
     except ValueError as error:
         raise ConfigError(f"partition: {error}") from error
     for warning in filter(
-        None, (*data.notes, *huge_numbers(experiment), too_few_images(experiment, experiment.num_clients))
+        None, (*data.notes, *doubts, *huge_numbers(experiment), too_few_images(experiment, experiment.num_clients))
     ):
         tell(f"warning: {warning}")
+
+
+def _try_own_data(experiment: Experiment) -> None:
+    try_dataset("dataset", experiment.dataset)
+    if experiment.auxiliary_data not in OWN_AUXILIARY:
+        try_dataset("auxiliary-data", experiment.auxiliary_data)
+
+
+def _doubts(experiment: Experiment, card: DataCard) -> list[str]:
+    """Tries an own model in a child process; what it does that changes what numbers mean, one clause each.
+
+    Raises:
+        ConfigError: When it does not work, or when it mixes the examples of a batch and a defence needs their gradients one by one.
+    """
+    name = experiment.model
+    found = try_model("model", name, card.num_classes, card.input_shape, experiment.width, experiment.norm)
+    for pipeline in experiment.pipelines():
+        if pipeline.needs_group_norm and MIXES_IN_TRAINING in found:
+            raise ConfigError(
+                f"model: {name} {MIXES_IN_TRAINING}. {pipeline} needs the gradient of each example alone: its guarantee would not "
+                "hold. Change the model, or leave the defence out"
+            )
+    return [f"model: {name} {doubt}" for doubt in found]
 
 
 def _loaded(experiment: Experiment) -> ImageDataset:

@@ -59,7 +59,7 @@ def requested(
         raise ConfigError(
             "resume is True; allowed: False. `fedveil run --resume DIR` goes on with a run, with the settings it had"
         )
-    for key in ("model", "dataset"):
+    for key in ("model", "dataset", "auxiliary-data"):
         if isinstance(values.get(key), str):
             values[key] = absolute(values[key])
     if isinstance(values.get("defenses"), str):

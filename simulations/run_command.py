@@ -117,6 +117,9 @@ def begin(console: Console, asked: Asked, *, dry_run: bool) -> int:
             make_folder(Path(experiment.output_dir))
     except (ConfigError, RegistryError) as error:
         fail(str(error))
+    except KeyboardInterrupt:
+        errors.print("\nstopped; nothing was run", markup=False)
+        return EXIT_STOPPED
     if dry_run:
         for tracker in asked.trackers:
             tell(f"tracker: {tracker.name} is installed; whether it takes runs is tried only when one starts")

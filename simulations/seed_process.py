@@ -10,12 +10,11 @@ import sys
 import threading
 import time
 
-from rich.console import Console
-
 from simulations.experiment import Experiment
 from simulations.in_process import run_in_process
 from simulations.launch import Resources
 from simulations.local_run import run_locally
+from simulations.terminal import Terminal
 
 SECONDS_TO_END = 50
 """Until a run that was told to stop is over in any case."""
@@ -27,7 +26,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=_stop_with_input, daemon=True).start()
     experiment, way = Experiment.from_mapping(order["settings"]), order["way"]
-    console = Console(highlight=False)
+    console = Terminal(highlight=False)
     _only_our_lines()
     if way["in_process"]:
         return run_in_process(console, experiment, way["cpus_per_client"])

@@ -11,6 +11,7 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from clients.told import log_plainly
 from defenses.pipeline import Pipeline
 from simulations.experiment import Experiment
 from simulations.known_clients import KnownClients
@@ -49,6 +50,7 @@ def run_experiment(grid: Grid, experiment: Experiment) -> Path:
         ConfigError: When the output folder cannot be used.
         RuntimeError: When nodes are missing, cannot be set up, or too few of them send usable updates.
     """
+    log_plainly()
     run = RunDirectory.open(Path(experiment.output_dir), experiment)
     log.info("fedveil: results go to %s", run.path)
     try:

@@ -13,6 +13,8 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from clients.told import log_plainly
+
 HOOKS = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate", "summary")
 NAMED = 5
 """Rounds that are named one by one."""
@@ -49,6 +51,7 @@ class WrappingStrategy(Strategy):
     def __init__(self, strategy: Strategy, rounds: Iterable[int] | None = None) -> None:
         if not isinstance(strategy, Strategy):
             raise TypeError(f"strategy is {strategy!r}; allowed: an object of a strategy of Flower, such as FedAvg()")
+        log_plainly()
         self.strategy = strategy
         self._rounds = None if rounds is None else whole_rounds(rounds)
         self._came: set[int] = set()

@@ -17,6 +17,8 @@ from clients.own_code import OwnCodeError, accepted, own_code
 GROUP = "fedveil.datasets"
 """Entry points of data sets."""
 MOST_CLASSES = 100_000
+MOST_EXAMINED = 16
+"""Images of each part, evenly spaced, that are read twice; one that is flipped in half of the readings is found almost surely."""
 MOST_MEASURED = 2000
 """Training images from which mean and standard deviation are computed, evenly spaced."""
 
@@ -30,6 +32,24 @@ def own_source(name: str) -> Source:
     Raises:
         DataError: Where there is no such function, or it returns something else.
     """
+    train, test = _both_parts(name)
+    return source_of(f"{name}()", train, test)
+
+
+def examine(name: str) -> None:
+    """Calls a function as ``own_source`` does, and reads ``MOST_EXAMINED`` images of each part, each of them twice.
+
+    Raises:
+        DataError: Where there is no such function, or it returns something else; where an image is another one the second time.
+    """
+    for what, data in zip(("train", "test"), _both_parts(name), strict=True):
+        part = f"{name}(), {what}"
+        _require_map(part, data)
+        for at in sorted(set(np.linspace(0, len(data) - 1, MOST_EXAMINED).astype(int).tolist())):
+            _require_same_twice(part, data, at)
+
+
+def _both_parts(name: str) -> tuple[Any, Any]:
     try:
         load = own_code(name)
         accepted(name, load, {})
@@ -43,7 +63,7 @@ def own_source(name: str) -> Source:
         raise DataError(f"dataset: {name}() returns {type(found).__name__}; (train, test) of two data sets is expected")
     if found[0] is found[1]:
         raise DataError(f"dataset: {name}() returns the same object as train and as test; two data sets are expected")
-    return source_of(f"{name}()", found[0], found[1])
+    return found[0], found[1]
 
 
 def source_of(name: str, train_data: Any, test_data: Any) -> Source:
@@ -68,21 +88,30 @@ def source_of(name: str, train_data: Any, test_data: Any) -> Source:
     return Source(train, test, names, tuple(mean.tolist()), tuple(std.tolist()))
 
 
-def _part(what: str, data: Any) -> Part:
+def _require_map(what: str, data: Any) -> None:
     if not isinstance(data, Sized) or not hasattr(data, "__getitem__"):
         raise DataError(
             f"dataset: {what} is {type(data).__name__}; a map-style data set with len() and [i] is expected"
         )
     if len(data) == 0:
         raise DataError(f"dataset: {what} has no examples")
-    labels = _labels(what, data)
-    first = _image(what, data, 0)
-    if not torch.equal(first, _image(what, data, 0)):
+
+
+def _require_same_twice(what: str, data: Any, at: int) -> Tensor:
+    """An image (C, H, W) that is read twice."""
+    image = _image(what, data, at)
+    if not torch.equal(image, _image(what, data, at)):
         raise DataError(
-            f"dataset: {what}[0] is another image at every reading; leave augmentations to crop-padding and horizontal-flip: what "
-            "was attacked could not be scored"
+            f"dataset: {what}[{at}] is another image at every reading; leave augmentations to crop-padding and horizontal-flip: "
+            "what was attacked could not be scored"
         )
-    shape = tuple(first.shape)
+    return image
+
+
+def _part(what: str, data: Any) -> Part:
+    _require_map(what, data)
+    labels = _labels(what, data)
+    shape = tuple(_require_same_twice(what, data, 0).shape)
 
     def read(indices: NDArray[np.intp], size: int) -> Tensor:
         images = []

@@ -76,11 +76,16 @@ def _require_two_signs(called: str, model: nn.Module, images: Tensor) -> None:
                 )
 
 
+def disturb(model: nn.Module) -> None:
+    """Adds values from -0.1 to 0.1 to the parameters, the same at every call."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.linspace(-0.1, 0.1, max(parameter.numel(), 2))[: parameter.numel()].view_as(parameter))
+
+
 def _require_gradients(called: str, model: nn.Module, images: Tensor) -> None:
     """Refuses a model through which no gradient reaches the images, or none of the gradient."""
-    with torch.no_grad():
-        for parameter in model.parameters():  # Some start with zeros, and would hide everything before them.
-            parameter.add_(torch.linspace(-0.1, 0.1, max(parameter.numel(), 2))[: parameter.numel()].view_as(parameter))
+    disturb(model)  # Some parameters start with zeros, and would hide everything before them.
     weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
     seen = images.clone().requires_grad_()
     try:

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from simulations.command_line import fail
 from simulations.errors import ConfigError
+from simulations.terminal import Terminal
 
-console = Console(highlight=False)
+console = Terminal(highlight=False)
 
 
 def compare(

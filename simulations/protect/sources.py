@@ -13,6 +13,7 @@ from clients.data.datasets import ImageDataset, dataset_names, is_multi_label, i
 from clients.data.images import MissingDataError
 from clients.own_code import is_own
 from simulations.errors import ConfigError
+from simulations.own_code_trials import try_dataset
 from simulations.protect.pictures import find, write
 
 SOURCE = ".source"
@@ -98,6 +99,7 @@ def pictures_of(source: str, out: Path, data_dir: str) -> Pictures:
             f"IN: {source!r} has several labels for each image, and copies lie in folders of one class; name one attribute, such "
             "as celeba:Smiling"
         )
+    try_dataset("IN", source)
     try:
         data = load_dataset(source, data_dir=data_dir)
     except MissingDataError as error:

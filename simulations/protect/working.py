@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from clients.secret_file import SecretError, default_folder, kept_secret
@@ -22,8 +21,9 @@ from simulations.protect.manifest import Manifest
 from simulations.protect.pictures import left_out, output_names
 from simulations.protect.sources import Pictures, pictures_of
 from simulations.settings import IMAGE_SIDE
+from simulations.terminal import Terminal
 
-console = Console(highlight=False)
+console = Terminal(highlight=False)
 MOST_TOLD = 3
 """Reasons why a defence does little to a picture's size that are printed; the manifest has them all."""
 EXIT_SOME_FAILED = 3

@@ -22,6 +22,7 @@ from clients.same_images import KnownImages
 from defenses.base import Batch, generator_for
 from simulations.defaults import DEFAULT_ATTACKS
 from simulations.errors import ConfigError
+from simulations.own_code_trials import try_dataset, try_model
 from simulations.recorded.request import (
     Parsed,
     Request,
@@ -96,7 +97,7 @@ def prepare(request: Request) -> Prepared:
     """
     parsed = parse_request(request)
     model = build(request, parsed)
-    notices = _load_start(model, request)
+    notices = [f"{request.model} {doubt}" for doubt in doubts_of(request, parsed)] + _load_start(model, request)
     update = read_update(model, request.update, local=request.local)
     if not request.local and resembles_weights(update, model):
         notices.append(f"{request.update} is close to the global weights: if it holds local weights, add --local")
@@ -176,12 +177,22 @@ def _write(
     write_results(out, about | {"attacks": entries} | compared | more, guesses)
 
 
+def doubts_of(request: Request, parsed: Parsed) -> Sequence[str]:
+    """What an own model does that changes what numbers mean, one clause each; it is tried in a child process, once.
+
+    Raises:
+        ConfigError: When it does not work there.
+    """
+    return try_model("--model", request.model, request.num_classes, parsed.input_shape, request.width, request.norm)
+
+
 def build(request: Request, parsed: Parsed) -> nn.Module:
     """The model that a request names, with the initial weights of its seed.
 
     Raises:
         ConfigError: When there is none of that name, or it cannot be built so.
     """
+    doubts_of(request, parsed)
     try:
         return build_model(
             request.model, num_classes=request.num_classes, input_shape=parsed.input_shape, width=request.width,
@@ -219,6 +230,7 @@ def knowledge_of(request: Request, parsed: Parsed) -> Knowledge:
     batch = Batch(torch.zeros(0, *shape), torch.zeros(0, classes))
     if request.auxiliary:
         size = shape[1] if shape[1] == shape[2] else 0
+        try_dataset("--auxiliary", request.auxiliary)
         with blaming("--auxiliary"):
             try:
                 data = load_dataset(request.auxiliary, data_dir=request.data_dir, image_size=size)

@@ -58,6 +58,8 @@ def attack_recording(console: Console, asked: RecordingRequest, out: Path) -> bo
     out.mkdir(parents=True, exist_ok=True)
     replayed = prepared.replayed
     console.print(f"{len(replayed.attackable)} replies of {len(replayed.nodes)} nodes to attack", soft_wrap=True)
+    for doubt in attack_file.doubts_of(replayed.attackable[0].request, replayed.attackable[0].parsed):
+        console.print(f"notice: {asked.request.model} {doubt}", markup=False, soft_wrap=True)
     for server_round, node, why in replayed.unusable:
         console.print(f"notice: round {server_round}, node {node}: {why}", markup=False, soft_wrap=True)
     for sentence in replayed.assumed:

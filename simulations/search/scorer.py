@@ -20,6 +20,7 @@ from clients.task import load_weights
 from defenses.ats import Policy, transform_images
 from defenses.base import Batch, generator_for
 from simulations.errors import ConfigError
+from simulations.own_code_trials import try_dataset, try_model
 from simulations.search.gradients import ExampleGradients
 from simulations.search.pictures import accuracy_batches, score_positions, semi_positions
 from simulations.search.scores import accuracy_score, privacy_score, similarity_curves
@@ -230,7 +231,9 @@ def check(search: Search) -> None:
     for dataset, folder in (("", ""), (search.transfer_to, search.transfer_dir))[: 1 + bool(search.transfer_to)]:
         try:
             plan = search.plan(dataset, folder)
+            try_dataset("transfer-to" if dataset else "dataset", plan.dataset)
             data = plan.load_data()
+            try_model("model", plan.model, data.num_classes, data.input_shape, plan.width, plan.norm)
             score_positions(search, data)
             if data.num_classes < 2:
                 raise ConfigError(f"{plan.dataset} has one class, and S_acc compares images of different ones")

@@ -6,8 +6,9 @@ import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
-from clients.lone_ray import keep_ray_here
+from clients.lone_ray import keep_ray_here, start_ray
 from defenses.ats import Policy
+from simulations.command_line import errors
 from simulations.errors import ConfigError
 from simulations.search.scorer import Scores
 from simulations.search.settings import Search
@@ -108,9 +109,13 @@ def _start(search: Search, here: dict[str, Any]) -> None:
 
     quiet: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False, "include_dashboard": False}
     try:
-        # Without an address Ray would take up any cluster that it finds, by RAY_ADDRESS or running, and refuse num_cpus.
-        ray.init(address=search.ray_address or "local", **quiet, **here)
-    except (OSError, ValueError, RuntimeError, AssertionError) as error:  # Ray asserts on addresses that it cannot read
+        if search.ray_address:
+            ray.init(address=search.ray_address, **quiet, **here)
+        else:
+            start_ray(_tell, **quiet, **here)
+    except (
+        Exception
+    ) as error:  # Ray asserts on addresses that it cannot read, and raises bare ones for what did not start in time
         where = (
             f"ray-address is {search.ray_address!r}, and no cluster answers there; allowed: HOST:PORT, 'auto', or empty for this "
             "machine"
@@ -118,6 +123,10 @@ def _start(search: Search, here: dict[str, Any]) -> None:
             else f"workers is {search.workers}, and Ray cannot start them on this machine; workers=1 does without it"
         )
         raise ConfigError(f"{where}: {str(error) or type(error).__name__}") from error
+
+
+def _tell(line: str) -> None:
+    errors.print(line, markup=False, soft_wrap=True)
 
 
 class _Worker:

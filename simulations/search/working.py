@@ -21,8 +21,9 @@ from simulations.search.scorer import DegenerateModelError, check
 from simulations.search.settings import WITHOUT_EFFECT, Search, keys
 from simulations.search.space import text_of
 from simulations.search.workers import require_cluster
+from simulations.terminal import Terminal
 
-console = Console(highlight=False)
+console = Terminal(highlight=False)
 
 EXIT_TOO_FEW = 3
 """Fewer policies passed than were asked for."""

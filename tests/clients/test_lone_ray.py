@@ -15,7 +15,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from clients.lone_ray import lone_cluster, session_folder
+from clients.lone_ray import PATIENCE, lone_cluster, patient, ray_reason, session_folder
 from simulations.launch import ROOT, LocalRuntime
 
 CLUSTER = """
@@ -163,3 +163,64 @@ def test_a_cluster_that_is_joined_keeps_its_ways(tmp_path: Path, monkeypatch: py
 def test_a_folder_whose_sockets_would_have_too_long_a_path_is_not_used() -> None:
     assert session_folder(Path("/tmp/fedveil-flwr-abcdefgh")) == {"RAY_TMPDIR": "/tmp/fedveil-flwr-abcdefgh"}
     assert not session_folder(Path("/var/folders/zz/zyxvpxvq6csfxvn_n0000000000000/T/fedveil-flwr-abcdefgh"))
+
+
+STARTED = """
+import json, os, sys
+os.environ |= {"RAY_NUM_REDIS_GET_RETRIES": "1", "RAY_py_gcs_connect_timeout_s": "0"}
+from clients.lone_ray import keep_ray_here, start_ray
+keep_ray_here()
+import ray
+from ray._private import ray_constants
+
+told = []
+
+def tell(line):
+    told.append(line)
+    ray_constants.NUM_REDIS_GET_RETRIES = int(sys.argv[1])
+
+try:
+    start_ray(tell, num_cpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+    told.append(ray.get(ray.remote(lambda: "works").remote()))
+except Exception as error:
+    told.append(f"{type(error).__name__}: {error}")
+with open(sys.argv[2], "w") as file:
+    json.dump(told, file)
+"""
+"""Gives Ray's control server no time; then as many tries, and so seconds, as its argument says."""
+
+
+@pytest.mark.parametrize(("tries", "end"), [(90, "works"), (1, "RuntimeError: Failed to start GCS.")])
+def test_a_ray_that_does_not_start_in_time_is_started_once_more(tmp_path: Path, tries: int, end: str) -> None:
+    out = tmp_path / "told.json"
+    command = [sys.executable, "-c", STARTED, str(tries), str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+    assert out.is_file(), done.stderr[-3000:]
+    told = json.loads(out.read_text())
+    assert told[0] == "Ray failed: Failed to start GCS.; started again"
+    assert len(told) == 2
+    assert told[1].startswith(end)
+
+
+def test_the_reason_of_a_failed_start_is_one_line() -> None:
+    assert ray_reason("Failed to start GCS.  Last 1 lines of error files:\n x C y\n.Please check /a for details.") == (
+        "Failed to start GCS."
+    )
+    late = "The current node timed out during startup. This could happen because\nthe GCS has become overloaded."
+    assert ray_reason(late) == late.replace("\n", " ")
+
+
+def test_rays_parts_wait_longer_for_each_other_unless_the_environment_says_how_long() -> None:
+    """As Ray itself reads it, also a Ray of another release."""
+    program = (
+        "from ray._raylet import Config; from ray._private import ray_constants as constants\n"
+        "print(constants.NUM_REDIS_GET_RETRIES, Config.py_gcs_connect_timeout_s(), "
+        "constants.GCS_SERVER_REQUEST_TIMEOUT_SECONDS, Config.worker_register_timeout_seconds())"
+    )
+    bare = {name: value for name, value in os.environ.items() if name not in PATIENCE}
+    for own in ({}, {"RAY_NUM_REDIS_GET_RETRIES": "7"}):
+        env = bare | own
+        read = subprocess.run(
+            [sys.executable, "-c", program], env=env | patient(env), capture_output=True, text=True, check=True
+        )
+        assert read.stdout.split() == list((PATIENCE | own).values())

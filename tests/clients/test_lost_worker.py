@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import clients  # as in Flower's driver: sys.argv[0] is flwr-simulation
 import ray
+from clients.lone_ray import start_ray
 from flwr.simulation.ray_transport.ray_actor import BasicActorPool, ClientAppActor
 
 
@@ -45,7 +46,7 @@ def work():
             pool.add_actor_back_to_pool(future)
 
 
-ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+start_ray(print, num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
 pool = BasicActorPool(ClientAppActor, {"num_cpus": 1, "num_gpus": 0.0}, {})
 pool.add_actors_to_pool(2)
 waiting, found = queue.Queue(), {}

@@ -19,6 +19,7 @@ import pytest
 
 from simulations.experiment import Experiment
 from simulations.launch import BESIDE, PACKAGES, ROOT, LocalRuntime, Resources, free_port
+from simulations.local_run import STARTS, engine_failure
 
 BINARIES = Path(sys.executable).parent
 PATIENCE = 1800
@@ -48,10 +49,33 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run_in(runtime: LocalRuntime, values: dict[str, Any], clients: int, app: Path | None = None) -> str:
-    """Runs an app to its end; returns Flower's status."""
-    process = runtime.start(values, Resources(clients), app)
-    assert process.wait(timeout=PATIENCE) is not None
+    """Runs an app to its end; returns Flower's status. Where Ray did not start before the app did anything, it is run again."""
+    for start in range(1, STARTS + 1):
+        begin = runtime.log_path.stat().st_size if runtime.log_path.is_file() else 0
+        process = runtime.start(values, Resources(clients), app)
+        assert process.wait(timeout=PATIENCE) is not None
+        failed = engine_failure(runtime.log_path.read_bytes()[begin:].decode(errors="replace"))
+        begun = (Path(values["output-dir"]) / "config.json").exists() if "output-dir" in values else False
+        if start == STARTS or begun or not any(one in failed for one in NOT_IN_TIME):
+            break
     return runtime.status()
+
+
+NOT_IN_TIME = ("timed out during startup", "Failed to start GCS", "Timed out")
+"""What Ray says where one of its processes did not start in time."""
+
+
+def binaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **scripts: str) -> None:
+    """Lets a runtime find shell scripts in place of commands of Flower (``flower_superlink``), beside the real others."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    # No link to Python, by which it would be another environment's.
+    for name, text in {"python": f'exec {sys.executable} "$@"', **scripts}.items():
+        script = folder / name.replace("_", "-")
+        script.write_text(f"#!/bin/sh\n{text}\n")
+        script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{BINARIES}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(sys, "executable", str(folder / "python"))
 
 
 def marked(tmp_path: Path) -> dict[str, str]:

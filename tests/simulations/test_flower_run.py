@@ -45,6 +45,8 @@ def test_plain_flwr_run_completes_with_the_audit(folder: Path, tmp_path: Path) -
         command = [str(BINARIES / "flwr"), "run", str(ROOT), "--stream", "--run-config", overrides]
         ours = lone_cluster({}).keys() | session_folder(runtime.home).keys()
         plain = {key: value for key, value in runtime.env.items() if key not in ours}
+        # Flower's own command gives a SuperLink 15 seconds, and a busy machine needs more: here it is started beforehand.
+        subprocess.run([*runtime.flower, "list", "local"], env=plain, cwd=runtime.home, check=True, capture_output=True)
         with (tmp_path / "told.txt").open("w") as told:
             process = subprocess.Popen(command, env=plain, cwd=runtime.home, stdout=told, stderr=told)
         heard = set()

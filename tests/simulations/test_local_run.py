@@ -10,24 +10,19 @@ from rich.console import Console
 
 from simulations.experiment import Experiment
 from simulations.launch import Resources
-from simulations.local_run import STARTS, box_text, engine_failure, run_locally
+from simulations.local_run import STARTS, _has_worked, box_text, engine_failure, run_locally
+from simulations.progress import read_progress
+from tests.simulations.runtimes import BINARIES, binaries, config
 
 
 def test_a_superlink_that_does_not_start_is_started_again_and_the_reason_is_flowers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Flower's own command, beside a SuperLink that ends at once.
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "flwr").symlink_to(Path(sys.executable).parent / "flwr")
-    broken, starts = tmp_path / "bin" / "flower-superlink", tmp_path / "starts"
-    broken.write_text(f'#!/bin/sh\necho "$@" >> {starts}\nmkdir -p "$FLWR_HOME/local-superlink"\n'
-                      'echo "OSError: [Errno 28] No space left on device" > "$FLWR_HOME/local-superlink/superlink.log"\n'
-                      "exit 9\n")  # fmt: skip
-    broken.chmod(0o755)
-    python = tmp_path / "bin" / "python"  # no link, by which it would be another environment's
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    python.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(python))
+    """Flower's own command, beside a SuperLink that ends at once."""
+    starts, log = tmp_path / "starts", "$FLWR_HOME/local-superlink"
+    no_space = "OSError: [Errno 28] No space left on device"
+    script = f'echo "$@" >> {starts}\nmkdir -p "{log}"\necho "{no_space}" > "{log}/superlink.log"\nexit 9'
+    binaries(tmp_path, monkeypatch, flower_superlink=script)
     out = tmp_path / "run"
     assert run_locally(Console(), Experiment.of(output_dir=str(out), num_clients=2), Resources(2)) == 1
     # Nothing more is started to ask how a run went that never was.
@@ -35,12 +30,46 @@ def test_a_superlink_that_does_not_start_is_started_again_and_the_reason_is_flow
     assert len(starts.read_text().splitlines()) == STARTS
     printed = capsys.readouterr()
     assert "Failed to start local SuperLink: `flower-superlink` exited with code 9." in printed.err
-    assert "started again (2 of 3)" in printed.out
+    assert "started again (2 of 2)" in printed.out
     assert "--resume" not in printed.err
     assert "superlink.log" not in printed.err
     assert (out / "flower.log").read_text().count("No space left on device") == STARTS
-    assert "its log ends with: OSError: [Errno 28] No space left on device" in " ".join(printed.err.split())
+    assert f"its log ends with: {no_space}" in " ".join(printed.err.split())
     assert "the machine may be busy" not in printed.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "first", "notice"),
+    [
+        # It takes longer than the 15 seconds that Flower gives it.
+        ("flower-superlink", f"sleep 20; exec {BINARIES}/flower-superlink", ""),
+        ("flower-superlink", "exit 9", "SuperLink: `flower-superlink` exited with code 9.; started again (2 of 2)"),
+        # Ray gives its control server no time, and says what it says on a machine that is too busy.
+        (
+            "flwr-simulation",
+            f"RAY_NUM_REDIS_GET_RETRIES=1 RAY_py_gcs_connect_timeout_s=0 exec {BINARIES}/flwr-simulation",
+            "Ray failed: Failed to start GCS.; started again",
+        ),
+    ],
+)
+def test_a_start_that_fails_once_costs_a_line_and_not_the_run(
+    command: str, first: str, notice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Flower and Ray as they are; the first call of one command is made slow, or fails."""
+    once = tmp_path / "once"
+    script = f'if mkdir {once} 2>/dev/null; then {first} "$@"; fi\nexec {BINARIES / command} "$@"'
+    binaries(tmp_path, monkeypatch, **{command: script})
+    out = tmp_path / "run"
+    experiment = Experiment.from_mapping(config(out, rounds=1, defenses="", attack_rounds="", num_clients=2))
+    code = run_locally(Console(), experiment, Resources(2))
+    printed = " ".join(capsys.readouterr().out.split())
+    assert code == 0, (out / "flower.log").read_text()[-3000:]
+    assert once.is_dir()
+    assert printed.count("started again") == bool(notice)
+    assert notice in printed
+    assert read_progress(out)["finished"] is True
 
 
 @pytest.mark.parametrize(
@@ -74,17 +103,14 @@ def test_a_ray_that_fails_is_started_once_again_and_its_own_words_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A command in place of Flower's, whose simulation ends as that of a machine without space."""
-    (tmp_path / "bin").mkdir()
     (tmp_path / "words").write_text(RAY)
     starts = tmp_path / "starts"
-    flower = tmp_path / "bin" / "flwr"
-    flower.write_text(f'#!/bin/sh\nif [ "$1" = run ]; then echo run >> {starts}; cat {tmp_path / "words"}; else '
-                      """echo '{"runs": [{"status": "finished:failed"}]}'; fi\n""")  # fmt: skip
-    flower.chmod(0o755)
-    python = tmp_path / "bin" / "python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    python.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(python))
+    flower = f"""case "$2 $3" in
+        *flower_command.py\\ run) echo run >> {starts}; cat {tmp_path / "words"};;
+        *flower_command.py\\ list) echo '{{"runs": [{{"status": "finished:failed"}}]}}';;
+        *) exec {sys.executable} "$@";;
+    esac"""
+    binaries(tmp_path, monkeypatch, python=flower)
     out = tmp_path / "run"
     assert run_locally(Console(), Experiment.of(output_dir=str(out), num_clients=2), Resources(2)) == 1
     assert starts.read_text() == "run\nrun\n"
@@ -93,3 +119,12 @@ def test_a_ray_that_fails_is_started_once_again_and_its_own_words_are_told(
     assert f"Ray failed: {words}; started again" in " ".join(printed.out.split())
     assert f"the run failed (finished:failed): {words}" in " ".join(printed.err.split())
     assert "nothing was run: give the same command again" in printed.err
+
+
+def test_a_resumed_run_has_worked_only_when_its_progress_is_another() -> None:
+    """Of the first part the folder says how far it came: a Ray that fails in the second is started again all the same."""
+    before = {"pipeline": 1, "round": 3}
+    assert not _has_worked(before, before)
+    assert not _has_worked({"failed": "no nodes"}, before)
+    assert _has_worked({"pipeline": 1, "round": 4}, before)
+    assert _has_worked({"pipeline": 1, "round": 1}, {})

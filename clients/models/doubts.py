@@ -1,0 +1,88 @@
+"""What an own network does that no error forbids, and that changes what a run's numbers mean."""
+
+from __future__ import annotations
+
+import copy
+import random
+from contextlib import suppress
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from clients.models.classifiers import build_model
+from clients.models.library import Shape
+from clients.models.own_trial import disturb
+
+RANDOM, MIXES, MIXES_IN_TRAINING = "random", "mixes", "mixes in training"
+COUNT = 8
+"""Images of a trial batch. A shuffle of so many is the identity once in 40,320 times."""
+ROUNDING = 1e-5
+"""Share of the largest logit that two forward passes of one model may differ by."""
+SEEDS = (0, 1)
+
+
+def examine(name: str, num_classes: int, input_shape: list[int], width: int, norm: str) -> list[str]:
+    """Builds a model (``build_model``, which tries it), and tells which doubts there are: of ``RANDOM`` and so on."""
+    channels, height, side = input_shape
+    shape = (channels, height, side)
+    return doubts(build_model(name, num_classes=num_classes, input_shape=shape, width=width, norm=norm), shape)
+
+
+def doubts(model: nn.Module, input_shape: Shape) -> list[str]:
+    """Whether a model is random in eval mode, and whether it mixes the images of a batch, in eval or in train mode.
+
+    BatchNorm in train mode mixes them by its definition, and is left out.
+
+    Returns:
+        Those of ``RANDOM``, ``MIXES`` and ``MIXES_IN_TRAINING`` that hold. The caller's random states are changed.
+    """
+    images = torch.randn(COUNT, *input_shape, generator=torch.Generator().manual_seed(0))
+    disturbed = copy.deepcopy(model)
+    disturb(disturbed)  # A last layer of zeros would hide what stands before it.
+    found = set[str]()
+    for one in (copy.deepcopy(model), disturbed):
+        with torch.no_grad(), suppress(Exception):  # Whatever fails here, other trials tell.
+            if _is_random(one.eval(), images):
+                found.add(RANDOM)
+            if _mixes(one, images):
+                found.add(MIXES)
+            one.train()
+            for layer in one.modules():
+                if isinstance(layer, _BatchNorm):
+                    layer.eval()
+            if _mixes(one, images):
+                found.add(MIXES_IN_TRAINING)
+    return sorted(found)
+
+
+def _is_random(model: nn.Module, images: Tensor) -> bool:
+    """Whether the same images get other logits at another call."""
+    one, other = (_answers(model, images, seed) for seed in SEEDS)
+    return not _equal(one, other)
+
+
+def _mixes(model: nn.Module, images: Tensor) -> bool:
+    """Whether the logits of images change when the other half of their batch does, with the same draws."""
+    fixed = COUNT // 2
+    other = torch.cat([images[:fixed], images[fixed:].flip(0).neg() + 1])
+    for seed in SEEDS:
+        before = _answers(model, images, seed)
+        if not _equal(before, _answers(model, images, seed)):
+            continue  # It draws from somewhere else, and nothing is proved.
+        if not _equal(before[:fixed], _answers(model, other, seed)[:fixed]):
+            return True
+    return False
+
+
+def _answers(model: nn.Module, images: Tensor, seed: int) -> Tensor:
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    answers: Tensor = model(images.clone())
+    return answers
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return torch.allclose(one, other, rtol=0.0, atol=ROUNDING * float(one.abs().max()), equal_nan=True)
