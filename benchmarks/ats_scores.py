@@ -1,11 +1,18 @@
-"""What the privacy score of ATS says about attacks: its correlation with what inversion recovers, and where inversion is held up.
+"""What both privacy scores of ATS say about each other and about attacks, and where inversion is held up.
 
-``correlation``: random policies, each with S_pri and with the PSNR that a reduced InvertingGradients reaches on one-step updates
-of the semi-trained model, of other images than those of S_pri and with other signs (section 4.2 and Fig. 2 of the paper: Pearson
-r of 0.697 for 100 policies and 2,500 iterations). ``layers``: the cosine between the gradient of what inversion has reconstructed
-and that of the protected image, of each parameter tensor, after more and more iterations (Fig. 6); every number of iterations is
-an attack of its own, with its own schedule of steps. A line is printed as soon as it is known.
+``agreement``: random policies, each with the score of the paper's Eqs. 5 and 7 and with that of the authors' released code, of the
+same gradients: Spearman's rank correlation of the two with a bootstrap interval over policies, for each seed. Beside it stand the
+two of separate draws of the noise and of the signs, and each score with itself of separate draws: what draws alone cost.
 
+``correlation``: random policies, each with both scores and with the PSNR that a reduced InvertingGradients reaches on one-step
+updates of the semi-trained model, of other images than those of S_pri and with other signs (section 4.2 and Fig. 2 of the paper:
+Pearson r of 0.697 for 100 policies and 2,500 iterations).
+
+``layers``: the cosine between the gradient of what inversion has reconstructed and that of the protected image, of each parameter
+tensor, after more and more iterations (Fig. 6); every number of iterations is an attack of its own, with its own schedule of
+steps. A line is printed as soon as it is known.
+
+    uv run python benchmarks/ats_scores.py agreement --policies 30 --seeds 0 1 2
     uv run python benchmarks/ats_scores.py correlation --policies 30 --iterations 300
     uv run python benchmarks/ats_scores.py layers
 """
@@ -14,9 +21,10 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from scipy.stats import pearsonr
 from torch import Tensor
@@ -32,8 +40,10 @@ from defenses.base import generator_for
 from simulations.search.algorithm import sample
 from simulations.search.pictures import score_positions
 from simulations.search.scorer import Scorer, semi_train
+from simulations.search.scores import paper_score, released_score, similarity_curves
 from simulations.search.settings import Search
 from simulations.search.space import text_of
+from simulations.search.two_scores import rank_correlation
 
 LEARNING_RATE = 0.1
 PAPERS = {"none": (), "19-1-18": ((19, 1, 18),), "3-1-7+43-18-18": ((3, 1, 7), (43, 18, 18))}
@@ -97,23 +107,85 @@ class Attacked:
         return torch.cat([guess.images for guess in attack.attack_many(self.updates(images), streams)])
 
 
+def both_scores(scorer: Scorer, policy: Policy, seed: int, draw: int) -> tuple[float, float]:
+    """(released, paper) of a policy, of the same gradients, with the noise and the signs of a draw."""
+    raw = torch.rand(scorer.clean.shape, generator=generator_for("study", seed, "noise", draw))
+    noise, protected = normalise(raw.to(scorer.noise.device), scorer.card), scorer.protected(policy, draw)
+    curves = similarity_curves(scorer.gradients, protected, noise, scorer.targets, scorer.search.path_steps)
+    return float(released_score(curves).mean()), float(paper_score(curves).mean())
+
+
+def agreement(chosen: argparse.Namespace, scorer: Scorer) -> Iterator[str]:
+    """Rank correlations of both scores, of one seed."""
+    policies = sample(generator_for("study", chosen.seed), scorer.card.input_shape[0])
+    found = [
+        [both_scores(scorer, policy, chosen.seed, draw) for draw in (0, 1)]
+        for policy in itertools.islice(policies, chosen.policies)
+    ]
+    (released, paper), (released_again, paper_again) = np.array(found).transpose(1, 2, 0).tolist()
+    for name, first, second in (
+        ("released and paper, same gradients", released, paper),
+        ("released and paper, each its own draws", released, paper_again),
+        ("released with itself, other draws", released, released_again),
+        ("paper with itself, other draws", paper, paper_again),
+    ):
+        yield f"- seed {chosen.seed}, {name}: Spearman {rank_correlation(first, second)}"
+
+
 def correlation(chosen: argparse.Namespace, scorer: Scorer) -> Iterator[str]:
-    """Both numbers for each policy, and Pearson's r with its 95 % interval."""
+    """Both scores and what inversion recovers under each policy, and Pearson's r of each score with its 95 % interval."""
     attacked = Attacked.of(scorer, chosen.attacked)
     policies = sample(generator_for("study", chosen.seed), scorer.card.input_shape[0])
+    mean = scorer.clean.mean(0, keepdim=True)
     rows = []
-    yield "| policy | S_pri | PSNR to the transformed image, dB | PSNR to the original, dB |"
-    yield "|---|---|---|---|"
+    columns = (
+        "policy",
+        "S_pri, released",
+        "S_pri, paper",
+        "PSNR to the transformed image, dB",
+        "above the mean image's",
+        "to the original",
+    )
+    yield f"| {' | '.join(columns)} |"
+    yield "|---" * 6 + "|"
     for number, policy in enumerate(itertools.islice(policies, chosen.policies)):
         protected = attacked.protected([policy], generator_for("study", chosen.seed, "signs", number))
         guesses = attacked.inverted(protected, chosen.iterations, chosen.seed, number)
-        score = float(scorer.curves(policy).mean())
-        rows.append((score, float(psnr(guesses, protected).mean()), float(psnr(guesses, attacked.images).mean())))
-        yield f"| {text_of((policy,))} | {score:.4f} | {rows[-1][1]:.2f} | {rows[-1][2]:.2f} |"
-    for name, at in (("transformed", 1), ("original", 2)):
-        result = pearsonr([row[0] for row in rows], [row[at] for row in rows])
-        low, high = result.confidence_interval(0.95)
-        yield f"\nr of S_pri with PSNR to the {name} image: {result.statistic:.3f} ({low:.3f} to {high:.3f}), n = {len(rows)}"
+        curves = scorer.curves(policy)
+        seen, blind = float(psnr(guesses, protected).mean()), float(psnr(mean.expand_as(protected), protected).mean())
+        scores = float(released_score(curves).mean()), float(paper_score(curves).mean())
+        rows.append((*scores, seen, seen - blind, float(psnr(guesses, attacked.images).mean())))
+        yield (
+            f"| {text_of((policy,))} | {rows[-1][0]:.4f} | {rows[-1][1]:.4f} | "
+            + " | ".join(f"{value:.2f}" for value in rows[-1][2:])
+            + " |"
+        )
+    values = np.array(rows).T
+    yield f"\nreleased and paper: Spearman {rank_correlation(values[0].tolist(), values[1].tolist())}"
+    for name, at in (
+        ("PSNR to the transformed image", 2),
+        ("that above the mean image's", 3),
+        ("PSNR to the original", 4),
+    ):
+        yield f"\nPearson's r with {name}, n = {len(rows)}: {compared(values[0], values[1], values[at])}"
+
+
+def compared(released: np.ndarray, paper: np.ndarray, known: np.ndarray) -> str:
+    """Pearson's r of each score with what is known of the policies, and their difference, whose interval is of the same draws."""
+
+    def difference(rows: np.ndarray) -> float:
+        return float(pearsonr(released[rows], known[rows]).statistic - pearsonr(paper[rows], known[rows]).statistic)
+
+    draws = np.random.default_rng(0).integers(len(known), size=(2000, len(known)))
+    low, high = np.percentile([difference(rows) for rows in draws], [2.5, 97.5])
+    told = []
+    for name, score in (("released", released), ("paper", paper)):
+        result = pearsonr(score, known)
+        ends = result.confidence_interval(0.95)
+        told.append(f"{name} {result.statistic:.2f} ({ends[0]:.2f} to {ends[1]:.2f})")
+    return (
+        f"{', '.join(told)}, difference {difference(np.arange(len(known))):+.2f} (bootstrap {low:+.2f} to {high:+.2f})"
+    )
 
 
 def layers(chosen: argparse.Namespace, scorer: Scorer) -> Iterator[str]:
@@ -141,26 +213,38 @@ def layers(chosen: argparse.Namespace, scorer: Scorer) -> Iterator[str]:
 def main() -> None:
     """Prints a study."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("study", choices=("correlation", "layers"))
+    parser.add_argument("study", choices=tuple(STUDIES))
     parser.add_argument("--dataset", default="photos")
     parser.add_argument("--data-dir", default="")
     parser.add_argument("--model", default="cnn")
     parser.add_argument("--images", type=int, default=16, help="of S_pri")
+    parser.add_argument("--semi-epochs", type=int, default=50, help="of the semi-trained model")
     parser.add_argument("--policies", type=int, default=30)
     parser.add_argument("--attacked", type=int, default=8, help="images that are attacked under each policy")
     parser.add_argument("--iterations", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", default=[0], help="of models, images, policies and draws; one study each"
+    )
     chosen = parser.parse_args()
-    search = Search(
-        dataset=chosen.dataset, data_dir=chosen.data_dir, model=chosen.model, images=chosen.images, seed=chosen.seed
-    )
-    scorer = Scorer(search, semi_train(search))
-    found = {"correlation": correlation, "layers": layers}[chosen.study](chosen, scorer)
     print(
-        f"{chosen.dataset}, {chosen.model}, seed {chosen.seed}, {chosen.images} images for S_pri, {search.path_steps} steps\n"
+        f"{chosen.dataset}, {chosen.model}, semi-trained for {chosen.semi_epochs} epochs, {chosen.images} images for S_pri, "
+        f"{chosen.policies} policies\n"
     )
-    for line in found:
-        print(line, flush=True)
+    for seed in chosen.seeds:
+        chosen.seed = seed
+        search = Search(
+            dataset=chosen.dataset, data_dir=chosen.data_dir, model=chosen.model, images=chosen.images, seed=seed,
+            semi_epochs=chosen.semi_epochs,
+        )  # fmt: skip
+        for line in STUDIES[chosen.study](chosen, Scorer(search, semi_train(search))):
+            print(line, flush=True)
+
+
+STUDIES: dict[str, Callable[[argparse.Namespace, Scorer], Iterator[str]]] = {
+    "agreement": agreement,
+    "correlation": correlation,
+    "layers": layers,
+}
 
 
 if __name__ == "__main__":
