@@ -26,7 +26,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from scipy.stats import pearsonr
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -43,7 +42,7 @@ from simulations.search.scorer import Scorer, semi_train
 from simulations.search.scores import paper_score, released_score, similarity_curves
 from simulations.search.settings import Search
 from simulations.search.space import text_of
-from simulations.search.two_scores import rank_correlation
+from simulations.search.two_scores import RESAMPLES, rank_correlation
 
 LEARNING_RATE = 0.1
 PAPERS = {"none": (), "19-1-18": ((19, 1, 18),), "3-1-7+43-18-18": ((3, 1, 7), (43, 18, 18))}
@@ -115,13 +114,30 @@ def both_scores(scorer: Scorer, policy: Policy, seed: int, draw: int) -> tuple[f
     return float(released_score(curves).mean()), float(paper_score(curves).mean())
 
 
-def agreement(chosen: argparse.Namespace, scorer: Scorer) -> Iterator[str]:
+def scorers(chosen: argparse.Namespace) -> Iterator[tuple[int, Scorer]]:
+    """Each seed with a scorer of its own model, images and noise."""
+    for seed in chosen.seeds:
+        search = Search(
+            dataset=chosen.dataset, data_dir=chosen.data_dir, model=chosen.model, images=chosen.images, seed=seed,
+            semi_epochs=chosen.semi_epochs,
+        )  # fmt: skip
+        yield seed, Scorer(search, semi_train(search))
+
+
+def sampled(chosen: argparse.Namespace, scorer: Scorer, seed: int) -> list[Policy]:
+    """The random policies of a seed."""
+    return list(itertools.islice(sample(generator_for("study", seed), scorer.card.input_shape[0]), chosen.policies))
+
+
+def agreement(chosen: argparse.Namespace) -> Iterator[str]:
+    """Rank correlations of both scores, of each seed."""
+    for seed, scorer in scorers(chosen):
+        yield from agreement_of(scorer, sampled(chosen, scorer, seed), seed)
+
+
+def agreement_of(scorer: Scorer, policies: Sequence[Policy], seed: int) -> Iterator[str]:
     """Rank correlations of both scores, of one seed."""
-    policies = sample(generator_for("study", chosen.seed), scorer.card.input_shape[0])
-    found = [
-        [both_scores(scorer, policy, chosen.seed, draw) for draw in (0, 1)]
-        for policy in itertools.islice(policies, chosen.policies)
-    ]
+    found = [[both_scores(scorer, policy, seed, draw) for draw in (0, 1)] for policy in policies]
     (released, paper), (released_again, paper_again) = np.array(found).transpose(1, 2, 0).tolist()
     for name, first, second in (
         ("released and paper, same gradients", released, paper),
@@ -129,74 +145,86 @@ def agreement(chosen: argparse.Namespace, scorer: Scorer) -> Iterator[str]:
         ("released with itself, other draws", released, released_again),
         ("paper with itself, other draws", paper, paper_again),
     ):
-        yield f"- seed {chosen.seed}, {name}: Spearman {rank_correlation(first, second)}"
+        yield f"- seed {seed}, {name}: Spearman {rank_correlation(first, second)}"
 
 
-def correlation(chosen: argparse.Namespace, scorer: Scorer) -> Iterator[str]:
-    """Both scores and what inversion recovers under each policy, and Pearson's r of each score with its 95 % interval."""
-    attacked = Attacked.of(scorer, chosen.attacked)
-    policies = sample(generator_for("study", chosen.seed), scorer.card.input_shape[0])
-    mean = scorer.clean.mean(0, keepdim=True)
-    rows = []
-    columns = (
-        "policy",
-        "S_pri, released",
-        "S_pri, paper",
-        "PSNR to the transformed image, dB",
-        "above the mean image's",
-        "to the original",
+KNOWN = ("PSNR to the transformed image", "that above the mean image's", "PSNR to the original")
+COLUMNS = ("policy", "S_pri, released", "S_pri, paper", *KNOWN)
+
+
+def correlation(chosen: argparse.Namespace) -> Iterator[str]:
+    """Both scores and what inversion recovers under each policy; Pearson's r of each score, and their mean over seeds."""
+    tables = []
+    for seed, scorer in scorers(chosen):
+        yield f"\nseed {seed}\n\n| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|"
+        attacked, rows = Attacked.of(scorer, chosen.attacked), []
+        for number, policy in enumerate(sampled(chosen, scorer, seed)):
+            rows.append(row_of(chosen, attacked, policy, (seed, number)))
+            told = [f"{value:.4f}" for value in rows[-1][:2]] + [f"{value:.2f}" for value in rows[-1][2:]]
+            yield f"| {' | '.join([text_of((policy,)), *told])} |"
+        tables.append(np.array(rows).T)
+        yield f"\nreleased and paper: Spearman {rank_correlation(*tables[-1][:2].tolist())}\n"
+        yield from compared(tables[-1:])
+    if len(tables) > 1:
+        yield f"\nmeans over {len(tables)} seeds\n"
+        yield from compared(tables)
+
+
+def row_of(chosen: argparse.Namespace, attacked: Attacked, policy: Policy, key: tuple[int, int]) -> list[float]:
+    """Both scores of a policy, and means over images of ``KNOWN`` in dB."""
+    protected = attacked.protected([policy], generator_for("study", key[0], "signs", key[1]))
+    guesses = attacked.inverted(protected, chosen.iterations, *key)
+    curves = attacked.scorer.curves(policy)
+    seen = float(psnr(guesses, protected).mean())
+    blind = float(psnr(attacked.scorer.clean.mean(0, keepdim=True).expand_as(protected), protected).mean())
+    scores = [float(score(curves).mean()) for score in (released_score, paper_score)]
+    return [*scores, seen, seen - blind, float(psnr(guesses, attacked.images).mean())]
+
+
+def compared(tables: Sequence[np.ndarray]) -> Iterator[str]:
+    """Pearson's r of each score with what is known, and their difference: means over seeds, whose policies are drawn anew.
+
+    Args:
+        tables: Of each seed: (2 + numbers of ``KNOWN``, policies), the scores first.
+    """
+    generator = np.random.default_rng(0)
+    draws = [[generator.integers(table.shape[1], size=table.shape[1]) for table in tables] for _ in range(RESAMPLES)]
+    for at, name in enumerate(KNOWN, 2):
+        values = np.array([_correlations(tables, at, rows) for rows in draws])
+        low, high = np.nanpercentile(values, [2.5, 97.5], axis=0)
+        told = [
+            f"{what} {value:+.2f} ({one:+.2f} to {other:+.2f})"
+            for what, value, one, other in zip(
+                ("released", "paper", "difference"), _correlations(tables, at), low, high, strict=True
+            )
+        ]
+        yield f"- Pearson's r with {name}, n = {sum(table.shape[1] for table in tables)}: {', '.join(told)}"
+
+
+def _correlations(tables: Sequence[np.ndarray], at: int, rows: Sequence[np.ndarray] | None = None) -> list[float]:
+    """Of the released score, of the paper's, and their difference; means over seeds."""
+    drawn = tables if rows is None else [table[:, of] for table, of in zip(tables, rows, strict=True)]
+    released, paper = (
+        float(np.mean([np.corrcoef(table[score], table[at])[0, 1] for table in drawn])) for score in (0, 1)
     )
-    yield f"| {' | '.join(columns)} |"
-    yield "|---" * 6 + "|"
-    for number, policy in enumerate(itertools.islice(policies, chosen.policies)):
-        protected = attacked.protected([policy], generator_for("study", chosen.seed, "signs", number))
-        guesses = attacked.inverted(protected, chosen.iterations, chosen.seed, number)
-        curves = scorer.curves(policy)
-        seen, blind = float(psnr(guesses, protected).mean()), float(psnr(mean.expand_as(protected), protected).mean())
-        scores = float(released_score(curves).mean()), float(paper_score(curves).mean())
-        rows.append((*scores, seen, seen - blind, float(psnr(guesses, attacked.images).mean())))
-        yield (
-            f"| {text_of((policy,))} | {rows[-1][0]:.4f} | {rows[-1][1]:.4f} | "
-            + " | ".join(f"{value:.2f}" for value in rows[-1][2:])
-            + " |"
-        )
-    values = np.array(rows).T
-    yield f"\nreleased and paper: Spearman {rank_correlation(values[0].tolist(), values[1].tolist())}"
-    for name, at in (
-        ("PSNR to the transformed image", 2),
-        ("that above the mean image's", 3),
-        ("PSNR to the original", 4),
-    ):
-        yield f"\nPearson's r with {name}, n = {len(rows)}: {compared(values[0], values[1], values[at])}"
+    return [released, paper, released - paper]
 
 
-def compared(released: np.ndarray, paper: np.ndarray, known: np.ndarray) -> str:
-    """Pearson's r of each score with what is known of the policies, and their difference, whose interval is of the same draws."""
-
-    def difference(rows: np.ndarray) -> float:
-        return float(pearsonr(released[rows], known[rows]).statistic - pearsonr(paper[rows], known[rows]).statistic)
-
-    draws = np.random.default_rng(0).integers(len(known), size=(2000, len(known)))
-    low, high = np.percentile([difference(rows) for rows in draws], [2.5, 97.5])
-    told = []
-    for name, score in (("released", released), ("paper", paper)):
-        result = pearsonr(score, known)
-        ends = result.confidence_interval(0.95)
-        told.append(f"{name} {result.statistic:.2f} ({ends[0]:.2f} to {ends[1]:.2f})")
-    return (
-        f"{', '.join(told)}, difference {difference(np.arange(len(known))):+.2f} (bootstrap {low:+.2f} to {high:+.2f})"
-    )
+def layers(chosen: argparse.Namespace) -> Iterator[str]:
+    """Cosines of each parameter tensor, a group of columns for each policy, of each seed."""
+    for seed, scorer in scorers(chosen):
+        yield from layers_of(chosen, scorer, seed)
 
 
-def layers(chosen: argparse.Namespace, scorer: Scorer) -> Iterator[str]:
-    """Cosines of each parameter tensor, a group of columns for each policy."""
+def layers_of(chosen: argparse.Namespace, scorer: Scorer, seed: int) -> Iterator[str]:
+    """Cosines of each parameter tensor, of one seed."""
     attacked = Attacked.of(scorer, chosen.attacked)
     columns: dict[str, Tensor] = {}
     for name, policies in PAPERS.items():
-        protected = attacked.protected(policies, generator_for("study", chosen.seed, name))
+        protected = attacked.protected(policies, generator_for("study", seed, name))
         wanted = attacked.gradients(protected)
         for iterations in CHECKPOINTS:
-            reached = attacked.gradients(attacked.inverted(protected, iterations, chosen.seed, name))
+            reached = attacked.gradients(attacked.inverted(protected, iterations, seed, name))
             cosines = [
                 torch.stack([F.cosine_similarity(a.flatten(), b.flatten(), 0) for a, b in zip(own, true, strict=True)])
                 for own, true in zip(reached, wanted, strict=True)
@@ -230,17 +258,11 @@ def main() -> None:
         f"{chosen.dataset}, {chosen.model}, semi-trained for {chosen.semi_epochs} epochs, {chosen.images} images for S_pri, "
         f"{chosen.policies} policies\n"
     )
-    for seed in chosen.seeds:
-        chosen.seed = seed
-        search = Search(
-            dataset=chosen.dataset, data_dir=chosen.data_dir, model=chosen.model, images=chosen.images, seed=seed,
-            semi_epochs=chosen.semi_epochs,
-        )  # fmt: skip
-        for line in STUDIES[chosen.study](chosen, Scorer(search, semi_train(search))):
-            print(line, flush=True)
+    for line in STUDIES[chosen.study](chosen):
+        print(line, flush=True)
 
 
-STUDIES: dict[str, Callable[[argparse.Namespace, Scorer], Iterator[str]]] = {
+STUDIES: dict[str, Callable[[argparse.Namespace], Iterator[str]]] = {
     "agreement": agreement,
     "correlation": correlation,
     "layers": layers,
