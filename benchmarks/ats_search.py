@@ -93,7 +93,9 @@ class Side:
             seconds = floor(cls.scorer)
         else:
             found = (
-                loop(cls.scorer, cls.scorer.protected(policy)) if what == "loop" else cls.scorer.curves(policy).mean(1)
+                loop(cls.scorer, cls.scorer.protected(policy))
+                if what == "loop"
+                else cls.scorer.curves(policy).whole.mean(1)
             )
             seconds = time.perf_counter() - begin
         return seconds, found, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

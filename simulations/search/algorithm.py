@@ -157,17 +157,17 @@ class PolicySearch:
             "seed": self.search.seed,
             "sampler": self.search.sampler,
             "accuracy_threshold": least,
-            "identity": None
-            if identity is None
-            else {"accuracy": identity.scores.accuracy, "privacy": identity.scores.privacy},
-            "scores": [
-                {"policy": text_of((one.policy,)), "accuracy": one.scores.accuracy, "privacy": one.scores.privacy}
-                for one in scored
-            ],
+            "privacy_score": self.search.privacy_score,
+            "identity": None if identity is None else _numbers(identity),
+            "scores": [{"policy": text_of((one.policy,)), **_numbers(one)} for one in scored],
             "scored": len(self.folder.of(CANDIDATE)),
             "passed": 0 if least is None else len(self.passed(least)),
             "random": [text_of(hybrid) for hybrid in controls if chosen and len(hybrid) == len(chosen)],
         }
+
+
+def _numbers(one: Scored) -> dict[str, float | None]:
+    return {"accuracy": one.scores.accuracy, "privacy": one.scores.privacy, "other_privacy": one.scores.other}
 
 
 def seconds_left(seconds: float, done: int, before: int, total: int) -> float | None:

@@ -37,6 +37,9 @@ ABOUT = "search.json"
 LEFTOVERS = {LOCK, ABOUT + PARTIAL}
 """Of a search that was killed before it had written its settings: there is nothing to go on with, and nothing to lose."""
 
+BEFORE_BOTH_SCORES = ("per-tensor", "privacy-rule")
+"""Settings of searches that kept one privacy score of a policy, in place of which there is ``privacy-score``."""
+
 AUDIT = "audit"
 """Folder of the run of ``audit.toml``."""
 
@@ -50,6 +53,19 @@ AUDITED = [
 ]
 """How the result is attacked: by the run's usual inversion, as the paper in eval mode, and by all that know policies, which a
 run adds (``adaptive``). Labels are inferred, as servers must."""
+
+
+def _require_both_scores(settings: Mapping[str, Any]) -> None:
+    """Refuses a search whose policies have one of the two privacy scores: others would be ranked beside them by another.
+
+    Raises:
+        ConfigError: Naming the settings by which it is known.
+    """
+    if old := [key for key in BEFORE_BOTH_SCORES if key in settings]:
+        raise ConfigError(
+            f"its settings {' and '.join(old)} are of an earlier version, which kept one privacy score of a policy, and "
+            "privacy-score compares two; start a new search with another --out (its policies.json can still be used)"
+        )
 
 
 @dataclass(frozen=True)
@@ -75,6 +91,8 @@ class Scored:
         """Reads a line."""
         values = json.loads(text)
         kind, policy = values.pop("kind"), tuple(values.pop("policy"))
+        if (values["privacy"] is None) != (values["other"] is None):
+            raise ValueError("it holds one privacy score, not both")
         return cls(kind, policy, Scores(**values | {"curve": tuple(values["curve"])}))
 
 
@@ -121,7 +139,10 @@ class SearchFolder:
         """
         try:
             about = json.loads((path / ABOUT).read_text(encoding="utf-8"))
+            _require_both_scores(about["search"])
             search, pictures = Search.from_mapping(about["search"]), dict(about.get("pictures", {}))
+        except ConfigError as error:
+            raise ConfigError(f"--resume {path}: {ABOUT}: {error}") from error
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"--resume {path} holds no search ({ABOUT}): {error}") from error
         folder = cls(path, search, pictures)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,18 @@ from simulations.search.layer_gradients import GradientError, Passed, gradients_
 
 MOST_BYTES = 1 << 27
 """Of what a pass keeps and of one layer's gradients: larger pieces are no faster."""
+
+
+class Similarities(NamedTuple):
+    """How alike gradients are, by the two measures that go under the name GradSim; the same shape and range, [-1, 1].
+
+    Attributes:
+        whole: The cosine of the whole gradients, all parameters as one vector (Eq. 5 of ATS).
+        per_tensor: The unweighted mean over parameter tensors of their own cosines, which the authors' released code computes.
+    """
+
+    whole: Tensor
+    per_tensor: Tensor
 
 
 class ExampleGradients:
@@ -102,19 +115,16 @@ class ExampleGradients:
         for layer, passed in self._passes(images, targets):
             yield from (gradient.flatten(1) for gradient in gradients_of(layer, passed))
 
-    def similarities(
-        self, points: Tensor, targets: Tensor, starts: Sequence[Tensor] | None = None, *, per_tensor: bool = False
-    ) -> Tensor:
-        """Cosine between the gradient of each point and that of the last point of the same image (GradSim, Eq. 5 of ATS).
+    def similarities(self, points: Tensor, targets: Tensor, starts: Sequence[Tensor] | None = None) -> Similarities:
+        """How alike the gradient of each point and that of the last point of the same image are, by both measures in one pass.
 
         Args:
             points: (I, J, C, H, W), normalised; the last of the J points is the one that the others are compared with.
             targets: (I, K), class probabilities, the same for all points of an image.
             starts: What ``of`` gave for another point of each image, which is compared, too, as the first.
-            per_tensor: The mean over parameter tensors of their own cosines, in place of the cosine of all of them together.
 
         Returns:
-            (I, J - 1), or (I, J) with ``starts``, in [-1, 1]; 0 where a gradient vanishes.
+            (I, J - 1), or (I, J) with ``starts``, of each; a cosine is 0 where a gradient vanishes.
         """
         shape = points.shape[2:]
         if shape not in self._bytes:  # it takes a pass
@@ -124,12 +134,10 @@ class ExampleGradients:
         for at in range(0, len(points), size):
             part = slice(at, at + size)
             own = None if starts is None else [start[part] for start in starts]
-            found.append(self._similarities(points[part], targets[part], own, per_tensor=per_tensor))
-        return torch.cat(found)
+            found.append(self._similarities(points[part], targets[part], own))
+        return Similarities(*(torch.cat(parts) for parts in zip(*found, strict=True)))
 
-    def _similarities(
-        self, points: Tensor, targets: Tensor, starts: list[Tensor] | None, *, per_tensor: bool
-    ) -> Tensor:
+    def _similarities(self, points: Tensor, targets: Tensor, starts: list[Tensor] | None) -> Similarities:
         images, count = points.shape[:2]
         products, norms, lasts = [], [], []
         numbers = iter(starts or ())
@@ -143,9 +151,7 @@ class ExampleGradients:
                 norms.append(squares[:, :-1].double())
                 lasts.append(squares[:, -1:].double())
         a, b, c = torch.stack(products), torch.stack(norms), torch.stack(lasts)
-        if per_tensor:
-            return _cosine(a, b, c).mean(0)
-        return _cosine(a.sum(0), b.sum(0), c.sum(0))
+        return Similarities(_cosine(a.sum(0), b.sum(0), c.sum(0)), _cosine(a, b, c).mean(0))
 
     def _passes(self, images: Tensor, targets: Tensor) -> Iterator[tuple[nn.Module, Passed]]:
         """One forward and one backward pass; of each layer what passed it, which nothing here keeps once it was handed on."""

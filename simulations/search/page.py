@@ -1,4 +1,4 @@
-"""The page of a search: what was found, and the three pictures by which ATS explains its scores (Figs. 1, 5 and 7)."""
+"""The page of a search: what was found, how far both privacy scores agree, and the three pictures of ATS (Figs. 1, 5 and 7)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from simulations.report.text import decibel, fixed, plain
 from simulations.run_directory import write_atomically
 from simulations.search.attacked import read_attacked
 from simulations.search.folder import CANDIDATE, IDENTITY, SINGLE, TRANSFER, Scored, SearchFolder
+from simulations.search.settings import PAPER
 from simulations.search.space import text_of
+from simulations.search.two_scores import TwoScores
 
 WIDTH, HEIGHT = 1040.0, 360.0
 MOST_CURVES = 4
@@ -28,12 +30,14 @@ def write_page(folder: SearchFolder, result: Mapping[str, Any]) -> Path:
     chosen = set(result["policies"].split("+")) if result["policies"] else set()
     candidates = folder.of(CANDIDATE)
     page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(TEMPLATE)
+    passed = best(candidates, result["accuracy_threshold"])
+    two = TwoScores.of(candidates, passed, result["policies"], result["channels"], folder.search)
     rendered = page.render(
         css=Markup(CSS + OWN_CSS), result=result, search=folder.search, settings=folder.search.to_mapping(),
         identity=folder.scored.get((IDENTITY, ())), chosen=[one for one in candidates if name(one) in chosen],
-        best=best(candidates, result["accuracy_threshold"])[:20], ways=ways(folder, chosen), singles=single_scores(folder),
+        best=passed[:20], two=two, agreement=agreement(two, chosen), ways=ways(folder, chosen), singles=single_scores(folder),
         scatter=scatter(folder, chosen, result["accuracy_threshold"]), transfers=folder.of(TRANSFER), name=name, words=words,
-        number=lambda value: fixed(value, 4), attacked=read_attacked(folder, result), share=share,
+        number=lambda value: fixed(value, 4), paper=PAPER, attacked=read_attacked(folder, result), share=share,
         levels=levels, seconds=sum(one.scores.seconds for one in folder.scored.values()),
     )  # fmt: skip
     write_atomically(folder.path / "search.html", rendered)
@@ -140,6 +144,23 @@ def scatter(folder: SearchFolder, chosen: set[str], least: float | None) -> Mark
         return canvas.svg("Accuracy and privacy scores of the policies")
 
 
+def agreement(two: TwoScores, chosen: set[str]) -> Markup | str:
+    """The score that chooses against the other, of all policies that have both."""
+    if not two.scored:
+        return ""
+    points = [(one.scores.privacy or 0.0, one.scores.other or 0.0, name(one)) for one in two.scored]
+    across, up = bounds([x for x, _, _ in points], least=0.02), bounds([y for _, y, _ in points], least=0.02)
+    with style():
+        canvas = _canvas(across, up, f"{two.own_name} (chooses)", two.other_name)
+        for own in (False, True):
+            shape, colour, size = ("diamond", "var(--d2)", 9.0) if own else ("circle", "var(--d1)", 6.0)
+            canvas.marks([
+                Mark(x, y, shape, colour, f"{text}: {two.own_name} {x:.4f}, {two.other_name} {y:.4f}", not own, size)
+                for x, y, text in points if (text in chosen) == own
+            ])  # fmt: skip
+        return canvas.svg("Both privacy scores of the policies")
+
+
 def _score(one: Scored, colour: str, shape: str, hollow: bool = False) -> Mark:
     tip = f"{name(one)}: S_pri {one.scores.privacy:.4f}, S_acc {one.scores.accuracy:.4f}"
     return Mark(one.scores.accuracy, one.scores.privacy or 0.0, shape, colour, tip, hollow, 6.0 if hollow else 9.0)
@@ -159,10 +180,11 @@ OWN_CSS = """
 """
 
 TABLE = """{% macro table(rows) %}
-<div class="wide"><table><tr><th>Policy</th><th>What it does</th><th>S_pri</th><th>S_acc</th></tr>
+<div class="wide"><table><tr><th>Policy</th><th>What it does</th><th>{{ two.own_name }} (chooses)</th>
+<th>{{ two.other_name }}</th><th>S_acc</th></tr>
 {% for one in rows %}
 <tr><td>{{ name(one) }}</td><td>{{ words(one) }}</td><td>{{ number(one.scores.privacy) }}</td>
-<td>{{ number(one.scores.accuracy) }}</td></tr>
+<td>{{ number(one.scores.other) }}</td><td>{{ number(one.scores.accuracy) }}</td></tr>
 {% endfor %}</table></div>
 {% endmacro %}
 """
@@ -185,6 +207,9 @@ images with a model trained on {{ "%g"|format(100 * search.semi_share) }} % of t
 <section id="result"><header><h2>Chosen</h2><p>The most private policies that pass and share no transform.</p></header>
 {{ table(([identity] if identity else []) + chosen) }}</section>
 {% endif %}
+{% if agreement %}
+<section id="two"><header><h2>Two privacy scores</h2><p>{{ two.rule }} {{ two.told }}</p></header>{{ agreement }}</section>
+{% endif %}
 {% if attacked is string %}
 <section id="attacked"><header><h2>Attacked</h2><p>{{ attacked }}</p></header></section>
 {% elif attacked %}
@@ -201,15 +226,17 @@ dB, means over images, of the strongest attack that knows no policies, and of th
 {% endif %}
 {% if ways %}
 <section id="ways"><header><h2>Gradient similarity</h2><p>Mean over images of the cosine between the gradient at a point on the way
-and the gradient of the image (Fig. 1 of the paper). A flat curve gives an attacker no direction.</p></header>
+and the gradient of the image (Fig. 1 of the paper), {{ "of the whole gradients" if search.privacy_score == paper else
+"a mean over parameter tensors" }}, as the score that chooses takes it. A flat curve gives an attacker no direction.</p></header>
 {{ ways }}</section>
 {% endif %}
 {% if singles %}
-<section id="singles"><header><h2>Single transforms</h2><p>Privacy scores of all transforms that differ in effect (Fig. 5).</p>
+<section id="singles"><header><h2>Single transforms</h2><p>{{ two.own_name }}, of all transforms that differ in effect (Fig. 5).</p>
 </header>{{ singles }}</section>
 {% endif %}
 {% if scatter %}
-<section id="scores"><header><h2>Both scores</h2><p>Policies with both scores (Fig. 7); the line is the threshold
+<section id="scores"><header><h2>Privacy and accuracy</h2><p>{{ two.own_name }}, and S_acc, of policies that have
+both (Fig. 7); the line is the threshold
 {%- if not search.score_rejected %}, left of which privacy was not scored{% endif %}.</p></header>{{ scatter }}</section>
 {% endif %}
 {% if best %}

@@ -21,10 +21,10 @@ from defenses.ats import Policy, transform_images
 from defenses.base import Batch, generator_for
 from simulations.errors import ConfigError
 from simulations.own_code_trials import try_dataset, try_model
-from simulations.search.gradients import ExampleGradients
+from simulations.search.gradients import ExampleGradients, Similarities
 from simulations.search.pictures import accuracy_batches, score_positions, semi_positions
-from simulations.search.scores import accuracy_score, privacy_score, similarity_curves
-from simulations.search.settings import Search
+from simulations.search.scores import accuracy_score, paper_score, released_score, similarity_curves
+from simulations.search.settings import RELEASED, Search
 from strategies.central_training import DivergedError, train_alone
 
 MOST_KEPT = 1 << 29
@@ -50,14 +50,16 @@ class Scores:
 
     Attributes:
         accuracy: S_acc, the mean over batches and initialisations.
-        privacy: S_pri, the mean over images; None below the threshold.
-        curve: GradSim at j / K, the mean over images; () where ``privacy`` is None.
-        deviation: Standard deviation of S_pri over images.
+        privacy: S_pri by which policies are chosen (``Search.privacy_score``), the mean over images; None below the threshold.
+        other: The same by the other of the two privacy scores, which chooses nothing; None where ``privacy`` is None.
+        curve: GradSim at j / K as ``privacy`` takes it, the mean over images; () where ``privacy`` is None.
+        deviation: Standard deviation of ``privacy`` over images.
         seconds: Of scoring it.
     """
 
     accuracy: float
     privacy: float | None = None
+    other: float | None = None
     curve: tuple[float, ...] = ()
     deviation: float | None = None
     seconds: float = 0.0
@@ -97,10 +99,12 @@ class Scorer:
         if least is not None and accuracy < least:
             return Scores(accuracy, seconds=time.perf_counter() - start)
         curves = self.curves(policy)
-        each = privacy_score(curves, self.search.privacy_rule)
+        found = [(released_score(curves), curves.per_tensor), (paper_score(curves), curves.whole)]
+        (each, curve), (others, _) = found if self.search.privacy_score == RELEASED else reversed(found)
         deviation = float(each.std()) if len(each) > 1 else None
+        seconds = time.perf_counter() - start
         return Scores(
-            accuracy, float(each.mean()), tuple(curves.mean(0).tolist()), deviation, time.perf_counter() - start
+            accuracy, float(each.mean()), float(others.mean()), tuple(curve.mean(0).tolist()), deviation, seconds
         )
 
     def accuracy(self, policy: Policy) -> float:
@@ -115,16 +119,15 @@ class Scorer:
             found.append(accuracy_score(model.to(device()), normalise(images.to(device()), self.card)))
         return sum(found) / len(found)
 
-    def curves(self, policy: Policy) -> Tensor:
-        """(images, path-steps): GradSim on each image's way, the mean over draws of the signs."""
+    def curves(self, policy: Policy) -> Similarities:
+        """(images, path-steps) of each measure: GradSim on each image's way, the mean over draws of the signs."""
         drawn = [
             similarity_curves(
-                self.gradients, self.protected(policy, draw), self.noise, self.targets, self.search.path_steps, self._starts,
-                per_tensor=self.search.per_tensor,
+                self.gradients, self.protected(policy, draw), self.noise, self.targets, self.search.path_steps, self._starts
             )
             for draw in range(self.search.signs)
         ]  # fmt: skip
-        return torch.stack(drawn).mean(0).cpu()
+        return Similarities(*(torch.stack(ways).mean(0).cpu() for ways in zip(*drawn, strict=True)))
 
     def protected(self, policy: Policy, draw: int = 0) -> Tensor:
         """T(x) of the images of S_pri, normalised, with the signs of a draw."""
@@ -207,9 +210,9 @@ def require_meaning(search: Search, policy: Policy, scores: Scores) -> None:
     """
     if scores.privacy is None:
         return
-    if not (math.isfinite(scores.accuracy) and math.isfinite(scores.privacy)):
+    if not all(math.isfinite(value) for value in (scores.accuracy, scores.privacy, scores.other or 0.0)):
         raise _degenerate(search, "its gradients are not finite")
-    mean = sum(scores.curve) / len(scores.curve)  # the same by either privacy-rule
+    mean = sum(scores.curve) / len(scores.curve)
     if not policy and (mean == 0 or mean > HIGHEST_IDENTITY):
         what = "its gradients vanish" if mean == 0 else "its gradients are all alike"
         raise _degenerate(search, f"{what} (GradSim of untransformed images is {mean:.4f} on average)")

@@ -1,6 +1,14 @@
-"""The two scores that a policy is searched by: how little its gradients tell (S_pri), and how well a model tells its images apart.
+"""The two scores of a policy: how little its gradients tell (S_pri), and how well a model tells its images apart (S_acc).
 
-Source: Gao et al., Privacy-preserving Collaborative Learning with Automatic Transformation Search, CVPR 2021, Eqs. 5 to 10.
+Two scores go under the name S_pri, and they rank policies differently. The paper defines one; the code that its authors released,
+in every version since March 2021, computes another and ranks policies by it, so that the other one chose the authors' policies:
+
+- ``paper_score``: Eq. 5, the cosine of the whole gradients; Eq. 7, the sum at K points without the end of the way;
+- ``released_score``: the unweighted mean over parameter tensors of their own cosines, so that the bias of a norm counts as much as
+  the largest weight; the trapezoid rule, which counts the end.
+
+Source: Gao et al., Privacy-preserving Collaborative Learning with Automatic Transformation Search, CVPR 2021, Eqs. 5 to 10, and
+github.com/gaow0007/ATSPrivacy, benchmark/search_transform_attack.py and searchalg/search_best.py.
 """
 
 from __future__ import annotations
@@ -10,7 +18,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from simulations.search.gradients import ExampleGradients
+from simulations.search.gradients import ExampleGradients, Similarities
 
 EPSILON = 1e-5
 """Of Eq. 10, for numerical stability."""
@@ -23,10 +31,8 @@ def similarity_curves(
     targets: Tensor,
     steps: int,
     starts: Sequence[Tensor] | None = None,
-    *,
-    per_tensor: bool = False,
-) -> Tensor:
-    """GradSim(x'(j / steps), T(x)) on the straight way from noise to the protected image, of each image (Eqs. 5 and 6).
+) -> Similarities:
+    """GradSim(x'(j / steps), T(x)) on the straight way from noise to the protected image, of each image (Eq. 6), by both measures.
 
     Args:
         gradients: Of the semi-trained model.
@@ -35,30 +41,39 @@ def similarity_curves(
         targets: (I, K), class probabilities.
         steps: K of Eq. 7.
         starts: The gradients at the noise, which no policy changes; see ``ExampleGradients.similarities``.
-        per_tensor: See ``ExampleGradients.similarities``.
 
     Returns:
-        (I, steps): at j = 0 .. steps - 1. At j = steps it is 1.
+        (I, steps) of each measure: at j = 0 .. steps - 1. At j = steps it is 1.
     """
     first = 0 if starts is None else 1
     share = torch.arange(first, steps + 1, device=protected.device, dtype=protected.dtype).view(-1, 1, 1, 1) / steps
     points = torch.lerp(noise.unsqueeze(1), protected.unsqueeze(1), share)
-    return gradients.similarities(points, targets, starts, per_tensor=per_tensor)
+    return gradients.similarities(points, targets, starts)
 
 
-def privacy_score(curves: Tensor, rule: str = "left") -> Tensor:
-    """S_pri of each image: the area under its curve; lower is more private.
+def paper_score(curves: Similarities) -> Tensor:
+    """S_pri of each image as the paper defines it (Eqs. 5 and 7): the area under the cosine of the whole gradients.
 
     Args:
-        curves: (I, K), see ``similarity_curves``.
-        rule: "left", the sum of Eq. 7, or "trapezoid", which also counts the end, where the similarity is 1.
+        curves: (I, K) of each measure, see ``similarity_curves``.
 
     Returns:
-        (I,), in [-1, 1].
+        (I,), in [-1, 1]; lower is more private.
     """
-    if rule == "left":
-        return curves.mean(1)
-    return curves.mean(1) + (1 - curves[:, 0]) / (2 * curves.shape[1])
+    return curves.whole.mean(1)
+
+
+def released_score(curves: Similarities) -> Tensor:
+    """S_pri of each image as the authors' released code computes it: tensor by tensor, and by the trapezoid rule.
+
+    Args:
+        curves: (I, K) of each measure, see ``similarity_curves``.
+
+    Returns:
+        (I,), in [-1, 1]; lower is more private.
+    """
+    steps = curves.per_tensor.shape[1]
+    return curves.per_tensor.mean(1) + (1 - curves.per_tensor[:, 0]) / (2 * steps)
 
 
 def accuracy_score(model: nn.Module, images: Tensor, reduction: str = "mean") -> float:

@@ -29,6 +29,11 @@ from simulations.settings import (
 
 AUTO = "auto"
 
+RELEASED, PAPER = "released", "paper"
+"""The two privacy scores; see ``simulations.search.scores``."""
+
+OTHER = {RELEASED: PAPER, PAPER: RELEASED}
+
 WITHOUT_EFFECT = ("workers", "ray-address")
 """Settings that say where policies are scored, not what they score: a search may go on with others."""
 
@@ -63,11 +68,11 @@ class Search:
     longest: int = setting(LONGEST, "most transforms of a policy", **between(1, LONGEST))
     images: int = setting(100, "images of S_pri, |D|", **at_least(1))
     path_steps: int = setting(20, "points of each image's way, K", **between(1, 1000))
-    privacy_rule: str = setting(
-        "left", "left: the sum of Eq. 7; trapezoid: with the end of the way, as released", **one_of("left", "trapezoid")
-    )
-    per_tensor: bool = setting(
-        False, "mean over parameter tensors of their own cosines, as released, in place of Eq. 5"
+    privacy_score: str = setting(
+        RELEASED,
+        "S_pri that chooses; the page shows both. released: of the authors' code, which chose their policies, a mean over "
+        "parameter tensors of their own cosines, trapezoid rule; paper: Eqs. 5 and 7, which ranks policies differently",
+        **one_of(RELEASED, PAPER),
     )
     signs: int = setting(1, "draws of a policy's signs for each image, averaged", **between(1, 64))
     accuracy_batches: int = setting(10, "batches and initialisations of S_acc", **between(1, 1000))

@@ -18,7 +18,7 @@ from simulations.search.algorithm import PolicySearch, Step, seconds_left
 from simulations.search.folder import AUDIT, SearchFolder
 from simulations.search.pictures import digests_of
 from simulations.search.scorer import DegenerateModelError, check
-from simulations.search.settings import WITHOUT_EFFECT, Search, keys
+from simulations.search.settings import OTHER, WITHOUT_EFFECT, Search, keys
 from simulations.search.space import text_of
 from simulations.search.workers import require_cluster
 from simulations.terminal import Terminal
@@ -70,7 +70,10 @@ def _tell(folder: SearchFolder, result: Mapping[str, Any], page: Path, seconds: 
     console.print(f"finished in {seconds:.0f} s: {result['policies'] or 'no policy passed'}", markup=False)
     for one in result["scores"]:
         console.print(
-            f"  {one['policy']}: privacy score {one['privacy']:.4f}, accuracy score {one['accuracy']:.4f}", markup=False
+            f"  {one['policy']}: privacy score {one['privacy']:.4f} ({result['privacy_score']}; by the other, "
+            f"{OTHER[result['privacy_score']]}, {one['other_privacy']:.4f}), accuracy score {one['accuracy']:.4f}",
+            markup=False,
+            soft_wrap=True,
         )
     console.print(f"page:     {page}\npolicies: {path}", soft_wrap=True, markup=False)
     if result["policies"]:

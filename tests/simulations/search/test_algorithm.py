@@ -10,6 +10,7 @@ import sys
 import time
 import tomllib
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,10 @@ def run(path: Path, search: Search = SMALL) -> Whole:
     return result, folder
 
 
+def pairwise_means(heights: list[float]) -> list[float]:
+    return [(before + after) / 2 for before, after in pairwise(heights)]
+
+
 def untimed(folder: SearchFolder) -> dict[Any, Scored]:
     """All scores, in an order of their own."""
     found = sorted(folder.scored.items(), key=lambda item: item[0])
@@ -81,7 +86,8 @@ def test_scores_are_those_of_one_policy_alone(whole: Whole) -> None:
     alone = scorer(known.policy, None)
     assert replace(alone, seconds=0.0) == replace(known.scores, seconds=0.0)
     identity = folder.scored[IDENTITY, ()].scores
-    assert identity.privacy == pytest.approx(sum(identity.curve) / 3)
+    # Trapezoids between the points of the curve and its end, which is 1.
+    assert identity.privacy == pytest.approx(sum(pairwise_means([*identity.curve, 1.0])) / 3)
     assert identity.accuracy <= -1
 
 
@@ -183,11 +189,30 @@ def test_the_page_shows_the_scores_and_the_three_pictures(whole: Whole) -> None:
     page = Page(write_page(folder, result).read_text())
     assert not page.open
     assert {"result", "ways", "singles", "scores", "best", "settings"} <= set(page.sections)
-    shown = {one["Policy"][0]: one["S_pri"][0] for one in page.table("result")}
+    shown = {one["Policy"][0]: one for one in page.table("result")}
     assert set(shown) == {"none", *result["policies"].split("+")}
     for one in result["scores"]:
-        assert shown[one["policy"]].replace("\N{MINUS SIGN}", "-") == f"{one['privacy']:.4f}"
-    assert [name for name, _ in page.tags].count("svg") == 3
+        for column, key in (("S_pri, released code (chooses)", "privacy"), ("S_pri, paper", "other_privacy")):
+            assert shown[one["policy"]][column][0].replace("\N{MINUS SIGN}", "-") == f"{one[key]:.4f}"
+    assert [name for name, _ in page.tags].count("svg") == 4
+
+
+def test_the_page_says_which_score_chooses_how_far_the_other_agrees_and_what_it_would_choose(
+    whole: Whole, tmp_path: Path
+) -> None:
+    result, folder = whole
+    told = " ".join(Page(write_page(folder, result).read_text()).sections["two"].split())
+    assert "Policies are chosen by the score of the authors' released code" in told
+    scores = [(one.scores.privacy, one.scores.other) for one in folder.of(CANDIDATE) if one.scores.privacy is not None]
+    # Spearman's formula for ranks without ties.
+    ranks = [[sorted(column).index(value) for value in column] for column in zip(*scores, strict=True)]
+    apart = sum((a - b) ** 2 for a, b in zip(*ranks, strict=True))
+    count = len(scores)
+    assert f"{1 - 6 * apart / (count * (count**2 - 1)):.2f} (95 % interval" in told
+    assert f"n = {count})" in told
+    by_paper, _ = run(tmp_path / "paper", replace(SMALL, privacy_score="paper"))
+    assert by_paper["policies"] != result["policies"], "else the next line says nothing"
+    assert f"By the other score the search would have chosen {by_paper['policies']}." in told
 
 
 def test_the_page_shows_what_attacks_say_once_the_result_was_attacked(whole: Whole, tmp_path: Path) -> None:

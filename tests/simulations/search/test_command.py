@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from clients.data.datasets import load_dataset
 from simulations.cli import app
 from simulations.search.folder import IDENTITY, Scored, SearchFolder
+from simulations.search.gradients import Similarities
 from simulations.search.scorer import Scorer, Scores, check
 from simulations.search.settings import Search
 
@@ -67,6 +68,7 @@ def search(*words: str) -> tuple[int, str]:
         ("transfer-to=nothing", "transfer-to"),
         ("transfer-dir=digits", "transfer-dir is 'digits', and transfer-to names no data set"),
         ("defense=VisualMixer", "defense is 'VisualMixer'; allowed: 'ATS'"),
+        ("privacy-score=eq5", "privacy-score is 'eq5'; allowed: 'released' or 'paper'"),
         ("momentum=1.0", "momentum is 1.0; allowed: 0 or more, below 1"),
     ],
 )
@@ -111,10 +113,21 @@ def test_folders_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     assert (code, "cannot read" in told) == (2, True)
 
 
-@pytest.mark.parametrize("line", ["garbage", "3", "{}", '{"kind": "single", "policy": [1], "curve": []}', "\xff"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "garbage",
+        "3",
+        "{}",
+        '{"kind": "single", "policy": [1], "curve": []}',
+        '{"kind": "single", "policy": [1], "accuracy": -1.0, "privacy": 0.5, "curve": [0.5]}',
+        '{"kind": "single", "policy": [1], "accuracy": -1.0, "privacy": 0.5, "other": null, "curve": [0.5]}',
+        "\xff",
+    ],
+)
 def test_a_line_that_is_no_score_is_named(tmp_path: Path, line: str) -> None:
     SearchFolder.create(tmp_path / "out", Search()).close()
-    good = Scored(IDENTITY, (), Scores(-1.0, 0.5, (0.5,))).to_json()
+    good = Scored(IDENTITY, (), Scores(-1.0, 0.5, 0.6, (0.5,))).to_json()
     (tmp_path / "out" / "scores.jsonl").write_bytes(f"{good}\n{line}\n".encode("latin-1"))
     code, told = search("--resume", str(tmp_path / "out"))
     assert code == 2
@@ -152,6 +165,34 @@ def test_a_search_goes_on_with_other_workers_and_with_nothing_else(tmp_path: Pat
     assert search(*resume, "workers=2")[0] in (0, 3)
     assert json.loads((tmp_path / "out" / "search.json").read_text())["search"]["workers"] == 2
     assert (tmp_path / "out" / "scores.jsonl").read_bytes() == before
+
+
+def test_a_search_goes_on_by_the_privacy_score_that_it_began_with(tmp_path: Path) -> None:
+    """Policies of two scores in one ranking would be chosen by which of the two had scored them."""
+    words = [word for one in (*TINY, "privacy-score=paper") for word in ("-s", one)]
+    assert search(*words, "--out", str(tmp_path / "out"))[0] in (0, 3)
+    kept = (tmp_path / "out" / "scores.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "out" / "scores.jsonl").write_text("".join(kept[:-1]))
+    code, told = search("--resume", str(tmp_path / "out"), "-s", "privacy-score=released")
+    assert (code, "-s privacy-score: --resume takes it from the search itself" in told) == (2, True)
+    code, told = search("--resume", str(tmp_path / "out"))
+    assert code in (0, 3)
+    again = [json.loads(line) | {"seconds": 0} for line in (tmp_path / "out" / "scores.jsonl").read_text().splitlines()]
+    assert again == [json.loads(line) | {"seconds": 0} for line in kept], "the missing policy is scored as before"
+    assert json.loads((tmp_path / "out" / "policies.json").read_text())["privacy_score"] == "paper"
+
+
+@pytest.mark.parametrize("old", ["per-tensor", "privacy-rule"])
+def test_a_search_that_kept_one_privacy_score_is_not_gone_on_with(tmp_path: Path, old: str) -> None:
+    SearchFolder.create(tmp_path / "out", Search()).close()
+    about = json.loads((tmp_path / "out" / "search.json").read_text())
+    about["search"][old] = about["search"].pop("privacy-score")
+    (tmp_path / "out" / "search.json").write_text(json.dumps(about))
+    code, told = search("--resume", str(tmp_path / "out"))
+    assert code == 2
+    assert (
+        f"search.json: its settings {old} are of an earlier version, which kept one privacy score of a policy" in told
+    )
 
 
 def pictures(folder: Path, seed: int) -> None:
@@ -270,7 +311,7 @@ def test_a_model_that_cannot_score_ends_the_search_before_any_policy(
 ) -> None:
     """Else the first sampled would be told as the most private ones."""
     if curve is not None:
-        monkeypatch.setattr(Scorer, "curves", lambda *_: torch.tensor(curve).expand(2, 2))
+        monkeypatch.setattr(Scorer, "curves", lambda *_: Similarities(*[torch.tensor(curve).expand(2, 2)] * 2))
     out = tmp_path / "out"
     code, told = search(*(word for one in (*TINY, *settings) for word in ("-s", one)), "--out", str(out))
     assert code == 2

@@ -89,7 +89,8 @@ def test_similarities_are_the_cosines_of_a_loop(name: str, per_tensor: bool, wit
     engine = ExampleGradients(model)
     starts = list(engine.of(points[:, 0], targets)) if with_starts else None
     given = points[:, 1:] if with_starts else points
-    found = engine.similarities(given, targets, starts, per_tensor=per_tensor)
+    both = engine.similarities(given, targets, starts)
+    found = both.per_tensor if per_tensor else both.whole
     expected = []
     for way, target in zip(points, targets, strict=True):
         *others, last = by_loop(model, way, target.expand(4, -1))
@@ -110,7 +111,8 @@ def test_pieces_that_fit_into_memory_give_the_same(monkeypatch: pytest.MonkeyPat
     original = ExampleGradients._similarities
     monkeypatch.setattr(ExampleGradients, "_similarities", lambda *a, **k: calls.append(len(a[1])) or original(*a, **k))
     monkeypatch.setattr(module, "MOST_BYTES", 1)
-    torch.testing.assert_close(engine.similarities(points, targets), whole, rtol=1e-5, atol=1e-6)
+    for part, known in zip(engine.similarities(points, targets), whole, strict=True):
+        torch.testing.assert_close(part, known, rtol=1e-5, atol=1e-6)
     assert calls == [1, 1, 1]
 
 
@@ -119,10 +121,13 @@ def test_a_gradient_is_like_itself_whatever_the_scale_of_the_loss_and_a_vanished
     images, targets = images_and_targets(2)
     points = torch.stack([images, images.flip(0), images], 1).double()
     found = ExampleGradients(model).similarities(points, targets.double())
-    torch.testing.assert_close(found[:, 0], torch.ones(2).double())
     # Twice the targets is twice the loss.
-    torch.testing.assert_close(ExampleGradients(model).similarities(points, 2 * targets.double()), found)
-    assert torch.equal(ExampleGradients(model).similarities(points, 0 * targets.double()), torch.zeros(2, 2).double())
+    doubled = ExampleGradients(model).similarities(points, 2 * targets.double())
+    vanished = ExampleGradients(model).similarities(points, 0 * targets.double())
+    for one, twice, none in zip(found, doubled, vanished, strict=True):
+        torch.testing.assert_close(one[:, 0], torch.ones(2).double())
+        torch.testing.assert_close(twice, one)
+        assert torch.equal(none, torch.zeros(2, 2).double())
 
 
 def test_the_models_own_gradients_and_mode_of_the_caller_are_left_alone() -> None:

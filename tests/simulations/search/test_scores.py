@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,8 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clients.models.classifiers import build_model
-from simulations.search.gradients import ExampleGradients
-from simulations.search.scores import EPSILON, accuracy_score, privacy_score, similarity_curves
+from simulations.search.gradients import ExampleGradients, Similarities
+from simulations.search.scorer import Scorer
+from simulations.search.scores import EPSILON, accuracy_score, paper_score, released_score, similarity_curves
+from simulations.search.settings import Search
 
 
 class Slopes(nn.Module):
@@ -97,55 +102,83 @@ def test_no_example_of_a_batch_changes_the_slopes_at_another() -> None:
     assert accuracy_score(model.train(), images, "sum") == pytest.approx(-np.sum(np.log(values) + 1 / values), rel=1e-9)
 
 
-def curves_by_loop(model: nn.Module, protected: Tensor, noise: Tensor, targets: Tensor, steps: int) -> Tensor:
-    """GradSim image by image and step by step, with two backward passes each."""
-    parameters = list(model.eval().parameters())
+def gradient_by_autograd(model: nn.Module, image: Tensor, target: Tensor) -> list[Tensor]:
+    """Of the cross-entropy of one image (C, H, W), by each parameter tensor, flattened."""
+    found = torch.autograd.grad(F.cross_entropy(model(image[None]), target[None]), list(model.parameters()))
+    return [one.flatten() for one in found]
 
-    def gradient(image: Tensor, target: Tensor) -> Tensor:
-        found = torch.autograd.grad(F.cross_entropy(model(image[None]), target[None]), parameters)
-        return torch.cat([g.flatten() for g in found])
 
-    rows = []
-    for end, start, target in zip(protected, noise, targets, strict=True):
-        wanted = gradient(end, target)
-        shares = [j / steps for j in range(steps)]
-        rows.append([F.cosine_similarity(gradient((1 - i) * start + i * end, target), wanted, 0) for i in shares])
-    return torch.stack([torch.stack(row) for row in rows])
+def paper_by_loop(model: nn.Module, end: Tensor, start: Tensor, target: Tensor, steps: int) -> float:
+    """Eqs. 5 and 7 as they are printed, for one image."""
+    wanted, total = torch.cat(gradient_by_autograd(model, end, target)), 0.0
+    for j in range(steps):
+        here = torch.cat(gradient_by_autograd(model, (1 - j / steps) * start + j / steps * end, target))
+        total += float(here @ wanted / (here.norm() * wanted.norm()))
+    return total / steps
+
+
+def released_by_loop(model: nn.Module, end: Tensor, start: Tensor, target: Tensor, steps: int) -> float:
+    """What the authors' released code computes for one image: means of cosines of tensors, and the trapezoids between them."""
+    wanted, heights = gradient_by_autograd(model, end, target), []
+    for j in range(steps + 1):
+        here = gradient_by_autograd(model, (1 - j / steps) * start + j / steps * end, target)
+        cosines = [float(F.cosine_similarity(a, b, 0)) for a, b in zip(here, wanted, strict=True)]
+        heights.append(sum(cosines) / len(cosines))
+    return sum((before + after) / 2 for before, after in pairwise(heights)) / steps
 
 
 @pytest.fixture(scope="module")
 def way() -> tuple[nn.Module, Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
-    model = build_model("cnn", num_classes=4, input_shape=(3, 32, 32), seed=2).double()
+    model = build_model("cnn", num_classes=4, input_shape=(3, 32, 32), seed=2).double().eval()
     protected, noise = (torch.randn(3, 3, 32, 32, generator=generator).double() for _ in range(2))
     return model, protected, noise, torch.eye(4)[:3].double()
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_curves_and_scores_are_those_of_a_plain_loop(
-    way: tuple[nn.Module, Tensor, Tensor, Tensor], shared: bool
+@pytest.mark.parametrize(("score", "by_loop"), [(paper_score, paper_by_loop), (released_score, released_by_loop)])
+def test_both_privacy_scores_are_those_of_a_plain_loop(
+    way: tuple[nn.Module, Tensor, Tensor, Tensor],
+    score: Callable[[Similarities], Tensor],
+    by_loop: Callable[[nn.Module, Tensor, Tensor, Tensor, int], float],
+    shared: bool,
 ) -> None:
     model, protected, noise, targets = way
     engine = ExampleGradients(model)
     starts = list(engine.of(noise, targets)) if shared else None
-    found = similarity_curves(engine, protected, noise, targets, 5, starts)
-    expected = curves_by_loop(model, protected, noise, targets, 5)
-    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-10)
-    torch.testing.assert_close(privacy_score(found), expected.mean(1))
-    with_end = torch.cat([expected, torch.ones(3, 1).double()], 1)
-    torch.testing.assert_close(privacy_score(found, "trapezoid"), torch.trapezoid(with_end, dx=1 / 5, dim=1))
-    assert (privacy_score(found).abs() <= 1).all()
+    found = score(similarity_curves(engine, protected, noise, targets, 5, starts))
+    expected = [by_loop(model, *one, 5) for one in zip(protected, noise, targets, strict=True)]
+    assert found.tolist() == pytest.approx(expected, rel=1e-8, abs=1e-10)
+    assert (found.abs() <= 1).all()
 
 
+@pytest.mark.parametrize("named", ["", "released", "paper"])
+@pytest.mark.parametrize("model", ["cnn", "resnet20"])
+def test_a_policy_is_chosen_by_the_named_score_and_by_the_released_one_where_none_is(named: str, model: str) -> None:
+    """BatchNorm is folded in resnet20, which keeps its four tensors apart."""
+    search = Search(dataset="photos", model=model, images=2, path_steps=4, accuracy_batches=1)
+    search = replace(search, privacy_score=named) if named else search
+    scorer = Scorer(search, search.plan().build_model().state_dict())
+    scores = scorer((3, 1, 7), None)
+    ways = list(zip(scorer.protected((3, 1, 7)), scorer.noise, scorer.targets, strict=True))
+    slow = [
+        sum(by_loop(scorer.gradients.model, *one, 4) for one in ways) / 2
+        for by_loop in (released_by_loop, paper_by_loop)
+    ]
+    assert [scores.privacy, scores.other] == pytest.approx(slow[::-1] if named == "paper" else slow, abs=2e-4)
+    assert abs(slow[0] - slow[1]) > 1e-2, "the two are so far apart that they cannot be taken for each other"
+
+
+@pytest.mark.parametrize("score", [paper_score, released_score])
 def test_who_starts_at_the_image_itself_has_no_privacy_and_the_sum_approaches_the_integral(
-    way: tuple[nn.Module, Tensor, Tensor, Tensor],
+    way: tuple[nn.Module, Tensor, Tensor, Tensor], score: Callable[[Similarities], Tensor]
 ) -> None:
     model, protected, noise, targets = way
     engine = ExampleGradients(model)
     same = similarity_curves(engine, protected, protected, targets, 4)
-    torch.testing.assert_close(privacy_score(same), torch.ones(3).double())
-    fine = privacy_score(similarity_curves(engine, protected, noise, targets, 400), "trapezoid")
-    coarse = [privacy_score(similarity_curves(engine, protected, noise, targets, steps)) for steps in (10, 40, 160)]
+    torch.testing.assert_close(score(same), torch.ones(3).double())
+    fine = score(similarity_curves(engine, protected, noise, targets, 800))
+    coarse = [score(similarity_curves(engine, protected, noise, targets, steps)) for steps in (10, 40, 160)]
     errors = [float((one - fine).abs().max()) for one in coarse]
     assert errors[0] > errors[1] > errors[2]
     assert errors[2] < 0.01

@@ -1,0 +1,141 @@
+"""Both privacy scores side by side: how far the two agree on the policies of a search, and what the other would have chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import rankdata, spearmanr
+
+from defenses.ats import Policy
+from simulations.search.folder import Scored
+from simulations.search.settings import OTHER, PAPER, RELEASED, Search
+from simulations.search.space import disjoint, text_of
+
+FEWEST = 3
+"""Policies below which ranks say nothing."""
+
+RESAMPLES = 2000
+
+NAMES = {RELEASED: "S_pri, released code", PAPER: "S_pri, paper"}
+"""Of columns and axes."""
+
+MEANINGS = {
+    RELEASED: "the score of the authors' released code (the mean over parameter tensors of their own cosines, trapezoid rule)",
+    PAPER: "the score of the paper's Eqs. 5 and 7 (the cosine of the whole gradients, summed without the end of the way)",
+}
+
+
+class RankCorrelation(NamedTuple):
+    """Spearman's rank correlation.
+
+    Attributes:
+        value: In [-1, 1].
+        low: Lower end of its 95 % interval: percentiles over policies drawn with replacement.
+        high: The upper end.
+        n: Policies.
+    """
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} (95 % interval {self.low:.2f} to {self.high:.2f}, n = {self.n})"
+
+
+def rank_correlation(first: Sequence[float], second: Sequence[float]) -> RankCorrelation | None:
+    """Spearman's rank correlation of two scores of the same policies; None for fewer than three, or where one is constant.
+
+    Args:
+        first: (n,), a score of each policy.
+        second: (n,), another score of the same policies.
+    """
+    values = np.array([first, second], dtype=float)
+    count = values.shape[1]
+    if count < FEWEST or (np.ptp(values, axis=1) == 0).any():
+        return None
+    draws = np.random.default_rng(0).integers(count, size=(RESAMPLES, count))
+    ranks = rankdata(values[:, draws], axis=2)
+    ranks -= ranks.mean(2, keepdims=True)
+    with np.errstate(invalid="ignore"):  # a draw of one policy alone has no correlation, and does not count
+        found = (ranks[0] * ranks[1]).sum(1) / np.sqrt((ranks**2).sum(2).prod(0))
+    low, high = np.nanpercentile(found, [2.5, 97.5])
+    return RankCorrelation(float(spearmanr(*values).statistic), float(low), float(high), count)
+
+
+@dataclass(frozen=True)
+class TwoScores:
+    """What the page says of the two.
+
+    Attributes:
+        scored: Candidates that have both.
+        agreement: Of their ranks; None where there are too few.
+        chosen: Policies that the search chose.
+        by_other: Those that it would have chosen by the other score.
+        search: The settings.
+    """
+
+    scored: tuple[Scored, ...]
+    agreement: RankCorrelation | None
+    chosen: str
+    by_other: str
+    search: Search
+
+    @classmethod
+    def of(
+        cls, candidates: Sequence[Scored], passed: Sequence[Scored], chosen: str, channels: int, search: Search
+    ) -> TwoScores:
+        """Compares the two.
+
+        Args:
+            candidates: All, scored or not.
+            passed: Those within the threshold of S_acc.
+            chosen: The result of the search, as text.
+            channels: Of the images.
+            search: The settings.
+        """
+        both = tuple(one for one in candidates if one.scores.privacy is not None and one.scores.other is not None)
+        agreement = rank_correlation([_own(one) for one in both], [_other(one) for one in both])
+        ranked: list[Policy] = [one.policy for one in sorted(passed, key=lambda one: (_other(one), one.policy))]
+        return cls(both, agreement, chosen, text_of(disjoint(ranked, search.policies, channels)), search)
+
+    @property
+    def own_name(self) -> str:
+        """Of the score that chooses."""
+        return NAMES[self.search.privacy_score]
+
+    @property
+    def other_name(self) -> str:
+        """Of the other."""
+        return NAMES[OTHER[self.search.privacy_score]]
+
+    @property
+    def rule(self) -> str:
+        """Which score chooses, and which stands beside it."""
+        own, other = (MEANINGS[name] for name in (self.search.privacy_score, OTHER[self.search.privacy_score]))
+        return f"Two scores go under the name S_pri. Policies are chosen by {own}; beside it stands {other}."
+
+    @property
+    def told(self) -> str:
+        """How far they agree."""
+        if self.agreement is None:
+            return "Too few policies have both scores to compare their ranks."
+        same = self.by_other == self.chosen
+        return (
+            f"Spearman's rank correlation of the two over the policies of this search that have both: {self.agreement}. By the "
+            f"other score the search would have chosen {'the same policies' if same else self.by_other or 'none'}."
+        )
+
+
+def _own(one: Scored) -> float:
+    assert one.scores.privacy is not None
+    return one.scores.privacy
+
+
+def _other(one: Scored) -> float:
+    assert one.scores.other is not None
+    return one.scores.other
