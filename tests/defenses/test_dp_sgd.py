@@ -507,6 +507,8 @@ def test_one_target_means_less_noise_where_an_example_is_added():
 def test_a_sample_rate_belongs_to_one_kind_of_neighbours(arguments: dict[str, Any], message: str):
     with pytest.raises(ValueError, match=re.escape(message)):
         DPSGD(**arguments)
+
+
 @pytest.mark.parametrize("noise_multiplier", [1e-5, 1e-160, 1e-300, 5e-324])
 def test_a_ledger_of_next_to_no_noise_has_no_finite_epsilon(noise_multiplier: float):
     """A ledger may come from elsewhere; Opacus divided by zero, or did not end in 300 s."""
