@@ -25,10 +25,11 @@ from defenses.base import TrainingDefense
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
 from simulations.report.analysis.cell import Cell
+from simulations.report.analysis.line import Line
 from simulations.report.analysis.run import ReadRun
 from simulations.report.analysis.score import Score, interval
 from simulations.report.analysis.study import Study
-from simulations.report.analysis.summary import Line, strongest
+from simulations.report.analysis.summary import strongest
 from simulations.rows import NULL_PREFIX, null_name
 
 FREE = {"seed", "output-dir", "resume", "experiment"}

@@ -259,7 +259,7 @@ class Auditor:
             seen["rounds_observed"] = card.rounds_observed
         for at, image in enumerate(images):
             own = scores[at] if scores else {}
-            self.recorder.picture(task, image, image_number=at, **{"psnr": None} | own, **seen, **fields)
+            self.recorder.picture(task, image, image_number=at, **{"psnr": None, **own}, **seen, **fields)
 
     def _ask(
         self, task: Task, kind: Kind, guessed: str, contents: Mapping[int, RecordDict], guesses: int = 0

@@ -31,7 +31,7 @@ WORST_IS_HIGHEST = (
 BOUNDS = ("epsilon", "epsilon-with-probes", "epsilon-all-cuts", "delta")
 """Metrics of a guarantee: over clients and seeds the largest counts (a row's ``worst``), never the mean."""
 
-EXACT = ("retrieval", "attribute-accuracy", MS_SSIM_SUCCESS)
+EXACT = ("retrieval", "recovered", "attribute-accuracy", MS_SSIM_SUCCESS)
 """Shares with the exact interval of the images of all seeds together."""
 
 CLUSTERED = (CELLS, "label-accuracy", "test-accuracy", "recognition", "identification")

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from defenses.registry import collected, modules_in
+from simulations.report.analysis.line import Line
 from simulations.report.analysis.study import Study
-from simulations.report.analysis.summary import Line
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulations.report.analysis.cell import Cell
+from simulations.report.analysis.line import Line
 from simulations.report.analysis.study import Study
-from simulations.report.analysis.summary import Line
 from simulations.rows import Row
 
 RECORDED = "recorded-updates"

@@ -7,10 +7,12 @@ import statistics
 import pytest
 
 from simulations.report import Row, validate
-from simulations.report.analysis.readability import Readability, conclusion, verdicts
+from simulations.report.analysis.conclusion import conclusion, verdicts
+from simulations.report.analysis.line import Line
+from simulations.report.analysis.readability import Readability
 from simulations.report.analysis.sentences import sentence
 from simulations.report.analysis.study import split
-from simulations.report.analysis.summary import Line, summarise
+from simulations.report.analysis.summary import summarise
 from strategies.audit.threat_card import ThreatCard
 
 UPDATE = ThreatCard(observation="training update", local_steps=4)

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from simulations.report import Row, validate
+from simulations.report.analysis.line import Line
 from simulations.report.analysis.real_updates import apart, stand_ins
 from simulations.report.analysis.sentences import sentence
 from simulations.report.analysis.study import split
-from simulations.report.analysis.summary import Line, summarise
+from simulations.report.analysis.summary import summarise
 from strategies.audit.threat_card import ThreatCard
 
 PROBE = ThreatCard(observation="one-step probe", images=4, local_steps=1)
