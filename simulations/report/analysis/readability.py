@@ -99,8 +99,9 @@ def _strength(cell: Cell) -> tuple[int, float, float, bool, bool, float]:
     undecided = word is Readability.UNKNOWN and _scored(cell) is not None and score.status == "ok"
     share = cell.share.mean or 0.0 if cell.share else 0.0
     identified = cell.picked[0] / cell.picked[1] if cell.picks and cell.picked and not share else 0.0
+    counts = bool(share or identified) or score.status == "ok"
     height = cell.gap if cell.gap is not None else score.mean or 0.0
-    return _ORDER[word] + 2 * undecided, share, identified, not score.all_failed, score.status == "ok", height
+    return _ORDER[word] + 2 * undecided, share, identified, not score.all_failed, counts, height
 
 
 _ORDER = {

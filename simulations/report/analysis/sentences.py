@@ -12,7 +12,7 @@ from simulations.report.analysis.line import Line
 from simulations.report.analysis.real_updates import stand_ins
 from simulations.report.analysis.recovery import BestImage
 from simulations.report.analysis.score import Score
-from simulations.report.text import brief, count, decibel, percentage, round_name, within
+from simulations.report.text import brief, capital, count, decibel, percentage, round_name, within
 from simulations.rows import null_name
 
 LINE_UP = 0.0101
@@ -86,7 +86,7 @@ def _observed(line: Line, best: Cell) -> str:
     parts = [f"{_seen(cell)}: {_recovered(line, cell)}" for cell in line.leading]
     if line.update is None:
         parts.append(f"real updates: {'no score of their images' if line.update_attacks else 'not attacked'}")
-    return "; ".join(parts)
+    return ". ".join(capital(part) for part in parts)
 
 
 def _seen(cell: Cell) -> str:
@@ -104,9 +104,13 @@ def _recovered(line: Line, cell: Cell) -> str:
     score = cell.scores[IMAGES.decides]
     if score.all_failed:
         return f"the attack failed on all {score.n} images, so nothing is known about them"
-    parts = [_share_told(line, cell)] if cell.recovered else [_identified(cell)]
-    parts += [f"mean PSNR {_height(cell, score)}", _best_told(cell), _wanting(cell)]
-    return "the strongest attack " + ", ".join(filter(None, parts))
+    counts = _share_told(line, cell) if cell.recovered else _identified(cell)
+    first = f"the strongest attack {counts}" if counts else ""
+    height = f"{'its' if counts else 'of the strongest attack the'} mean PSNR is {_height(cell, score)}"
+    return ". ".join(
+        capital(part) if at else part
+        for at, part in enumerate(filter(None, [first, height, _best_told(cell), _wanting(cell)]))
+    )
 
 
 def _share_told(line: Line, cell: Cell) -> str:
@@ -123,7 +127,7 @@ def _share_told(line: Line, cell: Cell) -> str:
         of = "one null guess" if len(line.tried) == 1 else f"the best of {len(line.tried)} null guesses"
         details.append(f"chance of as many by {of}: at most {brief(chance)}")
     told = f"recovered {recovered} of {count(n, 'image')}" + (f" ({'; '.join(details)})" if details else "")
-    return told if recovered else ", ".join(filter(None, [told, _identified(cell)]))
+    return told if recovered else " and ".join(filter(None, [told, _identified(cell)]))
 
 
 def _identified(cell: Cell) -> str:
@@ -151,17 +155,17 @@ def _height(cell: Cell, score: Score) -> str:
 
 
 def _best_told(cell: Cell) -> str:
-    return f"best-recovered image {gained(cell.best)}" if cell.best else ""
+    return f"its best-recovered image: {gained(cell.best)}" if cell.best else ""
 
 
 def _wanting(cell: Cell) -> str:
     """Why there is no verdict, or why images were not looked for."""
     if cell.unjudged:
-        return f"but whether that is these very images could not be judged: {cell.unjudged}"
+        return f"whether that is these very images could not be judged: {cell.unjudged}"
     if cell.too_few:
-        return f"of too few images for a verdict, which needs {LEAST_IMAGES} or more"
+        return f"these are too few images for a verdict, which needs {LEAST_IMAGES} or more"
     if cell.picked is None and cell.leaks:
-        return "but no attack looked for the true images among others"
+        return "no true image was looked for among others"
     return ""
 
 
@@ -202,9 +206,9 @@ def _shared(cell: Cell, of: Family, what: str, one: str, blind: str) -> str:
 
 
 def among(chance: float) -> str:
-    """Of how many candidates images were picked out; where others were few, how often luck does it."""
+    """Among how many candidates images were identified; where others were few, how often luck does it."""
     if chance <= LINE_UP:
-        return f" of {1 / chance:.3g} candidates"
+        return f" among {1 / chance:.3g} candidates"
     return f", where a blind guess may be right in {100 * chance:.3g} %"
 
 
@@ -226,5 +230,5 @@ def _failed(cell: Cell, score: Score) -> str:
     else:
         text = f"not clearly better than the {null_name(null[0])} image ({decibel(null[1])} dB)"
     if score.worst is not None and score.worst > null[1] and score.n > 1 and not cell.best:
-        text += f"; its highest PSNR of one image is {decibel(score.worst)} dB"
+        text += f"; the highest PSNR of one image is {decibel(score.worst)} dB"
     return text

@@ -175,6 +175,8 @@ def _cell(
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
         groups[row.metric, row.reference].append(row)
+    if len(groups.get(RECOVERED, ())) < len(groups.get(PICKED, ())):
+        groups.pop(RECOVERED, None)  # a share of some seeds or clients alone would stand beside a PSNR of all
     accuracies = {row.seed: row.card.model_accuracy for row in rows}
     known = [value for value in accuracies.values() if value is not None]
     tested = {row.seed: row.card.members for row in rows if row.metric == "membership-auc"}
