@@ -86,7 +86,7 @@ def plane(points: Mapping[str, Point], spent: Mapping[str, float], faces: Mappin
         canvas = Canvas(width, 350 if width > WIDE else 420)
         low, high = bounds([end for p in points.values() for end in (p.x, p.x_low, p.x_high)], 0.14, 0.05)
         across = max(low, 0.0), min(high, 1.0)
-        up = -0.04, 1.04
+        up = -0.08, 1.04
         canvas.axes.set(xlim=across, ylim=up)
         canvas.titles(
             "Test accuracy as deployed (higher is better →)",

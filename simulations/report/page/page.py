@@ -196,6 +196,7 @@ def _view(
             for name, of in whole.items()
         },
         "own_pictures": {one.name: captioned(pictures, one.own_pictures, embed) for one in sections()},
+        "first": [told for one in own if (told := one.first(shown[one.name]))],
         "titles": [(one.name, one.title) for one in own],
         "deployed_on": "".join(one.deployed_on for one in own),
         "pictures_show": "; ".join(one.pictures_show for one in own if one.pictures_show),

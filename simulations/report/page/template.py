@@ -191,6 +191,9 @@ FRONT = """
   {%- if studies %}all numbers: <a href="rows.csv">rows.csv</a>{% endif %}</p>
 {% endif %}
 {% if progress %}<p class="banner">{{ progress }}</p>{% endif %}
+{% for view in studies %}{% for told in view.first %}
+<p class="banner"><b>{{ told }}</b></p>
+{% endfor %}{% endfor %}
 {% for view in studies if view.too_few %}
 <p class="banner"><b>Too few images for a verdict.</b> At most {{ count(view.too_few, 'image') }} of the {{ view.plain.run }}
 {%- if not alone %} of {{ view.study.words | join(' · ') }}{% endif %} {{ 'was' if view.too_few == 1 else 'were' }} attacked
