@@ -96,7 +96,10 @@ def image_score(cell: Cell) -> float | None:
 
 def _strength(cell: Cell) -> tuple[int, float, float, bool, bool, float]:
     word, score = readability(cell), cell.scores[IMAGES.decides]
-    undecided = word is Readability.UNKNOWN and _scored(cell) is not None and score.status == "ok"
+    # A leak that nobody could look up is not hidden by what was recovered from nothing.
+    undecided = word is Readability.UNKNOWN and (
+        (_scored(cell) is not None and score.status == "ok") or (bool(cell.unjudged) and cell.leaks)
+    )
     share = cell.share.mean or 0.0 if cell.share else 0.0
     identified = cell.picked[0] / cell.picked[1] if cell.picks and cell.picked and not share else 0.0
     counts = bool(share or identified) or score.status == "ok"

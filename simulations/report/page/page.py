@@ -23,7 +23,7 @@ from simulations.report.analysis.failures import failures
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.plain import plain_words_of
 from simulations.report.analysis.readability import RULE
-from simulations.report.analysis.recovery import DEFINITION
+from simulations.report.analysis.recovery import DEFINITION, RECOVERED
 from simulations.report.analysis.run import ReadRun, read_run
 from simulations.report.analysis.sentences import called, gained, picked, sentence
 from simulations.report.analysis.study import Study, mean_each
@@ -45,7 +45,7 @@ CONFIG_KEYS = ("config", "pipelines", "defenses", "versions", "progress", "comma
 
 
 def build(directory: Path) -> tuple[str, list[Row]]:
-    """The page and the validated rows of a run directory, as far as its parts exist."""
+    """The page, and the validated rows of a run directory with the shares of recovered images, as far as its parts exist."""
     run = read_run(directory)
     rows, config, order = run.rows, run.config, run.order
     listed, picture_notes = read_index(directory)
@@ -85,7 +85,13 @@ def build(directory: Path) -> tuple[str, list[Row]]:
         # Last: embedding pictures adds notes.
         "notes": [*run.notes, *picture_notes, *embed.notes()],
     }
-    return _template().render(context).lstrip(), list(rows)
+    return _template().render(context).lstrip(), [*rows, *_derived(studies)]
+
+
+def _derived(studies: Sequence[Study]) -> list[Row]:
+    """The shares of recovered images, which the page counts and ``rows.jsonl`` does not hold; each once."""
+    found = (row for study in studies for row in study.all_rows if row.metric == RECOVERED[0])
+    return list({row.to_json(): row for row in found}.values())
 
 
 def progress(state: Any) -> str:

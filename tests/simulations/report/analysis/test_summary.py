@@ -146,8 +146,8 @@ def test_the_worst_image_is_the_best_reconstruction() -> None:
 def test_the_headline_of_the_brief() -> None:
     undefended = psnr(31.2, 29.0, worst=40.1)
     assert sentence(line(undefended, defense="")) == (
-        "the strongest attack recovered 16 of 16 images (95 % interval 79.4 to 100.0 %; chance of as many by one null guess: at most "
-        "1e\N{MINUS SIGN}32). Its mean PSNR is 31.2 dB, above the mean image (12.0 dB)."
+        "the strongest attack recovered 16 of 16 images (95 % interval 79.4 to 100.0 %; chance of as many by one null guess: at "
+        "most 1e\N{MINUS SIGN}32). Its mean PSNR is 31.2 dB, above the mean image (12.0 dB)."
     )
 
 
