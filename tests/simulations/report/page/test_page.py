@@ -201,24 +201,19 @@ def test_every_number_in_the_summary_follows_from_the_rows(demo: Page, place: in
 
 
 def test_the_headline_has_one_careful_sentence_per_defence(demo: Page) -> None:
-    text = " ".join(demo.sections["headline"].split())
-    text = text.replace("\xa0", " ")
-    recovered = "No defence readable The strongest attack recovered 16 of 16 images (95 % interval 79.4 to 100.0 %; chance of as many"
+    text = " ".join(demo.sections["headline"].replace("\xa0", " ").split())
+    recovered = "The strongest attack recovered 16 of 16 images (95 % interval 79.4 to 100.0 %; chance of as many by the best of 2"
     assert (
-        f"{recovered} by the best of 2 null guesses: at most 2e\N{MINUS SIGN}32). Its mean PSNR is 31.2 dB (95 %"
-        in text
+        f"No defence readable {recovered} null guesses: at most 2e\N{MINUS SIGN}32). Its mean PSNR is 31.2 dB" in text
     )
-    failed = (
-        "not recovered The strongest attack recovered 0 of 16 images (95 % interval 0.0 to 20.6 %) and identified 0 of"
-    )
-    assert f"Mixer(window=4) {failed} 16 among 100 candidates. Its mean PSNR is 9.4 dB" in text
+    failed = "not recovered The strongest attack recovered 0 of 16 images (95 % interval 0.0 to 20.6 %)"
+    failed += " and identified 0 of 16 among 100 candidates. Its mean PSNR is"
+    assert f"Mixer(window=4) {failed} 9.4 dB" in text
     # As deployed, Mixer sees protected test images: 0.6 + 0.3 against 0.95.
     assert "round 3, probe test accuracy 90.0 % (\N{MINUS SIGN}5.0 points)" in text
     assert "no better than the mean image (12.2 dB)" in text
-    assert (
-        f"DPSGD(target_epsilon=2.0) {failed} 16 among 100 candidates. Its mean PSNR is 7.0 dB (95 % interval 6.5 to 7.5), no better than a "
-        "grey image" in text
-    )
+    worse = "7.0 dB (95 % interval 6.5 to 7.5), no better than a grey image"
+    assert f"DPSGD(target_epsilon=2.0) {failed} {worse}" in text
     assert "untested against an adaptive attacker: LearnedRestorer did not run" in text
     assert text.count("untested against an adaptive attacker") == 2
     assert "private" not in text.lower()
