@@ -75,8 +75,8 @@ def _plainly(cell: Cell | None, what: str) -> str:
     if verdict is not Readability.UNKNOWN:
         return _PLAIN[verdict].format(what) + (f" ({counts})" if counts else "")
     few = f"too few {what} were attacked for a verdict, which needs {LEAST_IMAGES} or more"
-    if recovers(cell):
-        return f"{counts}; {few}"
+    if cell and cell.recovered and recovers(cell):
+        return f"{cell.recovered[0]} of {cell.recovered[1]} {what} were recovered; {few}"
     score = cell.scores.get(IMAGES.decides) if cell else None
     if cell and score and not score.all_failed and not cell.unjudged and (cell.too_few or score.n < LEAST_IMAGES):
         return f"{few}, so that nothing here is evidence for a defence" + (f" ({counts})" if counts else "")

@@ -273,7 +273,7 @@ def test_names_that_are_no_unicode_are_shown(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for name in (b"ok\xe9.png", b"two.png"):
         Image.effect_noise((32, 32), 60).save(tmp_path / "in" / os.fsdecode(name))
-    code, told = protect(tmp_path / "in", tmp_path / "out", "--defense", NOISE, "--image-size", 16, "--preview")
+    code, _ = protect(tmp_path / "in", tmp_path / "out", "--defense", NOISE, "--image-size", 16, "--preview")
     assert code == 3, "two pictures, and none to learn from"
     assert "ok?.png" in (tmp_path / "out" / "preview.html").read_text()
     assert not list((tmp_path / "out").glob("*.tmp"))

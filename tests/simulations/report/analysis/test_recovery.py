@@ -188,7 +188,7 @@ def test_a_count_stands_beside_no_sentence_that_denies_it() -> None:
     plain = summarise(split(validate(attacked("A()", few, "")), [""])[0], {})
     text = conclusion(plain)
     assert text == (
-        "Without a defence 2 of 8 recovered; too few images were attacked for a verdict, which needs 16 or more."
+        "Without a defence 2 of 8 images were recovered; too few images were attacked for a verdict, which needs 16 or more."
     )
     assert "recovered 2 of 8 images" in sentence(plain[0])
     both = summarise(split(validate([*attacked("A()", few, ""), *attacked("A()", few[1:])]), ["", "D()"])[0], {})
