@@ -28,7 +28,7 @@ scores {{ view.scale_db['scale:class-mean'] | decibel }} dB
     <p class="verdicts"><a class="who" href="#defence{{ s }}-{{ loop.index }}">{{ who(line.defense) }}</a>
     {% for of, word in verdicts(line) %}<span>{{ of ~ ': ' if of }}{{ verdict(word) }}</span>{% endfor %}</p>
     <p>{{ sentence(line) | capital | replace('n = ', 'n&nbsp;=&nbsp;' | safe)
-      | replace('95 %', '95&nbsp;%' | safe) }}</p>
+      | replace(' %', '&nbsp;%' | safe) }}</p>
     <p class="meta">
     {% for cell in line.leading %}
     <span>{{ cell.attack | breakable }}, {{ round_name(cell.round, cell.final) }}

@@ -95,10 +95,14 @@ def test_the_verdict_follows_from_the_count(lines: list[Line]) -> None:
 
 def test_the_picture_is_of_the_strongest_attacks_best_recovered_image(run: Path, lines: list[Line]) -> None:
     index = [json.loads(one) for one in (run / "pictures" / "index.jsonl").read_text().splitlines()]
-    headline = words(Page((run / "report.html").read_text()).sections["headline"])
+    page = Page((run / "report.html").read_text())
+    headline = words(page.sections["headline"])
+    shown = [one["title"] for one in page.images["headline"] if str(one["alt"]).startswith("guess")]
+    assert shown[0] == (lines[0].strongest.attack if lines[0].strongest else "")
     for line in lines:
         best = line.strongest
         assert best is not None
+        assert best.attack in shown
         place = (line.defense, best.round, best.attack)
         own = [one for one in index if (one["defense"], one["round"], one["attack"]) == place]
         gains = [one["psnr"] - one["null_psnr"] for one in own if one["identified"]]
@@ -107,7 +111,7 @@ def test_the_picture_is_of_the_strongest_attacks_best_recovered_image(run: Path,
         if recovered:
             assert best.best is not None
             assert best.best.gain == pytest.approx(max(recovered), abs=0.006)
-            assert f"{signed(best.best.gain)} dB over null" in headline
+            assert f"{signed(best.best.gain)} dB over null ({len(recovered)} of {len(own)} recovered)" in headline
 
 
 def test_no_attack_holds_a_better_image_than_the_headline_says(lines: list[Line]) -> None:
