@@ -4,9 +4,11 @@
     fedveil run -s seed=1 --out runs/seed1
     python benchmarks/audit_tables.py runs/seed0 runs/seed1
 
-The first table has the strongest attack on each defence, as the report leads with it; the second every attack in every attacked
-round. PSNR and SSIM are means over the images against the original, in brackets the worst image; "picked out" counts the images
-that were nearest to their guess among the candidates. Marked are * not validated, + under-powered, ^ upper bounds.
+The first table has the strongest attack on each defence, as the report leads with it: the one that recovers the largest share of
+the images. All its columns are of that attack and round but the last of a seed: the best-recovered image of all attacks, and by how
+much it lies above the best null baseline for it. The second table has every attack in every attacked round. PSNR and SSIM are means
+over the images against the original; "identified" counts the images that were nearest to their guess among the candidates. Marked
+are * not validated, + under-powered, ^ upper bounds.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from simulations.report.analysis.cell import Cell
+from simulations.report.analysis.line import Line
 from simulations.report.analysis.run import ReadRun, read_run
 from simulations.report.analysis.study import Study
-from simulations.report.analysis.summary import Line
 
 SPENT = ("epsilon", "epsilon_with_probes")
 MARKS = {"not-validated": "*", "under-powered": "+", "failed": " (failed)"}
@@ -85,13 +87,38 @@ def share(cell: Cell, metric: str) -> str:
 
 
 def picked(cell: Cell) -> str:
-    """How many were picked out, of how many."""
+    """How many were identified, of how many."""
     return f"{cell.picked[0]} of {cell.picked[1]}" if cell.picked else "-"
+
+
+def recovered(cell: Cell) -> str:
+    """How many were recovered, of how many, with the interval of that share."""
+    if cell.recovered is None or cell.share is None:
+        return "-"
+    share = cell.share
+    ends = (
+        f" ({100 * share.low:.0f} to {100 * share.high:.0f} %)"
+        if share.low is not None and share.high is not None
+        else ""
+    )
+    return f"{cell.recovered[0]} of {cell.recovered[1]}{ends}"
+
+
+def best_image(line: Line, lead: Cell) -> str:
+    """The best-recovered image of all attacks; whose it is where it is not the strongest attack's."""
+    of = line.best_image
+    if of is None or of.best is None:
+        return "-"
+    same = lead.best is not None and lead.best.gain >= of.best.gain
+    whose = "" if same else f", by {attack([of])}, {when(of)}"
+    return f"+{of.best.gain:.1f} ({of.best.psnr:.1f}){whose}"
 
 
 def headline(runs: Sequence[tuple[Study, list[Line]]]) -> str:
     """One line a defence, a group of columns a seed."""
-    per_run = ("accuracy", "strongest attack", "PSNR (worst), dB", "SSIM", "picked out")
+    per_run = (
+        "recovered", "accuracy (change)", "strongest attack", "PSNR, dB", "SSIM", "best-recovered image, dB over null (PSNR)",
+    )  # fmt: skip
     seeds = [study.seeds[0] for study, _ in runs]
     header = ["defence", *(f"{name}, seed {seed}" for seed in seeds for name in per_run), "epsilon"]
     lines = []
@@ -101,10 +128,12 @@ def headline(runs: Sequence[tuple[Study, list[Line]]]) -> str:
             line = summary[at]
             best = line.strongest
             accuracy = line.deployed
-            cells.append(f"{100 * accuracy.mean:.1f} %" if accuracy and accuracy.mean is not None else "-")
+            cells.append(recovered(best) if best else "-")
+            change = f" ({round(-100 * line.drop, 1) + 0.0:+.1f})" if line.drop is not None else ""
+            cells.append(f"{100 * accuracy.mean:.1f} %{change}" if accuracy and accuracy.mean is not None else "-")
             cells += (
-                [f"{attack([best])}, {when(best)}", number(best, "psnr", "original", 1, worst=True),
-                 number(best, "ssim", "original", 2), picked(best)]
+                [f"{attack([best])}, {when(best)}", number(best, "psnr", "original", 1), number(best, "ssim", "original", 2),
+                 best_image(line, best)]
                 if best else ["-"] * 4
             )  # fmt: skip
         budgets = [[getattr(summary[at], name) for _, summary in runs] for name in SPENT]
@@ -116,7 +145,7 @@ def headline(runs: Sequence[tuple[Study, list[Line]]]) -> str:
 
 def everything(runs: Sequence[tuple[Study, list[Line]]], reference: str) -> str:
     """One line a defence, attack and attacked round; null baselines below."""
-    names = ("PSNR, dB", "picked out", "recognised")
+    names = ("PSNR, dB", "recovered", "identified", "recognised")
     seeds = [study.seeds[0] for study, _ in runs]
     header = ["defence", "attack", "attacked", "n", *(f"{name}, seed {seed}" for seed in seeds for name in names)]
     found: dict[tuple[str, str, int], dict[int, Cell]] = {}
@@ -137,7 +166,11 @@ def everything(runs: Sequence[tuple[Study, list[Line]]], reference: str) -> str:
         ]  # fmt: skip
         for at in range(len(runs)):
             cell = of.get(at)
-            numbers = [number(cell, "psnr", reference, 1), picked(cell), share(cell, "recognition")] if cell else []
+            numbers = (
+                [number(cell, "psnr", reference, 1), recovered(cell), picked(cell), share(cell, "recognition")]
+                if cell
+                else []
+            )
             line += numbers or ["-"] * len(names)
         lines.append(line)
     return table(header, lines)

@@ -5,9 +5,9 @@
 
 The first table has a line a defence: accuracy as deployed after the last round; the difference to no defence (to the same training
 defence alone, where that ran) with its 95 % interval (Student's t over the seeds, whose splits, models and images differ); how much
-accuracy still changed in the last quarter of the rounds; the strongest attack against the original, with its PSNR over all images
-of all seeds; and how many images the attack picks out that picks out most. Where all attacks were told what no server has, the
-strongest of these stands there. The second has a line an attack and attacked model, against the original and against the
+accuracy still changed in the last quarter of the rounds; the strongest attack, which recovers the largest share of the images of
+all seeds, with that share and its PSNR. Where all attacks were told what no server has, the strongest of these stands there.
+The second has a line an attack and attacked model, against the original and against the
 transformed image, each beside what the mean image scores to it: policies make hard and easy targets. Blind guesses follow.
 Marked are * not validated and ^ upper bounds. A model that is served at several cuts has these tables for each of them.
 """
@@ -19,16 +19,17 @@ import functools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from audit_tables import attack, number, picked, read_whole, table, when
+from audit_tables import attack, number, picked, read_whole, recovered, table, when
 
 from defenses.base import TrainingDefense
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
 from simulations.report.analysis.cell import Cell
+from simulations.report.analysis.line import Line
 from simulations.report.analysis.run import ReadRun
 from simulations.report.analysis.score import Score, interval
 from simulations.report.analysis.study import Study
-from simulations.report.analysis.summary import Line, strongest
+from simulations.report.analysis.summary import strongest
 from simulations.rows import NULL_PREFIX, null_name
 
 FREE = {"seed", "output-dir", "resume", "experiment"}
@@ -110,32 +111,22 @@ def leader(study: Study, line: Line) -> Cell | None:
     return line.strongest or strongest(study.cells_of(line.defense), bounds=True)
 
 
-def most_picked(study: Study, line: Line) -> str:
-    """How many images were picked out by the attack that picks out most; its name where it is not the strongest by PSNR."""
-    best = leader(study, line)
-    bounds = best is not None and best.is_upper_bound
-    cells = [cell for cell in study.cells_of(line.defense) if cell.picked and cell.is_upper_bound == bounds]
-    if not cells:
-        return "-"
-    most = max(cells, key=lambda cell: (cell.picked[0] / cell.picked[1], cell is best) if cell.picked else (0, False))
-    return picked(most) + ("" if most is best else f" ({attack([most])}, {when(most)})")
-
-
 def defences(study: Study, lines: Sequence[Line]) -> str:
     """The first table."""
     header = [
-        "defence", "accuracy, %", "less plain, points", "last quarter, points", "strongest attack", "PSNR, dB", "n",
-        "picked out", "AUC",
+        "defence", "recovered", "accuracy, %", "less plain, points", "last quarter, points", "strongest attack", "PSNR, dB", "n",
+        "AUC",
     ]  # fmt: skip
     found = []
     for line in lines:
         best, member = leader(study, line), line.membership
         psnr = best.psnr if best else None
         found.append([
-            f"`{line.defense}`" if line.defense else "none", percent(line.deployed), difference(line, baseline(line, lines)),
+            f"`{line.defense}`" if line.defense else "none", recovered(best) if best else "-",
+            percent(line.deployed), difference(line, baseline(line, lines)),
             change(study, line),
             f"{attack([best])}, {when(best)}" if best else "-", number(best, "psnr", "original", 1) if best else "-",
-            str(psnr.n) if psnr else "-", most_picked(study, line),
+            str(psnr.n) if psnr else "-",
             f"{member.mean('membership-auc'):.2f}" if member and member.mean("membership-auc") is not None else "-",
         ])  # fmt: skip
     return table(header, found)
@@ -145,7 +136,7 @@ def attacks(study: Study) -> str:
     """The second table."""
     header = [
         "defence", "attack", "attacked", "n", "to the original, dB", "mean image, to the same", "to the transformed image, dB",
-        "mean image, to the same", "picked out",
+        "mean image, to the same", "recovered", "identified",
     ]  # fmt: skip
     blind = [cell for cell in study.null_cells if not cell.defense and ("psnr", "original") in cell.scores]
     last = blind[0].round if blind else None
@@ -159,7 +150,7 @@ def attacks(study: Study) -> str:
         found.append([
             f"`{cell.defense}`" if cell.defense else "none", name, when(cell), str(cell.scores["psnr", "original"].n),
             number(cell, "psnr", "original", 1), mean_image(cell, "original"),
-            number(cell, "psnr", "transformed", 1), mean_image(cell, "transformed"), picked(cell),
+            number(cell, "psnr", "transformed", 1), mean_image(cell, "transformed"), recovered(cell), picked(cell),
         ])  # fmt: skip
     return table(header, found)
 

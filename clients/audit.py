@@ -19,7 +19,7 @@ from attacks.normalisation import normalise
 from attacks.scoring.metrics import score
 from attacks.scoring.oracle import Oracle
 from attacks.scoring.representatives import score_representatives
-from clients.blind_guesses import BlindGuesses
+from clients.blind_guesses import BlindGuesses, NullImages
 from clients.guesses import Guess
 from clients.image_scores import (
     both_references,
@@ -67,7 +67,8 @@ def audit_guesses(
         oracle: The oracle itself, which then compares features of the guesses with those of the truth.
 
     Returns:
-        For reconstructions "psnr-original", "psnr-transformed" and the like, "retrieval-original" with "retrieval-chance" (see
+        For reconstructions "psnr-original", "psnr-transformed" and the like, "psnr-null" (see ``NULL_PSNR``),
+        "retrieval-original" with "retrieval-chance" (see
         ``clients.line_up``), "label-accuracy", and "recognition" where there is an oracle, with "feature-similarity" and
         "identification" where it came along; for labels "label-accuracy"; for attributes see ``audit_attributes``; for
         representatives see ``score_representatives``; for tests of membership "member-score" and "other-score", one per training
@@ -82,6 +83,8 @@ def audit_guesses(
     if len(guesses) != len(known.views):
         raise ValueError(f"{len(guesses)} guesses for {len(known.views)} observations")
     scores: dict[str, list[float]] = defaultdict(list)
+    of_images = any(isinstance(guess, Reconstruction) for guess, _ in guesses)
+    nulls = NullImages(client.data, known.views) if of_images else None
     for target, ((guess, recognised), truth) in enumerate(zip(guesses, known.views, strict=True)):
         if isinstance(guess, Membership):
             # A test that failed judged nobody: its records would pass for records that were judged alike.
@@ -102,6 +105,8 @@ def audit_guesses(
             if isinstance(guess, Reconstruction):
                 others = _others(client, known, target, len(guess.images))
                 _add(scores, "", _retrieval(guess, truth, others, known))
+            if isinstance(guess, Reconstruction) and nulls is not None:
+                _add(scores, "", nulls.scores(truth.original.images, _columns(guess, truth, known)))
             if isinstance(guess, Reconstruction) and known.in_paper_scale:
                 _add(scores, "", paper_scores(guess.images, truth.original.images, paper_scale(client.task)))
             if isinstance(guess, Reconstruction) and known.at_many_scales:
@@ -165,7 +170,7 @@ def audit_baselines(
     if client.data.card.is_table:
         return Audited(cell_baselines(client.data, known))
     few = images or max(client.task.plan.probe_images, BASELINE_IMAGES)
-    blind = BlindGuesses(client.data, known.views, slice(few))
+    blind, nulls = BlindGuesses(client.data, known.views, slice(few)), NullImages(client.data, known.views)
     scores: dict[str, list[float]] = defaultdict(list)
     shared: dict[str, Tensor] = {}
     for target, truth in enumerate(known.views):
@@ -173,6 +178,7 @@ def audit_baselines(
         for name, guesses in blind.of(truth).items():
             found = both_references(guesses, truth, paired=known.paired)
             found |= _retrieval(guesses[0], truth, others, known)
+            found |= nulls.scores(truth.original.images, _columns(guesses[0], truth, known))
             if known.at_many_scales:
                 found |= scores_at_many_scales(guesses[0].images, truth.original.images)
             _add(scores, f"{name}:", found)
@@ -216,6 +222,11 @@ def _retrieval(guess: Reconstruction, truth: Probed, others: Tensor, known: Trut
     if known.whole_round:
         return retrieval_from_round(guess, pairs, images, others)
     return retrieval(guess, pairs, images, others, paired=known.paired)
+
+
+def _columns(guess: Reconstruction, truth: Probed, known: Truths) -> Tensor:
+    """Which true image each guess is compared with."""
+    return pairs_of(guess.images, truth.original.images, paired=known.paired)[1]
 
 
 def _add(scores: dict[str, list[float]], prefix: str, more: dict[str, list[float]]) -> None:

@@ -9,11 +9,16 @@ import torch
 from torch import Tensor
 
 from attacks.guesses import Reconstruction
+from attacks.image_measures import psnr
 from attacks.scoring.metrics import blurred, null_baselines
 from clients.data.augmentation import mean_view
+from clients.image_scores import MAX_PSNR
 from clients.line_up import shows_views
 from clients.local_data import CHUNK, LocalData, Probed, chunks
 from defenses.base import Batch
+
+NULL_PSNR = "psnr-null"
+"""Score that stands beside "psnr-original": for each guess, the PSNR of the best null baseline for the same image, in dB."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,49 @@ def _add_up(sums: dict[int, tuple[Tensor, int]], images: Tensor, labels: Tensor,
         sums[number] = so_far + images[mine].sum(0), count + int(mine.sum())
 
 
+class NullImages:
+    """The null baselines of one client's images, by themselves: what an audit of an attack compares each single image with.
+
+    Args:
+        data: The client's examples.
+        known: The images behind each observation.
+    """
+
+    def __init__(self, data: LocalData, known: Sequence[Probed]) -> None:
+        mean = means_of(data, lambda positions, _: data.plain(positions).images, CHUNK).mean()
+        self._mean = _shown(data, known, mean)
+
+    def scores(self, truth: Tensor, columns: Tensor) -> dict[str, list[float]]:
+        """``NULL_PSNR`` of the images (B, C, H, W) that guesses are compared with, which ``columns`` numbers."""
+        return null_psnr(truth, self._mean, columns)
+
+
+def null_psnr(truth: Tensor, mean: Tensor | None, columns: Tensor) -> dict[str, list[float]]:
+    """The highest PSNR of any null baseline, for each image by itself.
+
+    Args:
+        truth: (B, C, H, W) in [0, 1].
+        mean: (C, H, W), the mean image; None where there is none.
+        columns: (M,) int64, which images of ``truth`` are asked for.
+
+    Returns:
+        ``NULL_PSNR``: M values in dB, in the order of ``columns``.
+    """
+    images = truth.detach().cpu()[columns]
+    nulls = null_baselines(images, torch.zeros_like(images[:1])[0] if mean is None else mean)
+    if mean is None:
+        del nulls["mean"]
+    best = torch.stack([psnr(one.images, images) for one in nulls.values()]).amax(0)
+    return {NULL_PSNR: best.clamp(max=MAX_PSNR).tolist()}
+
+
+def _shown(data: LocalData, known: Sequence[Probed], mean: Tensor) -> Tensor:
+    """A mean of raw images as the mean of their views, where views are attacked."""
+    if not all(shows_views(data, truth) for truth in known):
+        return mean
+    return mean_view(mean[None], data.task.plan.crop_padding, data.task.plan.horizontal_flip)[0]
+
+
 class BlindGuesses:
     """What one client's images could be guessed as without an observation, and the scales.
 
@@ -117,7 +165,7 @@ class BlindGuesses:
 
     def __init__(self, data: LocalData, known: list[Probed], few: slice) -> None:
         self.few = few
-        self._views = data.task.plan if all(shows_views(data, truth) for truth in known) else None
+        self._data = data
         self._one_class = data.task.plan.objective.one_class
         classes = (
             {int(c) for truth in known for c in truth.original.targets[few].argmax(1)} if self._one_class else set()
@@ -150,10 +198,7 @@ class BlindGuesses:
         return found | {"scale:class-mean": (_unlabelled(by_class[0]), _unlabelled(by_class[1]))}
 
     def _shown(self, mean: Tensor) -> Tensor:
-        """A mean of raw images as the mean of their views, where views are attacked."""
-        if self._views is None:
-            return mean
-        return mean_view(mean[None], self._views.crop_padding, self._views.horizontal_flip)[0]
+        return _shown(self._data, self._known, mean)
 
 
 def transformed(data: LocalData) -> Callable[[Tensor, int], Tensor]:

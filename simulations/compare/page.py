@@ -10,9 +10,9 @@ from pathlib import Path
 from markupsafe import Markup
 
 from simulations.compare.groups import Group
+from simulations.report.analysis.conclusion import conclusion
+from simulations.report.analysis.line import Line
 from simulations.report.analysis.plain import OWN_CLIENTS, Plain, plain_words_of
-from simulations.report.analysis.readability import conclusion
-from simulations.report.analysis.summary import Line
 from simulations.report.page.page import environment
 from simulations.report.page.script import SCRIPT, SCRIPT_HASH
 from simulations.report.page.style import CSS
@@ -38,18 +38,19 @@ put together</p>
 {% if notes %}<div class="banner alarm"><ul>{% for note in notes %}<li>{{ note }}</li>{% endfor %}</ul></div>{% endif %}
 <section id="sides">
 <header><h2>Every defence</h2><p>Means over the seeds of a row (epsilon: the largest); below them is the 95&nbsp;%
-interval. Over several seeds that of PSNR is Student's t over seeds, that of an accuracy has seeds as clusters and no
-more test images than there are, that of an AUC is no narrower than one seed's. Of one seed it is over images or
-records; images picked out are pooled. The change of the accuracy is against no defence of the same runs. {{ rule }}
+interval. The share of recovered images is that of all seeds together, with its exact interval. Over several seeds
+the interval of PSNR is Student's t over seeds, that of an accuracy has seeds as clusters and no more test images than there are,
+that of an AUC is no narrower than one seed's. Of one seed it is over images or records. The change of the accuracy is against no
+defence of the same runs. {{ rule }}
 An attack that fails shows only that this attack fails. † marks an attack that did not break the run without a
 defence, too few images for a verdict (fewer than {{ least_images }}), or a test of membership on too few records.
 Seeds are those of the strongest attack's score.</p></header>
 {{ table('Every defence', '') }}
 <thead><tr><th scope="col">Experiment</th><th scope="col">Defence</th><th scope="col">Verdict</th>
+<th scope="col" class="edge">strongest attack</th><th scope="col" class="num">recovered</th>
 <th scope="col" class="num edge">accuracy, %</th><th scope="col" class="num">change</th>
-<th scope="col" class="edge">strongest attack</th><th scope="col" class="num">PSNR, dB</th>
-<th scope="col" class="num">over null</th>
-<th scope="col" class="num">picked out</th><th scope="col" class="num edge">member AUC</th><th scope="col" class="num">ε</th>
+<th scope="col" class="num edge">PSNR, dB</th><th scope="col" class="num">over null</th>
+<th scope="col" class="num">best image</th><th scope="col" class="num edge">member AUC</th><th scope="col" class="num">ε</th>
 <th scope="col" class="num edge">n</th><th scope="col" class="num">seeds</th></tr></thead>
 <tbody>
 {% for row in rows %}{% set line = row.line %}{% set best = line.strongest %}
@@ -57,12 +58,14 @@ Seeds are those of the strongest attack's score.</p></header>
 <td class="attack">{{ label(line.defense, row.plain.name) }}
 {% for caveat in line.caveats + row.notes %}<small>{{ caveat }}</small>{% endfor %}</td>
 <td>{% for of, word in verdicts(line) %}{% if of %}<small>{{ of }}</small>{% endif %}{{ verdict(word) }}{% endfor %}</td>
+<td class="edge">{{ (best.attack if best else nothing) | breakable }}{{ best.status | dagger if best }}
+  {% if best %}<small>{{ round_name(best.round, best.final) }}</small>{% endif %}</td>
+{% if best and best.recovered %}{{ recovered_images(line, best) }}{% else %}{{ number(nothing) }}{% endif %}
 {{ score(line.deployed, percentage, true) }}
 {{ number((-line.drop if line.drop is not none else none) | points) }}
-<td class="edge">{{ (best.attack if best else nothing) | breakable }}{{ best.status | dagger if best }}</td>
-{{ score(best.psnr if best else none, decibel) }}
+{{ score(best.psnr if best else none, decibel, true) }}
 {{ number((best.gap if best else none) | signed) }}
-{{ number((picked(best) if best else '') or nothing) }}
+{% if best %}{{ best_image(best) }}{% else %}{{ number(nothing) }}{% endif %}
 {{ marked(line.membership.scores.get(('membership-auc', '')) if line.membership else none, two, two, true) }}
 {{ number(line.epsilon | two, 'probes: ' ~ ('≥ ' if line.probes_before is not none else '') ~ (line.epsilon_with_probes | two)
   if line.epsilon_with_probes is not none else line.neighbours) }}

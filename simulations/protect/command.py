@@ -16,7 +16,7 @@ def protect(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the killed work in OUT.")] = False,
     preview: Annotated[
         bool,
-        typer.Option("--preview", help="Also write a page with what the strongest attack on such copies gets back."),
+        typer.Option("--preview", help="Also write a page with what attacks on such copies get back."),
     ] = False,
     workers: Annotated[int, typer.Option(min=0, max=1024, help="Processes; 0: one for each processor.")] = 0,
     data_dir: Annotated[str, typer.Option(help="Directory of the files of a named data set.")] = "",
@@ -34,7 +34,7 @@ def protect(
     says what was done.
 
     Exit codes: 0 when every picture was protected, 2 for what cannot be done, 3 when some pictures could not be read (they are
-    listed), 130 when it was stopped.
+    listed) or no attack of the preview ran, 130 when it was stopped.
     """
     from simulations.protect.working import work
 

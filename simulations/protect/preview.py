@@ -1,4 +1,4 @@
-"""A page with a few pictures: before, behind the defence, and what the strongest attack made for that defence gets back."""
+"""A page with a few pictures: before, behind the defence, and what the attacks made for that defence get back, if any ran."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Shown:
         name: Its path.
         before: As it is.
         after: Its copy.
-        back: The strongest attack's guess.
-        by: That attack.
+        back: The best guess of the attacks that ran; the copy where none did better.
+        by: What made it.
         looking: PSNR of the copy itself, in dB.
         gained: PSNR of the guess, in dB.
     """
@@ -63,14 +63,37 @@ class Shown:
     gained: float
 
 
-def write_preview(manifest: Manifest) -> Path | None:
-    """Writes ``preview.html`` beside the copies; None where no picture has a copy that could be shown."""
+@dataclass(frozen=True)
+class Preview:
+    """What was written.
+
+    Attributes:
+        page: Where; None where no picture has a copy that could be shown.
+        ran: The attacks that ran on the copies.
+        missing: The attacks that did not, each with its reason.
+    """
+
+    page: Path | None = None
+    ran: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+    @property
+    def told(self) -> str:
+        """What ran, in a sentence: a page without an attack shows nothing that an attack gets back."""
+        if self.ran:
+            return f"Attacks that ran: {', '.join(self.ran)}."
+        why = "none of them could run" if self.missing else "there is none for these defences"
+        return f"No attack ran ({why}), so nothing here shows what an attack gets back from the copies."
+
+
+def write_preview(manifest: Manifest) -> Preview:
+    """Writes ``preview.html`` beside the copies."""
     order = manifest.order
     names = sorted(one.source for one in manifest.done.values() if not one.error)
     side = order.size or SIDE
     images = list(_squares(order.root, names, side))
     if not images:
-        return None
+        return Preview()
     counts = Counter(image.shape[0] for _, image in images)
     channels = max(counts, key=lambda number: (counts[number], number))
     # Grey pictures are shuffled as such, and attacks learn from pictures of their own kind: the more common kind is shown.
@@ -78,20 +101,21 @@ def write_preview(manifest: Manifest) -> Path | None:
     attacked = images[:: max(1, len(images) // SHOWN)][:SHOWN]
     chosen = {name for name, _ in attacked}
     others = [image for name, image in images if name not in chosen][:MOST_LEARNED]
-    shown, missing = attack(parse(order.pipeline), attacked, others, order.secret)
+    shown, ran, missing = attack(parse(order.pipeline), attacked, others, order.secret)
     page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(TEMPLATE)
+    made = Preview(order.out / "preview.html", tuple(ran), tuple(missing))
     rendered = page.render(
-        css=Markup(CSS + OWN_CSS), defense=order.pipeline, shown=shown, missing=missing, others=len(others), side=side,
+        css=Markup(CSS + OWN_CSS), defense=order.pipeline, shown=shown, made=made, others=len(others), side=side,
         scaled=not order.size, decibel=decibel,
     )  # fmt: skip
     # Names of files need not be Unicode.
     write_atomically(order.out / "preview.html", rendered.encode(errors="replace").decode())
-    return order.out / "preview.html"
+    return made
 
 
 def attack(
     pipeline: Pipeline, attacked: list[tuple[str, Tensor]], others: list[Tensor], secret: str
-) -> tuple[list[Shown], list[str]]:
+) -> tuple[list[Shown], list[str], list[str]]:
     """What each picture loses to the strongest of the attacks that know the pipeline's defences.
 
     Args:
@@ -101,7 +125,7 @@ def attack(
         secret: Where the draws of the copies start; no attack sees it.
 
     Returns:
-        The pictures, and the attacks that could not be run, each with its reason.
+        The pictures, the attacks that ran, and the attacks that could not be run, each with its reason.
     """
     truth = torch.stack([image for _, image in attacked])
     protected = torch.stack([protect_image(pipeline, image, secret) for _, image in attacked])
@@ -110,7 +134,7 @@ def attack(
     stream = generator_for("preview", "attack")
     looked = AsUploaded().attack_many([observation], [stream])[0]
     best, by = [looked.images[at] for at in range(len(truth))], ["looking at the copy"] * len(truth)
-    scores, missing = psnr(protected, truth), []
+    scores, ran, missing = psnr(protected, truth), list[str](), list[str]()
     looking = scores.clone()
     for refinement in _refinements(pipeline):
         try:
@@ -122,14 +146,19 @@ def attack(
         if found.failure:
             missing.append(f"{refinement}: {found.failure}")
             continue
+        ran.append(repr(refinement))
         mine = psnr(found.images, truth)
         for at in (mine > scores).nonzero().flatten().tolist():
             best[at], by[at], scores[at] = found.images[at], repr(refinement), mine[at]
     pictures = zip(attacked, protected, best, by, looking.tolist(), scores.tolist(), strict=True)
-    return [
-        Shown(name, uri(image), uri(after), uri(back), who, before, gained)
-        for (name, image), after, back, who, before, gained in pictures
-    ], missing
+    return (
+        [
+            Shown(name, uri(image), uri(after), uri(back), who, before, gained)
+            for (name, image), after, back, who, before, gained in pictures
+        ],
+        ran,
+        missing,
+    )
 
 
 def _refinements(pipeline: Pipeline) -> Iterator[Refinement]:
@@ -183,9 +212,14 @@ TEMPLATE = """<!doctype html>
 <title>Protected pictures</title><style>{{ css }}</style></head><body><main>
 <p class="kicker">fedveil protect</p>
 <h1>{{ defense }}</h1>
-<p class="facts">Each row: a picture as it is, its copy, and the best that the attacks made for this defence get back from the copy
-alone. They know the defence and {{ others }} other pictures of the folder, not the draws. The best guess of each picture was
-chosen by the truth, as a worst case.
+{% if not made.ran %}<p class="banner alarm"><b>{{ made.told }}</b></p>{% endif %}
+{% if made.missing %}<p class="facts">Attacks that did not run:</p>
+<ul>{% for why in made.missing %}<li>{{ why }}</li>{% endfor %}</ul>{% endif %}
+<p class="facts">{% if made.ran %}Each row: a picture as it is, its copy, and the best guess of the attacks from the copy alone.
+{{ made.told }} They know the defence and {{ others }} other pictures of the folder, not the draws. The best guess of each
+picture was chosen by the truth: no server can choose so.
+{% else %}Each row: a picture as it is, and its copy.
+{% endif %}
 {% if scaled %}
 Here the pictures were scaled to {{ side }} x {{ side }} pixels before they were protected, because attacks that learn want one
 size; the copies in the folder have their own sizes, where windows of as many pixels are smaller parts of a picture.
@@ -195,10 +229,9 @@ size; the copies in the folder have their own sizes, where windows of as many pi
 <figure><img src="{{ one.before }}" alt="{{ one.name }} as it is"><figcaption>{{ one.name }}</figcaption></figure>
 <figure><img src="{{ one.after }}" alt="its protected copy">
 <figcaption>copy, {{ decibel(one.looking) }} dB</figcaption></figure>
-<figure><img src="{{ one.back }}" alt="what an attack gets back">
-<figcaption>{{ one.by }}, {{ decibel(one.gained) }} dB</figcaption></figure>
+{% if made.ran %}<figure><img src="{{ one.back }}" alt="what an attack gets back">
+<figcaption>{{ one.by }}, {{ decibel(one.gained) }} dB</figcaption></figure>{% endif %}
 </div>
 {% endfor %}
-{% if missing %}<p class="facts">Not run:</p><ul>{% for why in missing %}<li>{{ why }}</li>{% endfor %}</ul>{% endif %}
 </main></body></html>
 """

@@ -27,7 +27,7 @@ console = Terminal(highlight=False)
 MOST_TOLD = 3
 """Reasons why a defence does little to a picture's size that are printed; the manifest has them all."""
 EXIT_SOME_FAILED = 3
-"""Some pictures could not be protected; the others were."""
+"""Some pictures could not be protected, or no attack of a preview ran; the rest was done."""
 
 
 def work(
@@ -54,7 +54,7 @@ def work(
             names = _begin(manifest, pictures, resume=resume)
             _copy_all(manifest, names, workers or os.cpu_count() or 1)
             try:
-                _finish(manifest, names, preview=preview)
+                attacked = _finish(manifest, names, preview=preview)
             finally:
                 pictures.remove()
             _tell_left_out(pictures)
@@ -63,7 +63,7 @@ def work(
         raise typer.Exit(130) from None
     except (ConfigError, SecretError) as error:
         fail(str(error))
-    if manifest.failed:
+    if manifest.failed or not attacked:
         raise typer.Exit(EXIT_SOME_FAILED)
 
 
@@ -94,22 +94,34 @@ def _copy_all(manifest: Manifest, names: Mapping[str, str], workers: int) -> Non
             bar.advance(row)
 
 
-def _finish(manifest: Manifest, names: Collection[str], *, preview: bool) -> None:
-    """Writes the manifest and the preview, and tells what became of the pictures."""
+def _finish(manifest: Manifest, names: Collection[str], *, preview: bool) -> bool:
+    """Writes the manifest and the preview, and tells what became of the pictures.
+
+    Returns:
+        Whether the preview that was asked for, if any, shows what an attack gets back.
+    """
+    attacked = True
     path, failed = manifest.finish(names), manifest.failed
     told = f"{len(names) - len(failed)} of {len(names)} pictures protected by {manifest.order.pipeline}: {path}"
     console.print(told, soft_wrap=True, markup=False)
     if preview:
         from simulations.protect.preview import write_preview
 
-        page = write_preview(manifest) or "none, as there is no copy to show"
+        made = write_preview(manifest)
+        page = made.page or "none, as there is no copy to show"
         console.print(f"preview: {page}", soft_wrap=True, markup=False)
+        attacked = made.page is None or bool(made.ran)
+        if made.page:
+            (console if made.ran else errors).print(made.told, soft_wrap=True, markup=False)
+        for why in made.missing:
+            errors.print(f"did not run: {why}", soft_wrap=True, markup=False)
     for why, count in Counter(why for name in names for why in manifest.done[name].idle).most_common(MOST_TOLD):
         errors.print(f"{count} of them: {why}", markup=False, soft_wrap=True)
     if failed:
         errors.print(f"[red]{len(failed)} could not be protected:[/red]")
     for one in failed:
         errors.print(f"  {one.source}: {one.error}", markup=False, soft_wrap=True)
+    return attacked
 
 
 def _tell_left_out(pictures: Pictures) -> None:

@@ -24,7 +24,7 @@ from simulations.rows import Row
 from simulations.run_config import versions
 from simulations.run_directory import write_atomically
 from strategies.audit.adaptive import adaptive_names
-from strategies.audit.score_rows import PICKED_PSNR, score_rows
+from strategies.audit.score_rows import PICKED_GAIN, PICKED_PSNR, PICTURED, score_rows
 from strategies.audit.threat_card import KnownLabels, ThreatCard
 from strategies.audited.orders import OF_ROUND, OF_SETTINGS
 from strategies.federated.observations import UPDATE
@@ -206,7 +206,7 @@ class Book:
         return [truth[server_round, one.client] for one in replies] if truth else []
 
     def _row(self, server_round: int, metric: str, **columns: Any) -> None:
-        told = {PICKED_PSNR: columns.pop(PICKED_PSNR)} if PICKED_PSNR in columns else {}
+        told = {key: columns.pop(key) for key in (PICKED_PSNR, PICKED_GAIN) if key in columns}
         columns["extra"] = {**columns.get("extra", {}), **told}
         self.rows.append(
             Row(
@@ -223,27 +223,33 @@ class Book:
             return
         at, truth = one.reply.round, self.prepared.truth.get((one.reply.round, one.client))
         places = list(range(len(guess.images)))
-        psnr: Sequence[float | None] = [None] * len(guess.images)
+        scores: list[dict[str, float | None]] = [{"psnr": None} for _ in guess.images]
         prefix = f"r{at:04d}-c{one.client}"
         if truth is not None:
             rows, columns = truth.pairs(guess)
             places = [int(columns[int((rows == i).nonzero()[0])]) if i in rows else -1 for i in places]
-            psnr = truth.score(guess)["psnr-original"]
+            told = {
+                key: found[score] for found in [truth.score(guess)] for key, score in PICTURED.items() if score in found
+            }
+            scores = [dict(zip(told, values, strict=True)) for values in zip(*told.values(), strict=True)]
             originals = write_pictures(truth.images, f"{prefix}-original", self.out / "pictures")
             if not any(picture["file"] == file for picture in self.pictures for file in originals[:1]):
-                self.pictures += [self._picture(one, "original", "", i, f, None) for i, f in enumerate(originals)]
+                self.pictures += [
+                    self._picture(one, "original", "", i, f, {"psnr": None}) for i, f in enumerate(originals)
+                ]
         files = write_pictures(guess.images, f"{prefix}-{name}", self.out / "pictures")
         self.pictures += [
             self._picture(one, "reconstruction", repr(attack), place, file, value)
-            for place, file, value in zip(places, files, psnr, strict=False)
+            for place, file, value in zip(places, files, scores, strict=False)
         ]
 
     def _picture(
-        self, one: Attackable, kind: str, attack: str, image: int, file: str, psnr: float | None
+        self, one: Attackable, kind: str, attack: str, image: int, file: str, scores: Mapping[str, float | None]
     ) -> dict[str, Any]:
         return {
             "defense": self.defense, "round": one.reply.round, "final": False, "image": image, "target": 0,
-            "client": one.client, "attack": attack, "kind": kind, "observation": UPDATE.title, "psnr": psnr, "file": file,
+            "client": one.client, "attack": attack, "kind": kind, "observation": UPDATE.title, "file": file,
+            **scores,
         }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from attacks import Labels, Reconstruction, score
 from attacks.scoring.metrics import blurred, null_baselines, optimal_assignment, score_pairs
+from clients.blind_guesses import null_psnr
 from clients.image_scores import MAX_PSNR, uniform_label_accuracy
 from clients.line_up import CANDIDATES, retrieval
 from clients.same_images import KnownImages
@@ -37,6 +38,11 @@ class Truth:
     labels: Tensor | None
     others: Tensor
 
+    @property
+    def mean(self) -> Tensor | None:
+        """The mean image (C, H, W) of the others; None where there are none."""
+        return self.others.mean(0) if len(self.others) else None
+
     def pairs(self, guess: Reconstruction) -> tuple[Tensor, Tensor]:
         """Which guess is compared with which image."""
         return optimal_assignment(guess.images, self.images)
@@ -49,6 +55,7 @@ class Truth:
             plain = score_pairs(guess.images, self.images, pairs)
             found = {f"{name}-original": [min(value, MAX_PSNR) for value in values] for name, values in plain.items()}
             found |= retrieval(guess, pairs, self.images, self.others, paired=False)
+            found |= null_psnr(self.images, self.mean, pairs[1])
             guess = Labels(guess.labels)
         if self.labels is not None:
             found["label-accuracy"] = [score(guess, self.labels)["label-accuracy"]]
@@ -56,9 +63,9 @@ class Truth:
 
     def baselines(self, num_classes: int) -> dict[str, Scores]:
         """Text of a baseline or scale -> its scores."""
-        mean = self.others.mean(0) if len(self.others) else torch.zeros_like(self.images[0])
-        nulls = null_baselines(self.images, mean)
-        if not len(self.others):  # whose mean it would be
+        mean = self.mean
+        nulls = null_baselines(self.images, torch.zeros_like(self.images[0]) if mean is None else mean)
+        if mean is None:
             del nulls["mean"]
         found = {f"baseline:{name}": self.score(null) for name, null in nulls.items()}
         found["scale:blurred"] = self.score(Reconstruction(blurred(self.images), torch.full((len(self.images),), -1)))

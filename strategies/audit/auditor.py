@@ -23,7 +23,7 @@ from strategies.audit.kinds import Kind, Seen
 from strategies.audit.pool import AttackPool
 from strategies.audit.recorder import Recorder
 from strategies.audit.replies import BASELINES, fault_in_scores, scores_of
-from strategies.audit.score_rows import MEMBER, OTHER, membership_rows, score_rows
+from strategies.audit.score_rows import MEMBER, OTHER, PICTURED, membership_rows, score_rows
 from strategies.audit.threat_card import FROM_SEED, ThreatCard
 from strategies.exchange import Exchange
 from strategies.guard import Answers, GuardedExchange
@@ -235,24 +235,31 @@ class Auditor:
         for partition, theirs in guesses.items():
             if partition not in replies:
                 continue
-            found = scores_of(replies[partition], "psnr-original")
-            psnr = iter(found)
+            told = {key: scores_of(replies[partition], name) for key, name in PICTURED.items()}
+            each = {key: iter(values) for key, values in told.items() if values}
             for target, guess in theirs:
-                scores = [next(psnr, None) for _ in guess.images] if found else None
+                scores = [{key: next(values, None) for key, values in each.items()} for _ in guess.images]
                 self._pictures(
                     job.task, guess.images, job.card, attack=attack, client=partition, target=target,
-                    kind="reconstruction", psnr=scores,
+                    kind="reconstruction", scores=scores,
                 )  # fmt: skip
 
     def _pictures(
-        self, task: Task, images: Tensor, card: ThreatCard, *, psnr: list[float | None] | None = None, **fields: Any
+        self,
+        task: Task,
+        images: Tensor,
+        card: ThreatCard,
+        *,
+        scores: Sequence[Mapping[str, float | None]] = (),
+        **fields: Any,
     ) -> None:
         # What the guess was made from, as its rows say: pictures of one round may come from several kinds of observation.
         seen: dict[str, Any] = {"observation": card.observation}
         if card.rounds_observed is not None:
             seen["rounds_observed"] = card.rounds_observed
         for at, image in enumerate(images):
-            self.recorder.picture(task, image, image_number=at, psnr=psnr[at] if psnr else None, **seen, **fields)
+            own = scores[at] if scores else {}
+            self.recorder.picture(task, image, image_number=at, **{"psnr": None, **own}, **seen, **fields)
 
     def _ask(
         self, task: Task, kind: Kind, guessed: str, contents: Mapping[int, RecordDict], guesses: int = 0

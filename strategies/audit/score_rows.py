@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from attacks.scoring.roc import auc, auc_interval, binomial_interval, clustered_interval, roc_curve, tpr_at_fpr
+from clients.blind_guesses import NULL_PSNR
 from clients.table_audit import CELLS, COLUMN
 from strategies.audit.threat_card import ThreatCard
 
@@ -23,6 +24,10 @@ MS_SSIM_SUCCESS = "ms-ssim-success"
 """Share of images whose reconstruction the delta protection paper counts as a success."""
 PICKED_PSNR = "picked_psnr"
 """Key under which a row of retrieval holds the PSNR, in dB, of every image that was picked out: who was read, one by one."""
+PICKED_GAIN = "picked_gain"
+"""Key under which it holds, in the same order, how far each lies above the best null baseline for that very image, in dB."""
+PICTURED = {"psnr": "psnr-original", "null_psnr": NULL_PSNR, "identified": "retrieval-original"}
+"""Key in the index of pictures -> the client's score of a guess that stands there."""
 MEMBER, OTHER = "member-score", "other-score"
 """Names under which clients send the scores of a test of membership."""
 
@@ -35,7 +40,7 @@ def score_rows(scores: Mapping[str, Sequence[float]], card: ThreatCard) -> Itera
         card: The threat card; the row of retrieval adds ``chance`` to it, the highest of any of its images.
     """
     for name, values in scores.items():
-        if name == CHANCE:
+        if name in (CHANCE, NULL_PSNR):
             continue
         metric, _, reference = name.rpartition("-") if name.endswith(("-original", "-transformed")) else (name, "", "")
         told, numbers, more = card, mean_and_interval(values), {}
@@ -47,9 +52,7 @@ def score_rows(scores: Mapping[str, Sequence[float]], card: ThreatCard) -> Itera
             numbers = share_and_interval(values)
         if metric == "retrieval":
             told, numbers = card.but(chance=max(scores[CHANCE], default=1.0)), share_and_interval(values)
-            psnr = scores.get(f"psnr-{reference}", ())
-            if len(psnr) == len(values):
-                more = {PICKED_PSNR: sorted(round(one, 2) for one, hit in zip(psnr, values, strict=True) if hit)}
+            more = _picked(values, scores.get(f"psnr-{reference}", ()), scores.get(NULL_PSNR, ()))
         elif metric in (ATTRIBUTE_ACCURACY, MS_SSIM_SUCCESS):
             numbers = share_and_interval(values)
         yield {
@@ -60,6 +63,16 @@ def score_rows(scores: Mapping[str, Sequence[float]], card: ThreatCard) -> Itera
             **numbers,
             **more,
         }
+
+
+def _picked(hits: Sequence[float], psnr: Sequence[float], null: Sequence[float]) -> dict[str, list[float]]:
+    """PSNR and gain of every image that was picked out, by PSNR; without what the client did not tell of all images."""
+    if len(psnr) != len(hits):
+        return {}
+    if len(null) != len(hits):
+        return {PICKED_PSNR: sorted(round(one, 2) for one, hit in zip(psnr, hits, strict=True) if hit)}
+    found = sorted((own, own - bar) for own, bar, hit in zip(psnr, null, hits, strict=True) if hit)
+    return {PICKED_PSNR: [round(own, 2) for own, _ in found], PICKED_GAIN: [round(gain, 2) for _, gain in found]}
 
 
 def membership_rows(scores: Mapping[str, Sequence[float]], card: ThreatCard) -> Iterator[dict[str, Any]]:

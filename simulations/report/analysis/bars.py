@@ -20,9 +20,6 @@ true photographs, which reaches 5 of 16 in 2.9 % of runs at the first rate, in 0
 tell its rate in a run. Of fewer images nearly all must be found (2 of 2, 3 of 4), one is never
 enough, and with ten candidates or fewer nothing is."""
 
-READ_GAIN = 3.0
-"""dB above the best blind guess from which on an image that is picked out counts as read: half of that guess's squared error."""
-
 CLASS_MEAN = f"{SCALE_PREFIX}class-mean"
 """The scale of what who knows only the class could guess."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from simulations.report.analysis.families import CLASS_METRICS, FAMILIES, MEMBERSHIP_METRICS
 from simulations.report.analysis.knowledge import knows_defenses
 from simulations.report.analysis.metrics import COST_METRICS
+from simulations.report.analysis.recovery import RECOVERED, BestImage
 from simulations.report.analysis.score import PARTLY_FAILED, Score
 from simulations.report.text import setting
 from strategies.audit.threat_card import ThreatCard
@@ -38,9 +39,9 @@ class Cell:
         scales: Scale -> PSNR against the original, in dB: what a blurred copy of the images scores, and the mean of their class.
         picked_scales: Scale -> share of the true images that it picks out among others.
         chance_of_retrieval: How often a blind guess is nearest to its image among the candidates; None where nobody looked.
-        read: (k, n): k of n images were read one by one: picked out, and at least ``READ_GAIN`` above the best blind guess. None
-            where rows do not tell single images.
-        read_of_class: The same of the mean of the image's class, the guess of who knows only that; None where nobody made it.
+        recovered_by_class: (k, n): k of the same n images are recovered by the mean of the image's class, the guess of an attacker
+            that knows only the class; None where nobody made it.
+        best: The recovered image that lies furthest above its null baselines; None where none is recovered.
         clear: In at least one seed the whole interval of PSNR lies above the best blind guess and above the mean of the class.
         too_few: No seed has enough images for a verdict, or enough other images to look for them among.
         unjudged: Why, where it is for want of others.
@@ -59,11 +60,23 @@ class Cell:
     scales: dict[str, float] = field(default_factory=dict)
     picked_scales: dict[str, float] = field(default_factory=dict)
     chance_of_retrieval: float | None = None
-    read: tuple[int, int] | None = None
-    read_of_class: tuple[int, int] | None = None
+    recovered_by_class: tuple[int, int] | None = None
+    best: BestImage | None = None
     clear: bool = False
     too_few: bool = False
     unjudged: str = ""
+
+    @property
+    def share(self) -> Score | None:
+        """Share of the images that were recovered, with its interval; None where rows do not tell it."""
+        score = self.scores.get(RECOVERED)
+        return score if score and score.mean is not None else None
+
+    @property
+    def recovered(self) -> tuple[int, int] | None:
+        """(k, n): k of n images were recovered, by the rule of ``recovery.DEFINITION``; None where rows do not tell it."""
+        score = self.share
+        return (round((score.mean or 0.0) * score.n), score.n) if score else None
 
     @property
     def picked(self) -> tuple[int, int] | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from simulations.report.analysis.metrics import CELLS, MS_SSIM, MS_SSIM_SUCCESS, SMASHED_METRICS
 from simulations.rows import Row
 
-IMAGE_METRICS = frozenset({"psnr", "ssim", "mse", "retrieval"})
+IMAGE_METRICS = frozenset({"psnr", "ssim", "mse", "retrieval", "recovered"})
 MEMBERSHIP_METRICS = frozenset({"membership-auc", "membership-tpr"})
 """Area under the ROC curve, and true positive rate at 1 % false positive rate."""
 CLASS_METRICS = frozenset({"class-mean-psnr", "class-mean-ssim"})

@@ -16,7 +16,7 @@ SMASHED_METRICS = ("psnr-paper", "ssim-paper", "mse-paper", "feature-similarity"
 """Further scores of images reconstructed from smashed data; ``paper_convention`` on a threat card names the scale of a paper's."""
 MS_SSIM, MS_SSIM_SUCCESS = "ms-ssim", "ms-ssim-success"
 """MS-SSIM of reconstructed images, and the share of them that the delta protection paper counts as a success."""
-SHARE_METRICS = ("recognition", "identification", "retrieval", "attribute-accuracy", MS_SSIM_SUCCESS)
+SHARE_METRICS = ("recognition", "identification", "retrieval", "recovered", "attribute-accuracy", MS_SSIM_SUCCESS)
 """Scores that are 1 or 0 for each image."""
 
 CELLS, COLUMN = "cells-right", "column "
@@ -45,7 +45,7 @@ COST_METRICS = ("objective", "feature_loss")
 """Names of the loss that an attack minimises."""
 ATTACK_METRICS = (
     *("psnr", "ssim", "mse", MS_SSIM, MS_SSIM_SUCCESS),
-    *("retrieval", "recognition", "oracle-accuracy", "label-accuracy"),
+    *("retrieval", "recovered", "recognition", "oracle-accuracy", "label-accuracy"),
     *COST_METRICS,
     *("attack-seconds", "attack"),
     *("membership-auc", "membership-tpr", "attribute-accuracy", "class-mean-psnr", "class-mean-ssim"),

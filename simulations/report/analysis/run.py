@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from simulations.report.analysis.control import validate
+from simulations.report.analysis.line import Line
 from simulations.report.analysis.rows import read_rows
 from simulations.report.analysis.study import Study, split
-from simulations.report.analysis.summary import Line, summarise
+from simulations.report.analysis.summary import summarise
 from simulations.rows import Row
 
 

@@ -29,7 +29,7 @@ WORST_IS_HIGHEST = (
     "epsilon-with-probes",
     "epsilon-all-cuts",
 )
-EXACT = ("retrieval", "attribute-accuracy", MS_SSIM_SUCCESS)
+EXACT = ("retrieval", "recovered", "attribute-accuracy", MS_SSIM_SUCCESS)
 """Shares with the exact interval of the images of all seeds together."""
 
 CLUSTERED = (CELLS, "label-accuracy", "test-accuracy", "recognition", "identification")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+
 from simulations.report.analysis.cell import Cell
 from simulations.report.analysis.control import LEAST_IMAGES
 from simulations.report.analysis.families import ATTRIBUTES, IMAGES, READING, Family
-from simulations.report.analysis.readability import counted, judged, readability
+from simulations.report.analysis.line import Line
 from simulations.report.analysis.real_updates import stand_ins
+from simulations.report.analysis.recovery import BestImage
 from simulations.report.analysis.score import Score
-from simulations.report.analysis.summary import Line
-from simulations.report.text import count, decibel, round_name
+from simulations.report.text import brief, capital, count, decibel, percentage, round_name, within
 from simulations.rows import null_name
 
 LINE_UP = 0.0101
@@ -20,19 +23,39 @@ def sentence(line: Line) -> str:
     """The headline of one defence, without its name: what the strongest attack recovered, and against what.
 
     Where the scenario knows one-step probes, this is said of them and of the updates that training sends, each with its interval.
-    Where another attack than that with the highest PSNR reads more, it is named, for the verdict is of it.
+    Where another attack holds the best-recovered image or the image with the highest PSNR, it is named.
 
     Never says that something is private: an attack that fails shows only that this attack fails.
     """
-    told = _sentence(line)
-    for of, cell in judged(line).items():
-        leading = line.leading or (line.reading or line.attributes,)
-        if cell is not None and cell not in leading:
-            doubt = "" if cell.status == "ok" else f", {cell.status}"
-            found = counted(cell) or readability(cell).value
-            where = f"{cell.attack}, {round_name(cell.round, cell.final)}"
-            told += f" The verdict{f' on the {of}' if of else ''} is of {where}: {found}{doubt}."
-    return told
+    return " ".join([_sentence(line), *_by_others(line)])
+
+
+def _by_others(line: Line) -> Iterator[str]:
+    """What attacks that are not of the headline did better on a single image: nothing of that is hidden."""
+    best, highest, leading = line.best_image, line.highest_image, line.leading
+    shown = max((cell.best.gain for cell in leading if cell.best), default=-math.inf)
+    if best is not None and best.best is not None and best not in leading and best.best.gain > shown:
+        yield f"The best-recovered image of all attacks is by {called(best)}: {gained(best.best)}."
+    told = [cell.psnr.worst for cell in leading if cell.psnr and cell.psnr.worst is not None]
+    told += [cell.best.psnr for cell in (best,) if cell and cell.best]
+    if (
+        highest is not None
+        and highest.psnr
+        and highest.psnr.worst is not None
+        and told
+        and highest.psnr.worst > max(told)
+    ):
+        yield f"The highest PSNR of an image is by {called(highest)}: {decibel(highest.psnr.worst)} dB."
+
+
+def called(cell: Cell) -> str:
+    """An attack by its name, round and what it saw."""
+    return ", ".join(filter(None, [cell.attack, round_name(cell.round, cell.final), cell.observation]))
+
+
+def gained(best: BestImage) -> str:
+    """The PSNR of a recovered image and by how much it beats its null baselines."""
+    return f"{decibel(best.psnr)} dB, {decibel(best.gain)} dB above the best null baseline for it"
 
 
 def _sentence(line: Line) -> str:
@@ -59,11 +82,11 @@ def _sentence(line: Line) -> str:
 def _observed(line: Line, best: Cell) -> str:
     """What the strongest attack did, on probes and on real updates where these are told apart."""
     if line.strongest not in (line.probe, line.update):
-        return _recovered(best)
-    parts = [f"{_seen(cell)}: {_recovered(cell, within=True)}" for cell in line.leading]
+        return _recovered(line, best)
+    parts = [f"{_seen(cell)}: {_recovered(line, cell)}" for cell in line.leading]
     if line.update is None:
         parts.append(f"real updates: {'no score of their images' if line.update_attacks else 'not attacked'}")
-    return "; ".join(parts)
+    return ". ".join(capital(part) for part in parts)
 
 
 def _seen(cell: Cell) -> str:
@@ -76,19 +99,74 @@ def _seen(cell: Cell) -> str:
     )
 
 
-def _recovered(cell: Cell, *, within: bool = False) -> str:
-    """What an attack on the images did; ``within``: with the interval of its mean."""
+def _recovered(line: Line, cell: Cell) -> str:
+    """What an attack on the images did: how many it recovered, then its PSNR."""
     score = cell.scores[IMAGES.decides]
     if score.all_failed:
         return f"the attack failed on all {score.n} images, so nothing is known about them"
-    seeds = len(score.by_seed)
-    details = [f"n = {score.n}" + (f" over {seeds} seeds" if seeds > 1 else "")]
-    if within and score.low is not None and score.high is not None:
-        details.insert(0, f"95 % interval {decibel(score.low)} to {decibel(score.high)}")
-    details += [f"worst {decibel(score.worst)}"] if score.worst is not None else []
+    counts = _share_told(line, cell) if cell.recovered else _identified(cell)
+    first = f"the strongest attack {counts}" if counts else ""
+    height = f"{'its' if counts else 'of the strongest attack the'} mean PSNR is {_height(cell, score)}"
+    return ". ".join(
+        capital(part) if at else part
+        for at, part in enumerate(filter(None, [first, height, _best_told(cell), _wanting(cell)]))
+    )
+
+
+def _share_told(line: Line, cell: Cell) -> str:
+    """The count of recovered images with its interval, and the chance of as many."""
+    assert cell.recovered is not None
+    recovered, n = cell.recovered
+    share = cell.share
+    details = []
+    if share and share.low is not None and share.high is not None:
+        details.append(f"95 % interval {within(share.low, share.high, percentage)} %")
+    seeds = len(share.by_seed) if share else 0
+    details += [f"over {seeds} seeds"] if seeds > 1 else []
+    if recovered and (chance := line.chance_of_as_many(cell)) is not None:
+        of = "one null guess" if len(line.tried) == 1 else f"the best of {len(line.tried)} null guesses"
+        details.append(f"chance of as many by {of}: at most {brief(chance)}")
+    told = f"recovered {recovered} of {count(n, 'image')}" + (f" ({'; '.join(details)})" if details else "")
+    return told if recovered else " and ".join(filter(None, [told, _identified(cell)]))
+
+
+def _identified(cell: Cell) -> str:
+    """How many images were identified, where this says more than the count of recovered ones."""
+    if not cell.picked or not cell.chance_of_retrieval:
+        return ""
+    return f"identified {picked(cell)}{among(cell.chance_of_retrieval)}"
+
+
+def _height(cell: Cell, score: Score) -> str:
+    """The mean PSNR with its interval and failures, against the null baselines."""
+    details = []
+    if score.low is not None and score.high is not None:
+        details.append(f"95 % interval {decibel(score.low)} to {decibel(score.high)}")
+    if cell.recovered is None:
+        seeds = len(score.by_seed)
+        details.append(f"n = {score.n}" + (f" over {seeds} seeds" if seeds > 1 else ""))
     details += [f"{count(score.failures, 'failure')} scored as a grey image"] if score.failures else []
-    shown = f"{decibel(score.mean)} dB ({', '.join(details)})"
-    return f"the strongest attack {_verdict(cell, score, shown)}"
+    shown = f"{decibel(score.mean)} dB" + (f" ({', '.join(details)})" if details else "")
+    if cell.best_null is None:
+        return f"{shown}, with no null baseline to compare with"
+    if cell.leaks:
+        return f"{shown}, above the {null_name(cell.best_null[0])} image ({decibel(cell.best_null[1])} dB)"
+    return f"{shown}, {_failed(cell, score)}"
+
+
+def _best_told(cell: Cell) -> str:
+    return f"its best-recovered image: {gained(cell.best)}" if cell.best else ""
+
+
+def _wanting(cell: Cell) -> str:
+    """Why there is no verdict, or why images were not looked for."""
+    if cell.unjudged:
+        return f"whether that is these very images could not be judged: {cell.unjudged}"
+    if cell.too_few:
+        return f"these are too few images for a verdict, which needs {LEAST_IMAGES} or more"
+    if cell.picked is None and cell.leaks:
+        return "no true image was looked for among others"
+    return ""
 
 
 def _read(cell: Cell) -> str:
@@ -128,33 +206,10 @@ def _shared(cell: Cell, of: Family, what: str, one: str, blind: str) -> str:
 
 
 def among(chance: float) -> str:
-    """Of how many candidates images were picked out; where others were few, how often luck does it."""
+    """Among how many candidates images were identified; where others were few, how often luck does it."""
     if chance <= LINE_UP:
-        return f" of {1 / chance:.3g} candidates"
+        return f" among {1 / chance:.3g} candidates"
     return f", where a blind guess may be right in {100 * chance:.3g} %"
-
-
-def _verdict(cell: Cell, score: Score, shown: str) -> str:
-    """What a score says of the images, by their number, the null baselines and the true images that were picked out."""
-    hits = ""
-    if cell.picked and cell.chance_of_retrieval:
-        hits = f"{picked(cell)} true images picked out{among(cell.chance_of_retrieval)}"
-    if cell.unjudged:
-        above = f", above the {null_name(cell.best_null[0])} image" if cell.leaks and cell.best_null else ""
-        return f"scored {shown}{above}; whether that is these very images could not be judged: {cell.unjudged}"
-    if cell.too_few:
-        told = f"scored {shown}, {hits}" if hits else f"scored {shown}"
-        return f"{told}: too few images for a verdict, which needs {LEAST_IMAGES} or more"
-    if cell.best_null is None:
-        return f"scored {shown}; there is no null baseline to compare with"
-    if cell.leaks and cell.picks:
-        return f"recovered the images at {shown}, {hits}"
-    if cell.leaks:
-        above = f"above the {null_name(cell.best_null[0])} image ({decibel(cell.best_null[1])} dB)"
-        but = f"but with no more than {hits}" if hits else "but nobody looked for the true images among others"
-        return f"scored {shown}, {above}, {but}"
-    failed = f"scored {shown}, {_failed(cell, score)}"
-    return f"{failed}, {'yet' if cell.picks else 'and'} {hits}" if hits else failed
 
 
 def picked(cell: Cell) -> str:
@@ -174,6 +229,6 @@ def _failed(cell: Cell, score: Score) -> str:
         text = f"no better than the {null_name(null[0])} image ({decibel(null[1])} dB)"
     else:
         text = f"not clearly better than the {null_name(null[0])} image ({decibel(null[1])} dB)"
-    if score.worst is not None and score.worst > null[1] and score.n > 1:
-        text += "; its worst image is above that baseline's mean"
+    if score.worst is not None and score.worst > null[1] and score.n > 1 and not cell.best:
+        text += f"; the highest PSNR of one image is {decibel(score.worst)} dB"
     return text

@@ -10,10 +10,8 @@ from functools import cached_property
 
 from simulations.report.analysis.bars import (
     CLASS_MEAN,
-    READ_GAIN,
     Nulls,
     Painted,
-    audit_of,
     chance_of_retrieval,
     leaks,
     names_members,
@@ -24,9 +22,9 @@ from simulations.report.analysis.cell import PICKED, Cell
 from simulations.report.analysis.control import Control, controls, too_few
 from simulations.report.analysis.families import IMAGES, class_attacks, decides, family
 from simulations.report.analysis.metrics import ALL_CUTS
+from simulations.report.analysis.recovery import RECOVERED, best_image, with_recovered
 from simulations.report.analysis.score import Score, merge
 from simulations.rows import Row
-from strategies.audit.score_rows import PICKED_PSNR
 from strategies.audit.threat_card import ThreatCard
 
 
@@ -177,6 +175,8 @@ def _cell(
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
         groups[row.metric, row.reference].append(row)
+    if len(groups.get(RECOVERED, ())) < len(groups.get(PICKED, ())):
+        groups.pop(RECOVERED, None)  # a share of some seeds or clients alone would stand beside a PSNR of all
     accuracies = {row.seed: row.card.model_accuracy for row in rows}
     known = [value for value in accuracies.values() if value is not None]
     tested = {row.seed: row.card.members for row in rows if row.metric == "membership-auc"}
@@ -199,50 +199,23 @@ def _cell(
         scales=mean_each(scales.of(row) for row in groups.get(("psnr", "original"), ())),
         picked_scales=mean_each(scales.of(row) for row in groups.get(PICKED, ())),
         chance_of_retrieval=max(chances, default=None),
-        read=None if all(wanting) else _read(groups.get(PICKED, ()), images, nulls, painted),
-        read_of_class=_read_of_class(groups.get(PICKED, ()), images, nulls, scales),
+        recovered_by_class=_recovered_by_class(groups.get(RECOVERED, ()), scales),
+        best=best_image(groups.get(RECOVERED, ())),
         clear=any(_leaks(row, nulls, painted) and _above_class(row, scales) for row in images),
         too_few=bool(images) and (all(map(too_few, images)) or all(wanting)),
         unjudged=wanting[0] if all(wanting) and not all(map(too_few, images)) else "",
     )
 
 
-def _read(picked: Sequence[Row], psnr: Sequence[Row], nulls: Nulls, painted: Painted) -> tuple[int, int] | None:
-    """How many images were read, one by one; see ``Cell.read``."""
-    found = 0
-    for row in picked:
-        own = _beside(row, psnr)
-        seen = _seen(row, own, nulls)
-        if seen is None or own is None:
-            return None
-        if not painted.success(own):
-            found += seen
-    return (found, sum(row.n for row in picked)) if picked else None
-
-
-def _read_of_class(picked: Sequence[Row], psnr: Sequence[Row], nulls: Nulls, scales: Nulls) -> tuple[int, int] | None:
-    """How many of the same images the mean of their class reads; see ``Cell.read_of_class``."""
+def _recovered_by_class(shares: Sequence[Row], scales: Nulls) -> tuple[int, int] | None:
+    """How many of the same images the mean of their class recovers; see ``Cell.recovered_by_class``."""
     found, n = 0, 0
-    for row in picked:
+    for row in shares:
         of_class = next((r for r in scales.rows(row) if (r.attack, r.client) == (CLASS_MEAN, row.client)), None)
-        seen = _seen(of_class, _beside(row, psnr), nulls) if of_class else None
-        if of_class is None or seen is None:
+        if of_class is None or of_class.value is None:
             return None
-        found, n = found + seen, n + of_class.n
+        found, n = found + round(of_class.value * of_class.n), n + of_class.n
     return (found, n) if n else None
-
-
-def _beside(row: Row, psnr: Sequence[Row]) -> Row | None:
-    """The row of PSNR of the same guesses."""
-    return next((one for one in psnr if (audit_of(one), one.client) == (audit_of(row), row.client)), None)
-
-
-def _seen(row: Row, psnr: Row | None, nulls: Nulls) -> int | None:
-    """How many images of a row of retrieval are read, by the blind guesses of a row of PSNR; None where nobody can say."""
-    values, null = row.extra.get(PICKED_PSNR), nulls.best(psnr) if psnr else None
-    if not isinstance(values, list) or null is None:
-        return None
-    return sum(isinstance(value, int | float) and value >= null[1] + READ_GAIN for value in values)
 
 
 def _above_class(row: Row, scales: Nulls) -> bool:
@@ -269,7 +242,7 @@ def mean_each(found: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def split(rows: Iterable[Row], order: Sequence[str]) -> list[Study]:
-    """Studies in order of appearance; ``order`` gives the pipelines of the configuration."""
+    """Studies in order of appearance, with the shares of recovered images; ``order`` gives the configuration's pipelines."""
     every = list(rows)
     names = dict.fromkeys(row.study for row in every)
     served = {name[:-1] for name in names if name[-1]}
@@ -284,8 +257,8 @@ def split(rows: Iterable[Row], order: Sequence[str]) -> list[Study]:
         present = dict.fromkeys(row.defense for row in of)
         known = [text for text in order if text in present]
         pipelines = sorted(dict.fromkeys([*known, *present]), key=lambda text: text != "")
-        active = tuple(row for row in of if row.card.server)
-        summed = tuple(row for row in of if row.card.clients is not None)
-        looking = tuple(row for row in of if not row.card.server and row.card.clients is None)
-        studies.append(Study(name, looking, tuple(pipelines), active, summed))
+        active = with_recovered([row for row in of if row.card.server])
+        summed = with_recovered([row for row in of if row.card.clients is not None])
+        looking = with_recovered([row for row in of if not row.card.server and row.card.clients is None])
+        studies.append(Study(name, tuple(looking), tuple(pipelines), tuple(active), tuple(summed)))
     return studies

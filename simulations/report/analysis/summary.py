@@ -4,135 +4,44 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from simulations.report.analysis.adaptive import adaptive_caveats
 from simulations.report.analysis.cell import Cell
 from simulations.report.analysis.families import ATTRIBUTES, IMAGES, LABELS, MEMBERSHIP, READING
+from simulations.report.analysis.line import Line
 from simulations.report.analysis.plain import plain_words
+from simulations.report.analysis.readability import lead
 from simulations.report.analysis.real_updates import apart, untested_on_updates
 from simulations.report.analysis.score import PARTLY_FAILED, Score
 from simulations.report.analysis.study import Study
-from simulations.report.analysis.windows import WindowCounts, window_counts
+from simulations.report.analysis.windows import window_counts
 from simulations.report.text import percent, percentage, within
 from strategies.audit.threat_card import KnownLabels, Strength
 
 _TOLD_LABELS = (KnownLabels.KNOWN, KnownLabels.SOME)
 
 
-@dataclass(frozen=True)
-class Line:
-    """What the report says about one defence.
-
-    Attributes:
-        defense: Pipeline text.
-        round: Last round that every seed has finished; utility numbers are of this round.
-        clean: Test accuracy on clean images.
-        protected: Test accuracy on images protected as in deployment, where the defence protects them.
-        drop: Accuracy lost against no defence in the same round and seeds, as deployed; in [-1, 1]. None where ``untaught``.
-        strongest: Cell of the strongest attack; None when no attack has a score.
-        probe: The same among attacks on one-step probes, where the scenario knows such; see ``real_updates``.
-        update: The same among attacks on updates that training sends.
-        update_attacks: Attacks of any kind on updates that training sends.
-        cells: All attacks, without upper bounds: the verdict is of whichever reads most.
-        apart: In words, by whom it was attacked whose results stand in sections of their own.
-        labels: Cell that recovered most labels over chance, among attacks that did not know them.
-        membership: Cell with the highest membership AUC.
-        epsilon: Budget spent by training (in split learning evaluation too) so far, in edge-cloud inference by the queries at one
-            cut; None or infinite where there is no guarantee.
-        epsilon_with_probes: Budget with the audit's probe messages, of training up to now where ``probes_before`` is None.
-        probes_before: The last round before whose training the rows tell that budget, where training has spent more since. The
-            budget is then at least ``epsilon_with_probes``, which is never below ``epsilon``.
-        epsilon_all_cuts: Budget of all that a run sent of an image where it serves the same images at several cuts.
-        delta: The delta of all three.
-        neighbours: Between which data sets they hold (see ``defenses.neighbours``); "" where the rows do not say.
-        seconds: Seconds that a client computes in a round, mean over rounds.
-        seconds_ratio: The same over no defence.
-        bytes: Bytes that a client sends in a round, mean over rounds.
-        bytes_ratio: The same over no defence.
-        failed_clients: Failed client replies, all rounds and seeds.
-        attacks: Number of cells, without upper bounds.
-        bounds: What upper bounds were given, in words, where there are any.
-        caveats: What a reader must know besides, each a short clause.
-        windows: Windows that VisualMixer shuffled and their VFE, where clients counted them.
-        reading: Of rows of a table, the attack that has most cells right; None for images.
-        attributes: The attack that reads the sensitive attribute best; None where nobody tried.
-        untaught: What is said where the model without a defence is not shown to be above chance in that round, so that a defence
-            has nothing to cost; or "".
-    """
-
-    defense: str
-    round: int | None
-    clean: Score | None
-    protected: Score | None
-    drop: float | None
-    strongest: Cell | None
-    labels: Cell | None
-    membership: Cell | None
-    epsilon: float | None
-    epsilon_with_probes: float | None
-    probes_before: int | None
-    epsilon_all_cuts: float | None
-    delta: float | None
-    neighbours: str
-    seconds: float | None
-    seconds_ratio: float | None
-    bytes: float | None
-    bytes_ratio: float | None
-    failed_clients: int
-    attacks: int
-    bounds: tuple[str, ...]
-    caveats: tuple[str, ...]
-    windows: WindowCounts | None = None
-    reading: Cell | None = None
-    attributes: Cell | None = None
-    probe: Cell | None = None
-    update: Cell | None = None
-    update_attacks: int = 0
-    cells: tuple[Cell, ...] = ()
-    apart: tuple[str, ...] = ()
-    untaught: str = ""
-
-    @property
-    def leading(self) -> tuple[Cell, ...]:
-        """Cells that the headline is of: the strongest, or those of probes and of real updates."""
-        both = tuple(filter(None, (self.probe, self.update)))
-        return both if self.strongest in both else tuple(filter(None, [self.strongest]))
-
-    @property
-    def deployed(self) -> Score | None:
-        """Test accuracy as deployed: on protected images where test images are protected too."""
-        return self.protected or self.clean
-
-    @property
-    def label_score(self) -> Score | None:
-        """Label accuracy of ``labels``."""
-        return self.labels.scores[LABELS.decides] if self.labels else None
-
-
 def strongest(cells: Sequence[Cell], metric: tuple[str, str] = IMAGES.decides, *, bounds: bool = False) -> Cell | None:
-    """The attack of the headline: the highest mean PSNR against the original (or another score that decides).
+    """The attack that says most: of images by the rule of the headline (``readability.lead``), else by another score that decides.
 
-    An attack whose interval lies above its null baselines, or that picks true images out of others far more often than chance,
-    comes before one that does neither (another round's images may have easier baselines), and one that does both before it. Such a
-    leak counts whether validated or not: the control guards against attacks
-    that are too weak. Of the others, attacks that ran come before attacks that failed on everything, then validated
-    ones come first. Labels are ranked by what lies over chance, which depends on the number of images. An upper
-    bound knows what no server knows, and counts only with ``bounds``.
+    An attack whose interval lies above its null baselines comes before one that does not. Such a leak counts whether validated or
+    not: the control guards against attacks that are too weak. Of the others, attacks that ran come before attacks that failed on
+    everything, then validated ones come first. Labels are ranked by what lies over chance, which depends on the number of images.
+    An upper bound knows what no server knows, and counts only with ``bounds``.
     """
+    if metric == IMAGES.decides:
+        return lead(cells, bounds=bounds)
     scored = [cell for cell in cells if cell.mean(*metric) is not None and (bounds or not cell.is_upper_bound)]
     return max(scored, key=lambda cell: _strength(cell, metric)) if scored else None
 
 
-def _strength(cell: Cell, metric: tuple[str, str]) -> tuple[int, bool, bool, float]:
-    # Few images have intervals so wide that they would choose by luck: there the mean decides.
-    score, few = cell.scores[metric], metric[0] == "psnr" and cell.too_few and not cell.unjudged
-    leaks = 0 if few else (metric in cell.leaking) + (metric[0] == "psnr" and cell.picks)
+def _strength(cell: Cell, metric: tuple[str, str]) -> tuple[bool, bool, bool, float]:
+    score, leaks = cell.scores[metric], metric in cell.leaking
     height = score.mean or 0.0
     if metric[0] == "label-accuracy":
         height -= max(cell.null_scores.get(metric, {}).values(), default=0.0)
-    return leaks, not score.all_failed, leaks > 0 or score.status == "ok", height
+    return leaks, not score.all_failed, leaks or score.status == "ok", height
 
 
 def summarise(study: Study, defenses: Mapping[str, Any]) -> list[Line]:

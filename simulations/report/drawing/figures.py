@@ -10,8 +10,7 @@ from markupsafe import Markup
 from simulations.report.drawing.canvas import Canvas, Mark, ink, paint, round_values, style
 from simulations.report.drawing.domains import bounds, inside, spread
 from simulations.report.drawing.looks import Look
-from simulations.report.text import decibel, plain, two, within
-from simulations.rows import null_name
+from simulations.report.text import percentage, plain, two, whole_percent, within
 
 WIDE = 500.0
 """A drawing that is wider than this is for large screens."""
@@ -44,47 +43,42 @@ class Point:
     tip: str = ""
 
 
-def strip(point: Point, worst: float | None, nulls: Sequence[float], domain: tuple[float, float], look: Look) -> Markup:
-    """A dB axis: grey band of the null baselines, mark and interval of the mean, ring of the worst image."""
+def strip(point: Point, chance: float | None, look: Look) -> Markup:
+    """An axis of shares, 0 to 100 %: mark and interval of the recovered images, grey band of a null guess.
+
+    Args:
+        point: y is the share of recovered images, with its interval.
+        chance: Of a null guess to recover an image; None where nobody knows.
+        look: Of the defence.
+    """
+    domain = (0.0, 1.0)
     with style(axes_grid=False, xtick_labelsize=11):
         canvas = Canvas(300, 40, "none")
         axes = canvas.axes
-        axes.set_position((0.03, 0.42, 0.94, 0.55))
+        axes.set_position((0.04, 0.42, 0.9, 0.55))
         axes.set(xlim=domain, ylim=(-1, 1))
         axes.spines[:].set_visible(False)
         axes.axhline(0, color=paint("var(--rule)"), linewidth=1)
-        if nulls:
-            canvas.band(nulls, domain, upright=True)
+        if chance is not None:
+            canvas.band([0.0, chance], domain, upright=True)
         if point.low is not None and point.high is not None:
-            ends = inside(point.low, domain), inside(point.high, domain)
-            canvas.bars([(ends[0], 0, ends[1], 0)], look.color, 3.0)
-        if worst is not None:
-            tip = f"worst image {decibel(worst)} dB"
-            canvas.marks([Mark(inside(worst, domain), 0, "circle", look.color, tip, True)])
-        tip = f"mean {decibel(point.y)} dB"
-        canvas.marks([Mark(inside(point.y, domain), 0, look.shape, look.color, tip, size=9)])
-        canvas.ticks(5, 2, plain, plain)
+            canvas.bars([(inside(point.low, domain), 0, inside(point.high, domain), 0)], look.color, 3.0)
+        canvas.marks([Mark(inside(point.y, domain), 0, look.shape, look.color, point.tip, point.hollow, 9)])
+        canvas.ticks(4, 2, whole_percent, whole_percent)
         axes.set_yticks([])
         axes.tick_params(length=3, pad=1)
-        spoken = f"{look.name}: mean {decibel(point.y)} dB, worst image {decibel(worst)} dB"
-        if interval := within(point.low, point.high, decibel):
-            spoken += f", interval {interval} dB"
+        spoken = point.tip
+        if interval := within(point.low, point.high, percentage):
+            spoken += f", 95 % interval {interval} %"
         return canvas.svg(spoken)
 
 
-def plane(
-    points: Mapping[str, Point],
-    spent: Mapping[str, float],
-    nulls: Mapping[str, float],
-    faces: Mapping[str, Look],
-    width: float,
-) -> Markup:
-    """Accuracy against what the strongest attack recovered; bottom right is better.
+def plane(points: Mapping[str, Point], spent: Mapping[str, float], faces: Mapping[str, Look], width: float) -> Markup:
+    """Accuracy against the share of images that the strongest attack recovered; bottom right is better.
 
     Args:
-        points: Defence -> (accuracy in [0, 1], PSNR in dB).
+        points: Defence -> (accuracy in [0, 1], share of recovered images in [0, 1]).
         spent: DP-SGD defence -> epsilon; these points are joined in order of epsilon.
-        nulls: Null baseline -> PSNR, drawn as a band.
         faces: Defence -> look.
         width: Width of the drawing.
     """
@@ -92,24 +86,21 @@ def plane(
         canvas = Canvas(width, 350 if width > WIDE else 420)
         low, high = bounds([end for p in points.values() for end in (p.x, p.x_low, p.x_high)], 0.14, 0.05)
         across = max(low, 0.0), min(high, 1.0)
-        heights = [end for p in points.values() for end in (p.y, p.low, p.high)]
-        up = bounds([*heights, *nulls.values()], 0.1, 4.0)
+        up = -0.08, 1.04
         canvas.axes.set(xlim=across, ylim=up)
         canvas.titles(
-            "Test accuracy as deployed (higher is better →)", "PSNR of the strongest attack, dB (lower is better ↓)"
+            "Test accuracy as deployed (higher is better →)",
+            "Images recovered by the strongest attack (lower is better ↓)",
         )
-        canvas.ticks(8 if width > WIDE else 4, 6, lambda value: f"{plain(100 * value)} %", plain)
-        if nulls:
-            band = canvas.band(nulls.values(), up)
-            named = sorted(nulls.items(), key=lambda item: item[1])
-            known = ", ".join(f"{null_name(key)} {decibel(value)}" for key, value in named)
-            canvas.figure.legend([band], [f"null baselines: {known}"], loc="outside lower right")
+        canvas.ticks(8 if width > WIDE else 4, 6, lambda value: f"{plain(100 * value)} %", whole_percent)
         _dp_curve(canvas, [points[one] for one in sorted(spent, key=lambda one: spent[one])], up)
         for one, point in points.items():
             _whiskers(canvas, [point], faces[one].color, up)
             canvas.marks([_mark(point, faces[one], up, 10)])
         _names(canvas, points, spent, faces, up)
-        return canvas.svg("Test accuracy against PSNR of the strongest attack, one point per defence")
+        return canvas.svg(
+            "Test accuracy against the share of images that the strongest attack recovered, one point per defence"
+        )
 
 
 def _dp_curve(canvas: Canvas, along: Sequence[Point], up: tuple[float, float]) -> None:

@@ -1,4 +1,4 @@
-"""Picture grids: original, protected and every attack's reconstruction of each target, worst case first."""
+"""Picture grids: original, protected and every attack's reconstruction of each target, the best-recovered image first."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from simulations.report.analysis.cell import Cell
-from simulations.report.analysis.rows import read_lines
-from simulations.report.text import count, round_name, short_names
+from simulations.report.drawing.picture_index import Picture
+from simulations.report.text import round_name, short_names, signed
 from strategies.audit.threat_card import PAINTED
 
 TARGETS_FIRST, TARGETS_LATER = 24, 6
@@ -24,42 +24,6 @@ LONG = 60
 MOST_BYTES = 24_000_000
 """Size of all embedded pictures; a page much larger than this is slow to open."""
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-
-
-@dataclass(frozen=True)
-class Picture:
-    """One line of ``pictures/index.jsonl``.
-
-    Attributes:
-        defense: Pipeline text.
-        attack: Attack text, "" for the original and the protected image.
-        round: Attacked round.
-        final: Whether that is the model after the last round.
-        target: (experiment, seed, client, target, image), as far as they are given: which example it is.
-        kind: "original", "protected" or "reconstruction".
-        file: PNG, relative to ``pictures/``.
-        psnr: PSNR against the original, in dB.
-        observation: What it was reconstructed from, such as "one-step probe".
-        rounds: Rounds in which that was observed; 0 where the index does not say.
-        caption: What the pictures of its target are called together, where the index says.
-    """
-
-    defense: str
-    attack: str
-    round: int
-    target: tuple[Any, ...]
-    kind: str
-    file: str
-    psnr: float | None
-    final: bool = False
-    observation: str = ""
-    rounds: int = 0
-    caption: str = ""
-
-    @property
-    def source(self) -> str:
-        """What it was made from, in words, such as "training update of 2 rounds"."""
-        return self.observation + (f" of {count(self.rounds, 'round')}" if self.observation and self.rounds else "")
 
 
 @dataclass(frozen=True)
@@ -83,7 +47,7 @@ class Strip:
 
 @dataclass(frozen=True)
 class Grid:
-    """Targets of one defence in one round, worst case (highest PSNR) first; ``hidden`` more are left out."""
+    """Targets of one defence in one round, the best-recovered image (``Picture.rank``) first; ``hidden`` more are left out."""
 
     defense: str
     round: int
@@ -91,42 +55,6 @@ class Grid:
     hidden: int
     final: bool = False
     source: str = ""
-
-
-def read_index(directory: Path) -> tuple[list[Picture], list[str]]:
-    """Pictures of ``directory/pictures/index.jsonl`` and notes on lines that could not be read.
-
-    A run that does not share images has no index.
-    """
-    path = directory / "pictures" / "index.jsonl"
-    if not path.is_file():
-        return [], []
-    lines, notes = read_lines(path)
-    found = []
-    for number, data in lines:
-        if isinstance(data, dict) and isinstance(data.get("file"), str) and isinstance(data.get("kind"), str):
-            found.append(_picture(data))
-        else:
-            notes.append(f"pictures/{path.name}: line {number} names no file and kind")
-    return found, notes
-
-
-def _picture(data: Mapping[str, Any]) -> Picture:
-    psnr, at, rounds = data.get("psnr"), data.get("round"), data.get("rounds_observed")
-    number = float(psnr) if isinstance(psnr, int | float) and not isinstance(psnr, bool) else None
-    return Picture(
-        defense=str(data.get("defense") or ""),
-        attack=str(data.get("attack") or ""),
-        round=at if isinstance(at, int) else 0,
-        target=tuple(str(data.get(key, "")) for key in ("experiment", "seed", "client", "target", "image")),
-        kind=data["kind"],
-        file=data["file"],
-        psnr=None if number is None or math.isnan(number) else number,
-        final=data.get("final") is True,
-        observation=str(data.get("observation") or ""),
-        rounds=rounds if isinstance(rounds, int) else 0,
-        caption=str(data.get("caption") or ""),
-    )
 
 
 class Embedder:
@@ -180,7 +108,7 @@ def grids(
 ) -> dict[str, list[Grid]]:
     """Defence -> its grids, first attacked round first; defences in the order of ``pipelines``, unknown ones last.
 
-    ``upper_bounds`` are texts of what knows more than any server: shown as such, and no worst case. Nor is what was
+    ``upper_bounds`` are texts of what knows more than any server: shown as such, and never first. Nor is what was
     painted from noise. ``leading``: defence -> the round that comes before the others, if there are pictures of it.
     """
     groups: dict[tuple[str, int], list[Picture]] = defaultdict(list)
@@ -202,10 +130,17 @@ def grids(
     return found
 
 
-def worst_case(pictures: Sequence[Picture], cell: Cell, embed: Embedder) -> Strip | None:
-    """The image of a defence that an attack came closest to: original, what entered the model, and the guess.
+def best_recovered(pictures: Sequence[Picture], cell: Cell, embed: Embedder, caption: str) -> Strip | None:
+    """The image that an attack recovered best: original, what entered the model, and the guess.
 
+    It is the recovered image that lies furthest above its null baselines; where the attack recovered none, the image that does.
     None where there are no pictures of the attack.
+
+    Args:
+        pictures: Of the study.
+        cell: The attack.
+        embed: Takes their files.
+        caption: What the image is called where it is recovered.
     """
     own = [one for one in pictures if (one.defense, one.round) == (cell.defense, cell.round)]
     own = [one for one in own if one.observation in ("", cell.observation)]
@@ -214,10 +149,15 @@ def worst_case(pictures: Sequence[Picture], cell: Cell, embed: Embedder) -> Stri
     ]
     if not guesses:
         return None
-    best = max(guesses, key=lambda one: one.psnr or 0.0)
+    best = max(guesses, key=lambda one: one.rank)
     beside = [one for one in own if one.target == best.target and one.kind in ("original", "protected")]
+    counts = best.recovered and cell.recovered is not None and cell.recovered[0] > 0
+    what = caption if counts else "the image with the highest PSNR"
+    if best.gain is not None and not counts:
+        what = "closest guess, which does not count as recovered"
+    gain = "" if best.gain is None else f", {signed(best.gain)} dB over null"
     return Strip(
-        f"worst of them: {_named(best.target)}", _tiles([*beside, best], [cell.attack], {cell.attack: "guess"}, embed)
+        f"{what}: {_named(best.target)}{gain}", _tiles([*beside, best], [cell.attack], {cell.attack: "guess"}, embed)
     )
 
 
@@ -235,14 +175,15 @@ def _grid(
         targets[picture.target].append(picture)
     attacks = list(dict.fromkeys(picture.attack for picture in pictures if picture.kind == "reconstruction"))
     attacked = {target: [one for one in of if one.attack not in unranked] for target, of in targets.items()}
-    worst = sorted(targets, key=lambda target: -_highest(attacked[target]))
-    strips = tuple(Strip(_named(target), _tiles(targets[target], attacks, names, embed)) for target in worst[:most])
+    first = sorted(targets, key=lambda target: _rank(attacked[target]), reverse=True)
+    strips = tuple(Strip(_named(target), _tiles(targets[target], attacks, names, embed)) for target in first[:most])
     sources = ", ".join(dict.fromkeys(picture.source for picture in pictures if picture.source))
-    return Grid(defense, at, strips, len(worst) - len(strips), any(one.final for one in pictures), sources)
+    return Grid(defense, at, strips, len(first) - len(strips), any(one.final for one in pictures), sources)
 
 
-def _highest(pictures: Sequence[Picture]) -> float:
-    return max((p.psnr for p in pictures if p.kind == "reconstruction" and p.psnr is not None), default=-math.inf)
+def _rank(pictures: Sequence[Picture]) -> tuple[bool, float, float]:
+    guesses = (one.rank for one in pictures if one.kind == "reconstruction" and one.psnr is not None)
+    return max(guesses, default=(False, -math.inf, -math.inf))
 
 
 def _named(target: tuple[Any, ...]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from simulations.report.drawing.pictures import Picture
+from simulations.report.drawing.picture_index import Picture
 from strategies.audit.kinds import kinds
 
 

@@ -10,9 +10,9 @@ from markupsafe import Markup
 
 from simulations.report import text
 from simulations.report.analysis.cell import Cell
+from simulations.report.analysis.line import Line
 from simulations.report.analysis.score import Score
-from simulations.report.analysis.study import Study, mean_each
-from simulations.report.analysis.summary import Line
+from simulations.report.analysis.study import Study
 from simulations.report.drawing.domains import bounds
 from simulations.report.drawing.figures import Point, curves, plane, strip
 from simulations.report.drawing.looks import Look, is_dp_sgd
@@ -25,18 +25,13 @@ Series = dict[str, list[Point]]
 
 
 def strips(lines: Sequence[Line], faces: Mapping[str, Look]) -> dict[str, Markup]:
-    """Defence -> the strip beside its headline; all share one axis."""
-    cells = {line.defense: line.strongest for line in lines if line.strongest}
-    ends: list[float | None] = []
-    for cell in cells.values():
-        if cell.psnr:
-            ends += [cell.psnr.mean, cell.psnr.low, cell.psnr.high, cell.psnr.worst, *cell.nulls.values()]
-    domain = bounds(ends, 0.05, 4.0)
+    """Defence -> the strip beside its headline; all have the axis from 0 to 100 %."""
     drawn = {}
-    for defense, cell in cells.items():
-        if cell.psnr and cell.psnr.mean is not None:
-            point = _point(0, cell.psnr, "")
-            drawn[defense] = strip(point, cell.psnr.worst, list(cell.nulls.values()), domain, faces[defense])
+    for line in lines:
+        cell = line.strongest
+        if cell and cell.share:
+            point = _point(0, cell.share, recovered_by(cell, faces[line.defense].name))
+            drawn[line.defense] = strip(point, cell.chance_of_retrieval, faces[line.defense])
     return drawn
 
 
@@ -45,17 +40,20 @@ def planes(lines: Sequence[Line], faces: Mapping[str, Look]) -> list[tuple[str, 
     points, spent = {}, {}
     for line in lines:
         accuracy, cell = line.deployed, line.strongest
-        if accuracy and accuracy.mean is not None and cell and cell.psnr and cell.psnr.mean is not None:
-            found = f"{text.percent(accuracy.mean)}, {text.decibel(cell.psnr.mean)} dB by {cell.attack}"
-            tip = f"{faces[line.defense].name}: {found}"
-            points[line.defense] = _point(accuracy.mean, cell.psnr, tip, (accuracy.low, accuracy.high))
+        if accuracy and accuracy.mean is not None and cell and cell.share:
+            tip = recovered_by(cell, f"{faces[line.defense].name}: {text.percent(accuracy.mean)}")
+            points[line.defense] = _point(accuracy.mean, cell.share, tip, (accuracy.low, accuracy.high))
             if is_dp_sgd(line.defense) and line.epsilon is not None and math.isfinite(line.epsilon):
                 spent[line.defense] = line.epsilon
     if not points:
         return []
-    # Of the images behind the points: another round or kind of observation has other images and other baselines.
-    nulls = mean_each(line.strongest.nulls for line in lines if line.strongest and line.defense in points)
-    return [(name, plane(points, spent, nulls, faces, width)) for name, width in (("broad", BROAD), ("narrow", NARROW))]
+    return [(name, plane(points, spent, faces, width)) for name, width in (("broad", BROAD), ("narrow", NARROW))]
+
+
+def recovered_by(cell: Cell, before: str) -> str:
+    """The label of a point: how many images which attack recovered."""
+    recovered, n = cell.recovered or (0, 0)
+    return f"{before}, {recovered} of {n} recovered by {cell.attack}, {text.round_name(cell.round, cell.final)}"
 
 
 def accuracy(study: Study, faces: Mapping[str, Look]) -> list[tuple[str, Markup]]:

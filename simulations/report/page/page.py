@@ -17,17 +17,20 @@ from simulations.experiment import all_settings
 from simulations.report import text
 from simulations.report.analysis.adaptive import is_adaptive
 from simulations.report.analysis.bars import FAR_MORE
+from simulations.report.analysis.conclusion import conclusion, recovers, verdicts
 from simulations.report.analysis.control import LEAST_IMAGES
 from simulations.report.analysis.failures import failures
+from simulations.report.analysis.line import Line
 from simulations.report.analysis.plain import plain_words_of
-from simulations.report.analysis.readability import RULE, conclusion, verdicts
+from simulations.report.analysis.readability import RULE
+from simulations.report.analysis.recovery import DEFINITION, RECOVERED
 from simulations.report.analysis.run import ReadRun, read_run
-from simulations.report.analysis.sentences import picked, sentence
+from simulations.report.analysis.sentences import called, gained, picked, sentence
 from simulations.report.analysis.study import Study, mean_each
-from simulations.report.analysis.summary import Line
 from simulations.report.drawing import plots
 from simulations.report.drawing.looks import MARKERS, Look, looks
-from simulations.report.drawing.pictures import LONG, Embedder, Picture, captioned, drawn, grids, read_index, worst_case
+from simulations.report.drawing.picture_index import Picture, read_index
+from simulations.report.drawing.pictures import LONG, Embedder, Strip, best_recovered, captioned, drawn, grids
 from simulations.report.drawing.placing import placed
 from simulations.report.drawing.roc import roc_charts
 from simulations.report.page.script import SCRIPT, SCRIPT_HASH
@@ -42,7 +45,7 @@ CONFIG_KEYS = ("config", "pipelines", "defenses", "versions", "progress", "comma
 
 
 def build(directory: Path) -> tuple[str, list[Row]]:
-    """The page and the validated rows of a run directory, as far as its parts exist."""
+    """The page, and the validated rows of a run directory with the shares of recovered images, as far as its parts exist."""
     run = read_run(directory)
     rows, config, order = run.rows, run.config, run.order
     listed, picture_notes = read_index(directory)
@@ -82,7 +85,13 @@ def build(directory: Path) -> tuple[str, list[Row]]:
         # Last: embedding pictures adds notes.
         "notes": [*run.notes, *picture_notes, *embed.notes()],
     }
-    return _template().render(context).lstrip(), list(rows)
+    return _template().render(context).lstrip(), [*rows, *_derived(studies)]
+
+
+def _derived(studies: Sequence[Study]) -> list[Row]:
+    """The shares of recovered images, which the page counts and ``rows.jsonl`` does not hold; each once."""
+    found = (row for study in studies for row in study.all_rows if row.metric == RECOVERED[0])
+    return list({row.to_json(): row for row in found}.values())
 
 
 def progress(state: Any) -> str:
@@ -127,10 +136,17 @@ def _own(study: Study, pictures: Sequence[Picture], alone: bool) -> list[Picture
 def environment() -> jinja2.Environment:
     """With the filters and functions that templates of pages use."""
     found = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
-    named: dict[str, Any] = {"null_name": null_name, "sentence": sentence, "picked": picked, "verdicts": verdicts}
+    named: dict[str, Any] = {
+        "null_name": null_name,
+        "sentence": sentence,
+        "picked": picked,
+        "recovers": recovers,
+        "gained": gained,
+        "verdicts": verdicts,
+    }
     named |= {name: value for name, value in vars(text).items() if isfunction(value) and not name.startswith("_")}
     found.filters.update(named | {"swatch": _swatch})
-    limits = {"least_images": LEAST_IMAGES, "far_more": FAR_MORE, "rule": RULE}
+    limits = {"least_images": LEAST_IMAGES, "far_more": FAR_MORE, "rule": RULE, "definition": DEFINITION}
     found.globals.update(named | limits | {"nothing": text.NOTHING})
     return found
 
@@ -173,7 +189,7 @@ def _view(
         "lines": lines,
         "plain": plain,
         "conclusion": plain.said(conclusion(lines)),
-        "worst": {line.defense: worst_case(reconstructed, line.strongest, embed) for line in lines if line.strongest},
+        "best": {line.defense: best_pictures(line, reconstructed, embed) for line in lines},
         "has": _columns(lines),
         "strips": plots.strips(lines, faces),
         "planes": plots.planes(lines, faces),
@@ -186,6 +202,7 @@ def _view(
             for name, of in whole.items()
         },
         "own_pictures": {one.name: captioned(pictures, one.own_pictures, embed) for one in sections()},
+        "first": [told for one in own if (told := one.first(shown[one.name]))],
         "titles": [(one.name, one.title) for one in own],
         "deployed_on": "".join(one.deployed_on for one in own),
         "pictures_show": "; ".join(one.pictures_show for one in own if one.pictures_show),
@@ -213,10 +230,25 @@ def _view(
     }
 
 
+def best_pictures(line: Line, pictures: Sequence[Picture], embed: Embedder) -> list[Strip]:
+    """The best-recovered image of the headline's attack, and that of all attacks where it is another's."""
+    if line.strongest is None:
+        return []
+    found = [best_recovered(pictures, line.strongest, embed, "best-recovered image")]
+    best = line.best_image
+    if best is not None and best.best and best is not line.strongest:
+        shown = line.strongest.best.gain if line.strongest.best else float("-inf")
+        if best.best.gain > shown:
+            by = f"best-recovered image of all attacks, by {called(best)}"
+            found.append(best_recovered(pictures, best, embed, by))
+    return [one for one in found if one]
+
+
 def _columns(lines: Sequence[Line]) -> dict[str, bool]:
     """Which optional columns of the summary have anything to show."""
     return {
         "protected": any(line.protected for line in lines),
+        "recovered": any(line.strongest and line.strongest.recovered for line in lines),
         "picked": any(line.strongest and line.strongest.picked for line in lines),
         "labels": any(line.labels for line in lines),
         "attributes": any(line.attributes for line in lines),

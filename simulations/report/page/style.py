@@ -74,7 +74,7 @@ section > header details { margin: 2px 0 0; } section > header summary { font-si
 .word.unknown { border-style: dashed; color: var(--soft); }
 
 .lines { list-style: none; margin: 0; padding: 0; }
-.lines > li { display: grid; grid-template-columns: minmax(0, 1fr) 300px 132px; gap: 8px 28px; align-items: start;
+.lines > li { display: grid; grid-template-columns: minmax(0, 1fr) 300px 150px; gap: 8px 28px; align-items: start;
   padding: 11px 0; border-bottom: 1px solid var(--rule); }
 .lines > li:first-child { padding-top: 2px; }
 .lines .verdicts { display: flex; flex-wrap: wrap; gap: 4px 14px; align-items: baseline; margin-bottom: 4px; }
@@ -90,8 +90,8 @@ section > header details { margin: 2px 0 0; } section > header summary { font-si
 .lines .meta span:not(:last-child)::after { content: " ·"; }
 .lines .caveat { color: var(--soft); font-size: .86rem; margin-top: 3px; }
 .lines .caveat.alarm { color: var(--alarm); }
-.lines .figure { text-align: right; font-variant-numeric: tabular-nums; line-height: 1.15; white-space: nowrap; }
-.lines .figure b { font-size: 1.7rem; font-weight: 680; letter-spacing: -.02em; }
+.lines .figure { text-align: right; font-variant-numeric: tabular-nums; line-height: 1.15; }
+.lines .figure b { font-size: 1.5rem; font-weight: 680; letter-spacing: -.02em; white-space: nowrap; display: block; }
 .lines .figure small { color: var(--soft); display: block; font-size: .78rem; }
 
 .scroll { overflow-x: auto; border: 1px solid var(--rule); border-radius: 8px; background: var(--card); max-width:

@@ -52,7 +52,7 @@ MACROS = """
 {{ number(shown ~ (value.status | dagger if value else ''), within(value.low, value.high, show_ends) if value else '', edge) }}
 {% endmacro %}
 
-{# How many true images were picked out, with the exact interval of the share and the chance of a blind guess. #}
+{# How many true images were identified, with the exact interval of the share and the chance of a blind guess. #}
 {% macro picked_out(cell, edge=false) %}
 {% set found = cell.scores.get(('retrieval', 'original')) %}
 <td class="num{{ ' edge' if edge }}">{{ cell | picked or nothing }}
@@ -60,6 +60,26 @@ MACROS = """
   <small>{{ within(found.low, found.high, percentage) }} %</small>
   {% if cell.chance_of_retrieval %}<small>chance {{ cell.chance_of_retrieval | percent }}</small>{% endif %}
   {% endif %}</td>
+{% endmacro %}
+
+{# How many images of how many an attack recovered. #}
+{% macro recovered_of(cell) -%}
+  {% if cell.recovered %}{{ cell.recovered[0] }} of {{ cell.recovered[1] }}{% endif %}
+{%- endmacro %}
+
+{# How many images the strongest attack recovered, with its interval and the chance of as many. #}
+{% macro recovered_images(line, cell) %}
+<td class="num">{{ recovered_of(cell) or nothing }}
+  {% if cell.recovered %}
+  <small>{{ within(cell.share.low, cell.share.high, percentage) }} %</small>
+  {% if cell.recovered[0] and line.chance_of_as_many(cell) is not none %}
+  <small>chance ≤ {{ line.chance_of_as_many(cell) | brief }}</small>{% endif %}
+  {% endif %}</td>
+{% endmacro %}
+{# The best-recovered image: its gain over its own null baseline, and its PSNR; else the highest PSNR. #}
+{% macro best_image(cell) %}
+{% if cell.best %}{{ number(cell.best.gain | signed, (cell.best.psnr | decibel) ~ ' dB') }}
+{% else %}{{ number(nothing, ('highest ' ~ (cell.psnr.worst | decibel)) if cell.psnr.worst is not none else '') }}{% endif %}
 {% endmacro %}
 
 {# Opens a table that scrolls by itself, and can be scrolled by keys; no two areas share a name. how: "tall", "pairs", "fitted". #}
@@ -128,7 +148,7 @@ MACROS = """
 {% macro rest(one) %}
 {% if one.strips | length > 2 %}{{ tiles(one.strips[2:]) }}{% endif %}
 {% if one.hidden %}
-<p class="soft small after">{{ count(one.hidden, 'target') }} with lower PSNR only in the pictures folder.</p>
+<p class="soft small after">{{ count(one.hidden, 'target') }} of which less was recovered only in the pictures folder.</p>
 {% endif %}
 {% endmacro %}
 
@@ -171,10 +191,14 @@ FRONT = """
   {%- if studies %}all numbers: <a href="rows.csv">rows.csv</a>{% endif %}</p>
 {% endif %}
 {% if progress %}<p class="banner">{{ progress }}</p>{% endif %}
+{% for view in studies %}{% for told in view.first %}
+<p class="banner"><b>{{ told }}</b></p>
+{% endfor %}{% endfor %}
 {% for view in studies if view.too_few %}
 <p class="banner"><b>Too few images for a verdict.</b> At most {{ count(view.too_few, 'image') }} of the {{ view.plain.run }}
 {%- if not alone %} of {{ view.study.words | join(' · ') }}{% endif %} {{ 'was' if view.too_few == 1 else 'were' }} attacked
-in a round, and a verdict needs {{ least_images }} or more: nothing here says that an attack works, or that a defence does.
+in a round, and a verdict needs {{ least_images }} or more: counts are of these few images alone, and nothing here says that a
+defence works.
 Raise <code>probe-targets</code>, <code>probe-images</code> or the number of clients.</p>
 {% endfor %}
 {% for view in studies if view.open %}
@@ -183,9 +207,10 @@ these very images can be told only where each client has others of their kind th
 100 at best: nothing here says that an attack works, or that a defence does.</p>
 {% endfor %}
 {% for view in studies if view.unbroken %}
-<p class="banner alarm"><b>Positive control failed.</b> No attack recovered the images of the {{ view.plain.run }}
-{%- if not alone %} of {{ view.study.words | join(' · ') }}{% endif %}:
-nothing here is evidence for any defence.</p>
+<p class="banner alarm"><b>Positive control failed.</b> No attack passed the test on the images of the {{ view.plain.run }}
+{%- if not alone %} of {{ view.study.words | join(' · ') }}{% endif %}
+{%- for line in view.lines if not line.defense and line.strongest and recovers(line.strongest) %}, although the strongest recovered
+{{ recovered_of(line.strongest) }}{% endfor %}: nothing here is evidence for any defence.</p>
 {% endfor %}
 {% for view in studies %}{% if view.conclusion %}
 <p class="conclusion">{% if not alone %}<b>{{ view.study.words | join(' · ') }}.</b> {% endif %}{{ view.conclusion }}</p>

@@ -7,7 +7,7 @@ CONTROL = """
 <header><h2>Positive control</h2><div><p>An attack that cannot recover undefended images says nothing about a defence.</p>
 <details><summary>When an attack counts</summary><p>It counts in a
 round only if, {{ view.plain.without }}, the whole 95&nbsp;% interval of its score lies above the best null baseline (grey
-and mean image: what anyone can guess) and, for images, true images are picked out of others of their kind far more often than
+and mean image: what anyone can guess) and, for images, true images are identified among others of their kind far more often than
 chance: the whole exact 95&nbsp;% interval of that share lies above {{ far_more }} times the chance of a blind guess.
 Otherwise it is printed as not validated under every defence. With fewer than {{ least_images }} images there is no verdict.
 A chain such as <code>A() | B()</code>, where B undoes a defence, has nothing
@@ -48,7 +48,7 @@ CONTROL_MACROS = """
   {% else %}<span class="status {{ 'good' if passed else 'bad' }}">{{ '✓' if passed else '✗' }} {{ show(verdict.value) }}</span>
   {% endif %}
   {% if verdict.null %}<span class="soft">against {{ verdict.null[0] }} {{ show(verdict.null[1]) }}</span>{% endif %}
-  {% if verdict.picked %}<small>{{ verdict.picked[0] }} of {{ verdict.picked[1] }} picked out{{
+  {% if verdict.picked %}<small>{{ verdict.picked[0] }} of {{ verdict.picked[1] }} identified{{
   ' of %.3g' | format(verdict.picked[2]) if verdict.picked[2] >= 99
   else ', %.3g %% by chance' | format(100 / verdict.picked[2]) }}</small>{% endif %}
   {% if verdict.too_few %}<small>too few images for a verdict: n = {{ verdict.n }}</small>
@@ -77,11 +77,11 @@ ATTACK_MACROS = """
   {% endfor %}</td>
 {% endmacro %}
 
-{% macro attack_head(null_names, recognition, scale_names=[], picked=false) %}
+{% macro attack_head(null_names, recognition, scale_names=[], picked=false, recovered=false) %}
 <thead>
 <tr class="group"><td colspan="4"></td>
 <th class="edge" colspan="2">PSNR, dB</th>
-{% if picked %}<th class="edge">Retrieval</th>{% endif %}
+{% if picked %}<th class="edge" colspan="{{ 1 + recovered }}">Images</th>{% endif %}
 {% if recognition %}<th class="edge">Oracle</th>{% endif %}
 {% if null_names %}<th class="edge" colspan="{{ null_names | length }}">Null baselines, dB</th>{% endif %}
 {% if scale_names %}<th class="edge" colspan="{{ scale_names | length }}">Scales, dB</th>{% endif %}
@@ -92,8 +92,9 @@ ATTACK_MACROS = """
 <th scope="col" class="num">Round</th>
 <th scope="col">Status</th>
 <th scope="col" class="num edge">mean</th>
-<th scope="col" class="num">worst</th>
-{% if picked %}<th scope="col" class="num edge">picked out</th>{% endif %}
+<th scope="col" class="num">highest</th>
+{% if recovered %}<th scope="col" class="num edge">recovered</th>{% endif %}
+{% if picked %}<th scope="col" class="num{{ ' edge' if not recovered }}">identified</th>{% endif %}
 {% if recognition %}<th scope="col" class="num edge">recognised</th>{% endif %}
 {% for name in null_names + scale_names %}
 <th scope="col" class="num{{ ' edge' if loop.first or name in scale_names }}">{{ name | null_name }}</th>
@@ -111,8 +112,9 @@ ATTACK_MACROS = """
 {% macro attack_table(cells, null_names, card_numbers, recognition=false, adaptive=[], scale_names=[],
   caption='All attacks') %}
 {% set picked = cells | selectattr('picked') | list | length > 0 %}
+{% set recovered = cells | selectattr('recovered') | list | length > 0 %}
 {{ table(caption, 'tall dense') }}
-{{ attack_head(null_names, recognition, scale_names, picked) }}
+{{ attack_head(null_names, recognition, scale_names, picked, recovered) }}
 <tbody>
 {% for cell in cells %}
 <tr{% if cell.status | dagger %} class="doubt"{% endif %}>
@@ -123,7 +125,9 @@ ATTACK_MACROS = """
 {{ status(cell.status) }}
 {{ score(cell.psnr, decibel, true) }}
 {{ number((cell.psnr.worst if cell.psnr else none) | decibel) }}
-{% if picked %}{{ picked_out(cell, true) }}{% endif %}
+{% if recovered %}<td class="num edge">{{ recovered_of(cell) or nothing }}
+  {% if cell.best %}<small>best {{ cell.best.gain | signed }}</small>{% endif %}</td>{% endif %}
+{% if picked %}{{ picked_out(cell, not recovered) }}{% endif %}
 {% if recognition %}{{ recognised(cell, true) }}{% endif %}
 {% for name in null_names %}{{ number(cell.nulls.get(name) | decibel, '', loop.first) }}{% endfor %}
 {% for name in scale_names %}{{ number(cell.scales.get(name) | decibel, '', true) }}{% endfor %}

@@ -7,17 +7,19 @@ from simulations.report.sections.base import sections
 
 HEADLINE = """
 <section id="headline{{ s }}">
-<header><h2>Headline</h2><div><p>The strongest attack on each defence, scored against the original images. {{ rule }}</p>
-<details><summary>How to read the marks and numbers</summary><p>PSNR in dB: higher means that more was recovered. Mark and
-bar: mean and its 95&nbsp;% interval; ring: the worst image; grey band: null baselines (grey and mean image), which need no
-attack. An attack that fails shows only that this attack fails.
+<header><h2>Headline</h2><div><p>How many images the strongest attack on each defence recovered. {{ definition }}</p>
+<details><summary>How to read the marks and numbers</summary><p>{{ rule }}</p><p>Mark and bar: the share of recovered images
+and its 95&nbsp;% interval; grey band: the chance of a null guess. The chance of as many recovered images is that of the
+best of as many null guesses as attacks and rounds were tried, at most the sum of their binomial chances. PSNR in dB: higher
+means that more was recovered. Null baselines (grey and mean image) need no attack. An attack that fails shows only that this
+attack fails.
 {%- if view.lines | selectattr('probe') | list or view.lines | selectattr('update') | list %} A one-step probe is what a curious
 server asks for, the strongest setting; a training update, of all steps of a round, is what clients send anyway.{% endif %}
 {%- if 'scale:blurred' in view.scale_db %} To read PSNR by: a blurred copy of the truth scores
 {{ view.scale_db['scale:blurred'] | decibel }} dB on these images; that is a scale, not a bar.{% endif %}
-{%- if 'scale:class-mean' in view.scale_db %} What who knows only the class could guess, the mean of its other images, scores
-{{ view.scale_db['scale:class-mean'] | decibel }} dB
-{%- if 'scale:class-mean' in view.scale_picked %} and picks out
+{%- if 'scale:class-mean' in view.scale_db %} The guess of an attacker that knows only the class, the mean of its other images,
+scores {{ view.scale_db['scale:class-mean'] | decibel }} dB
+{%- if 'scale:class-mean' in view.scale_picked %} and identifies
 {{ view.scale_picked['scale:class-mean'] | percent }} of the true images{% endif %}.{% endif %}</p></details></div></header>
 <ul class="lines">
 {% for line in view.lines %}{% set best = line.strongest %}
@@ -26,7 +28,7 @@ server asks for, the strongest setting; a training update, of all steps of a rou
     <p class="verdicts"><a class="who" href="#defence{{ s }}-{{ loop.index }}">{{ who(line.defense) }}</a>
     {% for of, word in verdicts(line) %}<span>{{ of ~ ': ' if of }}{{ verdict(word) }}</span>{% endfor %}</p>
     <p>{{ sentence(line) | capital | replace('n = ', 'n&nbsp;=&nbsp;' | safe)
-      | replace('95 %', '95&nbsp;%' | safe) }}</p>
+      | replace(' %', '&nbsp;%' | safe) }}</p>
     <p class="meta">
     {% for cell in line.leading %}
     <span>{{ cell.attack | breakable }}, {{ round_name(cell.round, cell.final) }}
@@ -56,11 +58,17 @@ server asks for, the strongest setting; a training update, of all steps of a rou
     {% endfor %}
   </div>
   <div>{{ view.strips.get(line.defense, '') }}
-    {% if view.worst.get(line.defense) %}{{ row_of(view.worst[line.defense]) }}{% endif %}</div>
-  <div class="figure"><b>{{ (best.psnr.mean if best else none) | decibel }}</b>{{ ' dB' if best }}
-    {% if best and best.gap is not none %}
-    <small>{{ best.gap | signed }} over {{ best.best_null[0] | null_name }}</small>
+    {% for strip in view.best.get(line.defense, []) %}
+    <figure class="target"><figcaption>{{ strip.target }}
+      {%- if loop.first and best.recovered %} ({{ recovered_of(best) }} recovered){% endif %}</figcaption>
+    {{ row_of(strip) }}</figure>
+    {% endfor %}</div>
+  <div class="figure">{% if best and best.recovered %}<b>{{ recovered_of(best) }}</b> recovered
+    {% if best.share.low is not none %}<small>{{ within(best.share.low, best.share.high, percentage) }} %</small>{% endif %}
     {% endif %}
+    {% if line.drop is not none %}<small>accuracy {{ -line.drop | points }} points</small>{% endif %}
+    {% if best %}<small>{{ best.psnr.mean | decibel }} dB
+    {%- if best.gap is not none %}, {{ best.gap | signed }} over {{ best.best_null[0] | null_name }}{% endif %}</small>{% endif %}
   </div>
 </li>
 {% endfor %}
@@ -72,20 +80,22 @@ SUMMARY_HEAD = """
 <thead>
 {% set more = has.labels + has.attributes + 2 * has.membership + has.epsilon + has.seconds + has.bytes %}
 <tr class="group"><td></td>
+<th class="edge" colspan="{{ 1 + has.recovered + has.picked }}">Strongest attack</th>
 <th class="edge" colspan="{{ 2 + has.protected }}">Test accuracy, %</th>
-<th class="edge" colspan="{{ 6 + has.picked }}">Strongest attack, PSNR in dB</th>
+<th class="edge" colspan="5">PSNR of that attack, dB</th>
 {% if more %}<td class="edge" colspan="{{ more }}"></td>{% endif %}</tr>
 <tr><th scope="col">Defence</th>
+<th scope="col" class="edge">attack</th>
+{% if has.recovered %}<th scope="col" class="num">recovered</th>{% endif %}
+{% if has.picked %}<th scope="col" class="num">identified</th>{% endif %}
 <th scope="col" class="num edge">clean</th>
 {% if has.protected %}<th scope="col" class="num">protected</th>{% endif %}
 <th scope="col" class="num">change</th>
-<th scope="col" class="edge">attack</th>
-<th scope="col" class="num">original</th>
-<th scope="col" class="num">worst</th>
+<th scope="col" class="num edge">original</th>
 <th scope="col" class="num">over null</th>
+<th scope="col" class="num">best image</th>
 <th scope="col" class="num">transf.</th>
 <th scope="col" class="num">SSIM</th>
-{% if has.picked %}<th scope="col" class="num">picked out</th>{% endif %}
 {% if has.labels %}<th scope="col" class="num edge">labels found</th>{% endif %}
 {% if has.attributes %}<th scope="col" class="num edge">attribute read, %</th>{% endif %}
 {% if has.membership %}
@@ -102,22 +112,26 @@ SUMMARY_ROW = """
 <tr><th scope="row">{{ who(line.defense) }}
   {% if line.round is not none %}<small>after round {{ line.round }}</small>{% endif %}
   {% if line.failed_clients %}<small>{{ count(line.failed_clients, 'client failure') }}</small>{% endif %}</th>
-{{ score(line.clean, percentage, true) }}
-{% if has.protected %}{{ score(line.protected, percentage) }}{% endif %}
-{{ number((-line.drop if line.drop is not none else none) | points) }}
 {% if best %}
 <td class="edge wide">{{ attack_names[best.attack] | breakable }}{{ best.status | dagger }}
   <small>{{ round_name(best.round, best.final) }}, n = {{ best.psnr.n }}
   {%- if best.psnr.failures %}, {{ count(best.psnr.failures, 'failure') }}{% endif %}</small></td>
-{{ score(best.psnr, decibel) }}
-{{ number(best.psnr.worst | decibel) }}
-{% set null = best.best_null %}
-{{ number(best.gap | signed, (null[0] | null_name) ~ ' ' ~ (null[1] | decibel) if null else '') }}
-{{ number(best.mean('psnr', 'transformed') | decibel) }}
-{{ number(best.mean('ssim', 'original') | two) }}
+{% if has.recovered %}{{ recovered_images(line, best) }}{% endif %}
 {% if has.picked %}{{ picked_out(best) }}{% endif %}
 {% else %}
-<td class="edge wide soft">no score yet</td>{% for _ in range(5 + has.picked) %}{{ number(nothing) }}{% endfor %}
+<td class="edge wide soft">no score yet</td>{% for _ in range(has.recovered + has.picked) %}{{ number(nothing) }}{% endfor %}
+{% endif %}
+{{ score(line.clean, percentage, true) }}
+{% if has.protected %}{{ score(line.protected, percentage) }}{% endif %}
+{{ number((-line.drop if line.drop is not none else none) | points) }}
+{% if best %}
+{{ score(best.psnr, decibel, true) }}
+{% set null = best.best_null %}
+{{ number(best.gap | signed, (null[0] | null_name) ~ ' ' ~ (null[1] | decibel) if null else '') }}
+{{ best_image(best) }}
+{{ number(best.mean('psnr', 'transformed') | decibel) }}
+{{ number(best.mean('ssim', 'original') | two) }}
+{% else %}{% for _ in range(5) %}{{ number(nothing, '', loop.first) }}{% endfor %}
 {% endif %}
 {% if has.labels %}{{ labels_found(line) }}{% endif %}
 {% if has.attributes %}{{ attribute_read(line.attributes) }}{% endif %}
@@ -196,10 +210,15 @@ image by that is the number after “all cuts”{% endif %}.
 {% if has.seconds %}Time is what a client computes in a round. {% endif %}
 {% if has.bytes %}Bytes are what a client sends in a round. {% endif %}
 {% if has.seconds or has.bytes %}&times; is relative to {{ view.plain.name | lower }}. {% endif %}
+{% if has.recovered %}
+Recovered: {{ definition }} Its chance is that of the best of as many null guesses as attacks and rounds were tried.
+{% endif %}
 {% if has.picked %}
-Picked out are true images that are nearest to their guess among others of their client's images; a blind guess hits the share
+Identified are true images that are nearest to their guess among others of their client's images; a null guess hits the share
 that is printed as chance.
 {% endif %}
+Best image is the best-recovered image of that attack: how far it lies above the best null baseline for it, and its PSNR.
+
 {% if has.attributes %}
 Attribute read is the share of images whose sensitive attribute the strongest attack guesses, beside that of its most frequent
 value.
@@ -212,7 +231,7 @@ Labels found is the attack furthest above chance, of those that were not told th
 
 BY_SEED = """
 {% if study.seeds | length > 1 %}
-<details><summary>By seed: test accuracy as deployed, and PSNR of the strongest attack</summary>
+<details><summary>By seed: images recovered by the strongest attack, test accuracy as deployed, and that attack's PSNR</summary>
 {{ table('By seed', '') }}
 <thead><tr><th scope="col">Defence</th>
 {% for seed in study.seeds %}<th scope="col" class="num">seed {{ seed }}</th>{% endfor %}</tr></thead>
@@ -220,7 +239,8 @@ BY_SEED = """
 {% for line in view.lines %}
 <tr><th scope="row">{{ who(line.defense) }}</th>
 {% for seed in study.seeds %}
-{{ number((line.deployed.by_seed.get(seed) if line.deployed else none) | percent,
+{{ number((line.strongest.share.by_seed.get(seed) if line.strongest and line.strongest.share else none) | percent,
+  'accuracy ' ~ ((line.deployed.by_seed.get(seed) if line.deployed else none) | percent) ~ ', ' ~
   ((line.strongest.psnr.by_seed.get(seed) if line.strongest else none) | decibel) ~ ' dB') }}
 {% endfor %}</tr>
 {% endfor %}
@@ -248,9 +268,8 @@ SUMMARY = f"""
 PLANE = """
 {% if view.planes %}
 <section id="plane{{ s }}">
-<header><h2>Privacy against accuracy</h2><p>A better defence lies further right (more accurate) and lower (less
-recovered). The grey band spans the null baselines of the points' own images: a point in or below it recovered no more than a
-guess that needs no attack.
+<header><h2>Privacy against accuracy</h2><p>A better defence lies further right (more accurate) and lower (fewer images
+recovered by its strongest attack).
 {% if 'DPSGD(' in study.pipelines | join %}DP-SGD, the baseline with a proof, is joined by a dashed line in order of
 ε. {% endif %}Bars are 95&nbsp;% intervals;
 hollow points are not validated, or of too few images.</p></header>
@@ -262,8 +281,8 @@ hollow points are not validated, or of too few images.</p></header>
 PICTURES = """
 {% if view.grids %}
 <section id="pictures{{ s }}">
-<header><h2>Pictures</h2><p>What the attacker reconstructed beside the truth, worst case first: the target with the
-highest PSNR leads. <i>Protected</i> is
+<header><h2>Pictures</h2><p>What the attacker reconstructed beside the truth, the best-recovered image first: the one that lies
+furthest above the best null baseline for it. <i>Protected</i> is
 {{ view.pictures_show or 'what the model was trained on' }}. Judge with your eyes: PSNR agrees only roughly
 with what people recognise.</p></header>
 {{ gallery(view.grids) }}

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from defenses.registry import collected, modules_in
+from simulations.report.analysis.line import Line
 from simulations.report.analysis.study import Study
-from simulations.report.analysis.summary import Line
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Section:
         own_pictures: What pictures were made from that the section shows itself, as "observation" in their index -> their kinds
             in order: the template finds them as ``view.own_pictures.NAME``, defence -> strips, and the galleries leave them out.
             Without kinds they are grids of all attacks, ``view.own_grids.NAME``.
+        first: What ``view`` returned -> what a reader must know before any other section, or "".
     """
 
     name: str
@@ -37,6 +38,7 @@ class Section:
     deployed_on: str = ""
     pictures_show: str = ""
     own_pictures: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    first: Callable[[Any], str] = lambda _: ""
 
 
 @functools.cache

@@ -39,11 +39,12 @@ def test_runs_that_differ_in_their_seed_alone_are_put_together(tmp_path: Path) -
     assert len(rows) == 1 + 2 * len(PIPELINES)
     # Without a defence: 31.2 and 33.2 dB, and Student's t over two seeds.
     plain = [cell[0].strip() for cell in rows[1]]
-    assert plain[6] == "32.2"
-    assert rows[1][6][1].strip() == "19.5 to 44.9"
-    assert rows[1][12] == ["2", "0, 1"]
-    assert plain[11] == "32"
-    assert [cell[0].strip() for cell in rows[1 + len(PIPELINES)]][6] == "31.2"
+    assert plain[7] == "32.2"
+    assert rows[1][7][1].strip() == "19.5 to 44.9"
+    assert rows[1][13] == ["2", "0, 1"]
+    assert plain[12] == "32"
+    assert plain[4] == "32 of 32"
+    assert [cell[0].strip() for cell in rows[1 + len(PIPELINES)]][7] == "31.2"
 
 
 def test_a_row_says_what_its_report_warns_of_and_whose_seeds_it_is_of(tmp_path: Path) -> None:
@@ -84,8 +85,8 @@ def test_the_name_of_an_experiment_keeps_no_seeds_apart(tmp_path: Path) -> None:
     write_comparison(grouped(folders), tmp_path / "page.html")
     rows = Page((tmp_path / "page.html").read_text()).tables["sides"][0]
     assert len(rows) == 1 + len(PIPELINES)
-    assert rows[1][12] == ["2", "0, 1"]
-    assert rows[1][6][0].strip() == "32.2"
+    assert rows[1][13] == ["2", "0, 1"]
+    assert rows[1][7][0].strip() == "32.2"
 
 
 def test_links_lead_to_the_reports_of_the_runs(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from defenses.spec import parse
 from defenses.vfe import vfe_map
 from simulations.protect.copies import protect_image
 from simulations.protect.pictures import read
+from simulations.protect.preview import Preview
 from tests.simulations.protect.commands import MIXER, NOISE, files, protect, refused
 from tests.simulations.report.report_run import Page
 
@@ -118,6 +119,8 @@ def test_the_preview_shows_what_an_attack_gets_back(source: Path, tmp_path: Path
     images = [about for name, about in page.tags if name == "img"]
     assert len(images) == 3 * 6
     told = " ".join(page.text.split())
+    assert "Attacks that ran: LearnedRestorer(), WindowMean(), Shredder(), Jigsaw()." in told
+    assert "did not run" not in told
     assert "17 other pictures" in told, "all but six that are shown and the grey one"
     # The strongest of these is shown, which may be the copy itself.
     looking = [float(value) for value in re.findall(r"copy, (\d+\.\d) dB", told)]
@@ -128,6 +131,30 @@ def test_the_preview_shows_what_an_attack_gets_back(source: Path, tmp_path: Path
     for before, (by, after) in zip(looking, gained, strict=True):
         assert float(after) > before if by != "looking at the copy" else float(after) == before
     assert any(by != "looking at the copy" for by, _ in gained)
+
+
+@pytest.mark.parametrize("defense", [MIXER, NOISE])
+def test_a_preview_in_which_no_attack_ran_claims_nothing_of_attacks(tmp_path: Path, defense: str) -> None:
+    """One picture leaves the attacks no other to learn from: the page, the terminal and the exit code say so."""
+    (tmp_path / "in").mkdir()
+    Image.effect_noise((32, 32), 60).save(tmp_path / "in" / "one.png")
+    code, told = protect(tmp_path / "in", tmp_path / "out", "--defense", defense, "--preview")
+    assert code == 3, told
+    none = "No attack ran (none of them could run), so nothing here shows what an attack gets back from the copies."
+    assert none in " ".join(told.split())
+    assert "did not run: LearnedRestorer(): there are no other pictures to learn from" in told
+    page = Page((tmp_path / "out" / "preview.html").read_text())
+    shown = " ".join(page.text.split())
+    assert shown.index(none) < shown.index("one.png")
+    assert "LearnedRestorer(): there are no other pictures to learn from" in shown
+    assert "best" not in shown
+    assert [about["alt"] for name, about in page.tags if name == "img"] == ["one.png as it is", "its protected copy"]
+    assert (tmp_path / "out" / "one.png").is_file(), "the copies themselves are there"
+
+
+def test_a_preview_names_the_attacks_that_ran_beside_those_that_did_not(tmp_path: Path) -> None:
+    assert Preview(tmp_path, ("A()",), ("B(): why",)).told == "Attacks that ran: A()."
+    assert Preview(tmp_path).told.startswith("No attack ran (there is none for these defences)")
 
 
 @pytest.mark.parametrize(
@@ -246,7 +273,7 @@ def test_names_that_are_no_unicode_are_shown(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for name in (b"ok\xe9.png", b"two.png"):
         Image.effect_noise((32, 32), 60).save(tmp_path / "in" / os.fsdecode(name))
-    code, told = protect(tmp_path / "in", tmp_path / "out", "--defense", NOISE, "--image-size", 16, "--preview")
-    assert code == 0, told
+    code, _ = protect(tmp_path / "in", tmp_path / "out", "--defense", NOISE, "--image-size", 16, "--preview")
+    assert code == 3, "two pictures, and none to learn from"
     assert "ok?.png" in (tmp_path / "out" / "preview.html").read_text()
     assert not list((tmp_path / "out").glob("*.tmp"))

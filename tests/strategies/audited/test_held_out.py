@@ -16,7 +16,8 @@ from torch.utils.data import TensorDataset
 from clients import answer_audits
 from clients.audited.client import DataMistake, read_data
 from simulations.audited import audited
-from simulations.report.analysis.readability import Readability, verdicts
+from simulations.report.analysis.conclusion import verdicts
+from simulations.report.analysis.readability import Readability
 from simulations.report.analysis.run import read_run
 from simulations.report.analysis.sentences import sentence
 from simulations.run_directory import read_lines

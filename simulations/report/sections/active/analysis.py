@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulations.report.analysis.cell import Cell
+from simulations.report.analysis.line import Line
 from simulations.report.analysis.score import exact
 from simulations.report.analysis.study import Study
-from simulations.report.analysis.summary import Line
 from simulations.report.page.tables import Cards, cards
 from simulations.rows import Row
 

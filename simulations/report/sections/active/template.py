@@ -10,7 +10,7 @@ It is another adversary than the honest-but-curious one of the rest of this page
 summary or in a conclusion, and a client that checks what it is sent need not answer.</p></header>
 <div class="banner alarm"><b>Not honest but curious.</b> Each row needs a server that deviates from the protocol.</div>
 {{ table('Active server', 'tall after') }}
-{{ head(['Defence', 'Attack', 'Status', '#Refused by', '#PSNR, dB', '#over null', '#SSIM', '#picked out', '#n', '#Failures',
+{{ head(['Defence', 'Attack', 'Status', '#Refused by', '#PSNR, dB', '#over null', '#SSIM', '#identified', '#n', '#Failures',
   '#Threat class', '#Card']) }}
 <tbody>
 {% for one in told.reads %}{% set cell = one.cell %}{% set null = cell.best_null %}

@@ -10,7 +10,7 @@ secure aggregation leaves it (assumed, not run: the simulated server holds the s
 With n = 1 the sum is the plain probe. Nothing here counts in the headline, in the summary or in a conclusion.</p></header>
 {% if told.reads %}
 {{ table('Sums of clients', 'tall after') }}
-{{ head(['Defence', 'Attack', 'Status', '#Clients', '#PSNR, dB', '#over null', '#SSIM', '#picked out', '#n', '#Failures',
+{{ head(['Defence', 'Attack', 'Status', '#Clients', '#PSNR, dB', '#over null', '#SSIM', '#identified', '#n', '#Failures',
   '#Card']) }}
 <tbody>
 {% for one in told.reads %}{% set cell = one.cell %}{% set null = cell.best_null %}
@@ -33,7 +33,7 @@ With n = 1 the sum is the plain probe. Nothing here counts in the headline, in t
 </tbody></table></div>
 <p class="soft small after">Each client scores the guesses against its own images, matched by assignment: a guess counts for at most
 one image of each client, and with n clients each image chooses among n times as many guesses. Candidates are 100 for each guess
-where a client has so many images; else the chance of a blind guess, given under “picked out”, is higher.</p>
+where a client has so many images; else the chance of a blind guess, given under “identified”, is higher.</p>
 {% endif %}
 {% for why in told.withheld %}<p class="soft small after">{{ why }}</p>{% endfor %}
 {% if told.reads %}

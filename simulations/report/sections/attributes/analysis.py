@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from simulations.report.analysis.adversary import RETRAINED_KIND, kind
 from simulations.report.analysis.cell import Cell
+from simulations.report.analysis.line import Line
 from simulations.report.analysis.score import Score
 from simulations.report.analysis.study import Study
-from simulations.report.analysis.summary import Line
 
 ACCURACY = ("attribute-accuracy", "")
 

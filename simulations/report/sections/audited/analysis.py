@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from simulations.report.analysis.line import Line
 from simulations.report.analysis.study import Study
-from simulations.report.analysis.summary import Line
 from strategies.audited.assumed import AS_ASSUMED, ASSUMED, DIFFERENCE
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulations.report.analysis.cell import Cell
+from simulations.report.analysis.line import Line
 from simulations.report.analysis.study import Study
-from simulations.report.analysis.summary import Line
 from simulations.report.sections.inference.cuts import Cut, CutLine, read_cut
 from simulations.report.sections.inference.equation import NOT_SATISFIED, RULE, SATISFIED
 from simulations.report.sections.inference.fit_curves import MASKED, FitCurve, fit_curves

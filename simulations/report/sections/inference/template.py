@@ -105,7 +105,7 @@ RECONSTRUCTIONS = """
 <th scope="col" class="num">best null</th>
 <th scope="col" class="num edge">MS-SSIM</th>
 <th scope="col" class="num">above 0.35, %</th>
-<th scope="col" class="num edge">picked out</th></tr></thead>
+<th scope="col" class="num edge">identified</th></tr></thead>
 <tbody>
 {% for one in cut.lines if one.after %}{% set cell, before = one.after, one.before %}
 {% set was = before if one.defense else none %}{% set null = cell.best_null %}
@@ -221,7 +221,7 @@ ATTACKS = """
 <th scope="col" class="num">over null</th>
 <th scope="col" class="num">SSIM</th>
 <th scope="col" class="num">MS-SSIM</th>
-<th scope="col" class="num edge">picked out</th></tr></thead>
+<th scope="col" class="num edge">identified</th></tr></thead>
 <tbody>
 {% for cell in view.sections.inference.cells %}{% set null = cell.best_null %}
 <tr{% if cell.status | dagger %} class="doubt"{% endif %}>

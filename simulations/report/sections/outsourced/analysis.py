@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulations.report.analysis.cell import Cell
+from simulations.report.analysis.line import Line
 from simulations.report.analysis.study import Study
-from simulations.report.analysis.summary import Line
 
 OBSERVATION = "uploaded images"
 LOOKING = "AsUploaded()"

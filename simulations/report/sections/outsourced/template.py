@@ -34,7 +34,7 @@ READS = """
 <th scope="col" class="num">over null</th>
 <th scope="col" class="num">over the upload</th>
 <th scope="col" class="num">SSIM</th>
-<th scope="col" class="num edge">picked out</th></tr></thead>
+<th scope="col" class="num edge">identified</th></tr></thead>
 <tbody>
 {% for one in view.sections.outsourced.reads %}{% set cell = one.cell %}{% set null = cell.best_null %}
 <tr{% if cell.status | dagger %} class="doubt"{% endif %}>

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulations.report.sections.base import Section
-from simulations.report.sections.recorded.analysis import RECORDED, recorded_updates
+from simulations.report.sections.recorded.analysis import RECORDED, recorded_updates, said_first
 from simulations.report.sections.recorded.template import RECORDING
 
 SECTION = Section(
@@ -12,4 +12,5 @@ SECTION = Section(
     view=recorded_updates,
     template=RECORDING,
     metrics=(RECORDED,),
+    first=said_first,
 )

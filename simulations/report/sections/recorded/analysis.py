@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulations.report.analysis.cell import Cell
+from simulations.report.analysis.line import Line
 from simulations.report.analysis.study import Study
-from simulations.report.analysis.summary import Line
 from simulations.rows import Row
 
 RECORDED = "recorded-updates"
@@ -42,13 +42,15 @@ class Recording:
         rounds: In order.
         verdict: One sentence, and never one about what was not measured.
         assumed: What nobody could know.
-        clients: (number, node id) of everyone who was attacked.
+        clients: (number, node id) of every client that was attacked.
+        scored: Whether the true images were given, so that guesses have scores.
     """
 
     rounds: tuple[Replies, ...]
     verdict: str
     assumed: tuple[str, ...]
     clients: tuple[tuple[str, str], ...]
+    scored: bool = True
 
 
 def recorded_updates(study: Study, lines: Sequence[Line]) -> Recording | None:
@@ -57,20 +59,27 @@ def recorded_updates(study: Study, lines: Sequence[Line]) -> Recording | None:
     rows = sorted((row for row in study.rows if row.metric == RECORDED), key=lambda row: row.round)
     if not rows:
         return None
+    scored = any(row.extra.get("scored") is True for row in rows)
     clients = {str(number): str(node) for row in rows for number, node in _mapping(row, "clients").items()}
     return Recording(
         tuple(_replies(row) for row in rows),
-        _verdict(study, scored=any(row.extra.get("scored") is True for row in rows)),
+        _verdict(study, scored=scored),
         tuple(dict.fromkeys(text for row in rows for text in _texts(row, "assumed"))),
         tuple(sorted(clients.items(), key=lambda item: (len(item[0]), item[0]))),
+        scored,
     )
+
+
+def said_first(recording: Recording) -> str:
+    """What must be known before anything else: that no number of the page is a score."""
+    return "" if recording.scored else recording.verdict
 
 
 def _verdict(study: Study, *, scored: bool) -> str:
     if not scored:
         return (
-            "Not validated: nobody gave the true images, so nothing is scored. Whether the guesses show anybody's data, only "
-            "whoever holds the data can tell."
+            "Nothing could be scored: the true images were not given (--originals). Only the people who hold the data can tell "
+            "whether the guesses show it."
         )
     of_images = [cell for cell in study.cells if ("psnr", "original") in cell.scores]
     recovered = [cell for cell in of_images if cell.leaks and cell.picks]

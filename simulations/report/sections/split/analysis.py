@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from simulations.report.analysis.cell import Cell
+from simulations.report.analysis.line import Line
 from simulations.report.analysis.metrics import CELLS, COLUMN, SMASHED_METRICS, SPLIT_METRICS
 from simulations.report.analysis.score import Score
 from simulations.report.analysis.study import Study
-from simulations.report.analysis.summary import Line
 from simulations.report.page.tables import cards
 
 OBSERVATION = "smashed data"

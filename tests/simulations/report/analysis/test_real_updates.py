@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from simulations.report import Row, validate
+from simulations.report.analysis.line import Line
 from simulations.report.analysis.real_updates import apart, stand_ins
 from simulations.report.analysis.sentences import sentence
 from simulations.report.analysis.study import split
-from simulations.report.analysis.summary import Line, summarise
+from simulations.report.analysis.summary import summarise
 from strategies.audit.threat_card import ThreatCard
 
 PROBE = ThreatCard(observation="one-step probe", images=4, local_steps=1)
@@ -47,10 +48,13 @@ def test_probes_stand_in_for_what_training_sends() -> None:
 def test_both_are_said_each_with_its_number_and_interval() -> None:
     found = line(psnr(PROBE, 20.0, defense="D()"), psnr(UPDATE, 11.0, 1.0, n=64, defense="D()"))
     assert sentence(found) == (
-        "one-step probe: the strongest attack recovered the images at 20.0 dB (95 % interval 19.5 to 20.5, n = 16, worst 22.0), "
-        "16 of 16 true images picked out of 100 candidates; training update of 4 steps: the strongest attack scored 11.0 dB "
-        "(95 % interval 10.0 to 12.0, n = 64, worst 13.0), no better than the mean image (12.0 dB); "
-        "its worst image is above that baseline's mean, and 0 of 64 true images picked out of 100 candidates."
+        "One-step probe: the strongest attack recovered 16 of 16 images (95 % interval 79.4 to 100.0 %; chance of as many "
+        "by the best of 2 null guesses: at most 2e\N{MINUS SIGN}32). "
+        "Its mean PSNR is 20.0 dB (95 % interval 19.5 to 20.5), above the mean image (12.0 dB). "
+        "Training update of 4 steps: the strongest attack recovered 0 of 64 images (95 % interval 0.0 to 5.6 %) "
+        "and identified 0 of 64 among 100 candidates. "
+        "Its mean PSNR is 11.0 dB (95 % interval 10.0 to 12.0), no better than the mean image (12.0 dB); "
+        "the highest PSNR of one image is 13.0 dB."
     )
     assert [cell.observation for cell in found.leading] == ["one-step probe", "training update"]
 
@@ -69,25 +73,25 @@ def test_each_part_has_the_strongest_attack_on_its_own_observation() -> None:
         # The real update comes second even where it gives more.
         more = line(*plain, *rows[::order], psnr(UPDATE, 28.0, defense="D()", attack="C()"))
         assert more.strongest == more.update
-        assert sentence(more).index("one-step probe") < sentence(more).index("training update of 4 steps")
+        assert sentence(more).index("One-step probe") < sentence(more).index("Training update of 4 steps")
 
 
 def test_where_only_probes_were_attacked_it_says_so() -> None:
     only = psnr(PROBE, 20.0, defense="D()")
-    assert sentence(line(only)).endswith("; real updates: not attacked.")
+    assert sentence(line(only)).endswith(". Real updates: not attacked.")
     # A test of membership on real updates is an attack on them, and says nothing of their images.
     member = Row(metric="membership-auc", attack="M()", card=UPDATE, round=1, value=0.6, n=100, defense="D()")
-    assert sentence(line(only, [member])).endswith("; real updates: no score of their images.")
+    assert sentence(line(only, [member])).endswith(". Real updates: no score of their images.")
     # Nor does what no server can do.
     told = psnr(UPDATE.but(upper_bound="told the labels"), 28.0, defense="D()")
     found = line(only, told)
     assert found.update is None
-    assert sentence(found).endswith("; real updates: not attacked.")
+    assert sentence(found).endswith(". Real updates: not attacked.")
 
 
 def test_where_only_real_updates_were_attacked_nothing_is_said_of_probes() -> None:
     text = sentence(line(psnr(UPDATE.but(local_steps=1), 20.0, defense="D()")))
-    assert text.startswith("training update of 1 step: the strongest attack recovered the images at 20.0 dB")
+    assert text.startswith("Training update of 1 step: the strongest attack recovered 16 of 16 images (")
     assert "probe" not in text
 
 
@@ -95,14 +99,18 @@ def test_other_observations_are_told_as_ever() -> None:
     smashed = ThreatCard(observation="smashed data", images=16)
     found = line(psnr(smashed, 20.0), defense="")
     assert (found.probe, found.update, apart([])) == (None, None, ([], []))
-    assert sentence(found).startswith("the strongest attack scored 20.0 dB (n = 16, worst 22.0); there is no null")
+    assert sentence(found).startswith(
+        "the strongest attack identified 16 of 16 among 100 candidates. Its mean PSNR is 20.0"
+    )
 
 
 def test_seeds_are_counted_for_each_of_the_two() -> None:
     two = [psnr(PROBE, 20.0, defense="D()", seed=seed) for seed in (0, 1)]
     text = sentence(line(*two, psnr(UPDATE, 11.0, defense="D()")))
+    # There are null baselines of seed 0 alone: what the other seed recovers is not known, and neither is the share of both.
+    assert "the strongest attack identified 32 of 32 among 100 candidates. Its mean PSNR is 20.0 dB" in text
     assert "n = 32 over 2 seeds" in text
-    assert "n = 16, worst 13.0" in text
+    assert "recovered 0 of 16 images (" in text
 
 
 def test_a_failed_control_on_real_updates_is_said_although_the_probe_leads() -> None:

@@ -13,10 +13,11 @@ from scipy import stats
 from simulations.experiment import Experiment
 from simulations.report import Row, validate
 from simulations.report.analysis.adaptive import UNTESTED, is_adaptive
+from simulations.report.analysis.line import Line
 from simulations.report.analysis.score import interval, merge, wilson
 from simulations.report.analysis.sentences import among, sentence
 from simulations.report.analysis.study import Study, split
-from simulations.report.analysis.summary import Line, summarise
+from simulations.report.analysis.summary import summarise
 from strategies.audit.threat_card import KnownLabels, ThreatCard, strength
 
 PROBE = ThreatCard(observation="probe")
@@ -145,30 +146,40 @@ def test_the_worst_image_is_the_best_reconstruction() -> None:
 def test_the_headline_of_the_brief() -> None:
     undefended = psnr(31.2, 29.0, worst=40.1)
     assert sentence(line(undefended, defense="")) == (
-        "the strongest attack recovered the images at 31.2 dB (n = 16, worst 40.1), "
-        "16 of 16 true images picked out of 100 candidates."
+        "the strongest attack recovered 16 of 16 images (95 % interval 79.4 to 100.0 %; chance of as many by one null guess: at "
+        "most 1e\N{MINUS SIGN}32). Its mean PSNR is 31.2 dB, above the mean image (12.0 dB)."
     )
 
 
 @pytest.mark.parametrize(
     ("mean", "low", "worst", "expected"),
     [
-        (15.0, 12.5, 16.0, "the strongest attack recovered the images at 15.0 dB (n = 16, worst 16.0), 16 of 16 true"),
-        (7.5, 7.0, 9.0, "scored 7.5 dB (n = 16, worst 9.0), no better than a grey image, and 0 of 16"),
-        (8.0, 7.0, 9.0, "scored 8.0 dB (n = 16, worst 9.0), no better than a grey image, and 0 of 16"),
-        (11.0, 10.5, 11.9, "no better than the mean image (12.0 dB), and 0 of 16"),
+        (15.0, 12.5, 16.0, "the strongest attack recovered 16 of 16 images ("),
+        (
+            7.5,
+            7.0,
+            9.0,
+            "and identified 0 of 16 among 100 candidates. Its mean PSNR is 7.5 dB, no better than a grey image.",
+        ),
+        (
+            8.0,
+            7.0,
+            9.0,
+            "and identified 0 of 16 among 100 candidates. Its mean PSNR is 8.0 dB, no better than a grey image.",
+        ),
+        (11.0, 10.5, 11.9, "no better than the mean image (12.0 dB)."),
         (
             11.0,
             10.5,
             13.0,
-            "no better than the mean image (12.0 dB); its worst image is above that baseline's mean, and 0 of 16",
+            "no better than the mean image (12.0 dB); the highest PSNR of one image is 13.0 dB.",
         ),
-        (12.5, 11.5, 12.6, "not clearly better than the mean image (12.0 dB); its worst image is above"),
+        (12.5, 11.5, 12.6, "not clearly better than the mean image (12.0 dB); the highest PSNR of one"),
         (
             45.0,
             None,
             45.0,
-            "recovered the images at 45.0 dB",
+            "recovered 16 of 16 images (",
         ),  # one image has no interval; it was recovered all the same
     ],
 )
@@ -183,14 +194,14 @@ def test_sentences_about_missing_scores() -> None:
     assert sentence(line(accuracy(0.9, defense="D()"))) == "not attacked yet."
     assert "nothing is known" in sentence(line(psnr(None, defense="D()", status="failed")))
     text = sentence(line(psnr(9.0, 8.0, defense="D()"), nulls={}))
-    assert text.endswith("there is no null baseline to compare with.")
+    assert text.endswith("with no null baseline to compare with.")
     text = sentence(line(psnr(9.0, 8.0, defense="D()", failures=2)))
     assert "2 failures scored as a grey image" in text
 
 
 def test_seeds_are_counted_in_the_sentence() -> None:
     found = line(*(psnr(9.0, 8.0, defense="D()", seed=seed) for seed in (0, 1)))
-    assert "(n = 32 over 2 seeds)" in sentence(found)
+    assert "recovered 0 of 32 images (95 % interval 0.0 to 10.9 %; over 2 seeds)" in sentence(found)
 
 
 def test_the_strongest_attack_is_the_highest_score_that_clears_its_own_baselines() -> None:
@@ -204,28 +215,29 @@ def test_the_strongest_attack_is_the_highest_score_that_clears_its_own_baselines
     assert line(low, other).strongest.attack == "A()"  # type: ignore[union-attr]
 
 
-def test_of_too_few_images_the_highest_mean_leads() -> None:
-    """With two images Student's interval is so wide that the weaker of two attacks may be the only one above the baselines."""
+def test_of_too_few_images_the_largest_share_leads_too() -> None:
+    """There is no verdict, and no other rule: the weaker attack recovers both images, the one with the higher mean neither."""
     narrow = psnr(12.5, 12.1, defense="D()", attack="A()", n=2)
-    wide = psnr(16.0, 10.0, defense="D()", attack="B()", n=2)
+    wide = psnr(16.0, 10.0, defense="D()", attack="B()", n=2, worst=20.0)
     plain = [psnr(31.2, 29.0, attack=name, n=2) for name in ("A()", "B()")]
     found = line(narrow, wide, *plain)
     assert found.strongest is not None
-    assert found.strongest.attack == "B()"
-    assert "0 of 2 true images picked out of 100 candidates: too few images for a verdict" in sentence(found)
+    assert found.strongest.attack == "A()"
+    assert "recovered 2 of 2 images (" in sentence(found)
+    assert "These are too few images for a verdict" in sentence(found)
 
 
 def test_where_a_guess_chooses_among_the_true_images_luck_is_told_and_no_number_of_candidates() -> None:
     """24 images and 24 others make 48 candidates, of which a blind guess may be of any of 24."""
     assert among(24 / 48) == ", where a blind guess may be right in 50 %"
-    assert among(1 / 100) == among(24 / 2400) == " of 100 candidates"
+    assert among(1 / 100) == among(24 / 2400) == " among 100 candidates"
 
 
 def test_a_leak_by_an_attack_that_is_not_validated_is_not_hidden() -> None:
     found = line(psnr(7.0, 6.0, defense="D()"), psnr(25.0, 24.0, defense="D()", attack="Adaptive()"))
     assert found.strongest is not None
     assert (found.strongest.attack, found.strongest.status) == ("Adaptive()", "not-validated")
-    assert "recovered the images at 25.0 dB" in sentence(found)
+    assert "recovered 16 of 16 images (" in sentence(found)
     assert any(caveat.startswith("not validated") for caveat in found.caveats)
 
 
@@ -349,7 +361,7 @@ def test_where_the_attribute_alone_is_attacked_the_headline_is_about_it() -> Non
     assert "not clearly above its most frequent value: 50.0 %" in sentence(lost)
     # Beside images, both are told.
     both = line(plain, *null, guessed(0.8, 0.74, 0.85, defense="D()"), psnr(15.0, 14.0, defense="D()"), known=known)
-    assert sentence(both).startswith("the strongest attack recovered the images at 15.0 dB")
+    assert sentence(both).startswith("the strongest attack recovered 16 of 16 images (")
     above = "(n = 200 images), above its most frequent value: 50.0 %."
     assert sentence(both).endswith(f" Of the sensitive attribute the strongest attack read 80.0 % {above}")
 

@@ -116,8 +116,8 @@ def test_a_drawing_does_not_depend_on_what_a_user_set_for_matplotlib() -> None:
 
 def test_the_plane_joins_dp_sgd_in_order_of_epsilon_and_puts_better_lower_right() -> None:
     eight, two = DP
-    points = {"": Point(0.95, 31.0, 29.0, 33.0), eight: Point(0.88, 15.0), two: Point(0.8, 7.0, hollow=True)}
-    drawing = plane(points, {eight: 7.99, two: 2.0}, {"baseline:grey": 8.0, "baseline:blurred": 12.0}, FACES, 700)
+    points = {"": Point(0.95, 0.9, 0.8, 1.0), eight: Point(0.88, 0.4), two: Point(0.8, 0.0, hollow=True)}
+    drawing = plane(points, {eight: 7.99, two: 2.0}, FACES, 700)
     assert [one.text for one in shapes(drawing, "name", "text")] == [
         "No defence",
         "DPSGD(8.0), ε = 7.99",
@@ -128,19 +128,17 @@ def test_the_plane_joins_dp_sgd_in_order_of_epsilon_and_puts_better_lower_right(
     assert best[1] < worse[1] < lowest[1]
     (curve,) = shapes(drawing, "curve")
     assert corners(curve) == pytest.approx(np.array([lowest, worse]), abs=0.01)
-    band = corners(shapes(drawing, "null")[0])[:, 1]
-    assert worse[1] < band.min() < band.max() < lowest[1]  # 15 dB is above the band (8 to 12 dB), 7 dB below it
     assert len(shapes(drawing, "hollow")) == 1
     (whisker,) = shapes(drawing, "whisker")
-    assert np.ptp(corners(whisker), 0) == pytest.approx((0, 4 / 8 * (lowest[1] - worse[1])), abs=0.05)
-    assert "null baselines: grey 8.0, blurred 12.0" in drawing
+    assert np.ptp(corners(whisker), 0) == pytest.approx((0, 0.2 / 0.4 * (lowest[1] - worse[1])), abs=0.05)
+    assert "Images recovered by the strongest attack" in drawing
 
 
 @pytest.mark.parametrize("width", [350, 1120])
 @pytest.mark.parametrize("accuracy", [0.7, 0.75, 0.9])
 def test_names_hide_neither_each_other_nor_points(accuracy: float, width: float) -> None:
-    points = {"": Point(0.95, 31.0), "A()": Point(0.68, 5.0), DP[0]: Point(accuracy, 13.0), DP[1]: Point(0.93, 13.0)}
-    drawing = plane(points, {}, {"baseline:grey": 8.0, "baseline:blurred": 12.0}, FACES, width)
+    points = {"": Point(0.95, 1.0), "A()": Point(0.68, 0.0), DP[0]: Point(accuracy, 0.3), DP[1]: Point(0.93, 0.3)}
+    drawing = plane(points, {}, FACES, width)
     assert len(shapes(drawing, "name", "text")) == len(shapes(drawing, "mark")) == 4
     hides_nothing(drawing, width)
 
@@ -159,22 +157,33 @@ def hides_nothing(drawing: str, width: float) -> None:
 @pytest.mark.parametrize("width", [350, 1120])
 @pytest.mark.parametrize("seed", range(8))
 def test_names_of_marks_that_crowd_hide_nothing_either(seed: int, width: float) -> None:
-    """Five defences, as many as a page gives hues to, within two points of accuracy and two dB, with intervals."""
+    """Five defences, as many as a page gives hues to, within two points of accuracy and two of the images, with intervals."""
     draws = np.random.default_rng(seed)
-    accuracies, psnr = draws.uniform(0.7, 0.72, 5), draws.uniform(10, 12, 5)
+    accuracies, shares = draws.uniform(0.7, 0.72, 5), draws.uniform(0.4, 0.5, 5)
     of = ["", "A()", "B()", *DP]
     points = {
-        one: Point(x, y, y - 2, y + 2, x - 0.05, x + 0.05) for one, x, y in zip(of, accuracies, psnr, strict=True)
+        one: Point(x, y, y - 0.2, y + 0.2, x - 0.05, x + 0.05) for one, x, y in zip(of, accuracies, shares, strict=True)
     }
-    hides_nothing(plane(points, {DP[0]: 7.99, DP[1]: 2.0}, {"baseline:grey": 8.0}, looks(of), width), width)
+    hides_nothing(plane(points, {DP[0]: 7.99, DP[1]: 2.0}, looks(of), width), width)
 
 
-@pytest.mark.parametrize("mean", [math.inf, -math.inf, 1e300])
-def test_infinite_scores_are_drawn_at_the_edge(mean: float) -> None:
-    drawing = plane({"": Point(0.9, mean), "A()": Point(0.8, 10.0)}, {}, {}, FACES, 350)
+@pytest.mark.parametrize("share", [math.inf, -math.inf, 1e300])
+def test_infinite_shares_are_drawn_at_the_edge(share: float) -> None:
+    drawing = plane({"": Point(0.9, share), "A()": Point(0.8, 0.5)}, {}, FACES, 350)
     assert "nan" not in drawing
     assert len(shapes(drawing, "mark")) == 2
-    assert "inf" not in strip(Point(0, mean), mean, [8.0], (0, 40), FACES[""])
+    assert "inf" not in strip(Point(0, share, tip="No defence"), 0.01, FACES[""])
+
+
+def test_the_strip_has_its_interval_and_the_chance_of_a_null_guess_on_one_axis() -> None:
+    drawing = strip(Point(0, 0.5, 0.25, 0.75, tip="No defence, 8 of 16 recovered"), 0.25, FACES[""])
+    (mark,), (whisker,), (band,) = (shapes(drawing, kind) for kind in ("mark", "whisker", "null"))
+    left, right = corners(whisker)[:, 0]
+    assert place(mark)[0] == pytest.approx((left + right) / 2, abs=0.05)
+    # From 0 to 25 %: as wide as half of the interval, and ends where the interval begins.
+    assert np.ptp(corners(band)[:, 0]) == pytest.approx((right - left) / 2, abs=0.05)
+    assert corners(band)[:, 0].max() == pytest.approx(left, abs=0.05)
+    assert "8 of 16 recovered, 95 % interval 25.0 to 75.0 %" in drawing
 
 
 def test_curves_have_a_line_and_a_name_for_each_defence() -> None:

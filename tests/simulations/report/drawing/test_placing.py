@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from simulations.report.drawing.pictures import Picture
+from simulations.report.drawing.picture_index import Picture
 from simulations.report.drawing.placing import placed
 from strategies.audit.kinds import kinds
 

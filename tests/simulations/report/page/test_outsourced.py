@@ -174,7 +174,7 @@ def test_every_score_of_a_read_follows_from_the_rows(page: Page) -> None:
     assert found[MIXER, MEANS]["over the upload"] == [f"{MINUS}0.8"]
     assert looking["over the upload"] == [DASH]
     assert restored["SSIM"][0] == "0.17"
-    assert restored["picked out"][0] == "32 of 32"
+    assert restored["identified"][0] == "32 of 32"
     assert "adaptive to this defence" in restored["Attack"]
     assert "adaptive to this defence" not in looking["Attack"]
 

@@ -1,0 +1,125 @@
+"""What the report says about one defence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulations.report.analysis.cell import Cell
+from simulations.report.analysis.families import LABELS
+from simulations.report.analysis.readability import image_score
+from simulations.report.analysis.recovery import chance_of_as_many
+from simulations.report.analysis.score import Score
+from simulations.report.analysis.windows import WindowCounts
+
+
+@dataclass(frozen=True)
+class Line:
+    """What the report says about one defence.
+
+    Attributes:
+        defense: Pipeline text.
+        round: Last round that every seed has finished; utility numbers are of this round.
+        clean: Test accuracy on clean images.
+        protected: Test accuracy on images protected as in deployment, where the defence protects them.
+        drop: Accuracy lost against no defence in the same round and seeds, as deployed; in [-1, 1]. None where ``untaught``.
+        strongest: Cell of the attack that the headline is of, by the rule in ``readability.RULE``; None when no attack on images
+            has a score.
+        probe: The same among attacks on one-step probes, where the scenario knows such; see ``real_updates``.
+        update: The same among attacks on updates that training sends.
+        update_attacks: Attacks of any kind on updates that training sends.
+        cells: All attacks, without upper bounds.
+        apart: In words, by whom it was attacked whose results stand in sections of their own.
+        labels: Cell that recovered most labels over chance, among attacks that did not know them.
+        membership: Cell with the highest membership AUC.
+        epsilon: Budget spent by training (in split learning evaluation too) so far, in edge-cloud inference by the queries at one
+            cut; None or infinite where there is no guarantee.
+        epsilon_with_probes: Budget with the audit's probe messages, of training up to now where ``probes_before`` is None.
+        probes_before: The last round before whose training the rows tell that budget, where training has spent more since. The
+            budget is then at least ``epsilon_with_probes``, which is never below ``epsilon``.
+        epsilon_all_cuts: Budget of all that a run sent of an image where it serves the same images at several cuts.
+        delta: The delta of all three.
+        neighbours: Between which data sets they hold (see ``defenses.neighbours``); "" where the rows do not say.
+        seconds: Seconds that a client computes in a round, mean over rounds.
+        seconds_ratio: The same over no defence.
+        bytes: Bytes that a client sends in a round, mean over rounds.
+        bytes_ratio: The same over no defence.
+        failed_clients: Failed client replies, all rounds and seeds.
+        attacks: Number of cells, without upper bounds.
+        bounds: What upper bounds were given, in words, where there are any.
+        caveats: What a reader must know besides, each a short clause.
+        windows: Windows that VisualMixer shuffled and their VFE, where clients counted them.
+        reading: Of rows of a table, the attack that has most cells right; None for images.
+        attributes: The attack that reads the sensitive attribute best; None where nobody tried.
+        untaught: What is said where the model without a defence is not shown to be above chance in that round, so that a defence
+            has nothing to cost; or "".
+    """
+
+    defense: str
+    round: int | None
+    clean: Score | None
+    protected: Score | None
+    drop: float | None
+    strongest: Cell | None
+    labels: Cell | None
+    membership: Cell | None
+    epsilon: float | None
+    epsilon_with_probes: float | None
+    probes_before: int | None
+    epsilon_all_cuts: float | None
+    delta: float | None
+    neighbours: str
+    seconds: float | None
+    seconds_ratio: float | None
+    bytes: float | None
+    bytes_ratio: float | None
+    failed_clients: int
+    attacks: int
+    bounds: tuple[str, ...]
+    caveats: tuple[str, ...]
+    windows: WindowCounts | None = None
+    reading: Cell | None = None
+    attributes: Cell | None = None
+    probe: Cell | None = None
+    update: Cell | None = None
+    update_attacks: int = 0
+    cells: tuple[Cell, ...] = ()
+    apart: tuple[str, ...] = ()
+    untaught: str = ""
+
+    @property
+    def leading(self) -> tuple[Cell, ...]:
+        """Cells that the headline is of: the strongest, or those of probes and of real updates."""
+        both = tuple(filter(None, (self.probe, self.update)))
+        return both if self.strongest in both else tuple(filter(None, [self.strongest]))
+
+    @property
+    def tried(self) -> tuple[Cell, ...]:
+        """Attacks and rounds that the strongest attack on images is the strongest of."""
+        return tuple(cell for cell in self.cells if image_score(cell) is not None)
+
+    @property
+    def best_image(self) -> Cell | None:
+        """Whichever of them holds the recovered image that lies furthest above its null baselines."""
+        return max((c for c in self.tried if c.best), key=lambda c: c.best.gain if c.best else 0.0, default=None)
+
+    @property
+    def highest_image(self) -> Cell | None:
+        """Whichever of them holds the image with the highest PSNR, recovered or not."""
+        known = [c for c in self.tried if c.psnr and c.psnr.worst is not None]
+        return max(known, key=lambda c: c.psnr.worst or 0.0 if c.psnr else 0.0, default=None)
+
+    def chance_of_as_many(self, cell: Cell) -> float | None:
+        """The most that the chance can be that the best of as many null guesses recovers as many images as an attack did."""
+        if cell.recovered is None or cell.chance_of_retrieval is None:
+            return None
+        return chance_of_as_many(*cell.recovered, cell.chance_of_retrieval, len(self.tried))
+
+    @property
+    def deployed(self) -> Score | None:
+        """Test accuracy as deployed: on protected images where test images are protected too."""
+        return self.protected or self.clean
+
+    @property
+    def label_score(self) -> Score | None:
+        """Label accuracy of ``labels``."""
+        return self.labels.scores[LABELS.decides] if self.labels else None

@@ -1,0 +1,116 @@
+"""The index of a run's pictures: what each shows, and how much of an image a guess recovered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simulations.report.analysis.recovery import is_recovered
+from simulations.report.analysis.rows import read_lines
+from simulations.report.text import count
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One line of ``pictures/index.jsonl``.
+
+    Attributes:
+        defense: Pipeline text.
+        attack: Attack text, "" for the original and the protected image.
+        round: Attacked round.
+        final: Whether that is the model after the last round.
+        target: (experiment, seed, client, target, image), as far as they are given: which example it is.
+        kind: "original", "protected" or "reconstruction".
+        file: PNG, relative to ``pictures/``.
+        psnr: PSNR against the original, in dB.
+        null_psnr: PSNR of the best null baseline for the same image; None where the index does not say.
+        identified: Whether the image was identified among the candidates.
+        observation: What it was reconstructed from, such as "one-step probe".
+        rounds: Rounds in which that was observed; 0 where the index does not say.
+        caption: What the pictures of its target are called together, where the index says.
+    """
+
+    defense: str
+    attack: str
+    round: int
+    target: tuple[Any, ...]
+    kind: str
+    file: str
+    psnr: float | None
+    null_psnr: float | None = None
+    identified: bool = False
+    final: bool = False
+    observation: str = ""
+    rounds: int = 0
+    caption: str = ""
+
+    @property
+    def recovered(self) -> bool:
+        """Whether the image counts as recovered, by the rule of ``recovery.DEFINITION``."""
+        return is_recovered(self.psnr, self.null_psnr, self.identified)
+
+    @property
+    def gain(self) -> float | None:
+        """PSNR over the best null baseline for the same image, in dB."""
+        return None if self.psnr is None or self.null_psnr is None else round(self.psnr - self.null_psnr, 2)
+
+    @property
+    def rank(self) -> tuple[bool, float, float]:
+        """The larger, the more of the image was recovered; by PSNR alone flat images would lead, which any guess is close to."""
+        gain, psnr = (-math.inf if one is None else one for one in (self.gain, self.psnr))
+        return self.recovered, gain, psnr
+
+    @property
+    def source(self) -> str:
+        """What it was made from, in words, such as "training update of 2 rounds"."""
+        return self.observation + (f" of {count(self.rounds, 'round')}" if self.observation and self.rounds else "")
+
+
+def read_index(directory: Path) -> tuple[list[Picture], list[str]]:
+    """Pictures of ``directory/pictures/index.jsonl`` and notes on lines that could not be read.
+
+    A run that does not share images has no index.
+    """
+    path = directory / "pictures" / "index.jsonl"
+    if not path.is_file():
+        return [], []
+    lines, notes = read_lines(path)
+    found = []
+    for number, data in lines:
+        if isinstance(data, dict) and isinstance(data.get("file"), str) and isinstance(data.get("kind"), str):
+            found.append(_picture(data))
+        else:
+            notes.append(f"pictures/{path.name}: line {number} names no file and kind")
+    return found, notes
+
+
+def _picture(data: Mapping[str, Any]) -> Picture:
+    at, rounds = data.get("round"), data.get("rounds_observed")
+    return Picture(
+        defense=str(data.get("defense") or ""),
+        attack=str(data.get("attack") or ""),
+        round=at if isinstance(at, int) else 0,
+        target=tuple(str(data.get(key, "")) for key in ("experiment", "seed", "client", "target", "image")),
+        kind=data["kind"],
+        file=data["file"],
+        psnr=_as_in_rows(_number(data.get("psnr"))),
+        null_psnr=_number(data.get("null_psnr")),
+        identified=data.get("identified") == 1,
+        final=data.get("final") is True,
+        observation=str(data.get("observation") or ""),
+        rounds=rounds if isinstance(rounds, int) else 0,
+        caption=str(data.get("caption") or ""),
+    )
+
+
+def _number(value: Any) -> float | None:
+    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    return None if math.isnan(number) else number
+
+
+def _as_in_rows(psnr: float | None) -> float | None:
+    """Rounded as the rows round the PSNR of single images, so that one image has one number on a page."""
+    return psnr if psnr is None or math.isinf(psnr) else round(psnr, 2)
