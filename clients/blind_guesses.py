@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from attacks.guesses import Reconstruction
 from attacks.image_measures import psnr
 from attacks.scoring.metrics import blurred, null_baselines
 from clients.data.augmentation import mean_view
+from clients.data.images import ImageDataset
 from clients.image_scores import MAX_PSNR
 from clients.line_up import shows_views
 from clients.local_data import CHUNK, LocalData, Probed, chunks
@@ -114,12 +116,33 @@ class NullImages:
     """
 
     def __init__(self, data: LocalData, known: Sequence[Probed]) -> None:
-        mean = means_of(data, lambda positions, _: data.plain(positions).images, CHUNK).mean()
-        self._mean = _shown(data, known, mean)
+        self._mean = _shown(data, known, _mean_image(data))
 
     def scores(self, truth: Tensor, columns: Tensor) -> dict[str, list[float]]:
         """``NULL_PSNR`` of the images (B, C, H, W) that guesses are compared with, which ``columns`` numbers."""
         return null_psnr(truth, self._mean, columns)
+
+
+def _mean_image(data: LocalData) -> Tensor:
+    """The mean of a client's training images, read once a process: every attack of a round asks for it."""
+    dataset: ImageDataset | None = getattr(data, "dataset", None)
+    if dataset is None:  # examples that an app gave, which are in memory
+        return _mean_read(data)
+    kept = _MEANS.setdefault(dataset, {})
+    if data.train_indices not in kept:
+        if len(kept) >= MOST_KEPT:
+            kept.clear()
+        kept[data.train_indices] = _mean_read(data)
+    return kept[data.train_indices]
+
+
+def _mean_read(data: LocalData) -> Tensor:
+    return means_of(data, lambda positions, _: data.plain(positions).images, CHUNK).mean()
+
+
+_MEANS: WeakKeyDictionary[ImageDataset, dict[tuple[int, ...], Tensor]] = WeakKeyDictionary()
+MOST_KEPT = 64
+"""Clients of one data set whose mean images a process keeps."""
 
 
 def null_psnr(truth: Tensor, mean: Tensor | None, columns: Tensor) -> dict[str, list[float]]:

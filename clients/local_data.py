@@ -98,6 +98,11 @@ class LocalData:
         """Number of training examples."""
         return len(self._train)
 
+    @property
+    def train_indices(self) -> tuple[int, ...]:
+        """Which examples of the data set it trains on."""
+        return tuple(self._train)
+
     def train_labels(self) -> Tensor:
         """Classes (num_train,) of its training examples; of label vectors the first label."""
         return self.dataset.train.labels[torch.tensor(self._train, dtype=torch.long)]

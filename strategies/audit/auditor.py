@@ -5,6 +5,7 @@ The truth stays with the clients; the server keeps means, intervals and counts.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -238,7 +239,7 @@ class Auditor:
             told = {key: scores_of(replies[partition], name) for key, name in PICTURED.items()}
             each = {key: iter(values) for key, values in told.items() if values}
             for target, guess in theirs:
-                scores = [{key: next(values, None) for key, values in each.items()} for _ in guess.images]
+                scores = [{key: _finite(next(values, None)) for key, values in each.items()} for _ in guess.images]
                 self._pictures(
                     job.task, guess.images, job.card, attack=attack, client=partition, target=target,
                     kind="reconstruction", scores=scores,
@@ -291,6 +292,11 @@ class Auditor:
             failures = _failed_values(outcome.guesses, seen, columns["n"]) if outcome else 0
             seconds = outcome.seconds if outcome else 0.0
             self.recorder.row(task, attack=attack, failures=failures, seconds=seconds, **columns)
+
+
+def _finite(value: float | None) -> float | None:
+    """A client may report anything, and the index of pictures is JSON, which has no infinity."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _failed_values(guesses: Sequence[Any], seen: Sequence[Seen], n: int) -> int:

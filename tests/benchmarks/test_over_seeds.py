@@ -65,12 +65,12 @@ def test_differences_are_paired_and_their_interval_is_student_s(tmp_path: Path) 
     plain, mixed = cells(over_seeds.defences(study, lines))
     each = 100 * (np.array(MIXED) - np.array(PLAIN))
     low, high = stats.t.interval(0.95, 2, each.mean(), stats.sem(each))
-    assert plain[2] == "-"
-    assert mixed[2] == f"{each.mean():+.1f} ({low:+.1f} to {high:+.1f})"
-    assert mixed[1].startswith(f"{100 * np.mean(MIXED):.1f} (")
-    assert mixed[3] == "+2.0 (of 2.0)"  # a point a round, rounds 6 to 8
-    assert mixed[6] == "24"
-    assert "22.0" in mixed[5]
+    assert plain[3] == "-"
+    assert mixed[3] == f"{each.mean():+.1f} ({low:+.1f} to {high:+.1f})"
+    assert mixed[2].startswith(f"{100 * np.mean(MIXED):.1f} (")
+    assert mixed[4] == "+2.0 (of 2.0)"  # a point a round, rounds 6 to 8
+    assert mixed[7] == "24"
+    assert "22.0" in mixed[6]
     assert over_seeds.about(study, study.cells).startswith("seeds 0, 1, 2;")
 
 
@@ -87,8 +87,8 @@ def test_each_attack_stands_beside_the_mean_image_s_score_to_the_same(tmp_path: 
 def test_where_all_attacks_are_upper_bounds_the_strongest_is_shown_as_one(tmp_path: Path) -> None:
     ((study, lines),) = over_seeds.read([run(tmp_path / str(seed), seed, bound="told labels") for seed in range(3)])
     _, mixed = cells(over_seeds.defences(study, lines))
-    assert mixed[4] == "`DLG()`^, initial model"
-    assert mixed[5].startswith("22.0")
+    assert mixed[5] == "`DLG()`^, initial model"
+    assert mixed[6].startswith("22.0")
     ((study, lines),) = over_seeds.read([run(tmp_path / f"real-{seed}", seed) for seed in range(3)])
     assert "^" not in over_seeds.defences(study, lines)
 
@@ -115,10 +115,10 @@ def test_a_run_at_several_cuts_has_tables_for_each(tmp_path: Path) -> None:
     out = write_run(tmp_path / "run", rows, config, [])
     (first, shown), (second, deeper) = over_seeds.read([out])
     assert (first.cut, second.cut) == served.CUTS
-    assert [line[1].split()[0] for line in cells(over_seeds.defences(first, shown))] == ["90.0", "88.0", "89.0", "85.0"]
-    assert [line[1].split()[0] for line in cells(over_seeds.defences(second, deeper))] == ["90.0"] * 4
+    assert [line[2].split()[0] for line in cells(over_seeds.defences(first, shown))] == ["90.0", "88.0", "89.0", "85.0"]
+    assert [line[2].split()[0] for line in cells(over_seeds.defences(second, deeper))] == ["90.0"] * 4
     strongest = [cells(over_seeds.defences(*pair)) for pair in ((first, shown), (second, deeper))]
-    assert [[line[5].split()[0] for line in lines] for lines in strongest] == [
+    assert [[line[6].split()[0] for line in lines] for lines in strongest] == [
         ["25.0", "14.0", "15.0", "20.0"],
         ["20.0"] * 4,
     ]

@@ -98,6 +98,38 @@ def test_baselines_of_the_transformed_images_are_made_of_transformed_images() ->
     )
 
 
+@pytest.mark.parametrize("images", [1, 3])
+def test_beside_each_guess_stands_the_best_null_baseline_of_its_own_image(images: int) -> None:
+    """Of several images in one update the assignment says which guess is of which: here they come in reverse order."""
+    one = client(probe_images=images)
+    truth = [view.original.images for view in one.truths("probe").views]
+    found = audit_guesses(one, "probe", [guess(of.flip(0) * 0.9) for of in truth]).scores
+    mean = pixels("train", TRAIN).mean(0)
+    by_hand = [
+        max(psnr_by_hand(np.full_like(mean, 0.5), image), psnr_by_hand(mean, image))
+        for of in truth
+        for image in of.flip(0)
+    ]
+    assert found["psnr-null"] == pytest.approx(by_hand, abs=1e-3)
+    assert len(found["psnr-null"]) == len(found["psnr-original"]) == 3 * images
+    # Another client of the same data set has another mean, and so other baselines.
+    other = client(range(170, 330), probe_images=images)
+    theirs = [view.original.images for view in other.truths("probe").views]
+    again = audit_guesses(other, "probe", [guess(of) for of in theirs]).scores["psnr-null"]
+    mean = pixels("train", range(170, 330)).mean(0)
+    assert again == pytest.approx(
+        [max(psnr_by_hand(np.full_like(mean, 0.5), image), psnr_by_hand(mean, image)) for of in theirs for image in of],
+        abs=1e-3,
+    )
+
+
+def test_no_null_baseline_lies_above_itself() -> None:
+    scores = audit_baselines(client(), "probe", pictures=False).scores
+    for name in ("grey", "mean"):
+        pairs = zip(scores[f"baseline:{name}:psnr-original"], scores[f"baseline:{name}:psnr-null"], strict=True)
+        assert all(own <= best + 1e-4 for own, best in pairs)
+
+
 def test_a_baseline_is_scored_as_an_attack_is() -> None:
     """A grey guess that came as an attack's scores what the baseline does, in every metric."""
     scores = audit_baselines(client(), "probe", pictures=False).scores
