@@ -16,6 +16,7 @@ from attacks.scoring.objective import Objective, objective_of
 from clients.data.card import DataCard
 from clients.data.datasets import ImageDataset, load_dataset
 from clients.data.images import IMAGE_MEMORY
+from clients.limits import LIMITS, MOST_TEXT
 from clients.models.classifiers import build_model
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
@@ -44,9 +45,20 @@ def require_kind(name: str, value: object, kind: str) -> None:
         raise TaskError(f"{name} is {repr(value)[:SHORT]}, expected {kind}")
 
 
+def require_within(name: str, value: Any) -> None:
+    """Raises ``TaskError`` for a number beyond what this node takes on (``LIMITS``), and for a text longer than any name.
+
+    A pipeline's text may be longer; what it may be is checked as it is read (``defenses.spec``).
+    """
+    if name in LIMITS and not LIMITS[name].allows(value):
+        raise TaskError(f"{name} is {repr(value)[:SHORT]}; allowed: {LIMITS[name]}")
+    if isinstance(value, str | tuple) and len(value) > MOST_TEXT and name != "pipeline":
+        raise TaskError(f"{name} has a length of {len(value)}; allowed: at most {MOST_TEXT}")
+
+
 @dataclass(frozen=True)
 class Plan:
-    """What all rounds of one pipeline have in common; ranges are checked where the experiment is read.
+    """What all rounds of one pipeline have in common; ranges are checked where the experiment is read, and where a message is.
 
     Scenarios whose clients must know more have a plan of their own (``clients.scenarios.ClientSide.plan``).
 
@@ -123,6 +135,7 @@ class Plan:
         for name, value in read.items():
             if name != "card":
                 require_kind(name, value, kinds[name])
+                require_within(name, value)
         return cls(**read)
 
     @property
