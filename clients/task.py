@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from clients.data.datasets import ImageDataset, load_dataset
 from clients.data.images import IMAGE_MEMORY
 from clients.limits import LIMITS, MOST_TEXT
 from clients.models.classifiers import build_model
+from clients.models.fits import require_fits
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
 
@@ -188,9 +190,13 @@ class Plan:
 
         BatchNorm is replaced by GroupNorm when a defence needs per-example gradients; what a defence adds to the architecture is
         there (``TrainingDefense.extended``).
+
+        Raises:
+            ModelError: When this machine could not hold it.
         """
         card, defenses = self.data_card(), self.defenses()
-        model = build_model(
+        build = functools.partial(
+            build_model,
             self.model,
             num_classes=card.num_classes,
             input_shape=card.input_shape,
@@ -198,7 +204,8 @@ class Plan:
             norm="group" if defenses.needs_group_norm else self.norm,
             seed=self.seed,
         )
-        return defenses.extended(model, self.seed)
+        require_fits(self, lambda: [build()])
+        return defenses.extended(build(), self.seed)
 
 
 @dataclass(frozen=True)
