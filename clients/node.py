@@ -35,8 +35,8 @@ from clients.told import RecordError, shortened
 from defenses.spec import parse
 
 GRACE_SECONDS = 10.0
-MOST_SECONDS = 1e8
-"""Three years: what timers take."""
+LEAST_SECONDS, MOST_SECONDS = 1e-3, 1e8
+"""A thousandth of a second to three years: what timers take."""
 STDERR = 2
 """Its file descriptor, whatever became of ``sys.stderr``."""
 Call = Callable[[Message, Context], Message]
@@ -89,7 +89,8 @@ def _limit(message: Message, context: Context) -> tuple[str, float]:
         if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
             raise ValueError(f"{name} is {shortened(value)}; allowed: seconds, 0 for no limit")
     seconds, name = min(((value, name) for name, value in told.items() if value > 0), default=(0.0, ""))
-    return name, min(float(seconds), MOST_SECONDS)
+    # A timer of less than a microsecond is none: a server that sets it would take the node's own limit away.
+    return name, min(max(float(seconds), LEAST_SECONDS), MOST_SECONDS) if name else 0.0
 
 
 def refusals(message: Message, context: Context, call_next: Call) -> Message:

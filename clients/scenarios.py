@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from flwr.app import Context, Message
 
+from clients.limits import MOST_RATE, MOST_ROUNDS
 from clients.local_data import Client
 from clients.task import SHORT, Plan, Task, TaskError, require_kind
 from clients.told import read_json
@@ -91,4 +92,8 @@ def _read(text: str) -> Task:
         raise TaskError(f"the task has {str(sorted(orders))[:SHORT]} beside its plan; expected learning_rate, round")
     require_kind("round", orders["round"], "int")
     require_kind("learning_rate", orders["learning_rate"], "float")
+    if not 0 <= orders["round"] <= 2 * MOST_ROUNDS:  # phases follow the last round
+        raise TaskError(f"round is {orders['round']}; allowed: at least 0, at most {2 * MOST_ROUNDS}")
+    if not 0 <= orders["learning_rate"] <= MOST_RATE:
+        raise TaskError(f"learning_rate is {orders['learning_rate']}; allowed: at least 0, at most {MOST_RATE:g}")
     return Task(client_side(plan["scenario"]).plan.of(plan), **orders)

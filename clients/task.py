@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Mapping
@@ -16,7 +17,9 @@ from attacks.scoring.objective import Objective, objective_of
 from clients.data.card import DataCard
 from clients.data.datasets import ImageDataset, load_dataset
 from clients.data.images import IMAGE_MEMORY
+from clients.limits import LIMITS, MOST_TEXT
 from clients.models.classifiers import build_model
+from clients.models.fits import require_fits
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
 
@@ -44,9 +47,20 @@ def require_kind(name: str, value: object, kind: str) -> None:
         raise TaskError(f"{name} is {repr(value)[:SHORT]}, expected {kind}")
 
 
+def require_within(name: str, value: Any) -> None:
+    """Raises ``TaskError`` for a number beyond what this node takes on (``LIMITS``), and for a text longer than any name.
+
+    A pipeline's text may be longer; what it may be is checked as it is read (``defenses.spec``).
+    """
+    if name in LIMITS and not LIMITS[name].allows(value):
+        raise TaskError(f"{name} is {repr(value)[:SHORT]}; allowed: {LIMITS[name]}")
+    if isinstance(value, str | tuple) and len(value) > MOST_TEXT and name != "pipeline":
+        raise TaskError(f"{name} has a length of {len(value)}; allowed: at most {MOST_TEXT}")
+
+
 @dataclass(frozen=True)
 class Plan:
-    """What all rounds of one pipeline have in common; ranges are checked where the experiment is read.
+    """What all rounds of one pipeline have in common; ranges are checked where the experiment is read, and where a message is.
 
     Scenarios whose clients must know more have a plan of their own (``clients.scenarios.ClientSide.plan``).
 
@@ -123,6 +137,7 @@ class Plan:
         for name, value in read.items():
             if name != "card":
                 require_kind(name, value, kinds[name])
+                require_within(name, value)
         return cls(**read)
 
     @property
@@ -175,9 +190,13 @@ class Plan:
 
         BatchNorm is replaced by GroupNorm when a defence needs per-example gradients; what a defence adds to the architecture is
         there (``TrainingDefense.extended``).
+
+        Raises:
+            ModelError: When this machine could not hold it.
         """
         card, defenses = self.data_card(), self.defenses()
-        model = build_model(
+        build = functools.partial(
+            build_model,
             self.model,
             num_classes=card.num_classes,
             input_shape=card.input_shape,
@@ -185,7 +204,8 @@ class Plan:
             norm="group" if defenses.needs_group_norm else self.norm,
             seed=self.seed,
         )
-        return defenses.extended(model, self.seed)
+        require_fits(self, lambda: [build()])
+        return defenses.extended(build(), self.seed)
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def tried(work: str, arguments: Mapping[str, Any], seconds: float) -> Any:
         (folder / ORDER).write_text(json.dumps({"work": work, "arguments": dict(arguments), "argv": sys.argv}))
         code, printed = _run(folder, seconds)
         try:
-            result = json.loads((folder / RESULT).read_text())
+            result = json.loads((folder / RESULT).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             why = _how_it_ended(code) if code is not None else f"is not done after {seconds:g} s"
             raise AbruptError(why + (f"; it printed last: {printed}" if printed else "")) from None
@@ -121,7 +121,7 @@ def main(folder: str) -> None:
     _end_with_parent()
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(FIRST_VICTIM)
-    order = json.loads((Path(folder) / ORDER).read_text())
+    order = json.loads((Path(folder) / ORDER).read_text(encoding="utf-8"))
     sys.argv[:] = order["argv"]  # as the code will find it in the process that the user watches
     try:
         module, _, function = order["work"].partition(":")

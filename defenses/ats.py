@@ -19,6 +19,9 @@ from defenses.transforms import LIBRARY, apply_transform
 Policy = tuple[int, ...]
 """Indices of transforms, applied from left to right."""
 
+MOST_TRANSFORMS = 16
+"""Of a policy: the paper's have up to three, and each is another pass over every image."""
+
 FILE = ".json"
 """How a name of a file of policies ends."""
 
@@ -27,13 +30,16 @@ def parse_policies(text: str) -> tuple[Policy, ...]:
     """Reads ``3-1-7+43-18-18`` as ((3, 1, 7), (43, 18, 18)).
 
     Raises:
-        ValueError: When the text is not of this form, an index is not in 0 .. 49, or two policies share a transform.
+        ValueError: When the text is not of this form, an index is not in 0 .. 49, a policy is too long, or two policies share a
+            transform.
     """
     if not re.fullmatch(r"[0-9]+(-[0-9]+)*(\+[0-9]+(-[0-9]+)*)*", text):
         raise ValueError("not indices joined by '-' within and '+' between policies")
     policies = tuple(tuple(map(int, policy.split("-"))) for policy in text.split("+"))
     if unknown := sorted({index for policy in policies for index in policy if index >= len(LIBRARY)}):
         raise ValueError(f"index {unknown[0]} is not in 0 .. {len(LIBRARY) - 1}")
+    if (longest := max(map(len, policies))) > MOST_TRANSFORMS:
+        raise ValueError(f"a policy of {longest} transforms; it may have {MOST_TRANSFORMS}")
     distinct = [set(policy) for policy in policies]
     if len(set().union(*distinct)) < sum(map(len, distinct)):
         raise ValueError("two policies share a transform")

@@ -54,19 +54,22 @@ def require_whole(owner: Any, name: str, least: int, most: int, but: str = "") -
     require(is_whole(value) and least <= value <= most, owner, name, f"a whole number from {least} to {most}{but}")
 
 
-def require_scale(owner: Any, name: str, *, zero: bool = False, most: float = LARGEST, infinite: bool = False) -> None:
+def require_scale(
+    owner: Any, name: str, *, zero: bool = False, least: float = SMALLEST, most: float = LARGEST, infinite: bool = False
+) -> None:
     """Raises ``ValueError`` unless the field is a number of a size that acts in float32 (``SMALLEST``).
 
     Args:
         owner: Has the field.
         name: The field's name: a rate, a weight of a loss, a norm or a standard deviation.
         zero: 0 is allowed, too: the term is left out.
+        least: The smallest above 0.
         most: The largest.
         infinite: Infinity is allowed, too: there is no bound.
     """
     value = getattr(owner, name)
-    fits = is_number(value) and (SMALLEST <= value <= most or (zero and value == 0) or (infinite and value == math.inf))
-    allowed = f"{'0, or ' if zero else ''}a number from {SMALLEST:g} to {most:g}{', or inf' if infinite else ''}"
+    fits = is_number(value) and (least <= value <= most or (zero and value == 0) or (infinite and value == math.inf))
+    allowed = f"{'0, or ' if zero else ''}a number from {least:g} to {most:g}{', or inf' if infinite else ''}"
     require(fits, owner, name, allowed)
 
 
@@ -77,9 +80,7 @@ def require_noise(owner: Any, name: str) -> None:
 
 def require_multiplier(owner: Any, name: str) -> None:
     """Raises ``ValueError`` unless the field is a noise multiplier that a budget can be computed for, or 0: no noise."""
-    value = getattr(owner, name)
-    fits = is_number(value) and (value == 0 or LEAST_MULTIPLIER <= value <= LARGEST_NOISE)
-    require(fits, owner, name, f"0, or a number from {LEAST_MULTIPLIER:g} to {LARGEST_NOISE:g}")
+    require_scale(owner, name, zero=True, least=LEAST_MULTIPLIER, most=LARGEST_NOISE)
 
 
 def require_share(owner: Any, name: str) -> None:

@@ -120,7 +120,8 @@ class VisualMixer(InputDefense):
 
     def _check_settings(self) -> None:
         require_whole(self, "window_lower", 1, MOST_SIDE)
-        bound = self.window_upper == "auto" or (is_whole(self.window_upper) and self.window_upper <= MOST_SIDE)
+        upper = self.window_upper
+        bound = upper == "auto" or (isinstance(upper, int) and is_whole(upper) and upper <= MOST_SIDE)
         require(bound, self, "window_upper", f'a whole number up to {MOST_SIDE}, or "auto"')
         require(isinstance(self.strict_lower, bool), self, "strict_lower", "True or False")
         require(self.density in DENSITIES, self, "density", ", ".join(DENSITIES))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 
 from clients.auxiliary import Auxiliary
 from clients.data.images import ImageDataset, StoredImages
+from clients.machine import memory_of_machine
 from clients.task import FLOAT_BYTES
 from defenses.pipeline import Pipeline
 from simulations.dry_run import GIB, Step, shares, size_told
@@ -26,7 +25,6 @@ ATTACK_STEPS = 3
 """An attack step differentiates a gradient: it keeps about so many times what a training step does."""
 MOST_KEPT = 32
 """Clients whose protected images a worker keeps."""
-CGROUPS = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -137,33 +135,3 @@ def check_needs(needs: Needs, there: int | None = None) -> str:
     if there is None and needs.total > free:
         return f"the run needs {needs}; {size_told(free)} are free now"
     return ""
-
-
-def memory_of_machine() -> int:
-    """Bytes of memory, or what the control groups that this process is in may have of it."""
-    try:
-        groups = Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="surrogateescape")
-    except OSError:
-        groups = ""
-    return min([int(psutil.virtual_memory().total), *cgroup_limits(groups, CGROUPS)])
-
-
-def cgroup_limits(groups: str, mounted: Path) -> list[int]:
-    """Bytes that control groups allow, of both versions; those above a group count, too.
-
-    Args:
-        groups: As /proc/self/cgroup tells them. In a container the folders below ``mounted`` may begin further down.
-        mounted: Where control groups are.
-    """
-    found = []
-    for line in groups.splitlines():
-        _, kinds, place = line.split(":", 2)
-        if kinds and "memory" not in kinds.split(","):
-            continue
-        root, name = (mounted / "memory", "memory.limit_in_bytes") if kinds else (mounted, "memory.max")
-        below = root / place.strip("/")
-        for folder in (below, *below.parents):
-            if folder.is_relative_to(root):
-                with contextlib.suppress(OSError, ValueError):  # "max", or no such group here
-                    found.append(int((folder / name).read_text(encoding="ascii")))
-    return found

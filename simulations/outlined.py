@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,16 +12,15 @@ from torch.overrides import TorchFunctionMode
 
 from clients.data.card import DataCard
 from clients.data.images import ImageDataset
+from clients.machine import memory_of_machine
+from clients.models.fits import is_usual
 from clients.step_cost import StepCost, measure_step
 from defenses.pipeline import Pipeline
 from simulations.dry_run import Step, size_told
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
-from simulations.memory_needs import check_needs, memory_of_machine, needs_of
+from simulations.memory_needs import check_needs, needs_of
 from simulations.scenarios.base import scenario
-
-USUAL_VALUES, USUAL_WIDTH, USUAL_DEPTH = 3 * 256 * 256, 1024, 24
-"""Of an image's values, a model's width and its blocks: up to these any model of ours is built and tried within a gibibyte."""
 
 
 def check_outline(experiment: Experiment, data: ImageDataset, there: int | None = None) -> None:
@@ -36,9 +34,8 @@ def check_outline(experiment: Experiment, data: ImageDataset, there: int | None 
     Raises:
         ConfigError: With what is needed, and what to lower.
     """
-    sizes = (experiment.width, getattr(experiment, "depth", 0) * USUAL_WIDTH // USUAL_DEPTH)
-    if math.prod(data.input_shape) <= USUAL_VALUES and max(sizes) <= USUAL_WIDTH:
-        return  # torch takes seconds to load what works without numbers, and such a model is tried in less
+    if is_usual(data.input_shape, experiment.width, getattr(experiment, "depth", 0)):
+        return
     step = outlined_step(experiment, data)
     if step is None:
         return
@@ -54,7 +51,7 @@ def check_outline(experiment: Experiment, data: ImageDataset, there: int | None 
     check_needs(needs_of(experiment, data, step, 1, in_process=True), machine)
 
 
-class _LinearAttention(TorchFunctionMode):  # type: ignore[no-untyped-call]
+class _LinearAttention(TorchFunctionMode):
     """Attention as processors compute it, without a matrix of all pairs of tokens, which the meta device would make."""
 
     def __torch_function__(
@@ -71,7 +68,7 @@ def outlined_step(experiment: Experiment, data: ImageDataset) -> Step | None:
     plan = replace(experiment.plan(Pipeline()), card=DataCard.of(data))
     costs: list[StepCost] = []
     try:
-        with torch.device("meta"), _LinearAttention():  # type: ignore[no-untyped-call]  # torch leaves it without types
+        with torch.device("meta"), _LinearAttention():
             modules, forward = scenario(plan.scenario).whole_model(plan)
             for count in (2, 3):  # BatchNorm needs two.
                 images = torch.empty(count, *plan.data_card().input_shape)

@@ -127,13 +127,19 @@ def _check_counts(experiment: Experiment, data: ImageDataset) -> None:
             f"attack-rounds is {experiment.attack_rounds!r}, and no attacks are named ({keys}): name some, or set "
             "attack-rounds = '' to train only"
         )
+    seen = data.train.labels.unique()  # type: ignore[no-untyped-call]
+    if len(seen) < 2 and not data.multi_label:
+        raise ConfigError(
+            f"dataset = {experiment.dataset!r}: all {len(data.train)} training examples are of the class {int(seen[0])}; allowed: "
+            "two or more classes, which a classifier tells apart (or a larger train-limit)"
+        )
     share, tested = shares(experiment, data)
     held = len(Auxiliary(experiment.plan(Pipeline())).held_out(data.train.strata()))
     if min(share, tested) < 1:
         raise ConfigError(
-            f"{experiment.num_clients} clients share {len(data.train)} training examples, of which the server holds {held} "
-            f"(auxiliary-fraction = {experiment.auxiliary_fraction:g}), and {len(data.test)} test examples, which is less than one "
-            "each; use fewer clients (--clients), more data, or a smaller auxiliary-fraction"
+            f"num-clients is {experiment.num_clients}: {experiment.num_clients} clients share {len(data.train)} training examples, "
+            f"of which the server holds {held} (auxiliary-fraction = {experiment.auxiliary_fraction:g}), and {len(data.test)} test "
+            "examples, which is less than one each; use fewer clients (--clients), more data, or a smaller auxiliary-fraction"
         )
     if experiment.batch_size > (most := len(data.train) - held):
         raise ConfigError(f"batch-size is {experiment.batch_size}; all clients together hold {most} training examples")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import Field, field, fields
 from typing import Any
 
+from clients.limits import LIMITS
 from simulations.errors import ConfigError
 
 LARGEST = 2**63 - 1
@@ -95,10 +96,12 @@ def one_of(*values: str) -> dict[str, Any]:
     return {"allowed": " or ".join(map(repr, values)), "check": lambda value: value in values}
 
 
-IMAGE_SIDE: dict[str, Any] = {
-    "allowed": "0, or at least 2, at most 4096",
-    "check": lambda value: value == 0 or 2 <= value <= 4096,
-}
+def limited(name: str) -> dict[str, Any]:
+    """What a node takes on of a plan's field (``clients.limits``)."""
+    return {"allowed": str(LIMITS[name]), "check": LIMITS[name].allows}
+
+
+IMAGE_SIDE: dict[str, Any] = limited("image_size")
 """0 for no scaling. One pixel is no image: shuffles, crops and scores have nothing to work on, and torch cannot scale to it."""
 
 SHARE: dict[str, Any] = {"allowed": "above 0, at most 1", "check": lambda value: 0 < value <= 1}

@@ -17,11 +17,12 @@ from pathlib import Path
 import psutil
 from rich.console import Console
 
+from clients.machine import memory_of_machine
 from simulations.dry_run import size_told
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
 from simulations.launch import undisturbed
-from simulations.memory_needs import Needs, memory_of_machine
+from simulations.memory_needs import Needs
 
 SECONDS_TO_STOP = 60
 """Until a run that was told to stop is killed; its guardian then ends what it started."""

@@ -16,8 +16,11 @@ from numpy.typing import NDArray
 
 from clients.data.images import DataError, Labels
 from defenses.base import call_text
-from defenses.checks import is_number, is_whole, require
+from defenses.checks import MOST_EXAMPLES, require_scale, require_whole
 from defenses.spec import parse_statements
+
+LEAST_ALPHA, MOST_ALPHA = 1e-3, 1e9
+"""Below, each class goes to one client whole, and quotients of numbers near 0 are no numbers; above, shares are equal."""
 
 Indices = NDArray[np.int64]
 
@@ -51,7 +54,7 @@ class Dirichlet(Partition):
     under the condition that no client is empty. Shares are not balanced afterwards.
 
     Attributes:
-        alpha: Positive. Below 1, most clients miss most classes; large values come close to equal shares.
+        alpha: From 0.001 to 1e9. Below 1, most clients miss most classes; large values come close to equal shares.
 
     Source: Hsu et al. 2019 (the idea); Yurochkin et al. 2019, section 4 (per class, as here).
     """
@@ -59,7 +62,7 @@ class Dirichlet(Partition):
     alpha: float = 0.5
 
     def __post_init__(self) -> None:
-        require(is_number(self.alpha) and 0 < self.alpha <= 1e9, self, "alpha", "a number above 0, at most 1e9")
+        require_scale(self, "alpha", least=LEAST_ALPHA, most=MOST_ALPHA)
 
     def deal(self, labels: Labels, num_partitions: int, seed: int) -> list[Indices]:
         """See ``Partition.deal``."""
@@ -92,8 +95,7 @@ class Shards(Partition):
     num_shards_per_partition: int = 2
 
     def __post_init__(self) -> None:
-        shards = self.num_shards_per_partition
-        require(is_whole(shards) and shards >= 1, self, "num_shards_per_partition", "a whole number from 1")
+        require_whole(self, "num_shards_per_partition", 1, MOST_EXAMPLES)
 
     def deal(self, labels: Labels, num_partitions: int, seed: int) -> list[Indices]:
         """See ``Partition.deal``."""

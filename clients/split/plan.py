@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from clients.models.fits import require_fits
 from clients.models.halves import EdgeHalf
 from clients.models.server_half import ServerHalf
 from clients.models.split_models import SplitShape, build_split_model, default_width
@@ -63,15 +65,17 @@ class SplitPlan(Plan):
             DefenseError: When the pipeline cannot protect such tokens.
         """
         card, pipeline = self.data_card(), self.defenses()
-        edge, server = build_split_model(
+        build = functools.partial(
+            build_split_model,
             self.model,
             num_classes=card.num_classes,
             input_shape=card.input_shape,
             shape=self.shape(),
             seed=self.seed,
-            pretrained=self.pretrained,
             cardinalities=card.cardinalities,
         )
+        require_fits(self, build)
+        edge, server = build(pretrained=self.pretrained)
         rows, columns = edge.grid
         for defense in pipeline.smashed_defenses:
             if defense.widening > 1 and rows != columns:

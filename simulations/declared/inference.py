@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from clients.limits import MOST_IMAGES, MOST_STEPS
 from simulations.declared.attributes import attacks_setting, queries_setting
-from simulations.settings import at_least, one_of, setting
+from simulations.settings import at_least, between, one_of, setting
 
 STATISTICS = ("imagenet", "efficientnet-lite0")
 """Keys of ``clients.models.packaged_weights.NORMALISATIONS``, which brings torch with it, as does the next one's module."""
@@ -59,5 +60,7 @@ class InferenceSettings:
         "own as a start (tuned), or a whole network (full)",
         **one_of(*ARCHITECTURES),
     )
-    offline_iterations: int = setting(1000, "steps of its training, on 32 of the server's images each", **at_least(1))
-    query_batches: int = setting(4, "batches of queries in a message", **at_least(1))
+    offline_iterations: int = setting(
+        1000, "steps of its training, on 32 of the server's images each", **between(1, MOST_STEPS)
+    )
+    query_batches: int = setting(4, "batches of queries in a message", **between(1, MOST_IMAGES))

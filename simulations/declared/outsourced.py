@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from simulations.settings import at_least, setting
+from clients.limits import MOST_IMAGES
+from simulations.settings import between, limited, setting
 
 USUAL: Mapping[str, Any] = {"defenses": "VisualMixer(window_lower=2, window_upper=16); ATS(policies='3-1-7+43-18-18')"}
 """What such runs have where nobody sets it (``Scenario.usual``)."""
@@ -25,7 +26,9 @@ class OutsourcedSettings:
         "", "attacks on all that a client uploaded together, separated by ;, such as JointEncodingInversion()"
     )
     upload_passes: int = setting(
-        1, "times that a client uploads each image, under fresh draws of what draws afresh (InstaHide)", **at_least(1)
+        1,
+        "times that a client uploads each image, under fresh draws of what draws afresh (InstaHide)",
+        **limited("upload_passes"),
     )
     model_attacks: str = setting("LossThreshold()", "attacks on the model that the server trained, separated by ;")
-    upload_batches: int = setting(4, "batches of uploaded images in a message", **at_least(1))
+    upload_batches: int = setting(4, "batches of uploaded images in a message", **between(1, MOST_IMAGES))

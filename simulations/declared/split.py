@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from clients.limits import LIMITS, MOST_IMAGES
 from simulations.declared.attributes import attacks_setting, queries_setting
-from simulations.settings import SHARE, at_least, one_of, setting
+from simulations.settings import SHARE, between, limited, one_of, setting
 
 USUAL: Mapping[str, Any] = {"model": "vit", "defenses": "PatchShuffle(); FeatureNoise(std=1.0)"}
 """What such runs have where nobody sets it (``Scenario.usual``)."""
@@ -25,10 +26,12 @@ USUAL_ON_TABLES: Mapping[str, Any] = {
 class SplitSettings:
     """Their names, defaults, meanings and ranges."""
 
-    patch_size: int = setting(4, "side of a patch in pixels, which divides the images' sides", **at_least(1))
-    depth: int = setting(4, "transformer blocks of both halves together", **at_least(1))
-    heads: int = setting(4, "attention heads of a block", **at_least(1))
-    edge_blocks: int = setting(1, "blocks at the clients, unless a defence asks for another number", **at_least(0))
+    patch_size: int = setting(4, "side of a patch in pixels, which divides the images' sides", **limited("patch_size"))
+    depth: int = setting(4, "transformer blocks of both halves together", **limited("depth"))
+    heads: int = setting(4, "attention heads of a block", **limited("heads"))
+    edge_blocks: int = setting(
+        1, "blocks at the clients, unless a defence asks for another number", **limited("edge_blocks")
+    )
     train_edge: bool = setting(False, "the clients' half is trained and averaged; else it stays as initialised")
     pretrained: str = setting(
         "",
@@ -39,7 +42,8 @@ class SplitSettings:
     block_learning_rate: float = setting(
         0.0,
         "of the transformer blocks in both halves; 0: learning-rate, which is else that of the head",
-        **at_least(0),
+        allowed=f"0, or {LIMITS['learning_rate']}",
+        check=lambda value: value == 0 or LIMITS["learning_rate"].allows(value),
     )
     learning_rate_floor: float = setting(
         0.004,
@@ -48,7 +52,7 @@ class SplitSettings:
     )
     optimizer: str = setting("sgd", "of both halves", **one_of("sgd", "adamw"))
     batches_per_message: int = setting(
-        4, "batches in a message (K); with 1 a trained client half is never behind", **at_least(1)
+        4, "batches in a message (K); with 1 a trained client half is never behind", **between(1, MOST_IMAGES)
     )
     smashed_attacks: str = setting("TokenDecoder(); FeatureInversion()", "attacks on smashed data, separated by ;")
     attribute_attacks: str = attacks_setting()

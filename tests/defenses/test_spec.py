@@ -45,7 +45,9 @@ a_defense = st.one_of(
     st.builds(ImageNoise, noise, st.booleans()),
     st.builds(Blur, st.floats(1e-12, 4096)),
     st.builds(Pruning, st.floats(0, 1), st.just("update")),
-    st.builds(ATS, st.lists(st.integers(0, 49), min_size=1).map(lambda i: "-".join(map(str, i))), st.booleans()),
+    st.builds(
+        ATS, st.lists(st.integers(0, 49), min_size=1, max_size=16).map(lambda i: "-".join(map(str, i))), st.booleans()
+    ),
     st.integers(1, 9).flatmap(lambda k: st.builds(InstaHide, st.just(k), st.floats(1 / k, 1))),
 )
 a_training_defense = st.one_of(

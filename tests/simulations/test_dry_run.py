@@ -18,12 +18,13 @@ from attacks.spec import stages_of
 from clients.data.card import DataCard
 from clients.data.datasets import reads_data_dir
 from clients.data.images import MissingDataError, StoredImages
+from clients.machine import cgroup_limits, memory_of_machine
 from defenses.pipeline import Pipeline
 from simulations.cli import app
 from simulations.dry_run import Step, count_messages, describe, measure, measure_step_of, shares, workers_of
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
-from simulations.memory_needs import cgroup_limits, check_needs, memory_of_machine, needs_of
+from simulations.memory_needs import check_needs, needs_of
 from simulations.notices import idle_defenses
 from simulations.outlined import check_outline, outlined_step
 from strategies.federated.observations import AGGREGATE, PROBE, UPDATE

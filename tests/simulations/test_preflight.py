@@ -50,6 +50,21 @@ def test_a_batch_larger_than_all_data_is_refused(tmp_path: Path) -> None:
     assert "batch-size is 101; all clients together hold" in " ".join(result.output.split())
 
 
+def test_examples_that_are_all_of_one_class_are_refused(tmp_path: Path) -> None:
+    """A classifier would be right whatever it learned, and every accuracy 100 %."""
+    lines = (
+        "import torch\nclass Given(list):\n    classes = [str(n) for n in range(100)]\n"
+        "def data():\n    return tuple(Given([(torch.rand(1, 28, 28), 99)] * 90) for _ in range(2))\n"
+    )
+    (tmp_path / "given.py").write_text(lines.replace("torch.rand(1, 28, 28)", "torch.full((1, 28, 28), 0.5)"))
+    settings = ["-s", f"dataset={tmp_path}/given.py:data"]
+    result = CliRunner().invoke(app, ["run", "--dry-run", *settings, "--out", str(tmp_path / "out")])
+    assert result.exit_code == 2
+    assert "all 90 training examples are of the class 99; allowed: two or more classes" in " ".join(
+        result.output.split()
+    )
+
+
 LONG = "y" * 300
 
 

@@ -89,6 +89,10 @@ def huge():
     return data, list(data)
 
 
+def ninety_nine():
+    return [(torch.zeros(1, 6, 6), 99)] * 4, [(torch.zeros(1, 6, 6), 99)] * 4
+
+
 def lone():
     data = [(torch.zeros(1, 6, 6), 0)] * 2
     return data, list(data)
@@ -141,6 +145,7 @@ def test_colours_limits_and_sizes(file: Path) -> None:
         ("augmented", r"train\[0\] is another image at every reading; leave augmentations to crop-padding"),
         ("huge", "has the class 1000000000000; allowed: 0 to 99999"),
         ("lone", "has the class 0 alone; a classifier tells 2 or more apart"),
+        ("ninety_nine", "has the class 99 alone; a classifier tells 2 or more apart"),
         ("negative", r"classes of .*, train are int64 of shape \(2,\), down to -1; whole numbers from 0 are expected"),
         ("script", r"script\(\) raises SystemExit: 0"),
         ("missing", "has no 'missing'; in it are Given, arrays"),

@@ -162,6 +162,12 @@ def test_impossible_partitions(labels: NDArray[Any], text: str, num_partitions: 
         ("dirichlet(beta=1)", "no argument 'beta'"),
         ("dirichlet(alpha=0)", "alpha is 0"),
         ("dirichlet(alpha=inf)", "alpha is inf"),
+        *(
+            (f"dirichlet(alpha={a})", f"alpha is {a}; allowed: a number from 0.001 to 1e")
+            for a in ("1e-300", "1e-160", "5e-324")
+        ),
+        (f"dirichlet(alpha={2**70})", f"alpha is {2**70}; allowed: a number from 0.001"),
+        (f"shards(num_shards_per_partition={2**70})", f"is {2**70}; allowed: a whole number from 1 to 1048576"),
         ("shards(0)", "num_shards_per_partition is 0"),
         ("shards(1.5)", "num_shards_per_partition is 1.5"),
         ("iid(", "cannot be read"),

@@ -1,0 +1,40 @@
+"""What memory this machine has, of which a control group may allow a part."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import psutil
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def memory_of_machine() -> int:
+    """Bytes of memory, or what the control groups that this process is in may have of it."""
+    try:
+        groups = Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        groups = ""
+    return min([int(psutil.virtual_memory().total), *cgroup_limits(groups, CGROUPS)])
+
+
+def cgroup_limits(groups: str, mounted: Path) -> list[int]:
+    """Bytes that control groups allow, of both versions; those above a group count, too.
+
+    Args:
+        groups: As /proc/self/cgroup tells them. In a container the folders below ``mounted`` may begin further down.
+        mounted: Where control groups are.
+    """
+    found = []
+    for line in groups.splitlines():
+        _, kinds, place = line.split(":", 2)
+        if kinds and "memory" not in kinds.split(","):
+            continue
+        root, name = (mounted / "memory", "memory.limit_in_bytes") if kinds else (mounted, "memory.max")
+        below = root / place.strip("/")
+        for folder in (below, *below.parents):
+            if folder.is_relative_to(root):
+                with contextlib.suppress(OSError, ValueError):  # "max", or no such group here
+                    found.append(int((folder / name).read_text(encoding="ascii")))
+    return found
