@@ -20,12 +20,12 @@ def test_a_superlink_that_does_not_start_is_started_again_and_the_reason_is_flow
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "flwr").symlink_to(Path(sys.executable).parent / "flwr")
     broken, starts = tmp_path / "bin" / "flower-superlink", tmp_path / "starts"
-    broken.write_text(f'#!/bin/sh\necho "$@" >> {starts}\nmkdir -p "$FLWR_HOME/local-superlink"\n'
+    broken.write_text(f'#!/bin/sh\necho "$@" >> "{starts}"\nmkdir -p "$FLWR_HOME/local-superlink"\n'
                       'echo "OSError: [Errno 28] No space left on device" > "$FLWR_HOME/local-superlink/superlink.log"\n'
                       "exit 9\n")  # fmt: skip
     broken.chmod(0o755)
     python = tmp_path / "bin" / "python"  # no link, by which it would be another environment's
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     out = tmp_path / "run"
@@ -78,11 +78,11 @@ def test_a_ray_that_fails_is_started_once_again_and_its_own_words_are_told(
     (tmp_path / "words").write_text(RAY)
     starts = tmp_path / "starts"
     flower = tmp_path / "bin" / "flwr"
-    flower.write_text(f'#!/bin/sh\nif [ "$1" = run ]; then echo run >> {starts}; cat {tmp_path / "words"}; else '
+    flower.write_text(f'#!/bin/sh\nif [ "$1" = run ]; then echo run >> "{starts}"; cat "{tmp_path / "words"}"; else '
                       """echo '{"runs": [{"status": "finished:failed"}]}'; fi\n""")  # fmt: skip
     flower.chmod(0o755)
     python = tmp_path / "bin" / "python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     out = tmp_path / "run"
