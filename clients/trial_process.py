@@ -56,7 +56,9 @@ def tried(work: str, arguments: Mapping[str, Any], seconds: float) -> Any:
     """
     with tempfile.TemporaryDirectory(prefix="fedveil-trial-") as name:
         folder = Path(name)
-        (folder / ORDER).write_text(json.dumps({"work": work, "arguments": dict(arguments), "argv": sys.argv}))
+        (folder / ORDER).write_text(
+            json.dumps({"work": work, "arguments": dict(arguments), "argv": sys.argv}), encoding="utf-8"
+        )
         code, printed = _run(folder, seconds)
         try:
             result = json.loads((folder / RESULT).read_text(encoding="utf-8"))
@@ -120,7 +122,7 @@ def main(folder: str) -> None:
     """Does in the child what the order says, and ends the child."""
     _end_with_parent()
     with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(FIRST_VICTIM)
+        Path("/proc/self/oom_score_adj").write_text(FIRST_VICTIM, encoding="ascii")
     order = json.loads((Path(folder) / ORDER).read_text(encoding="utf-8"))
     sys.argv[:] = order["argv"]  # as the code will find it in the process that the user watches
     try:
@@ -130,7 +132,7 @@ def main(folder: str) -> None:
     except BaseException as error:  # KeyboardInterrupt and SystemExit too: nobody but the code raises them here
         text = json.dumps(_told(error))
     part = Path(folder) / f"{RESULT}.{os.getpid()}"
-    part.write_text(text)
+    part.write_text(text, encoding="utf-8")
     part.replace(Path(folder) / RESULT)
     os._exit(0)  # without what the code would do at the end of its process
 

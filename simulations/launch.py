@@ -95,6 +95,7 @@ class LocalRuntime:
             "RAY_worker_niceness": os.environ.get("RAY_worker_niceness", "0"),  # noqa: SIM112 (Ray's name)
             # Where fedveil was started by `uv run`, the simulation descends from it, and Ray would start its workers by uv anew.
             "RAY_ENABLE_UV_RUN_RUNTIME_ENV": os.environ.get("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0"),
+            "COLUMNS": "200",  # else Flower breaks what it tells of an error, paths included, at the width of this terminal
             "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', '')}",
         }
         self.env |= patient(os.environ)

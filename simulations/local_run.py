@@ -27,7 +27,7 @@ NOT_STARTED = "Failed to start local SuperLink"
 _BOX = re.compile(r"^(?:╭─|\+-) Error [─-]+(?:╮|\+)\n(.*?)^(?:╰─|\+-)", re.DOTALL | re.MULTILINE)
 _ENGINE = re.compile(r"An exception occurr?ed ?!! ?(.*?)(?=^\w+ *: |^Traceback |\Z)", re.DOTALL | re.MULTILINE)
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_LOGS = re.compile(r"\s*See logs at \S+\.$")
+_LOGS = re.compile(r"\s*See logs at .+\.$")
 
 
 def run_locally(console: Console, experiment: Experiment, resources: Resources) -> int:

@@ -20,5 +20,5 @@ def pages() -> Iterator[str]:
 
 def blocks(page: str, language: str, illustrations: bool = False) -> list[str]:
     """Texts of a page's blocks of a language, without those that are marked as illustrations, or these alone."""
-    found = BLOCK.finditer((ROOT / page).read_text())
+    found = BLOCK.finditer((ROOT / page).read_text(encoding="utf-8"))
     return [one["text"] for one in found if one["language"] == language and (one["why"] is not None) == illustrations]

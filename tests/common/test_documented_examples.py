@@ -20,7 +20,9 @@ EXAMPLES = ("Posterise", "NearestAuxiliary", "LayerwiseInversion")
 
 @pytest.mark.parametrize("page", BLOCKS)
 def test_the_page_shows_the_files_of_the_template(page: str) -> None:
-    shown = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / page).read_text(), re.MULTILINE | re.DOTALL)
+    shown = re.findall(
+        r"^```python\n(.*?)^```$", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
     assert shown == [(TEMPLATE / "my_package" / file).read_text() for file in BLOCKS[page]]
 
 

@@ -56,7 +56,7 @@ class Elements(HTMLParser):
         self.anchors: set[str] = set()
         self.fetched: list[str] = []
         self.links: list[str] = []
-        self.feed(page.read_text())
+        self.feed(page.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         found = dict(attrs)
@@ -93,7 +93,7 @@ def test_what_every_package_exports_stands_in_the_reference(elements: dict[str, 
 
 
 def test_the_reference_has_shapes_and_errors_of_the_docstrings(site: Path) -> None:
-    page = (site / "reference/api/defenses/index.html").read_text()
+    page = (site / "reference/api/defenses/index.html").read_text(encoding="utf-8")
     from defenses import Batch
 
     assert re.search(r"\(B, C, H, W\)", inspect.getdoc(Batch) or "")
@@ -103,12 +103,12 @@ def test_the_reference_has_shapes_and_errors_of_the_docstrings(site: Path) -> No
 
 def test_every_setting_stands_in_the_reference(site: Path) -> None:
     for page, known in (("settings", all_settings()), ("search_settings", search_settings())):
-        text = (site / f"reference/{page}.html").read_text()
+        text = (site / f"reference/{page}.html").read_text(encoding="utf-8")
         assert not [key for key in known if f"<code>{key}</code>" not in text]
 
 
 def test_every_configuration_has_a_page(site: Path) -> None:
-    listed = (site / "reference/configurations/index.html").read_text()
+    listed = (site / "reference/configurations/index.html").read_text(encoding="utf-8")
     for path in (ROOT / "simulations/configs").glob("*.toml"):
         assert (site / f"reference/configurations/{path.stem}.html").is_file()
         assert f'href="{path.stem}.html"' in listed

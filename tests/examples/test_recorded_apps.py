@@ -140,7 +140,7 @@ def test_a_batch_of_32_of_the_quickstart_is_recorded_and_attacked(
     psnr = next(row for row in rows if row["metric"] == "psnr" and row["attack"].startswith("Inv"))
     assert psnr["n"] == 64
     assert psnr["status"] in ("ok", "not-validated")
-    page = (tmp_path / "out" / "report.html").read_text()
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert ("Validated: " in page) == (psnr["status"] == "ok")
     assert ("Not validated: no attack here recovered these images" in page) == (psnr["status"] == "not-validated")
 
@@ -188,7 +188,7 @@ def test_a_resnet_with_batch_norm_is_recorded_and_attacked(tmp_path: Path, monke
         "InvertingGradients(iterations=2, restarts=1); LabelInference()", "--out", tmp_path / "out",
     )  # fmt: skip
     assert "taken in order" not in told, "torchvision's names are the model's own"
-    page = (tmp_path / "out" / "report.html").read_text()
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert "Nothing could be scored: the true images were not given" in page.split("Headline")[0]
     about = next(row for row in read_lines(tmp_path / "out" / "rows.jsonl") if row["metric"] == "recorded-updates")
     assert (about["value"], about["local_steps"], about["unusable"]) == (2, [2, 2], [])

@@ -49,7 +49,7 @@ def test_a_run_reads_batches_from_answers_to_its_model_and_keeps_them_apart(tmp_
         "the headline is of the honest-but-curious server"
     )
     assert line.attacks == 1
-    page = (tmp_path / "run" / "report.html").read_text()
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     before, _, section = page.partition('<section id="active"')
     assert "ImprintLayer" not in before.partition("<section")[2]
     assert "Not honest but curious" in section
@@ -98,7 +98,7 @@ def test_what_active_probes_spend_is_told(tmp_path: Path) -> None:
 
 def test_a_run_that_was_only_attacked_actively_says_so_and_tells_what_failed(tmp_path: Path) -> None:
     run(tmp_path / "run", probe_attacks="", active_attacks="ImprintLayer(bins=96); ImprintLayer(bins=5000)")
-    page = (tmp_path / "run" / "report.html").read_text()
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "Attacked only by an active server" in page
     assert "No attack has finished yet" not in page
     failures = page.partition('<section id="failures"')[2].partition("</section>")[0]
@@ -129,6 +129,8 @@ def test_clients_that_check_refuse_it_in_rows_and_honest_training_goes_on(tmp_pa
         assert bool([row for row in read if not row["attack"].startswith("baseline")]) == (refused < 1)
         honest = [row for row in rows if row["attack"].startswith("InvertingGradients") and row["metric"] == "psnr"]
         assert {row["n"] for row in honest} == {8}, "no honest probe was refused"
-        section = (tmp_path / str(number) / "report.html").read_text().partition('<section id="active"')[2]
+        section = (
+            (tmp_path / str(number) / "report.html").read_text(encoding="utf-8").partition('<section id="active"')[2]
+        )
         assert ("2 of 2" if refused == 1 else "1 of 2") in section
         assert "no answer" in section or refused < 1

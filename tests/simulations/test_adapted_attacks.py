@@ -77,4 +77,4 @@ def test_what_knows_images_is_also_run_on_noise_and_scored_beside(tmp_path: Path
     assert psnr["", chain]["value"] > psnr["", f"baseline:painted:{chain}"]["value"] + 1
     pictures = read_lines(tmp_path / "run" / "pictures" / "index.jsonl")
     assert painted <= {one["attack"] for one in pictures}
-    assert "(from noise)" in (tmp_path / "run" / "report.html").read_text()
+    assert "(from noise)" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")

@@ -116,7 +116,7 @@ def test_sums_are_a_section_of_their_own_and_not_in_the_headline(whole: tuple[Pa
     assert found is not None
     assert [(one.clients, one.cell.status) for one in found.reads] == [(1, "ok"), (2, "ok"), (4, "ok")]
     assert all(one.cell.leaks and one.cell.picks for one in found.reads)
-    page = (whole[0] / "report.html").read_text()
+    page = (whole[0] / "report.html").read_text(encoding="utf-8")
     assert "Sums of clients" in page
     assert "assumed, not run" in page
 

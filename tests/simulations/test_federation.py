@@ -141,7 +141,7 @@ def test_the_final_model_is_attacked_as_the_last_round_left_it(tmp_path: Path) -
     assert {(row["round"], row["final"]) for row in followed} == {(1, False), (3, False)}
     drawn = [row for row in rows if row["metric"] == "class-mean-psnr"]
     assert [(row["round"], row["setting"]["rounds_observed"]) for row in drawn] == [(3, 2)]
-    page = (tmp_path / "run" / "report.html").read_text()
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "rounds\n  0 to 3 and the final model" in page
     assert ">final</text>" in page
     assert "round 4" not in page
@@ -160,7 +160,7 @@ def test_without_auxiliary_data_an_attack_that_needs_it_says_so(tmp_path: Path) 
 def test_run_leaves_a_report_and_rows_of_every_kind(tmp_path: Path) -> None:
     report = run_experiment(LocalGrid(3), experiment(tmp_path / "run"))
     rows = read_lines(tmp_path / "run" / "rows.jsonl")
-    assert report.read_text().lstrip().startswith("<!doctype html>")
+    assert report.read_text(encoding="utf-8").lstrip().startswith("<!doctype html>")
     assert {row["defense"] for row in rows} == {"", "GaussianNoise(std=0.02, per='update')"}
     for defense in ("", "GaussianNoise(std=0.02, per='update')"):
         mine = [row for row in rows if row["defense"] == defense]
@@ -210,7 +210,7 @@ def test_two_images_give_scores_and_no_verdict(tmp_path: Path) -> None:
         == too_few_images(replace(settings, probe_attacks=""), 2)
         == ""
     )
-    report = run_experiment(LocalGrid(2), settings).read_text()
+    report = run_experiment(LocalGrid(2), settings).read_text(encoding="utf-8")
     assert "Too few images for a verdict" in report
     assert "2 images" in report
     assert "Positive control failed" not in report
@@ -302,7 +302,7 @@ def test_pictures_say_what_they_were_made_from(tmp_path: Path) -> None:
     settings = experiment(
         tmp_path / "run", defenses="", attack_rounds="all", update_attacks="ClassGAN(iterations=2, images_per_class=1)"
     )
-    report = run_experiment(LocalGrid(3), settings).read_text()
+    report = run_experiment(LocalGrid(3), settings).read_text(encoding="utf-8")
     pictures = read_lines(tmp_path / "run" / "pictures" / "index.jsonl")
     seen = {
         (picture["attack"].split("(")[0], picture["observation"], picture.get("rounds_observed"))

@@ -39,7 +39,7 @@ def test_one_call_gives_rows_conclusions_and_the_report(tmp_path: Path) -> None:
     found = simulations.audit(out=tmp_path / "run", **TINY)
     assert torch.get_num_threads() == before
     assert found.directory == tmp_path / "run"
-    assert found.report.read_text().startswith("<!doctype html>")
+    assert found.report.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert len(found.rows) == len(read_lines(tmp_path / "run" / "rows.jsonl"))
     psnr = [row for row in found.rows if row.metric == "psnr" and row.attack.startswith("InvertingGradients")]
     assert {row.defense for row in psnr} == {"", "ImageNoise(std=0.1)"}

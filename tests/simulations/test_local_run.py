@@ -21,7 +21,7 @@ def test_a_superlink_that_does_not_start_is_started_again_and_the_reason_is_flow
     """Flower's own command, beside a SuperLink that ends at once."""
     starts, log = tmp_path / "starts", "$FLWR_HOME/local-superlink"
     no_space = "OSError: [Errno 28] No space left on device"
-    script = f'echo "$@" >> {starts}\nmkdir -p "{log}"\necho "{no_space}" > "{log}/superlink.log"\nexit 9'
+    script = f'echo "$@" >> "{starts}"\nmkdir -p "{log}"\necho "{no_space}" > "{log}/superlink.log"\nexit 9'
     binaries(tmp_path, monkeypatch, flower_superlink=script)
     out = tmp_path / "run"
     assert run_locally(Console(), Experiment.of(output_dir=str(out), num_clients=2), Resources(2)) == 1
@@ -106,9 +106,9 @@ def test_a_ray_that_fails_is_started_once_again_and_its_own_words_are_told(
     (tmp_path / "words").write_text(RAY)
     starts = tmp_path / "starts"
     flower = f"""case "$2 $3" in
-        *flower_command.py\\ run) echo run >> {starts}; cat {tmp_path / "words"};;
+        *flower_command.py\\ run) echo run >> "{starts}"; cat "{tmp_path / "words"}";;
         *flower_command.py\\ list) echo '{{"runs": [{{"status": "finished:failed"}}]}}';;
-        *) exec {sys.executable} "$@";;
+        *) exec "{sys.executable}" "$@";;
     esac"""
     binaries(tmp_path, monkeypatch, python=flower)
     out = tmp_path / "run"

@@ -319,7 +319,7 @@ def test_a_run_goes_on_where_nodes_refuse(
     assert found.keys() == {(client, what) for client in range(2) for what in refused}
     for (_, what), message in found.items():
         assert f"its operator may allow it by {refused[what]} in the node's configuration" in message
-        assert message in report.read_text().replace("&#39;", "'")
+        assert message in report.read_text(encoding="utf-8").replace("&#39;", "'")
     assert [row for row in rows if row["metric"] == "test-accuracy" and row["round"] == 1]
     scored = {row["attack"] for row in rows if row["attack"] and not row["attack"].startswith(("baseline:", "scale:"))}
     answered = answers.get("audits", False)

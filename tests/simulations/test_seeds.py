@@ -75,7 +75,7 @@ def test_what_failed_ends_no_other_and_is_taken_up_again_and_what_is_finished_is
     rows = {seed: (tmp_path / f"seed-{seed}" / "rows.jsonl").read_text().splitlines() for seed in (0, 1)}
     assert all(json.loads(line)["seed"] == seed for seed, lines in rows.items() for line in lines)
     assert [line.replace('"seed": 1', '"seed": 0') for line in rows[1]] != rows[0]
-    assert "0, 1" in (tmp_path / "comparison.html").read_text()
+    assert "0, 1" in (tmp_path / "comparison.html").read_text(encoding="utf-8")
     assert of_seeds(experiment, [0, 1]) == []
     with pytest.raises(ConfigError, match="rounds was 1 and is now 2"):
         of_seeds(Experiment.of(output_dir=str(tmp_path), **SMALL | {"rounds": 2}), [0, 1])

@@ -190,7 +190,7 @@ def test_the_documented_server_runs(tmp_path: Path) -> None:
         mine = [row for row in rows if row["defense"] == defense]
         assert named <= {row["attack"] for row in mine}
         assert {row["round"] for row in mine if row["attack"] in named} == {1, 2, 3}
-    assert "VisualMixer" in (tmp_path / "run" / "report.html").read_text()
+    assert "VisualMixer" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_plan_of_another_scenario_is_refused_before_anything_is_asked(tmp_path: Path) -> None:

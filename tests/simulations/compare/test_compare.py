@@ -33,7 +33,7 @@ def test_runs_that_differ_in_their_seed_alone_are_put_together(tmp_path: Path) -
     assert [group.seeds for group in groups] == [(0, 1), (0,)]
     assert [dict(group.differs) for group in groups] == [{"model": ""}, {"model": "cnn"}]
     write_comparison(groups, tmp_path / "page.html")
-    page = Page((tmp_path / "page.html").read_text())
+    page = Page((tmp_path / "page.html").read_text(encoding="utf-8"))
     assert page.open == []
     rows = page.tables["sides"][0]
     assert len(rows) == 1 + 2 * len(PIPELINES)
@@ -59,7 +59,7 @@ def test_a_row_says_what_its_report_warns_of_and_whose_seeds_it_is_of(tmp_path: 
     ]  # fmt: skip
     (folders[2] / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in kept + lost))
     write_comparison(grouped(folders), tmp_path / "page.html")
-    page = Page((tmp_path / "page.html").read_text())
+    page = Page((tmp_path / "page.html").read_text(encoding="utf-8"))
     none, mixed, private = page.table("sides")[:3]
     assert none["Defence"][1:] == [
         "partly failed: some seeds have no score, and the mean leaves them out",
@@ -83,7 +83,7 @@ def test_the_name_of_an_experiment_keeps_no_seeds_apart(tmp_path: Path) -> None:
         rows = [json.loads(line) | {"experiment": name} for line in (folder / "rows.jsonl").read_text().splitlines()]
         (folder / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
     write_comparison(grouped(folders), tmp_path / "page.html")
-    rows = Page((tmp_path / "page.html").read_text()).tables["sides"][0]
+    rows = Page((tmp_path / "page.html").read_text(encoding="utf-8")).tables["sides"][0]
     assert len(rows) == 1 + len(PIPELINES)
     assert rows[1][13] == ["2", "0, 1"]
     assert rows[1][7][0].strip() == "32.2"
@@ -93,7 +93,7 @@ def test_links_lead_to_the_reports_of_the_runs(tmp_path: Path) -> None:
     folders = [a_run(tmp_path / "deep" / "a"), a_run(tmp_path / "b", 1)]
     (tmp_path / "pages").mkdir()
     write_comparison(grouped(folders), tmp_path / "pages" / "page.html")
-    links = re.findall(r'href="([^#"]*)"', (tmp_path / "pages" / "page.html").read_text())
+    links = re.findall(r'href="([^#"]*)"', (tmp_path / "pages" / "page.html").read_text(encoding="utf-8"))
     assert links == ["../deep/a/report.html", "../b/report.html"]
 
 
@@ -134,7 +134,7 @@ def test_a_run_that_was_not_finished_is_said_to_be(tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config | {"progress": {"finished": False}}))
     result = CliRunner().invoke(app, ["compare", str(folder), "--out", str(tmp_path / "x.html")])
     assert result.exit_code == 0, result.output
-    assert f"{folder} is not finished" in (tmp_path / "x.html").read_text()
+    assert f"{folder} is not finished" in (tmp_path / "x.html").read_text(encoding="utf-8")
 
 
 def test_a_page_that_cannot_be_written_is_an_error_and_no_traceback(tmp_path: Path) -> None:

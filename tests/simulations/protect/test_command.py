@@ -114,7 +114,7 @@ def test_a_preview_of_pictures_that_all_failed_is_none(tmp_path: Path) -> None:
 def test_the_preview_shows_what_an_attack_gets_back(source: Path, tmp_path: Path) -> None:
     code, told = protect(source, tmp_path / "out", "--defense", MIXER, "--image-size", 32, "--preview")
     assert code == 0, told
-    page = Page((tmp_path / "out" / "preview.html").read_text())
+    page = Page((tmp_path / "out" / "preview.html").read_text(encoding="utf-8"))
     assert not page.open
     images = [about for name, about in page.tags if name == "img"]
     assert len(images) == 3 * 6
@@ -275,5 +275,5 @@ def test_names_that_are_no_unicode_are_shown(tmp_path: Path) -> None:
         Image.effect_noise((32, 32), 60).save(tmp_path / "in" / os.fsdecode(name))
     code, _ = protect(tmp_path / "in", tmp_path / "out", "--defense", NOISE, "--image-size", 16, "--preview")
     assert code == 3, "two pictures, and none to learn from"
-    assert "ok?.png" in (tmp_path / "out" / "preview.html").read_text()
+    assert "ok?.png" in (tmp_path / "out" / "preview.html").read_text(encoding="utf-8")
     assert not list((tmp_path / "out").glob("*.tmp"))

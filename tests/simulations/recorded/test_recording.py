@@ -114,7 +114,7 @@ CLAIMS = re.compile("[Nn]o defence(?! known| is known)|[Ww]ithout a defence|unde
 
 def page_of(out: Path) -> str:
     """The report's text, which claims nothing of defences."""
-    page = " ".join((out / "report.html").read_text().split())
+    page = " ".join((out / "report.html").read_text(encoding="utf-8").split())
     for claim in CLAIMS.finditer(page):
         raise AssertionError(page[max(0, claim.start() - 200) :][:300])
     return page
@@ -386,7 +386,7 @@ def test_steps_without_a_batch_size_are_said_to_be_of_full_batches(
     about = next(row for row in read_lines(out / "rows.jsonl") if row["metric"] == "recorded-updates")
     said = "How many examples a step saw: all of them in each of the 3 local steps, for want of --batch-size."
     assert (said in about["assumed"]) == told
-    assert (said in " ".join((out / "report.html").read_text().split())) == told
+    assert (said in " ".join((out / "report.html").read_text(encoding="utf-8").split())) == told
 
 
 def test_a_batch_size_that_the_recording_tells_is_not_assumed(tmp_path: Path) -> None:
@@ -496,4 +496,6 @@ def test_a_dropped_reply_is_told(foreign: Path, tmp_path: Path) -> None:
     finally:
         path.write_text(before)
     assert result.exit_code == 0, result.output
-    assert "its arrays were not recorded: arrays: the disk was full" in (tmp_path / "out" / "report.html").read_text()
+    assert "its arrays were not recorded: arrays: the disk was full" in (tmp_path / "out" / "report.html").read_text(
+        encoding="utf-8"
+    )

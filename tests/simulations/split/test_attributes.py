@@ -103,7 +103,7 @@ def test_no_message_is_added_for_it(run: Run, tmp_path: Path) -> None:
 
 
 def test_the_report_shows_both_adversaries_beside_the_most_frequent_value(run: Run) -> None:
-    page = (run[0] / "report.html").read_text()
+    page = (run[0] / "report.html").read_text(encoding="utf-8")
     assert "Sensitive attribute" in page
     assert all(word in page for word in ("attributes of smashed data", ">static<", ">retrained<"))
 

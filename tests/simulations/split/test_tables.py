@@ -82,7 +82,7 @@ def test_attacks_are_scored_by_cells_with_a_null_baseline(run: tuple[Path, list[
 
 def test_the_report_shows_columns_and_no_pictures(run: tuple[Path, list[dict[str, Any]], Wire]) -> None:
     out, _, _ = run
-    page = (out / "report.html").read_text()
+    page = (out / "report.html").read_text(encoding="utf-8")
     assert "Attacks on rows of a table" in page
     assert "class-of-worker" in page
     assert "of the cells" in page

@@ -66,7 +66,7 @@ def attacked(out: Path, held_out: int) -> tuple[list[dict[str, Any]], str]:
         start = ArrayRecord(Net().state_dict())
     watched.start(AppGrid(one_step_app(held_out), NODES), start, num_rounds=1, train_config=ConfigRecord({"lr": 0.1}))
     rows = [row for row in read_lines(out / "rows.jsonl") if row["attack"].startswith("Spear")]
-    return rows, " ".join((out / "report.html").read_text().split())
+    return rows, " ".join((out / "report.html").read_text(encoding="utf-8").split())
 
 
 def test_held_out_images_make_the_line_up_of_a_whole_round(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def attacked(rows: list[dict[str, Any]], observation: str) -> list[dict[str, Any
 
 
 def page_of(out: Path) -> str:
-    return " ".join((out / "report.html").read_text().split())
+    return " ".join((out / "report.html").read_text(encoding="utf-8").split())
 
 
 class Falling(FedAvg):
