@@ -6,11 +6,12 @@
     python benchmarks/reliability.py kills           kill -9 at 20 random moments of a run; --real N on Flower's runtime
     python benchmarks/reliability.py signals         the same by any signal, and of the processes that it starts; --real N likewise
     python benchmarks/reliability.py disk            a disk that fills up (a tmpfs, so root; Linux)
+    python benchmarks/reliability.py folder          the output folder of a living run is deleted, replaced, or made unwritable
     python benchmarks/reliability.py two             two runs at once, in one folder and in two
     python benchmarks/reliability.py hostile         what a client and a server of ill will may send
-    python benchmarks/reliability.py replies         clients' replies, spoilt at random, in whole runs of every scenario; --first N --cases 1
+    python benchmarks/reliability.py replies         clients' replies, spoilt at random, in whole runs; --first N --cases 1
                                                      repeats one
-    python benchmarks/reliability.py files           files with bits flipped, cut off, swapped or replaced, and the commands that read them
+    python benchmarks/reliability.py files           damaged files, and the commands that read them
 
 Every piece asserts what its table says, and ends with an error when that does not hold. All but ``load`` depend on no clock.
 """
@@ -137,7 +138,7 @@ def begun(out: Path, process: subprocess.Popen[bytes]) -> bool:
 def main() -> None:
     """Runs one piece."""
     from reliability_clients import clients
-    from reliability_disk import disk, two
+    from reliability_disk import disk, folder, two
     from reliability_files import files
     from reliability_kills import kills
     from reliability_load import load
@@ -147,7 +148,7 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     pieces = parser.add_subparsers(dest="piece", required=True)
-    for piece in (load, clients, kills, disk, two, hostile, replies, files, signals):
+    for piece in (load, clients, kills, disk, two, hostile, replies, files, signals, folder):
         one = pieces.add_parser(piece.__name__, help=(piece.__doc__ or "").splitlines()[0])
         one.set_defaults(run=piece)
         one.add_argument("--seed", type=int, default=0)

@@ -1,6 +1,7 @@
 """The piece of benchmarks/reliability.py about damaged files: every command that reads one ends well, or with one clear error.
 
-A case is drawn from the seed and its number: a file that a person or a run left, what has happened to it, and the command that reads it.
+A case is drawn from the seed and its number: a file that a person or a run left, what has happened to it, and the command that
+reads it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +28,47 @@ from typer.testing import CliRunner, Result
 
 from simulations.cli import app
 from simulations.experiment import Experiment
-from simulations.local_grid import LocalGrid
 from simulations.server_app import run_experiment
 
 RUN: dict[str, Any] = COMMON | {
-    "model": "lenet", "defenses": "GaussianNoise(std=0.01)", "attack_rounds": "first,final", "probe_attacks": "LabelInference()",
+    "model": "lenet",
+    "defenses": "GaussianNoise(std=0.01)",
+    "attack_rounds": "first,final",
+    "probe_attacks": "LabelInference()",
     "update_attacks": "ClassGAN(iterations=2, images_per_class=1); LossThreshold()",
-}  # fmt: skip
-SEARCH = ("dataset=mnist-5k", "train-limit=100", "model=cnn", "images=2", "path-steps=2", "accuracy-batches=1", "semi-epochs=1", "candidates=3",
-          "longest=1", "workers=1")  # fmt: skip
+}
+SEARCH = (
+    "dataset=mnist-5k",
+    "train-limit=100",
+    "model=cnn",
+    "images=2",
+    "path-steps=2",
+    "accuracy-batches=1",
+    "semi-epochs=1",
+    "candidates=3",
+    "longest=1",
+    "workers=1",
+)
 SECONDS = 120
-OTHERS = (b"", b"\0" * 64, b"[]", b"{}", b"null", b"3", b'"x"', BOMB.encode(), b"9" * 10_000, b"\xff\xfe", b'{"a": 1e999}', b"NaN",
-          b'{"policies": "3-1-7", "channels": Infinity}', b'{"metric": "x", "value": 1e308, "round": 1e300}\n', b'{"metric": "\\ud800"}\n',
-          b"\xff" * 8 + b"{}", (2**40).to_bytes(8, "little") + b"{}")  # fmt: skip
+OTHERS = (
+    b"",
+    b"\0" * 64,
+    b"[]",
+    b"{}",
+    b"null",
+    b"3",
+    b'"x"',
+    BOMB.encode(),
+    b"9" * 10_000,
+    b"\xff\xfe",
+    b'{"a": 1e999}',
+    b"NaN",
+    b'{"policies": "3-1-7", "channels": Infinity}',
+    b'{"metric": "x", "value": 1e308, "round": 1e300}\n',
+    b'{"metric": "\\ud800"}\n',
+    b"\xff" * 8 + b"{}",
+    (2**40).to_bytes(8, "little") + b"{}",
+)
 """What may stand in a file instead."""
 
 
@@ -74,47 +103,102 @@ def _attack(update: str, *more: str) -> Callable[[Path], list[str]]:
     shape = ["--model", "lenet", "--num-classes", "10", "--input-shape", "1,28,28", "--attack", "LabelInference()"]
 
     def words(place: Path) -> list[str]:
-        return ["attack", str(place / update), *shape, "--out", str(place / "out"), *(w.replace("@", f"{place}/") for w in more)]  # fmt: skip
+        return [
+            "attack",
+            str(place / update),
+            *shape,
+            "--out",
+            str(place / "out"),
+            *(w.replace("@", f"{place}/") for w in more),
+        ]
 
     return words
 
 
 RUN_FILES = ("config.json", "rows.jsonl", "pictures/index.jsonl", "checkpoints/*")
 READERS: dict[str, Reader] = {
-    "run --resume": Reader("broken", (*RUN_FILES, "jobs/*", "history/*"), lambda at: ["run", "--in-process", "--resume", str(at)], _rows),
-    "run --resume (finished)": Reader("done", RUN_FILES, lambda at: ["run", "--in-process", "--resume", str(at)], _rows),
-    "report": Reader("done", (*RUN_FILES[:3], "pictures/*.png"), lambda at: ["report", str(at)], lambda at: (at / "rows.csv").read_text()),
-    "compare": Reader("done", RUN_FILES[:2], lambda at: ["compare", str(at), str(at.parent / "whole"), "--out", str(at / "page.html")],
-                      lambda at: (at / "page.html").stat().st_size),
-    "attack UPDATE": Reader("update", ("update", "global", "truth"), _attack(
-        "update", "--learning-rate", "0.1", "--weights", "@global", "--truth", "@truth"), _attacked),
-    "attack RECORDING": Reader("recorded", ("rec/*.json", "rec/*/*", "originals/*"), _attack(
-        "rec", "--local-steps", "1", "--originals", "@originals"), _attacked),
-    "search --resume": Reader("searched", ("search.json", "scores.jsonl", "model.safetensors"), lambda at: ["search", "--resume", str(at)],
-                              lambda at: (at / "policies.json").read_text()),
-    "run -s defenses=ATS": Reader("policies", ("policies.json",), lambda at: [
-        "run", "--dry-run", "-s", f"defenses=ATS(policies='{at / 'policies.json'}')"], lambda at: ""),
-}  # fmt: skip
+    "run --resume": Reader(
+        "broken", (*RUN_FILES, "jobs/*", "history/*"), lambda at: ["run", "--in-process", "--resume", str(at)], _rows
+    ),
+    "run --resume (finished)": Reader(
+        "done", RUN_FILES, lambda at: ["run", "--in-process", "--resume", str(at)], _rows
+    ),
+    "report": Reader(
+        "done",
+        (*RUN_FILES[:3], "pictures/*.png"),
+        lambda at: ["report", str(at)],
+        lambda at: (at / "rows.csv").read_text(),
+    ),
+    "compare": Reader(
+        "done",
+        RUN_FILES[:2],
+        lambda at: ["compare", str(at), str(at.parent / "whole"), "--out", str(at / "page.html")],
+        lambda at: (at / "page.html").stat().st_size,
+    ),
+    "attack UPDATE": Reader(
+        "update",
+        ("update", "global", "truth"),
+        _attack("update", "--learning-rate", "0.1", "--weights", "@global", "--truth", "@truth"),
+        _attacked,
+    ),
+    "attack RECORDING": Reader(
+        "recorded",
+        ("rec/*.json", "rec/*/*", "originals/*"),
+        _attack("rec", "--local-steps", "1", "--originals", "@originals"),
+        _attacked,
+    ),
+    "search --resume": Reader(
+        "searched",
+        ("search.json", "scores.jsonl", "model.safetensors"),
+        lambda at: ["search", "--resume", str(at)],
+        lambda at: (at / "policies.json").read_text(),
+    ),
+    "run -s defenses=ATS": Reader(
+        "policies",
+        ("policies.json",),
+        lambda at: ["run", "--dry-run", "-s", f"defenses=ATS(policies='{at / 'policies.json'}')"],
+        lambda _: "",
+    ),
+}
 
 
-def made(folder: Path) -> None:
-    """The undamaged files of every reader."""
-    sys.path.insert(0, str(HERE.parent))
-    from tests.simulations.recorded.test_attack_file import DIGIT, digit, network, save_file, trained
-    from tests.simulations.recorded.test_recording import record
+def made(folder: Path, readers: tuple[str, ...] = tuple(READERS)) -> None:
+    """The undamaged files of some readers."""
+    wanted = {READERS[name].folder for name in readers}
+    _runs(folder, broken="broken" in wanted)
+    if wanted & {"update", "recorded"}:
+        _updates(folder)
+    if "searched" in wanted:
+        found = _called(
+            ["search", "--out", str(folder / "searched"), *(word for one in SEARCH for word in ("-s", one))]
+        )
+        require(found.exit_code == 0, f"a search: {found.output}")
+    (folder / "policies").mkdir()
+    (folder / "policies" / "policies.json").write_text(json.dumps({"policies": "3-1-7", "channels": 3}))
 
-    assert DIGIT
-    settings = Experiment.of(**RUN, output_dir=str(folder / "done"))
-    run_experiment(LocalGrid(COMMON["num_clients"]), settings)
+
+def _runs(folder: Path, *, broken: bool) -> None:
+    """A finished run, the same of another seed, and one that was killed while attacks waited for their turn."""
+    seen = Watching(COMMON["num_clients"])
+    run_experiment(seen, Experiment.of(**RUN, output_dir=str(folder / "done")))
     shutil.copytree(folder / "done", folder / "whole")
-    for name in ("config.json", "rows.jsonl"):  # the same experiment with another seed, to be compared with
+    for name in ("config.json", "rows.jsonl"):
         path = folder / "whole" / name
         path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
-    seen = Watching(COMMON["num_clients"])
-    run_experiment(seen, Experiment.of(**RUN, output_dir=str(folder / "again")))
-    last = [at for at, (kind, _) in enumerate(seen.seen) if kind == "query.audit"][-9]
-    with suppress(Killed):  # while attacks wait for their turn
-        run_experiment(Watching(COMMON["num_clients"], 0, None, last), Experiment.of(**RUN, output_dir=str(folder / "broken")))
+    if broken:
+        last = [at for at, (kind, _) in enumerate(seen.seen) if kind == "query.audit"][-9]
+        with suppress(Killed):
+            run_experiment(
+                Watching(COMMON["num_clients"], 0, None, last), Experiment.of(**RUN, output_dir=str(folder / "broken"))
+            )
+
+
+def _updates(folder: Path) -> None:
+    """One update of a digit, and a recording."""
+    sys.path.insert(0, str(HERE.parent))
+    from tests.simulations.recorded.test_attack_file import digit, network, save_file, trained
+    from tests.simulations.recorded.test_recording import record
+
     (folder / "update").mkdir()
     before, after = trained(network())
     images, labels = digit()
@@ -122,10 +206,6 @@ def made(folder: Path) -> None:
     save_file(before, folder / "update" / "global")
     save_file({"images": images, "labels": labels}, folder / "update" / "truth")
     record(folder / "recorded", rounds=2)
-    found = _called(["search", "--out", str(folder / "searched"), *(word for one in SEARCH for word in ("-s", one))])
-    require(found.exit_code == 0, f"a search: {found.output}")
-    (folder / "policies").mkdir()
-    (folder / "policies" / "policies.json").write_text(json.dumps({"policies": "3-1-7", "channels": 3}))
 
 
 def _called(words: list[str]) -> Result:
@@ -160,10 +240,15 @@ class Damaged:
         self.file = self.draw.choice(sorted(self.source.glob(self.pattern)))
 
     def __str__(self) -> str:
-        return f"seed {self.seed}, case {self.number}: {self.reader}, {self.file.relative_to(self.originals)}: {self.said}"
+        return (
+            f"seed {self.seed}, case {self.number}: {self.reader}, {self.file.relative_to(self.originals)}: {self.said}"
+        )
 
     def _damage(self, path: Path) -> None:
-        data, how = bytearray(path.read_bytes()), self.draw.choice(["bit", "bit", "bit", "cut", "other", "swapped", "folder", "gone", "twice"])
+        data, how = (
+            bytearray(path.read_bytes()),
+            self.draw.choice(["bit", "bit", "bit", "cut", "other", "swapped", "folder", "gone", "twice"]),
+        )
         at = self.draw.randrange(max(1, len(data)))
         if how == "bit" and data:
             bit = self.draw.randrange(8)
@@ -181,7 +266,9 @@ class Damaged:
             self.said = "its bytes twice"
             path.write_bytes(data + data)
         elif how == "swapped":
-            others = sorted(one for one in path.parent.iterdir() if one.is_file() and one.suffix == path.suffix and one != path)
+            others = sorted(
+                one for one in path.parent.iterdir() if one.is_file() and one.suffix == path.suffix and one != path
+            )
             other = self.draw.choice(others) if others else None
             self.said = f"holds what is in {other.name}" if other else "as it was"
             path.write_bytes(other.read_bytes() if other else data)
@@ -209,15 +296,13 @@ class Damaged:
 
     def _judged(self, result: Result, place: Path, expected: Any) -> None:
         told = result.output.strip()
-        if result.exception and not isinstance(result.exception, SystemExit) or "Traceback" in told:
+        if (result.exception and not isinstance(result.exception, SystemExit)) or "Traceback" in told:
             self.outcome = "traceback"
             self.fault = f"{type(result.exception).__name__}: {str(result.exception)[:300]} {told[-300:]}"
         elif result.exit_code in (1, 2):
-            self.outcome = "refused"
+            self.outcome = "refused" if result.exit_code == 2 else "exit code 1"
             if not told:
                 self.fault = "refused without a word"
-            if result.exit_code == 1 and self.reader not in ("attack UPDATE", "attack RECORDING"):
-                self.outcome, self.fault = "exit code 1", told[-300:]
         else:
             try:
                 same = READERS[self.reader].result(place) == expected
@@ -234,9 +319,9 @@ def files(arguments: argparse.Namespace) -> None:
     faults = 0
     with tempfile.TemporaryDirectory() as folder:
         originals = Path(folder)
-        made(originals)
         names = tuple(arguments.readers.split(",")) if arguments.readers else tuple(READERS)
-        expected = {name: _undamaged(originals, READERS[name]) for name in names}
+        made(originals, names)
+        expected = {name: undamaged(originals, READERS[name]) for name in names}
         for number in range(arguments.first, arguments.first + arguments.cases):
             if time.monotonic() > deadline:
                 break
@@ -247,19 +332,26 @@ def files(arguments: argparse.Namespace) -> None:
             if case.fault or arguments.verbose or case.outcome == "another result":
                 print(f"{'FAULT: ' if case.fault else ''}{case} -> {case.outcome} {case.fault}", flush=True)
     outcomes = sorted({outcome for *_, outcome in found})
-    table(f"Damaged files (seed {arguments.seed}, cases {arguments.first} to {arguments.first + sum(found.values()) - 1})",
-          ["command", "file", *outcomes],
-          [[f"`{reader}`", f"`{pattern}`", *(found[reader, pattern, outcome] for outcome in outcomes)]
-           for reader, pattern in sorted({(reader, pattern) for reader, pattern, _ in found})])  # fmt: skip
+    table(
+        f"Damaged files (seed {arguments.seed}, cases {arguments.first} to {arguments.first + sum(found.values()) - 1})",
+        ["command", "file", *outcomes],
+        [
+            [f"`{reader}`", f"`{pattern}`", *(found[reader, pattern, outcome] for outcome in outcomes)]
+            for reader, pattern in sorted({(reader, pattern) for reader, pattern, _ in found})
+        ],
+    )
     require(not faults, f"{faults} of {sum(found.values())} cases")
 
 
-def _undamaged(originals: Path, reader: Reader) -> Any:
+def undamaged(originals: Path, reader: Reader) -> Any:
     """What comes out of a reader's files as they are."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / reader.folder
         shutil.copytree(originals / reader.folder, place)
         shutil.copytree(originals / "whole", Path(folder) / "whole", dirs_exist_ok=True)
         result = _called(reader.call(place))
-        require(result.exit_code in (0, 3), f"{reader.call(place)}: {result.exit_code} {result.output[-2000:]} {result.exception!r}")
+        require(
+            result.exit_code in (0, 3),
+            f"{reader.call(place)}: {result.exit_code} {result.output[-2000:]} {result.exception!r}",
+        )
         return reader.result(place)

@@ -1,7 +1,7 @@
 """The piece of benchmarks/reliability.py about spoilt replies: one reply of a whole run, its resume and its report.
 
-A case is drawn from the seed and its number: the scenario, the reply that is spoilt (any message of any client), how, and whether the
-run is killed some messages later. What holds of every case is in ``Case.check``.
+A case is drawn from the seed and its number: the scenario, the reply that is spoilt (any message of any client), how, and
+whether the run is killed some messages later. What holds of every case is in ``Case.check``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from reliability import HERE, require, rows_of, table, untimed
 from reliability_spoilt import Drawn, spoilt
 from reliability_wire import MARK, Watch
@@ -33,30 +33,82 @@ from simulations.report import write_report
 from simulations.server_app import run_experiment
 
 COMMON: dict[str, Any] = {
-    "dataset": "mnist-5k", "train_limit": 80, "test_limit": 20, "num_clients": 2, "rounds": 2, "local_epochs": 1, "batch_size": 16,
-    "attack_workers": 0, "adaptive": False, "probe_targets": 1, "probe_images": 2, "learning_rate": 0.1, "share_images": True,
-}  # fmt: skip
+    "dataset": "mnist-5k",
+    "train_limit": 80,
+    "test_limit": 20,
+    "num_clients": 2,
+    "rounds": 2,
+    "local_epochs": 1,
+    "batch_size": 16,
+    "attack_workers": 0,
+    "adaptive": False,
+    "probe_targets": 1,
+    "probe_images": 2,
+    "learning_rate": 0.1,
+    "share_images": True,
+}
 SPLIT: dict[str, Any] = {
-    "scenario": "split", "model": "vit", "patch_size": 7, "width": 16, "depth": 2, "heads": 2, "defenses": "PatchShuffle()",
-    "attack_rounds": "last", "smashed_attacks": "TokenDecoder(iterations=2, width=16, depth=1, heads=2); ServerPrediction()",
-}  # fmt: skip
+    "scenario": "split",
+    "model": "vit",
+    "patch_size": 7,
+    "width": 16,
+    "depth": 2,
+    "heads": 2,
+    "defenses": "PatchShuffle()",
+    "attack_rounds": "last",
+    "smashed_attacks": "TokenDecoder(iterations=2, width=16, depth=1, heads=2); ServerPrediction()",
+}
 RUNS: dict[str, dict[str, Any]] = {
-    "federated": {"model": "lenet", "defenses": "DPSGD(target_epsilon=8.0)", "attack_rounds": "first,final", "update_attacks": "LossThreshold()",
-                  "probe_attacks": "InvertingGradients(iterations=2); LabelInference()"},
-    "sums": {"model": "lenet", "defenses": "GaussianNoise(std=0.01)", "attack_rounds": "first", "update_attacks": "", "labels": "known",
-             "probe_attacks": "LabelInference()", "aggregate_clients": "2", "aggregate_attacks": "InvertingGradients(iterations=2)",
-             "active_attacks": "ClassFishing()"},
+    "federated": {
+        "model": "lenet",
+        "defenses": "DPSGD(target_epsilon=8.0)",
+        "attack_rounds": "first,final",
+        "update_attacks": "LossThreshold()",
+        "probe_attacks": "InvertingGradients(iterations=2); LabelInference()",
+    },
+    "sums": {
+        "model": "lenet",
+        "defenses": "GaussianNoise(std=0.01)",
+        "attack_rounds": "first",
+        "update_attacks": "",
+        "labels": "known",
+        "probe_attacks": "LabelInference()",
+        "aggregate_clients": "2",
+        "aggregate_attacks": "InvertingGradients(iterations=2)",
+        "active_attacks": "ClassFishing()",
+    },
     "split": SPLIT | {"batches_per_message": 2},
-    "split-trained": SPLIT | {"train_edge": True, "batches_per_message": 1},
-    "inference": {"scenario": "inference", "model": "vgg_small", "auxiliary_fraction": 0.8, "query_batches": 2,
-                  "defenses": "FeaturePCA(components=8)", "query_attacks": "QueryInversion(iterations=2)", "train_limit": 100},
-    "outsourced": {"scenario": "outsourced", "model": "lenet", "upload_batches": 2, "attack_rounds": "first,final",
-                   "defenses": "VisualMixer(window_lower=4, window_upper=4)"},
-}  # fmt: skip
+    "split-trained": SPLIT
+    | {"train_edge": True, "batches_per_message": 1, "smashed_attacks": "EdgeUpdateInversion(iterations=2)"},
+    "inference": {
+        "scenario": "inference",
+        "model": "vgg_small",
+        "auxiliary_fraction": 0.8,
+        "query_batches": 2,
+        "defenses": "FeaturePCA(components=8)",
+        "query_attacks": "QueryInversion(iterations=2)",
+        "train_limit": 100,
+    },
+    "outsourced": {
+        "scenario": "outsourced",
+        "model": "lenet",
+        "upload_batches": 2,
+        "attack_rounds": "first,final",
+        "defenses": "VisualMixer(window_lower=4, window_upper=4)",
+    },
+}
 """Kind of run -> its settings."""
 SECONDS, GIB, ROWS, BYTES = 120, 2.0, 60, 200_000
 """At most, of one case: seconds of one run; memory above what there was; rows and bytes of rows above those of the unspoilt run."""
-SHARES = ("test-accuracy", "label-accuracy", "retrieval", "recognition", "membership-auc", "ms-ssim-success", "attribute-accuracy")
+SHARES = (
+    "test-accuracy",
+    "label-accuracy",
+    "retrieval",
+    "recognition",
+    "membership-auc",
+    "ms-ssim-success",
+    "attribute-accuracy",
+)
 """Metrics from 0 to 1."""
 
 
@@ -162,15 +214,16 @@ class Case:
     def __str__(self) -> str:
         killed = f", killed {self.kill} messages later" if self.kill else ""
         done = "; ".join(self.drawn.said)
-        return f"seed {self.seed}, case {self.number}: {self.run}, client {self.client}'s reply to {self.kind} (message {self.at}): {done}{killed}"
+        where = f"seed {self.seed}, case {self.number}: {self.run}, client {self.client}"
+        return f"{where}'s reply to {self.kind} (message {self.at}): {done}{killed}"
 
     def fails(self, what: str) -> None:
         """Notes what does not hold."""
         self.faults.append(what)
 
     def check(self) -> Case:
-        """Runs the case: the run ends with a report or one clear error, the reply has its row, no other row is touched, the run can be
-        resumed to the end by clients who mean well, its report is built again, and memory, time and files are bounded.
+        """Runs the case: the run ends with a report or one clear error, the reply has its row, no other row is touched, the
+        run can be resumed to the end by clients who mean well, its report is built again, and memory, time and files are bounded.
         """
         with tempfile.TemporaryDirectory() as folder, Watch() as watch:
             self.out = Path(folder) / "run"
@@ -243,7 +296,9 @@ class Case:
         # A run that ended early has fewer.
         if odd := sorted(mine - theirs):
             self.fails(f"{len(odd)} rows that the reply does not concern are others, such as {odd[0][:400]}")
-        ended = any(row["final"] or row["round"] == COMMON["rounds"] for row in rows if row["defense"] == self._pipeline)
+        ended = any(
+            row["final"] or row["round"] == COMMON["rounds"] for row in rows if row["defense"] == self._pipeline
+        )
         if not self.kill and ended and len(theirs - mine) and self._finished():
             self.fails(f"{len(theirs - mine)} rows that the reply does not concern are missing")
         for row in rows:
@@ -258,8 +313,13 @@ class Case:
 
     def _told(self, rows: list[dict[str, Any]], error: str) -> None:
         """A spoilt reply has its row, or the run its error, or nothing has changed; others may be used where they look like one."""
-        said = [row for row in rows if row["client"] == self.client and row["status"] in ("failed", "refused")
-                and row["message"].startswith(f"{self.kind}: ")]  # fmt: skip
+        said = [
+            row
+            for row in rows
+            if row["client"] == self.client
+            and row["status"] in ("failed", "refused")
+            and row["message"].startswith(f"{self.kind}: ")
+        ]
         if said:
             self.outcome = "refused"
         elif error and error != "killed":
@@ -320,6 +380,9 @@ def replies(arguments: argparse.Namespace) -> None:
             print(f"FAULT: {case} -> {case.outcome}\n" + "".join(f"    {fault}\n" for fault in case.faults), flush=True)
     outcomes = sorted({outcome for _, outcome in found})
     kinds = sorted({kind for kind, _ in found})
-    table(f"Spoilt replies (seed {arguments.seed}, cases {begin} to {begin + sum(found.values()) - 1})", ["message", *outcomes],
-          [[kind, *(found[kind, outcome] for outcome in outcomes)] for kind in kinds])  # fmt: skip
+    table(
+        f"Spoilt replies (seed {arguments.seed}, cases {begin} to {begin + sum(found.values()) - 1})",
+        ["message", *outcomes],
+        [[kind, *(found[kind, outcome] for outcome in outcomes)] for kind in kinds],
+    )
     require(not faulty, f"{len(faulty)} of {sum(found.values())} cases")

@@ -26,9 +26,12 @@ MARK = "FEDVEIL_BENCHMARK"
 SETTINGS: dict[str, Any] = SMALL | {"rounds": 4}
 COMMAND, EVERYTHING = "the command", "the command's process group"
 VICTIMS = {
-    "an attack worker": "multiprocessing.spawn", "a client worker": "ray::ClientApp", "an attack actor": "ray::_Worker", "the simulation": "flwr-simulation",
+    "an attack worker": "multiprocessing.spawn",
+    "a client worker": "ray::ClientApp",
+    "an attack actor": "ray::_Worker",
+    "the simulation": "flwr-simulation",
     "the SuperLink": "flower-superlink",
-}  # fmt: skip
+}
 """Process -> what its command line holds."""
 HERE_ONLY, THERE_ONLY = ("an attack worker",), ("a client worker", "an attack actor", "the simulation", "the SuperLink")
 ENDINGS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
@@ -120,8 +123,15 @@ def _strike_soon(event: Event, process: subprocess.Popen[bytes], mark: str) -> b
 def _left(mark: str, place: Path) -> float:
     """Seconds until no process and no temporary file of a command is left; the script ends where that takes too long."""
     start = time.monotonic()
-    while (alive := of_mark(mark)) or list(place.iterdir()):
-        told = [" ".join(one.cmdline())[:100] for one in alive if one.is_running()] or [str(p) for p in place.iterdir()]
+    while True:
+        # torch keeps what it compiles in a folder of its own, whoever uses it.
+        alive, files = (
+            of_mark(mark),
+            [path.name for path in place.iterdir() if not path.name.startswith("torchinductor_")],
+        )
+        if not alive and not files:
+            break
+        told = files + [str(one.pid) for one in alive]
         require(time.monotonic() - start < CLEAN, f"left behind: {told}")
         time.sleep(0.2)
     return time.monotonic() - start
@@ -143,17 +153,32 @@ def _one(event: Event, folder: Path, reference: list[dict[str, Any]], *, in_proc
     require(event.by == "SIGKILL" or "Traceback" not in text, f"{what}: {text[-3000:]}")
     missing, rows = lost(out, reference), len(rows_of(out))
     lost_by_client = _failed(out, "client")
-    require(not missing or bool(lost_by_client), f"{what}: {len(missing)} rows of complete rounds are lost, such as {missing[:1]}")
-    finished = (out / "config.json").is_file() and json.loads((out / "config.json").read_text())["progress"].get("finished")
+    require(
+        not missing or bool(lost_by_client),
+        f"{what}: {len(missing)} rows of complete rounds are lost, such as {missing[:1]}",
+    )
+    finished = (out / "config.json").is_file() and json.loads((out / "config.json").read_text())["progress"].get(
+        "finished"
+    )
     if not finished:
         begun = (out / "config.json").is_file()
         again = ended(resumed(out, in_process=in_process) if begun else command(out, SETTINGS, in_process=in_process))
         require(again.returncode in (0, 3), f"{what}, resumed: {again.stdout[-1000:]} {again.stderr[-2000:]}")
     failed = _failed(out, "attack") + lost_by_client
     odd = set(untimed(rows_of(out))) ^ set(untimed(reference))
-    require(bool(failed) or not odd, f"{what}: {len(odd)} rows are others than those of an unbroken run, such as {sorted(odd)[:2]}")
+    require(
+        bool(failed) or not odd,
+        f"{what}: {len(odd)} rows are others than those of an unbroken run, such as {sorted(odd)[:2]}",
+    )
     ending = f"{len(failed)} rows say what was lost" if failed else "the rows of an unbroken run"
-    return [event.victim if struck else f"nothing: {event.victim} had ended", event.by, rows, code, f"{seconds:.0f} s", ending]
+    return [
+        event.victim if struck else f"nothing: {event.victim} had ended",
+        event.by,
+        rows,
+        code,
+        f"{seconds:.0f} s",
+        ending,
+    ]
 
 
 def _failed(out: Path, metric: str) -> list[str]:
@@ -175,6 +200,15 @@ def signals(arguments: argparse.Namespace) -> None:
                 found.append(_one(event, folder, reference, in_process=in_process))
                 print(f"event {number}: {event} -> {found[-1]}", flush=True)
             if found:
-                table(f"Signals, {'in one process' if in_process else 'on Flower’s runtime'} (seed {arguments.seed})",
-                      ["what was sent a signal", "which", "rows on disk", "exit code of the command", "processes and files gone after", "then, resumed where it had to be"],
-                      found)  # fmt: skip
+                table(
+                    f"Signals, {'in one process' if in_process else 'on the runtime of Flower'} (seed {arguments.seed})",
+                    [
+                        "what was sent a signal",
+                        "which",
+                        "rows on disk",
+                        "exit code of the command",
+                        "processes and files gone after",
+                        "then, resumed where it had to be",
+                    ],
+                    found,
+                )

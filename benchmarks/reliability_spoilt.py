@@ -18,17 +18,52 @@ from reliability_wire import BOMB, header, pickled, raw
 from clients.records import REFUSED, WITHHELD
 
 TEXTS = {
-    "line separators": "a\u2028b\u2029c\u0085d\x0be\x0cf\x1cg\x1dh\x1ei", "NUL": "a\x00b", "escape codes": "\x1b[31mred\x1b]0;t\x07\x9b2J",
-    "right to left": "\u202eevil\u2066\u2069", "a new line": "a\r\nb\rc", "no characters": "\uffff\ufffe\ufdd0", "markup": "[red]</script><b>&[/]",
-    "a formula": "=1+1", "an emoji": "\U0001f469\u200d\U0001f469\u200d\U0001f467", "marks that combine": "e" + "\u0301" * 500,
-    "a long text": "x" * 1_000_000, "nothing": "", "JSON, nested deep": BOMB, "JSON of a lone surrogate": '{"a": "\\ud800"}',
-    "JSON of infinity": '{"a": Infinity}', "JSON of a huge number": '{"a": 1e999}', "a long number": "9" * 10_000,
-}  # fmt: skip
+    "line separators": "a\u2028b\u2029c\u0085d\x0be\x0cf\x1cg\x1dh\x1ei",
+    "NUL": "a\x00b",
+    "escape codes": "\x1b[31mred\x1b]0;t\x07\x9b2J",
+    "right to left": "\u202eevil\u2066\u2069",
+    "a new line": "a\r\nb\rc",
+    "no characters": "\uffff\ufffe\ufdd0",
+    "markup": "[red]</script><b>&[/]",
+    "a formula": "=1+1",
+    "an emoji": "\U0001f469\u200d\U0001f469\u200d\U0001f467",
+    "marks that combine": "e" + "\u0301" * 500,
+    "a long text": "x" * 1_000_000,
+    "nothing": "",
+    "JSON, nested deep": BOMB,
+    "JSON of a lone surrogate": '{"a": "\\ud800"}',
+    "JSON of infinity": '{"a": Infinity}',
+    "JSON of a huge number": '{"a": 1e999}',
+    "a long number": "9" * 10_000,
+}
 """Kind -> text."""
 NUMBERS: tuple[Any, ...] = (
-    0, -1, 1, 2**31, 2**62, 2**63 - 1, -(2**63), 2**64 - 1, 1e300, -1e300, 3e38, 5e-324, 0.5, -0.0, float("nan"), float("inf"),
-    float("-inf"), [], [0], [1.0] * 3, [float("nan")], [float("inf")] * 2, [1e308] * 4, [2**63 - 1], [0.5] * 100_000,
-)  # fmt: skip
+    0,
+    -1,
+    1,
+    2**31,
+    2**62,
+    2**63 - 1,
+    -(2**63),
+    2**64 - 1,
+    1e300,
+    -1e300,
+    3e38,
+    5e-324,
+    0.5,
+    -0.0,
+    float("nan"),
+    float("inf"),
+    float("-inf"),
+    [],
+    [0],
+    [1.0] * 3,
+    [float("nan")],
+    [float("inf")] * 2,
+    [1e308] * 4,
+    [2**63 - 1],
+    [0.5] * 100_000,
+)
 MANY = 5000
 """Records, names or reasons where one or two are expected."""
 
@@ -97,10 +132,10 @@ VALUES: dict[str, Callable[[np.ndarray], Array]] = {
     "twice as long": lambda v: _array_of(np.concatenate([np.atleast_1d(v)] * 2)),
     "nothing in it": lambda v: _array_of(v.ravel()[:0]),
     "turned around": lambda v: _array_of(v.T),
-    "bytes that are no array": lambda v: raw(b"\x00" * 100),
-    "a header of 4 TiB": lambda v: raw(header("<f4", (2**40,))),
-    "pickled objects": lambda v: raw(pickled()),
-}  # fmt: skip
+    "bytes that are no array": lambda _: raw(b"\x00" * 100),
+    "a header of 4 TiB": lambda _: raw(header("<f4", (2**40,))),
+    "pickled objects": lambda _: raw(pickled()),
+}
 """What stands in the place of an array."""
 BAD = {"NaN", "infinite", "one NaN", "complex", "bytes that are no array", "a header of 4 TiB", "pickled objects"}
 """Of those, what is no value whatever it stands for (in arrays of whole numbers, NaN is some number)."""
@@ -115,7 +150,7 @@ def arrays(drawn: Drawn, content: RecordDict) -> bool:
     drawn.said.append(f"{len(chosen)} of {len(records[name])} arrays of {name!r}: {kind}")
     before = {one: records[name][one].numpy() for one in chosen}
     real = all(np.issubdtype(one.dtype, np.floating) and one.size for one in before.values())
-    drawn.bad = kind in BAD and (real or "N" not in kind and kind != "infinite")
+    drawn.bad = kind in BAD and (real or ("N" not in kind and kind != "infinite"))
     with np.errstate(all="ignore"):
         changed = {one: VALUES[kind](values) for one, values in before.items()}
     content[name] = ArrayRecord({**records[name], **changed})
@@ -141,7 +176,7 @@ def names(drawn: Drawn, content: RecordDict) -> bool:
         inner[drawn.text()[:10_000]] = one
     if how == "many":
         inner |= {f"n{at}": one for at in range(MANY)}
-    drawn.bad = how == "none" and kind is MetricRecord
+    drawn.bad = how == "none" and kind is MetricRecord and "num-examples" in record
     content[name] = kind({} if how == "none" else inner)
     return True
 
@@ -221,8 +256,14 @@ def replayed(drawn: Drawn, content: RecordDict) -> bool:
 
 
 WAYS: dict[str, Way] = {
-    "arrays": arrays, "names": names, "numbers": numbers, "texts": texts, "withheld": withheld, "records": records, "replayed": replayed,
-}  # fmt: skip
+    "arrays": arrays,
+    "names": names,
+    "numbers": numbers,
+    "texts": texts,
+    "withheld": withheld,
+    "records": records,
+    "replayed": replayed,
+}
 """What changes a content."""
 WHOLE = ("lost", "error", "refused", "flipped")
 """What changes more than that."""
@@ -236,21 +277,25 @@ def spoilt(drawn: Drawn, reply: Message, request: Message) -> Message | None:
     for _ in range(100):
         drawn.said, drawn.bad = [], False
         way = drawn.of([*WAYS, *WAYS, *WHOLE])
-        if way in WHOLE:
-            found = _whole(drawn, way, reply, request)
-        else:
-            found = copy.deepcopy(reply)
-            if not WAYS[way](drawn, found.content):
-                continue
-            if drawn.draw.random() < 0.2:
-                bad = drawn.bad
-                WAYS[drawn.of(set(WAYS) - {"replayed", "records", "names"})](drawn, found.content)
-                drawn.bad = drawn.bad or bad and way != "arrays"
         try:
+            found = _whole(drawn, way, reply, request) if way in WHOLE else _changed(drawn, way, reply)
+            if found is None and way != "lost":
+                continue
             return found and message_from_proto(message_to_proto(found))
         except Exception:  # it cannot be sent at all: the client's own process fails, or SuperLink refuses the bytes
             continue
     raise RuntimeError("no way applies")
+
+
+def _changed(drawn: Drawn, way: str, reply: Message) -> Message | None:
+    found = copy.deepcopy(reply)
+    if not WAYS[way](drawn, found.content):
+        return None
+    if drawn.draw.random() < 0.2:
+        bad = drawn.bad
+        WAYS[drawn.of(set(WAYS) - {"replayed", "records", "names"})](drawn, found.content)
+        drawn.bad = drawn.bad or (bad and way != "arrays")  # whose record may have been changed again
+    return found
 
 
 def _whole(drawn: Drawn, way: str, reply: Message, request: Message) -> Message | None:

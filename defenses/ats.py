@@ -122,7 +122,7 @@ class ATS(InputDefense):
         try:
             found = json.loads(Path(policies).read_text())
             text, searched = str(found["policies"]), int(found["channels"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
             reason = error.strerror if isinstance(error, OSError) else f"it is no result of fedveil search ({error!r})"
             raise DefenseError(f"policies is {str(policies)!r}: {reason}") from error
         if not text:
