@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import random
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from reliability import (
@@ -28,6 +30,7 @@ from reliability import (
     table,
     untimed,
 )
+from reliability_kills import wait
 
 LEFT = (0.0, 0.01, 0.05, 0.2, 0.5, 0.9)
 """What is left on the disk when a run begins, of all that it will write."""
@@ -86,6 +89,70 @@ def disk(_: argparse.Namespace) -> None:
         )
 
 
+def _deleted(out: Path) -> None:
+    shutil.rmtree(out)
+
+
+def _replaced(out: Path) -> None:
+    shutil.rmtree(out)
+    out.write_text("a file")
+
+
+def _in_the_way(out: Path) -> None:
+    (out / "rows.jsonl.tmp").mkdir()
+
+
+def _without(name: str) -> Callable[[Path], None]:
+    return lambda out: shutil.rmtree(out / name)
+
+
+CHANGES: dict[str, Callable[[Path], None]] = {
+    "deleted": _deleted,
+    "a file in its place": _replaced,
+    "a folder where rows are written": _in_the_way,
+    "its checkpoints deleted": _without("checkpoints"),
+    "its jobs deleted": _without("jobs"),
+    "its pictures deleted": _without("pictures"),
+}
+"""What happens to the output folder of a living run."""
+
+
+def folder(arguments: argparse.Namespace) -> None:
+    """The output folder of a living run is deleted, replaced, or made unwritable in part."""
+    draw, found = random.Random(arguments.seed), list[list[object]]()
+    settings = SMALL | {"rounds": 4}
+    with tempfile.TemporaryDirectory() as place:
+        whole = Path(place) / "whole"
+        require(ended(command(whole, settings)).returncode == 0, "the unbroken run")
+        reference = rows_of(whole)
+        for at, (what, change) in enumerate(CHANGES.items()):
+            out, log, rows = Path(place) / f"run{at}", Path(place) / f"log{at}", draw.randrange(len(reference) * 3 // 4)
+            with running(command(out, settings), log) as process:
+                wait(process, out, rows, 0.0)
+                while True:  # a folder that is being written to may not go at once
+                    with contextlib.suppress(OSError):
+                        change(out)
+                        break
+                code = process.wait(ENDLESS)
+            told = log.read_text(errors="replace")
+            require(code in (0, 1, 3) and "Traceback" not in told, f"{what}: code {code}: {told[-3000:]}")
+            if out.is_file():
+                out.unlink()
+            for path in out.glob("*.tmp"):
+                path.rmdir()
+            begun = (out / "config.json").is_file()
+            again = ended(resumed(out) if begun else command(out, settings))
+            require(again.returncode == 0, f"{what}, then as it was: {again.stderr[-2000:]}")
+            require(untimed(rows_of(out)) == untimed(reference), f"{what}: other rows than an unbroken run")
+            found.append([what, rows, code, _words(told), "resumed" if begun else "same command again"])
+            print(found[-1], flush=True)
+    table(
+        f"The output folder of a living run (seed {arguments.seed})",
+        ["its folder", "behind row", "exit code", "what it says", "then, as it was"],
+        found,
+    )
+
+
 def two(_: argparse.Namespace) -> None:
     """Two runs at the same time: the second in the folder of the first, and one in a folder of its own."""
     with tempfile.TemporaryDirectory() as folder:
@@ -120,4 +187,5 @@ def two(_: argparse.Namespace) -> None:
 def _words(text: str) -> str:
     """The error in one line, without folders."""
     line = " ".join(text.split())
-    return json.dumps(re.sub(r"\S+/", "", line[line.find("error") :])[:150])
+    begin = max(line.find("error:"), line.find("the run failed"))
+    return json.dumps(re.sub(r"\S+/", "", line[begin:])[:150])

@@ -47,7 +47,7 @@ def kills(arguments: argparse.Namespace) -> None:
             rows, later = draw.randrange(low, high), draw.uniform(0, 0.2)
             with running(line, Path(folder) / "log") as process:
                 require(begun(out, process), "the run ended before it began")
-                _wait(process, out, rows, later)
+                wait(process, out, rows, later)
                 if process.poll() is not None:
                     break
                 process.kill() if draw.random() < 0.5 else os.killpg(process.pid, signal.SIGKILL)
@@ -90,7 +90,7 @@ def real_kills(arguments: argparse.Namespace) -> None:
             out, alone = Path(folder) / f"real{at}", at % 2 == 0
             rows, later = draw.randrange(len(reference)), draw.uniform(0, 2)
             with running(command(out, settings, in_process=False), Path(folder) / "log") as process:
-                _wait(process, out, rows, later)
+                wait(process, out, rows, later)
                 broken = process.poll() is None
                 if broken:
                     homes = _killed(process, alone=alone)
@@ -113,7 +113,7 @@ def real_kills(arguments: argparse.Namespace) -> None:
         )
 
 
-def _wait(process: subprocess.Popen[bytes], out: Path, rows: int, later: float) -> None:
+def wait(process: subprocess.Popen[bytes], out: Path, rows: int, later: float) -> None:
     """Until a run has begun, has written as many rows, and some seconds more, or has ended."""
     deadline = time.monotonic() + ENDLESS
     while process.poll() is None and not ((out / "config.json").is_file() and _rows(out) >= rows):

@@ -129,7 +129,7 @@ class ATS(InputDefense):
         try:
             found = json.loads(Path(policies).read_text(encoding="utf-8"))
             text, searched = str(found["policies"]), int(found["channels"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
             reason = error.strerror if isinstance(error, OSError) else f"it is no result of fedveil search ({error!r})"
             raise DefenseError(f"policies is {str(policies)!r}: {reason}") from error
         if not text:

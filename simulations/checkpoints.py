@@ -10,7 +10,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from simulations.errors import undamaged
-from strategies.audit.whole_files import save_tensors
+from strategies.audit.whole_files import load_tensors, save_tensors
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,11 @@ class Checkpoints:
             return self._load(pipeline, path)
 
     def _load(self, pipeline: int, path: Path) -> Checkpoint:
-        weights, metadata = _read(path)
+        weights, metadata = load_tensors(path)
         about = json.loads(metadata["about"])
         fixed: dict[str, Tensor] = {}
         if about.get("fixed"):  # earlier versions had everything in one file
-            fixed, _ = _read(self._fixed_path(pipeline))
+            fixed, _ = load_tensors(self._fixed_path(pipeline))
             self._fixed.add(pipeline)
         ledgers = {int(partition): text for partition, text in about["ledgers"].items()}
         return Checkpoint(about["round"], weights, ledgers, about["accuracy"], fixed)
@@ -93,10 +93,3 @@ class Checkpoints:
 
     def _fixed_path(self, pipeline: int) -> Path:
         return self.folder / f"p{pipeline:02d}-fixed.safetensors"
-
-
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and metadata of a file."""
-    with safe_open(path, framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-        return tensors, file.metadata() or {}

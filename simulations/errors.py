@@ -16,8 +16,15 @@ class ConfigError(ValueError):
 
 
 @contextmanager
-def undamaged(path: Path) -> Iterator[None]:
-    """Whatever a file of a run provokes in its reader is told as damage of that file; what was complete is never left out silently.
+def undamaged(
+    path: Path, key: str = "resume", instead: str = "restore it from a copy, or begin a run in another folder"
+) -> Iterator[None]:
+    """Whatever a file provokes in its reader is told as damage of that file; what was complete is never left out silently.
+
+    Args:
+        path: The file.
+        key: Option that names it, for the error.
+        instead: What the user can do.
 
     Raises:
         ConfigError: Naming the file.
@@ -26,11 +33,18 @@ def undamaged(path: Path) -> Iterator[None]:
         yield
     except ConfigError:
         raise
-    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+    except (
+        SafetensorError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        IndexError,
+        RecursionError,
+        OverflowError,
+    ) as error:
         told = f"{type(error).__name__}: {str(error)[:200]}"
-        raise ConfigError(
-            f"resume: {path} is damaged ({told}); restore it from a copy, or begin a run in another folder"
-        ) from error
+        raise ConfigError(f"{key}: {path} is damaged ({told}); {instead}") from error
 
 
 def unknown_scenario(name: object, known: Iterable[str]) -> ConfigError:

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from simulations.command_line import errors
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
 from simulations.guardian import scratch_folder
-from simulations.launch import end_politely
+from simulations.launch import end_politely, undisturbed
 from simulations.local_grid import LocalGrid
 from simulations.local_run import tell_failures, what_next
 from simulations.main_guard import require_guard
@@ -129,13 +130,19 @@ def run_in_process(console: Console, experiment: Experiment, cpus_per_client: in
     """
     out, started = Path(experiment.output_dir), time.monotonic()
     end_politely()
+    if experiment.attack_workers:
+        with undisturbed():  # which it inherits: a terminal that closes would end it before what it is there for
+            resource_tracker.ensure_running()
     try:
         with scratch_folder():
             run_experiment(LocalGrid(experiment.num_clients, cpus_per_client), experiment)
     except KeyboardInterrupt:
         errors.print(f"\nstopped; {what_next(out)}", markup=False, soft_wrap=True)
         return 130
-    except (ConfigError, RuntimeError, OSError) as error:
+    except ConfigError as error:  # such as a damaged file of a run that was to go on: the same command would not help
+        errors.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
+        return 2
+    except (RuntimeError, OSError) as error:
         errors.print(f"[red]the run failed[/red]: {escape(f'{type(error).__name__}: {error}')}", soft_wrap=True)
         errors.print(what_next(out), markup=False, soft_wrap=True)
         return 1

@@ -10,12 +10,13 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
 
-from simulations.errors import ConfigError
+from simulations.errors import ConfigError, undamaged
 from simulations.folder_lock import LOCK, take_lock
 from simulations.protect.copies import Copy, Order
 from simulations.run_directory import write_atomically
@@ -87,7 +88,8 @@ class Manifest:
             return
         if not self._journal.is_file():
             raise ConfigError(f"OUT: {out} holds nothing to go on with (no {JOURNAL}); leave out --resume")
-        begun = next(iter(self._lines()), {})
+        with self._undamaged():
+            begun = dict(next(iter(self._lines()), {}))
         if {**begun, "versions": None} != {**self.about, "versions": None}:
             told = ", ".join(
                 f"{key} was {begun.get(key)!r} and is {value!r}"
@@ -102,13 +104,18 @@ class Manifest:
 
     def resume(self) -> None:
         """Takes up what was done; pictures whose source has changed since, and those that failed, are done again."""
-        found = [
-            Copy(**{**one, "shape": tuple(one["shape"]), "notes": tuple(one["notes"]), "idle": tuple(one["idle"])})
-            for one in self._lines()[1:]
-        ]
-        self.done = {one.source: one for one in found if self._holds(one)}
+        with self._undamaged():
+            found = [
+                Copy(**{**one, "shape": tuple(one["shape"]), "notes": tuple(one["notes"]), "idle": tuple(one["idle"])})
+                for one in self._lines()[1:]
+            ]
+            self.done = {one.source: one for one in found if self._holds(one)}
         kept = [self.about, *map(asdict, self.done.values())]
         write_atomically(self._journal, "".join(json.dumps(one) + "\n" for one in kept))
+
+    def _undamaged(self) -> AbstractContextManager[None]:
+        """Around what reads the journal."""
+        return undamaged(self._journal, "OUT", "restore it from a copy, or name another folder")
 
     def _lines(self) -> list[dict[str, Any]]:
         """The journal, without a line that was cut off."""

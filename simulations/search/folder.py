@@ -19,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
 
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError
 from torch import Tensor
 
 from defenses.ats import ATS, Policy
@@ -28,7 +28,7 @@ from simulations.folder_lock import LOCK, take_lock
 from simulations.run_directory import write_atomically
 from simulations.search.scorer import Scores
 from simulations.search.settings import Search
-from strategies.audit.whole_files import PARTIAL
+from strategies.audit.whole_files import PARTIAL, load_tensors, save_tensors
 
 IDENTITY, SINGLE, CANDIDATE, TRANSFER = "identity", "single", "candidate", "transfer"
 """Why a policy was scored: as it is the bar, for the picture of all transforms, for Algorithm 1, on the other data set."""
@@ -143,7 +143,7 @@ class SearchFolder:
             search, pictures = Search.from_mapping(about["search"]), dict(about.get("pictures", {}))
         except ConfigError as error:
             raise ConfigError(f"--resume {path}: {ABOUT}: {error}") from error
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(f"--resume {path} holds no search ({ABOUT}): {error}") from error
         folder = cls(path, search, pictures)
         folder._take_lock()
@@ -181,7 +181,7 @@ class SearchFolder:
     @property
     def is_begun(self) -> bool:
         """Whether there is anything that a resumed search would not have to do again."""
-        return bool(self.scored) or self.weights() is not None
+        return bool(self.scored) or (self.path / "model.safetensors").is_file()
 
     def forget(self) -> None:
         """Makes the folder of a search that has not begun one that a new search may have."""
@@ -193,7 +193,7 @@ class SearchFolder:
         for number, line in enumerate(whole, 1):
             try:
                 one = Scored.from_json(line.decode())
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise ConfigError(
                     f"--resume {self.path}: line {number} of scores.jsonl is no score of a policy ({error!r}); delete the line, "
                     "and its policy is scored again"
@@ -229,15 +229,24 @@ class SearchFolder:
         return sorted((one for one in self.scored.values() if one.kind == kind), key=lambda one: one.policy)
 
     def weights(self, name: str = "model") -> dict[str, Tensor] | None:
-        """A semi-trained model; None where it is not trained yet."""
+        """A semi-trained model; None where it is not trained yet.
+
+        Raises:
+            ConfigError: When its file is damaged.
+        """
         path = self.path / f"{name}.safetensors"
-        return load_file(path) if path.is_file() else None
+        if not path.is_file():
+            return None
+        try:
+            return load_tensors(path)[0]
+        except (SafetensorError, OSError, ValueError) as error:
+            raise ConfigError(
+                f"--resume {self.path}: {path.name} is damaged ({error}); delete it, and the model is trained again"
+            ) from error
 
     def keep_weights(self, weights: Mapping[str, Tensor], name: str = "model") -> None:
         """Keeps a semi-trained model."""
-        partial = self.path / f"{name}.tmp"
-        save_file(dict(weights), partial)
-        partial.replace(self.path / f"{name}.safetensors")
+        save_tensors(self.path / f"{name}.safetensors", weights, {})
 
     def drop_weights(self, name: str = "model") -> None:
         """Forgets a semi-trained model."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
 from torch import Tensor
 
 from attacks.base import Attack
@@ -16,7 +15,7 @@ from attacks.spec import parse_attacks, stages_of
 from clients.task import Task
 from strategies.audit.kinds import Kind, Observed, kind_of, part_of
 from strategies.audit.threat_card import PAINTED, ThreatCard
-from strategies.audit.whole_files import save_tensors
+from strategies.audit.whole_files import load_tensors, save_tensors
 
 
 @dataclass(frozen=True)
@@ -66,9 +65,8 @@ class AttackJob:
     @classmethod
     def load(cls, path: Path) -> AttackJob:
         """Reads what ``save`` wrote."""
-        with safe_open(path, framework="pt") as file:
-            about = json.loads(file.metadata()["job"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+        tensors, metadata = load_tensors(path)
+        about = json.loads(metadata["job"])
         kind = kind_of(about["kind"])
         rounds = [Observed.of(one, part_of(tensors, f"{at}/"), kind.seen) for at, one in enumerate(about["rounds"])]
         attacks = tuple(parse_attacks("; ".join(about["attacks"])))

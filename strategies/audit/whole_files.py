@@ -1,17 +1,25 @@
-"""Files that are there whole or not at all: written beside their place and moved there; nothing is left of what could not be."""
+"""Files that are there whole or not at all: written beside their place and moved there; nothing is left of what could not be.
+
+Files of tensors also carry a digest of what is in them, so that one flipped bit is an error and never another number.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from safetensors import SafetensorError
+import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 PARTIAL = ".tmp"
 """Ends the name of a file that is being written; a killed process leaves it."""
+
+DIGEST = "digest"
+"""Key of a file's metadata."""
 
 
 @contextmanager
@@ -27,13 +35,44 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Writes a safetensors file, whole or not at all.
+    """Writes a safetensors file, whole or not at all, with a digest of its name, tensors and metadata.
 
     Raises:
         OSError: When it cannot be written.
     """
+    told = {**metadata, DIGEST: _digest(path, tensors, metadata)}
     with whole(path) as partial:
         try:
-            save_file(dict(tensors), partial, metadata=dict(metadata))
+            save_file(dict(tensors), partial, metadata=told)
         except SafetensorError as error:  # which does not say that it is the system's
             raise OSError(f"{path} cannot be written: {error}") from error
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and metadata of a file that ``save_tensors`` wrote.
+
+    Raises:
+        OSError: When there is none.
+        SafetensorError: When it is none.
+        ValueError: When it holds other tensors or metadata than were written, or is another file under this name. A file of an
+            earlier version has no digest, and is read as it is.
+    """
+    with safe_open(path, framework="pt") as file:
+        metadata = dict(file.metadata() or {})
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    kept = metadata.pop(DIGEST, None)
+    if kept is not None and kept != (found := _digest(path, tensors, metadata)):
+        raise ValueError(f"its digest is {found}, and {kept} was written")
+    return tensors, metadata
+
+
+def _digest(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    """32 hexadecimal digits of all that a file holds; of its name, too: a file in the place of another is damage."""
+    found = hashlib.blake2b(
+        repr((path.name, sorted(metadata.items()))).encode(errors="backslashreplace"), digest_size=16
+    )
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        found.update(repr((name, tuple(tensor.shape), str(tensor.dtype))).encode())
+        found.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return found.hexdigest()
