@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from simulations.line_files import json_line
 from strategies.audit.threat_card import PAINTED, ThreatCard
 
 NULL_PREFIX = "baseline:"
@@ -129,10 +129,10 @@ class Row:
         return row
 
     def to_json(self) -> str:
-        """One line of strict JSON: NaN becomes null, infinities become text (``from_json`` reads both)."""
+        """One line of strict JSON in ASCII, without its line feed: NaN becomes null, infinities become text."""
         data = {_KEY.get(name, name): getattr(self, name) for name in NAMES if name != "extra"}
         data |= {_KEY["card"]: self.card.to_json(), **self.extra}
-        return json.dumps(_strict(data), ensure_ascii=False, allow_nan=False)
+        return json_line(_strict(data)).removesuffix("\n")
 
 
 def null_name(attack: str) -> str:

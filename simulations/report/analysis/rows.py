@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from simulations.line_files import read_json_lines
 from simulations.rows import Row
 
 
@@ -18,19 +18,15 @@ def read_lines(path: Path) -> tuple[list[tuple[int, Any]], list[str]]:
 
     A missing file is an empty one. A last line that was cut off (the writer was killed) is left out with a note.
     """
-    if not path.is_file():
+    if not path.exists():
         return [], [f"{path.name} is missing"]
-    found, notes = [], []
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    last = max((number for number, line in enumerate(lines, 1) if line.strip()), default=0)
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            found.append((number, json.loads(line)))
-        except (ValueError, RecursionError):
-            cut = "the last line is cut off and was left out" if number == last else f"line {number} is not JSON"
-            notes.append(f"{path.name}: {cut}")
+    if not path.is_file():
+        return [], [f"{path.name} is no file"]
+    found, damaged = read_json_lines(path, lambda value: value, replace=True)
+    notes = [
+        f"{path.name}: {'the last line is cut off and was left out' if one.last else f'line {one.line} is not JSON'}"
+        for one in damaged
+    ]
     return found, notes
 
 
