@@ -151,7 +151,7 @@ class RunDirectory(Generic[S]):
                 about = {
                     name: getattr(last, name) for name in ("experiment", "scenario", "dataset", "model", "cut", "seed")
                 }
-                place = {"defense": last.defense, "round": last.round, "final": last.final}
+                place: dict[str, Any] = {"defense": last.defense, "round": last.round, "final": last.final}
                 self._rows.append(Row(metric=LINES_LOST, status="failed", message=message, **about, **place))
 
     # Recording --------------------------------------------------------------------------------------------------------

@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from simulations.line_files import read_json_lines
+from simulations.report.analysis.metrics import COLUMN, SHARES
 from simulations.rows import Row
 
 
@@ -37,7 +38,7 @@ def read_rows(path: Path) -> tuple[list[Row], list[str]]:
     read = 0
     for number, data in lines:
         try:
-            row = Row.from_json(data)
+            row = _measured(Row.from_json(data))
         except ValueError as error:
             notes.append(f"{path.name}: line {number} is not a row: {error}")
             continue
@@ -46,6 +47,16 @@ def read_rows(path: Path) -> tuple[list[Row], list[str]]:
     if read > len(rows):
         notes.append(f"{path.name}: {read - len(rows)} rows repeat another row in every field and were left out")
     return list(rows.values()), notes
+
+
+def _measured(row: Row) -> Row:
+    """The row, or a failed one where its value is no share, and its metric is one."""
+    if row.value is None or row.status == "failed" or 0 <= row.value <= 1:
+        return row
+    if row.metric not in SHARES and not row.metric.startswith(COLUMN):
+        return row
+    message = row.message or f"value is {row.value:g}; expected a share from 0 to 1"
+    return replace(row, value=None, ci_low=None, ci_high=None, worst=None, status="failed", message=message)
 
 
 def to_csv(rows: Sequence[Row]) -> str:

@@ -13,7 +13,8 @@ from typing import Any
 from simulations.report.analysis.cell import Cell
 from simulations.report.analysis.rows import read_lines
 from simulations.report.text import count, round_name, short_names
-from strategies.audit.threat_card import PAINTED
+from simulations.rows import number_of
+from strategies.audit.threat_card import MOST_WHOLE, PAINTED
 
 TARGETS_FIRST, TARGETS_LATER = 24, 6
 """Targets kept per defence in the first attacked round and in each later one; the rest stays in ``pictures/``."""
@@ -113,15 +114,15 @@ def read_index(directory: Path) -> tuple[list[Picture], list[str]]:
 
 def _picture(data: Mapping[str, Any]) -> Picture:
     psnr, at, rounds = data.get("psnr"), data.get("round"), data.get("rounds_observed")
-    number = float(psnr) if isinstance(psnr, int | float) and not isinstance(psnr, bool) else None
+    number = number_of(psnr) if isinstance(psnr, int | float) and not isinstance(psnr, bool) else None
     return Picture(
         defense=str(data.get("defense") or ""),
         attack=str(data.get("attack") or ""),
-        round=at if isinstance(at, int) else 0,
+        round=at if isinstance(at, int) and abs(at) <= MOST_WHOLE else 0,
         target=tuple(str(data.get(key, "")) for key in ("experiment", "seed", "client", "target", "image")),
         kind=data["kind"],
         file=data["file"],
-        psnr=None if number is None or math.isnan(number) else number,
+        psnr=number,
         final=data.get("final") is True,
         observation=str(data.get("observation") or ""),
         rounds=rounds if isinstance(rounds, int) else 0,
@@ -282,7 +283,7 @@ def captioned(
 
 def _count(name: str) -> tuple[float, str]:
     """A sort key that puts "2" before "10", and texts last."""
-    return (int(name) if name.isdecimal() else math.inf), name
+    return (int(name) if name.isdecimal() and len(name) <= LONGEST_NUMBER else math.inf), name
 
 
 def drawn(pictures: Sequence[Picture], embed: Embedder) -> dict[str, list[Strip]]:
