@@ -271,7 +271,8 @@ def main() -> None:
         parser.error(f"--images {options.images} is no multiple of the batch of {', '.join(odd)}")
     torch.set_num_threads(1)
     logging.disable(logging.INFO)
-    lines = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
+    written = options.out.read_text().split("\n")[:-1] if options.out.exists() else []
+    lines = [json.loads(line) for line in written]
     done = {(line["cell"], line["seed"]) for line in lines if line["method"] in (THEIRS, options.attacks[-1])}
     for name, seed in itertools.product(cells, options.seeds):
         if (name, seed) in done:

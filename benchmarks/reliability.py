@@ -73,7 +73,8 @@ def ended(line: list[str], **how: Any) -> subprocess.CompletedProcess[str]:
 def rows_of(out: Path) -> list[dict[str, Any]]:
     """The rows of a run, every line of which must be whole; a number that was read back is no whole one any more."""
     path = out / "rows.jsonl"
-    return [json.loads(line, parse_int=float) for line in path.read_text().splitlines()] if path.is_file() else []
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
+    return [json.loads(line, parse_int=float) for line in lines]
 
 
 def untimed(rows: list[dict[str, Any]]) -> list[str]:

@@ -115,4 +115,4 @@ def _config(chosen: dict[str, Any], out: Path) -> dict[str, Any]:
 
 
 def _read(marks: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in marks.read_text().splitlines()]
+    return [json.loads(line) for line in marks.read_text().split("\n")[:-1]]

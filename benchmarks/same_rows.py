@@ -60,7 +60,7 @@ def rows_of(tree: Path, settings: tuple[str, ...]) -> list[dict[str, Any]]:
             [*command, "--out", f"{folder}/run"],
             check=True, cwd=tree, env={**os.environ, "PYTHONPATH": str(tree)}, stdout=subprocess.DEVNULL,
         )  # fmt: skip
-        lines = Path(folder, "run", "rows.jsonl").read_text().splitlines()
+        lines = Path(folder, "run", "rows.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
     # Both as this tree reads them: an entry that says nothing may be left out or written as null.
     rows = [json.loads(Row.from_json(json.loads(line)).to_json()) for line in lines]
     return [{**row, "seconds": None} for row in rows if "second" not in row["metric"]]

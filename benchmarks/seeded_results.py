@@ -53,14 +53,13 @@ class Results:
         with path.open("a+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
             file.seek(0)
-            lines = file.read().splitlines(keepends=True)
-            if not lines:
-                lines = [json.dumps(begun) + "\n"]
-                file.write(lines[0])
-            whole = [line for line in lines if line.endswith("\n")]
+            *whole, cut_off = file.read().split("\n")
+            if not whole and not cut_off:
+                whole = [json.dumps(begun)]
+                file.write(whole[0] + "\n")
             self._check(whole, begun)
-            if len(whole) < len(lines):  # a process was killed while it wrote: that arm is not known
-                file.truncate(sum(len(line.encode()) for line in whole))
+            if cut_off:  # a process was killed while it wrote: that arm is not known
+                file.truncate(sum(len(line.encode()) + 1 for line in whole))
         for one in map(json.loads, whole[1:]):
             self._found[one["seed"], one["arm"]] = one["numbers"]
 

@@ -29,6 +29,7 @@ from clients.local_data import local_batch
 from clients.split.plan import build_optimizer, split_plan
 from defenses.pipeline import Pipeline
 from simulations.experiment import Experiment
+from simulations.run_directory import read_lines
 
 GOAL = 0.5
 
@@ -77,7 +78,7 @@ def over_flower(experiment: Experiment) -> tuple[float, float]:
             str(experiment.num_clients),
         ]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        rows = [json.loads(line) for line in (output / "rows.jsonl").read_text().splitlines()]
+        rows = read_lines(output / "rows.jsonl")
     speeds = [row["value"] for row in rows if row["metric"] == "samples-per-second" and row["round"] > 1]
     sizes = [row["value"] for row in rows if row["metric"] == "bytes-per-sample"]
     return statistics.mean(speeds), sizes[0]

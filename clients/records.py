@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common.constant import SType
 from torch import Tensor
 
-from clients.told import RecordError, Told, plain, shortened
+from clients.told import RecordError, Told, one_line, shortened
 
 REFUSED = 1403
 """Error code of a reply to a question that the node does not answer by its own configuration; Flower's own codes are small."""
@@ -127,9 +127,9 @@ def withheld(reasons: Mapping[str, str]) -> dict[str, ConfigRecord]:
 def reason_of(message: Message) -> str:
     """Why an error reply failed: the last line of its traceback, which says what happened, without Flower's wrapping."""
     reason = message.error.reason or f"error code {message.error.code}"
-    lines = [line.strip() for line in reason.strip().splitlines() if line.strip()]
+    lines = [line.strip() for line in reason.split("\n") if line.strip()]
     last = lines[-1] if lines else "no reason given"
-    return plain(last.removeprefix(WRAPPING).removesuffix("'>")[:MAX_REASON])
+    return one_line(last.removeprefix(WRAPPING).removesuffix("'>"), MAX_REASON)
 
 
 WRAPPING = "Exception ClientAppException occurred. Message: "

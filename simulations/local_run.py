@@ -117,7 +117,7 @@ def tell_failures(out: Path) -> int:
 def box_text(log: str) -> str:
     """The text of the last box in which Flower's command told an error, in one line, without the log that goes with the runtime."""
     boxes = _BOX.findall(log)
-    return _LOGS.sub("", " ".join(line.strip(" │|") for line in boxes[-1].splitlines())) if boxes else ""
+    return _LOGS.sub("", " ".join(line.strip(" │|") for line in boxes[-1].split("\n"))) if boxes else ""
 
 
 def engine_failure(log: str) -> str:
@@ -133,5 +133,5 @@ def _read(log: Path, begin: int) -> str:
 
 def _last_error(log: Path, begin: int = 0, default: str = "see the log") -> str:
     """The last line of a log that tells an error, but not that of a box: Flower's commands say there only that they failed."""
-    lines = [line for line in _read(log, begin).splitlines() if "Error" in line and not line.startswith(("╭", "+-"))]
+    lines = [line for line in _read(log, begin).split("\n") if "Error" in line and not line.startswith(("╭", "+-"))]
     return lines[-1].strip() if lines else default

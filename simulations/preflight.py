@@ -24,7 +24,7 @@ from simulations.notices import huge_numbers, too_few_images
 from simulations.outlined import check_outline
 from simulations.own_code_trials import MIXES_IN_TRAINING, try_dataset, try_model
 from simulations.places import is_there
-from simulations.run_directory import busy
+from simulations.run_directory import busy, kept
 from simulations.scenarios.base import scenario
 
 
@@ -43,6 +43,9 @@ def preflight(experiment: Experiment, tell: Callable[[str], None]) -> None:
     require_free(out, busy(out))
     if not experiment.resume and ((out / "config.json").exists() or (out / "rows.jsonl").exists()):
         raise ConfigError(f"{out} already holds a run; go on with --resume {out}, or name another folder with --out")
+    if experiment.resume:
+        for lost in kept(out)[2]:
+            tell(f"warning: {lost}")
     if experiment.data_dir and not any(map(reads_data_dir, (experiment.dataset, experiment.auxiliary_data))):
         raise ConfigError(
             f"data-dir is {experiment.data_dir!r}, and dataset = {experiment.dataset!r} reads no files: for your own pictures set "

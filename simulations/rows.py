@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from strategies.audit.threat_card import PAINTED, ThreatCard
+from simulations.line_files import json_line
+from strategies.audit.threat_card import MOST_VALUE, MOST_WHOLE, PAINTED, ThreatCard
 
 NULL_PREFIX = "baseline:"
 """Attack texts of the null baselines, such as ``baseline:grey``: guesses that need no attack."""
 SCALE_PREFIX = "scale:"
 """Attack texts of what is made from the truth or its class to read scores by, such as ``scale:blurred`` and ``scale:class-mean``:
 neither a bar nor an attack."""
+
+COUNTS = ("n", "failures")
+LONGEST_SHOWN = 60
+"""Characters of a value that cannot be read, in a note."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,10 +114,10 @@ class Row:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Row:
-        """Reads one decoded line; a value that is not a number (NaN) makes the row a failed one.
+        """Reads one decoded line; a value that is not a number (NaN), or too large for one, makes the row a failed one.
 
         Raises:
-            ValueError: When the line names no metric, or a round, seed or count is not a number.
+            ValueError: When the line names no metric, a round or seed is no whole number, or a count is none from 0 on.
         """
         if not isinstance(data, Mapping) or not isinstance(data.get("metric"), str):
             raise ValueError("expected an object with a metric")
@@ -122,19 +126,24 @@ class Row:
         for spec in fields(cls):
             if spec.name in data and spec.name != "extra":
                 known[spec.name] = _READ[str(spec.type)](data[spec.name])
+        if odd := next((name for name in COUNTS if known.get(name, 0) < 0), ""):
+            raise ValueError(f"{odd} is {known[odd]}; expected a count from 0 on")
         extra = {key: value for key, value in data.items() if key not in NAMES}
         row = cls(**known, extra=extra)
         if "cut" not in data and (told := row.card.more.get("cut")):
             row = replace(row, cut=str(told))  # versions before the column told it of attacks on their cards alone
-        if isinstance(data.get("value"), float | str) and row.value is None and row.status == "ok":
-            return replace(row, status="failed", message=row.message or f"value is {data['value']!r}, not a number")
+        if row.value is None and row.status == "ok" and data.get("value") is not None:
+            told = repr(data["value"])[:LONGEST_SHOWN]
+            return replace(
+                row, status="failed", message=row.message or f"value is {told}, not a number that can be measured"
+            )
         return row
 
     def to_json(self) -> str:
-        """One line of strict JSON: NaN becomes null, infinities become text (``from_json`` reads both)."""
+        """One line of strict JSON in ASCII, without its line feed: NaN becomes null, infinities become text."""
         data = {_KEY.get(name, name): getattr(self, name) for name in NAMES if name != "extra"}
         data |= {_KEY["card"]: self.card.to_json(), **self.extra}
-        return json.dumps(_strict(data), ensure_ascii=False, allow_nan=False)
+        return json_line(_strict(data)).removesuffix("\n")
 
 
 def null_name(attack: str) -> str:
@@ -144,24 +153,25 @@ def null_name(attack: str) -> str:
     return attack.removeprefix(NULL_PREFIX).removeprefix(SCALE_PREFIX)
 
 
-def _number(value: Any) -> float | None:
+def number_of(value: Any) -> float | None:
+    """A number as rows hold it; None for NaN, for a finite one beyond ``MOST_VALUE`` and for what is none."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         return None
-    return None if math.isnan(number) else number
+    return None if math.isnan(number) or MOST_VALUE < abs(number) < math.inf else number
 
 
 def _whole(value: Any) -> int | None:
-    number = _number(value)
-    return int(number) if number is not None and math.isfinite(number) else None
+    number = number_of(value)
+    return int(number) if number is not None and abs(number) <= MOST_WHOLE else None
 
 
 def _required(value: Any) -> int:
     number = _whole(value)
     # A round or a seed that cannot be read must not turn into another one.
     if number is None and value is not None:
-        raise ValueError(f"{value!r} is not a whole number")
+        raise ValueError(f"{repr(value)[:LONGEST_SHOWN]} is not a whole number of at most {MOST_WHOLE}")
     return number or 0
 
 
@@ -182,7 +192,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "bool": lambda value: value is True,
     "int": _required,
     "int | None": _whole,
-    "float | None": _number,
+    "float | None": number_of,
     "ThreatCard": lambda value: ThreatCard.from_json(value if isinstance(value, Mapping) else {}),
 }
 _KEY = {"card": "setting"}

@@ -19,10 +19,12 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from logging import WARNING
 from pathlib import Path
 from typing import IO, Any, Generic, Self, TypeVar
 
 import numpy as np
+from flwr.common.logger import log
 from torch import Tensor
 
 from clients.task import Task
@@ -30,6 +32,7 @@ from defenses.pipeline import Pipeline
 from simulations.checkpoints import Checkpoint, Checkpoints
 from simulations.errors import ConfigError, undamaged
 from simulations.folder_lock import take_lock
+from simulations.line_files import json_lines, kept_lines
 from simulations.report import validate
 from simulations.rows import NAMES, Row
 from simulations.run_config import about_run, check_same
@@ -41,6 +44,10 @@ from strategies.audit.recorder import BOUNDS
 from strategies.audit.whole_files import whole
 
 S = TypeVar("S", bound=Study)
+LINES_LOST = "lines-lost"
+"""Metric of a row that says that a line of the run's files could not be read when the run went on."""
+PLACE = ("defense", "round", "attack", "observation")
+"""What a picture belongs to, as its line of the index says."""
 
 
 @dataclass
@@ -83,20 +90,28 @@ class RunDirectory(Generic[S]):
         """
         run = cls(path, experiment)
         run._take_lock()
-        config = path / "config.json"
-        if experiment.resume:
-            if not config.is_file():
-                raise ConfigError(f"resume: {path} holds no run (no config.json)")
-            with undamaged(config):
-                kept = json.loads(config.read_text(encoding="utf-8"))
-                check_same(experiment, kept)
-            run._times = RunTimes.resumed(kept.get("run"))
-            run._load()
-        elif config.exists() or (path / "rows.jsonl").exists():
-            raise ConfigError(f"output-dir: {path} already holds a run; resume it, or name another folder")
+        try:
+            run._take_up()
+        except BaseException:
+            run.close()  # else nobody could try again while this process lives
+            raise
         for folder in ("pictures", "checkpoints", "jobs", "history"):
             (path / folder).mkdir(parents=True, exist_ok=True)
         return run
+
+    def _take_up(self) -> None:
+        """Reads what is there of the run that goes on, or makes sure that nothing is there of another."""
+        config = self.path / "config.json"
+        if self.experiment.resume:
+            if not config.is_file():
+                raise ConfigError(f"resume: {self.path} holds no run (no config.json)")
+            with undamaged(config):
+                before = json.loads(config.read_text(encoding="utf-8"))
+                check_same(self.experiment, before)
+            self._times = RunTimes.resumed(before.get("run"))
+            self._load()
+        elif config.exists() or (self.path / "rows.jsonl").exists():
+            raise ConfigError(f"output-dir: {self.path} already holds a run; resume it, or name another folder")
 
     def close(self) -> None:
         """Lets another process write to this folder."""
@@ -123,15 +138,22 @@ class RunDirectory(Generic[S]):
         def keep(defense: str, at: int, attack: str, observation: str) -> bool:
             return at <= complete.get(defense, -1) and (defense, at, attack, observation) not in open_jobs
 
-        with undamaged(lines := self.path / "rows.jsonl"):
-            rows = [Row.from_json(line) for line in read_lines(lines)]
+        rows, pictures, lost = kept(self.path)
         self._rows = [row for row in rows if keep(row.defense, row.round, row.attack, row.card.observation)]
-        with undamaged(index := self.path / "pictures" / "index.jsonl"):
-            self._pictures = [
-                one
-                for one in read_lines(index)
-                if keep(one["defense"], one["round"], one["attack"], one["observation"])
-            ]
+        self._pictures = [one for one in pictures if keep(*(one[key] for key in PLACE))]
+        self._tell_lost(lost)
+
+    def _tell_lost(self, lost: Sequence[str]) -> None:
+        """A row for each line that could not be read; none where no complete round can have lost anything."""
+        for message in lost:
+            log(WARNING, "resume: %s", message)
+            if self._rows:
+                last = self._rows[-1]
+                about = {
+                    name: getattr(last, name) for name in ("experiment", "scenario", "dataset", "model", "cut", "seed")
+                }
+                place: dict[str, Any] = {"defense": last.defense, "round": last.round, "final": last.final}
+                self._rows.append(Row(metric=LINES_LOST, status="failed", message=message, **about, **place))
 
     # Recording --------------------------------------------------------------------------------------------------------
 
@@ -239,7 +261,7 @@ class RunDirectory(Generic[S]):
         self._rows.sort(key=self._sort_key)
         self._pictures.sort(key=lambda p: p["file"])
         write_atomically(self.path / "rows.jsonl", "".join(row.to_json() + "\n" for row in self._rows))
-        write_atomically(self.path / "pictures" / "index.jsonl", _lines(self._pictures))
+        write_atomically(self.path / "pictures" / "index.jsonl", json_lines(self._pictures))
 
     def _sort_key(self, row: Row) -> tuple[Any, ...]:
         what = (row.card.observation, row.attack, row.metric, row.reference, row.message)
@@ -274,17 +296,37 @@ def _job(path: Path) -> AttackJob:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The JSON objects of a .jsonl file; none when it does not exist."""
-    return (
-        [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line] if path.is_file() else []
-    )
+    """The JSON objects of a .jsonl file; none when it does not exist.
+
+    Raises:
+        ConfigError: When a line is none.
+    """
+    found, lost = kept_lines(path, dict)
+    if lost:
+        raise ConfigError(lost)
+    return found
+
+
+def kept(path: Path) -> tuple[list[Row], list[dict[str, Any]], list[str]]:
+    """Rows and the pictures' index of a run's folder, and what was lost of each with a last line that was cut off.
+
+    Raises:
+        ConfigError: When another line is damaged; it says what helps.
+    """
+    rows, rows_lost = kept_lines(path / "rows.jsonl", Row.from_json)
+    pictures, pictures_lost = kept_lines(path / "pictures" / "index.jsonl", _placed)
+    return rows, pictures, [lost for lost in (rows_lost, pictures_lost) if lost]
+
+
+def _placed(entry: Any) -> dict[str, Any]:
+    """A line of the index, which says what its picture belongs to."""
+    missing = [key for key in (*PLACE, "file") if key not in entry]
+    if missing or not isinstance(entry, dict):
+        raise ValueError(f"expected an object with {', '.join(PLACE)} and file")
+    return entry
 
 
 def write_atomically(path: Path, text: str) -> None:
     """Writes beside ``path`` and moves the result there."""
     with whole(path) as partial:
         partial.write_text(text, encoding="utf-8")
-
-
-def _lines(entries: Sequence[Mapping[str, Any]]) -> str:
-    return "".join(json.dumps(entry, allow_nan=False) + "\n" for entry in entries)

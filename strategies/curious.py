@@ -27,7 +27,15 @@ from strategies.federated.active import ActiveServer
 from strategies.federated.aggregates import SecureSums
 from strategies.federated.audit import UpdateAudit
 from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_ATTRIBUTE, UPDATE
-from strategies.federated.replies import alike, fault_in_probe, fault_in_update, ledger_of, targets_of, told_by_most
+from strategies.federated.replies import (
+    MOST_TOLD,
+    alike,
+    fault_in_probe,
+    fault_in_update,
+    ledger_of,
+    targets_of,
+    told_by_most,
+)
 from strategies.guard import Answers, GuardedExchange, TooFewReplies
 
 PROBED = (PROBE, PROBE_ATTRIBUTE)
@@ -190,7 +198,10 @@ class CuriousFedAvg(FedAvg):
             )
         for partition, reply in good.items():
             self._keep_ledger(partition, reply)
-        told = told_by_most(good)
+        told, left_out = told_by_most(good)
+        if left_out:
+            why = f"train: {left_out} numbers that clients report are left out; at most {MOST_TOLD} with short names are recorded"
+            self.recorder.row(task, metric="client", value=None, n=len(good), status="failed", message=why)
         self._record_training(task, good, told)
         if self.audit.wants(UPDATE, server_round):
             self.audit.observe(task, UPDATE, self._weights, self.accuracy, good, ["arrays"])

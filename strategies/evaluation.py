@@ -9,6 +9,7 @@ from flwr.app import Message
 
 from clients.records import values_of
 from clients.task import Task
+from clients.told import shortened
 from strategies.guard import Rows
 
 REPORTED = tuple(f"test-{what}-{name}" for what in ("accuracy", "loss") for name in ("original", "transformed"))
@@ -24,14 +25,16 @@ def fault_in_report(_: int, reply: Message, shares: Sequence[str] = ()) -> str:
     """
     found, names = values_of(reply, "metrics"), (*REPORTED, *shares)
     if set(found) != {*names, "num-examples"}:
-        return f"metrics: {', '.join(sorted(found))}; expected num-examples, {', '.join(names)}"
+        return f"metrics: {shortened(sorted(found)[:20])}; expected num-examples, {', '.join(names)}"
     count = found["num-examples"]
     if not isinstance(count, int) or count < 1:
-        return f"metrics: num-examples is {count!r}, expected a whole number from 1"
+        return f"metrics: num-examples is {shortened(count)}, expected a whole number from 1"
     for name in names:
         value, highest = found[name], 1.0 if "accuracy" in name or name in shares else math.inf
         if not isinstance(value, int | float) or not math.isfinite(value) or not 0 <= value <= highest:
-            return f"metrics: {name} is {value!r}, expected a number from 0" + (" to 1" if highest == 1 else "")
+            return f"metrics: {name} is {shortened(value)}, expected a number from 0" + (
+                " to 1" if highest == 1 else ""
+            )
     return ""
 
 

@@ -10,8 +10,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 
 from clients.records import MAX_REASON, REFUSED, WITHHELD, reason_of, values_of, view_of
 from clients.task import Task
-from clients.told import RecordError, shortened
+from clients.told import RecordError, one_line, shortened
 from strategies.exchange import Exchange, Posted
+from strategies.reply_bounds import oversized
+
+MOST_WITHHELD = 16
+"""Parts that an answer may leave out, each with a row: there are fewer questions that a node may refuse."""
 
 FaultIn = Callable[[int, Message], str]
 """(partition, reply that is no error) -> why it cannot be used, or ""."""
@@ -107,12 +111,14 @@ class GuardedExchange:
         good, reasons, standing = Answers(), [], []
         for partition in asked:
             reply = replies.get(partition)
-            if reply is not None and self._refuses(task, message_type, partition, reply):
+            if reply is not None and reply.has_error() and reply.error.code == REFUSED:
                 good.refused[partition] = reason_of(reply)
+                self._row(task, "refused", partition, f"{message_type}: {good.refused[partition]}")
                 continue
             standing.append(partition)
             reason = self._reason(partition, reply, fault_in)
             if reply is not None and not reason:
+                self._tell_withheld(task, message_type, partition, reply)
                 good[partition] = reply
                 continue
             reasons.append(f"client {partition}: {reason}")
@@ -127,20 +133,20 @@ class GuardedExchange:
             return f"no reply within {self.exchange.timeout:g} s"
         if reply.has_error():
             return reason_of(reply)
-        return unreadable(reply) or (fault_in(partition, reply) if fault_in else "")
+        return oversized(reply.content) or unreadable(reply) or (fault_in(partition, reply) if fault_in else "")
 
-    def _refuses(self, task: Task, message_type: str, partition: int, reply: Message) -> bool:
-        """Writes a row for a refused question and one for each thing that an answer leaves out; whether it was refused."""
-        refused = reply.has_error() and reply.error.code == REFUSED
-        # The record of a reply that is an error cannot be read.
-        for reason in (
-            [reason_of(reply)] if refused else [] if reply.has_error() else values_of(reply, WITHHELD).values()
-        ):
-            self._row(task, "refused", partition, f"{message_type}: {reason}")
-        return refused
+    def _tell_withheld(self, task: Task, message_type: str, partition: int, reply: Message) -> None:
+        """A row for each thing that an answer leaves out, as far as they are not more than there can be, and one for the others."""
+        reasons = list(values_of(reply, WITHHELD).values())
+        for reason in reasons[:MOST_WITHHELD]:
+            told = reason if isinstance(reason, str) else shortened(reason)
+            self._row(task, "refused", partition, f"{message_type}: {told[:MAX_REASON]}")
+        if (more := len(reasons) - MOST_WITHHELD) > 0:
+            message = f"{message_type}: {more} more parts were withheld; at most {MOST_WITHHELD} are recorded"
+            self._row(task, "refused", partition, message)
 
     def _row(self, task: Task, status: str, partition: int, message: str) -> None:
-        told = message[:MAX_REASON]  # it may quote what a client sent
+        told = one_line(message, MAX_REASON)  # it may quote what a client sent
         self.rows.row(task, metric="client", value=None, status=status, client=partition, message=told)
 
 

@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from strategies.recording_files import RecordingWriter
+from strategies.reply_bounds import oversized
 from strategies.tensor_file import values_of_array
 from strategies.wrapper import WrappingStrategy
 
@@ -146,11 +147,15 @@ class RecordingStrategy(WrappingStrategy):
                 dropped.append(f"{record}: {why}")
                 continue
             files[record] = known[id(arrays)] = file
-        found: dict[str, Any] = {
-            "arrays": files,
-            "metrics": _plain_records(content.metric_records),
-            "config": _plain_records(content.config_records),
-        }
+        found: dict[str, Any] = {"arrays": files, "metrics": {}, "config": {}}
+        if why := oversized(content):
+            log(WARNING, "Recording: round %s, the values of %s are left out: %s", server_round, name, why)
+            found["values-dropped"] = why
+        else:
+            found |= {
+                "metrics": _plain_records(content.metric_records),
+                "config": _plain_records(content.config_records),
+            }
         if dropped:
             log(WARNING, "Recording: round %s, %s is left out: %s", server_round, name, "; ".join(dropped))
             found["dropped"] = "; ".join(dropped)

@@ -173,6 +173,7 @@ def _exact(successes: float, trials: float, confidence: float) -> Estimate:
     from scipy import stats
 
     tail = (1 - confidence) / 2
+    successes, trials = float(successes), float(trials)  # SciPy cannot take whole numbers beyond 64 bits
     failures = trials - successes
     # binomtest(...).proportion_ci is the same, many times slower: it searches for the roots.
     low = float(stats.beta.ppf(tail, successes, failures + 1)) if successes else 0.0

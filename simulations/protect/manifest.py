@@ -119,8 +119,8 @@ class Manifest:
 
     def _lines(self) -> list[dict[str, Any]]:
         """The journal, without a line that was cut off."""
-        lines = self._journal.read_text(encoding="utf-8").splitlines(keepends=True)
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        *lines, _ = self._journal.read_bytes().split(b"\n")  # behind the last line feed is what was cut off
+        return [json.loads(line) for line in lines]
 
     def _holds(self, one: Copy) -> bool:
         source = self.order.root / one.source

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from attacks import Attack, ClientUpdate, Labels, Reconstruction
 from attacks.spec import stages_of
+from simulations.line_files import json_lines
 from simulations.recorded.attack_file import crashed, guess_of
 from simulations.recorded.originals import Scores, Truth
 from simulations.recorded.replies import Attackable, RecordingRequest, Replay
@@ -96,8 +97,7 @@ class Book:
         """Everything so far."""
         text = "".join(row.to_json() + "\n" for row in self.rows)
         write_atomically(self.out / "rows.jsonl", text)
-        index = "".join(json.dumps(picture, allow_nan=False) + "\n" for picture in self.pictures)
-        write_atomically(self.out / "pictures" / "index.jsonl", index)
+        write_atomically(self.out / "pictures" / "index.jsonl", json_lines(self.pictures))
         pipeline = self.prepared.replayed.attackable[0].parsed.pipeline
         described = {
             "adaptive_attacks": adaptive_names(pipeline, [UPDATE], False),

@@ -188,8 +188,8 @@ class SearchFolder:
         (self.path / ABOUT).unlink(missing_ok=True)
 
     def _read_scores(self) -> None:
-        lines = self._scores.read_bytes().splitlines(keepends=True) if self._scores.is_file() else []
-        whole = [line for line in lines if line.endswith(b"\n")]
+        # Behind the last line feed is what was cut off.
+        *whole, cut_off = self._scores.read_bytes().split(b"\n") if self._scores.is_file() else [b""]
         for number, line in enumerate(whole, 1):
             try:
                 one = Scored.from_json(line.decode())
@@ -199,8 +199,8 @@ class SearchFolder:
                     "and its policy is scored again"
                 ) from error
             self.scored[one.kind, one.policy] = one
-        if len(whole) < len(lines):
-            write_atomically(self._scores, b"".join(whole).decode())
+        if cut_off:
+            write_atomically(self._scores, b"".join(line + b"\n" for line in whole).decode())
 
     @property
     def _scores(self) -> Path:

@@ -12,6 +12,10 @@ from typing import Any
 
 from clients.task import Task
 
+MOST_VALUE, MOST_WHOLE = 1e100, 2**53
+"""Largest finite number and largest count of cards and rows. Nothing that is measured comes near the first, and the square of a sum
+of such numbers is still finite; beyond the second, numbers of JSON are no longer exact."""
+
 
 class KnownLabels(StrEnum):
     """What the attacker knew of the labels of the attacked images."""
@@ -187,11 +191,14 @@ def _text(value: Any) -> str | None:
 
 def _whole(value: Any) -> int | None:
     number = _number(value)
-    return int(number) if number is not None and float(number).is_integer() else None
+    return int(number) if number is not None and float(number).is_integer() and abs(number) <= MOST_WHOLE else None
 
 
 def _number(value: Any) -> float | None:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    # A whole number of JSON may be too large for a float to be compared with at all.
+    return value if -MOST_VALUE <= value <= MOST_VALUE else None
 
 
 def _texts(value: Any) -> tuple[str, ...] | None:

@@ -16,8 +16,9 @@ from attacks.base import Attack
 from attacks.local_model import shared_tensors
 from clients.audited.plan import AppPlan
 from clients.data.card import DataCard
-from clients.records import REFUSED, reason_of, values_of
+from clients.records import MAX_REASON, REFUSED, reason_of, values_of
 from clients.task import Task
+from clients.told import one_line, shortened
 from strategies.audit.kinds import Kind
 from strategies.audit.pool import AttackPool
 from strategies.audit.threat_card import FROM_SEED, OWN_SECRET
@@ -175,7 +176,13 @@ class Curiosity:
     def note(self, server_round: int, message: str) -> None:
         """A row about what failed; none before a node has answered, as there is no folder yet."""
         if self._results is not None:
-            self._results.row(self._plan.at(server_round), metric="audit", value=None, status="failed", message=message)
+            self._results.row(
+                self._plan.at(server_round),
+                metric="audit",
+                value=None,
+                status="failed",
+                message=one_line(message, MAX_REASON),
+            )
             self._results.flush()
 
     def _set_up(self, server_round: int, messages: Sequence[Message], grid: Grid) -> None:
@@ -204,7 +211,7 @@ class Curiosity:
             odd = [name for name, value in self._told.items() if card_text(reply, name) != value]
             if odd:
                 del self._nodes[partition]
-                told = ", ".join(f"{name} {card_text(reply, name)!r}" for name in odd)
+                told = ", ".join(f"{name} {shortened(card_text(reply, name))}" for name in odd)
                 self._row(
                     self._task(server_round), f"this node differs from the first and is left out: {told}", partition
                 )
@@ -316,7 +323,9 @@ class Curiosity:
         assert self._results is not None
         refused = reply is not None and reply.has_error() and reply.error.code == REFUSED
         status = "refused" if refused else "failed"
-        self._results.row(task, metric="client", value=None, status=status, client=partition, message=message)
+        self._results.row(
+            task, metric="client", value=None, status=status, client=partition, message=one_line(message, MAX_REASON)
+        )
 
 
 def _partition(reply: Message) -> int:

@@ -13,8 +13,13 @@ from torch import Tensor
 from clients.audited.mods import Budget
 from clients.audited.named_arrays import named_as
 from clients.records import metrics, reason_of, to_record, to_tensors, values_of
-from clients.told import read_json
+from clients.told import one_line, read_json, shortened
 from strategies.usual_names import EXAMPLES
+
+JSON = ("card", "budgets")
+"""Texts of a node that are JSON, of which no more than ``read_json`` allows is read."""
+LONGEST_TOLD = 2000
+"""Characters of what a node calls its mods, its loss or its randomness."""
 
 
 class UnusableReplyError(ValueError):
@@ -146,5 +151,7 @@ def budgets_told(text: str) -> list[Budget]:
 
 
 def card_text(reply: Message, name: str) -> str:
-    """A text of the reply to ``query.setup``."""
-    return str(values_of(reply, "card").get(name, ""))
+    """A text of the reply to ``query.setup``: the card and the budgets are JSON, the others are shown on every threat card."""
+    told = values_of(reply, "card").get(name, "")
+    text = told if isinstance(told, str) else shortened(told)
+    return text if name in JSON else one_line(text, LONGEST_TOLD)

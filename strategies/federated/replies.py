@@ -16,6 +16,8 @@ from strategies.guard import fault
 
 COUNTED = {"num-examples", "local-steps"}
 """What every update tells beside its metrics."""
+MOST_TOLD, LONGEST_NAME = 64, 200
+"""Numbers that most clients report of a round's training, and characters of their names."""
 MOST_LEDGER = 2**20
 """Characters of a client's ledger: longer ones are not kept."""
 
@@ -62,13 +64,16 @@ def targets_of(task: Task) -> tuple[str, ...]:
     return tuple(f"target-{at}" for at in range(task.plan.probe_targets))
 
 
-def told_by_most(good: Mapping[int, Message]) -> list[str]:
-    """Names of the numbers that more than half of the clients report: all clients of a pipeline report the same ones.
+def told_by_most(good: Mapping[int, Message]) -> tuple[list[str], int]:
+    """Names of the numbers that more than half of the clients report, and how many names are left out beside them.
 
-    A name that somebody made up would otherwise be a row of the study, or the end of the round.
+    All clients of a pipeline report the same numbers. A name that somebody made up would otherwise be a row of the study, or the
+    end of the round. Where most clients make up the same names, as a single client can, their length and number are bounded.
     """
     counts = Counter(name for reply in good.values() for name in values_of(reply, "metrics"))
-    return sorted(name for name in counts.keys() - COUNTED if 2 * counts[name] > len(good))
+    most = sorted(name for name in counts.keys() - COUNTED if 2 * counts[name] > len(good))
+    told = [name for name in most if len(name) <= LONGEST_NAME and name.isprintable()][:MOST_TOLD]
+    return told, len(most) - len(told)
 
 
 def alike(reply: Message, told: Sequence[str]) -> Message:

@@ -18,6 +18,7 @@ from clients.evaluation import device
 from clients.records import tensors_of, to_record, values_of
 from clients.split.plan import split_plan
 from clients.task import Task
+from clients.told import shortened
 from strategies.guard import fault
 from strategies.split.exchange import like
 from strategies.split.server import SplitServer
@@ -122,12 +123,12 @@ def _fault_in(reply: Message, card: DataCard, examples: int) -> str:
     for name, length in [*wanted, ("pairs", 2)] if card.is_table else wanted:
         values = found.get(name)
         if not isinstance(values, list) or len(values) != length or not np.isfinite(values).all() or min(values) < 0:
-            return f"metrics: {name} is {values!r}, expected {length} numbers from 0"
+            return f"metrics: {name} is {shortened(values)}, expected {length} numbers from 0"
     if found["examples"] != [examples]:
-        return f"metrics: examples is {found['examples']!r}, expected [{examples}]"
+        return f"metrics: examples is {shortened(found['examples'])}, expected [{examples}]"
     tp, fp, fn = (found[name] for name in COUNTS)
     if not objective_of(card.multi_label).fits(tp, fp, fn, examples):
         return f"metrics: {', '.join(COUNTS)} are not those of {examples} examples"
     if card.is_table and not found["pairs"][0] <= found["pairs"][1] <= examples**2 / 4:
-        return f"metrics: pairs is {found['pairs']!r}, not those of {examples} examples"
+        return f"metrics: pairs is {shortened(found['pairs'])}, not those of {examples} examples"
     return ""

@@ -24,6 +24,13 @@ CELLS, COLUMN = "cells-right", "column "
 TABLE_METRICS = (CELLS, "mse-embedding")
 """Scores of guessed rows of a table."""
 
+SHARES = (
+    *SHARE_METRICS,
+    CELLS,
+    *("test-accuracy", "test-auc", "label-accuracy", "oracle-accuracy", "membership-auc", "membership-tpr"),
+)
+"""Numbers that are shares, from 0 to 1, whatever they are shares of; so is every ``COLUMN``."""
+
 COUNTED_IMAGES, WINDOWS = "counted-images", "windows-of-"
 """Training images over which a defence counted, and what stands before the sizes of windows that it shuffled."""
 VFE_BEFORE, VFE_AFTER = "vfe-sum-before", "vfe-sum-after"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from simulations.line_files import read_json_lines
+from simulations.report.analysis.metrics import COLUMN, SHARES
 from simulations.rows import Row
 
 
@@ -18,19 +19,15 @@ def read_lines(path: Path) -> tuple[list[tuple[int, Any]], list[str]]:
 
     A missing file is an empty one. A last line that was cut off (the writer was killed) is left out with a note.
     """
-    if not path.is_file():
+    if not path.exists():
         return [], [f"{path.name} is missing"]
-    found, notes = [], []
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    last = max((number for number, line in enumerate(lines, 1) if line.strip()), default=0)
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            found.append((number, json.loads(line)))
-        except (ValueError, RecursionError):
-            cut = "the last line is cut off and was left out" if number == last else f"line {number} is not JSON"
-            notes.append(f"{path.name}: {cut}")
+    if not path.is_file():
+        return [], [f"{path.name} is no file"]
+    found, damaged = read_json_lines(path, lambda value: value, replace=True)
+    notes = [
+        f"{path.name}: {'the last line is cut off and was left out' if one.last else f'line {one.line} is not JSON'}"
+        for one in damaged
+    ]
     return found, notes
 
 
@@ -41,7 +38,7 @@ def read_rows(path: Path) -> tuple[list[Row], list[str]]:
     read = 0
     for number, data in lines:
         try:
-            row = Row.from_json(data)
+            row = _measured(Row.from_json(data))
         except ValueError as error:
             notes.append(f"{path.name}: line {number} is not a row: {error}")
             continue
@@ -50,6 +47,16 @@ def read_rows(path: Path) -> tuple[list[Row], list[str]]:
     if read > len(rows):
         notes.append(f"{path.name}: {read - len(rows)} rows repeat another row in every field and were left out")
     return list(rows.values()), notes
+
+
+def _measured(row: Row) -> Row:
+    """The row, or a failed one where its value is no share, and its metric is one."""
+    if row.value is None or row.status == "failed" or 0 <= row.value <= 1:
+        return row
+    if row.metric not in SHARES and not row.metric.startswith(COLUMN):
+        return row
+    message = row.message or f"value is {row.value:g}; expected a share from 0 to 1"
+    return replace(row, value=None, ci_low=None, ci_high=None, worst=None, status="failed", message=message)
 
 
 def to_csv(rows: Sequence[Row]) -> str:

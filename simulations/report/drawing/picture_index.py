@@ -11,6 +11,8 @@ from typing import Any
 from simulations.report.analysis.recovery import is_recovered
 from simulations.report.analysis.rows import read_lines
 from simulations.report.text import count
+from simulations.rows import number_of
+from strategies.audit.threat_card import MOST_WHOLE
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def _picture(data: Mapping[str, Any]) -> Picture:
     return Picture(
         defense=str(data.get("defense") or ""),
         attack=str(data.get("attack") or ""),
-        round=at if isinstance(at, int) else 0,
+        round=at if isinstance(at, int) and abs(at) <= MOST_WHOLE else 0,
         target=tuple(str(data.get(key, "")) for key in ("experiment", "seed", "client", "target", "image")),
         kind=data["kind"],
         file=data["file"],
@@ -107,8 +109,7 @@ def _picture(data: Mapping[str, Any]) -> Picture:
 
 
 def _number(value: Any) -> float | None:
-    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
-    return None if math.isnan(number) else number
+    return number_of(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _as_in_rows(psnr: float | None) -> float | None:

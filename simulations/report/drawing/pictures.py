@@ -15,6 +15,7 @@ from simulations.report.drawing.picture_index import Picture
 from simulations.report.text import round_name, short_names, signed
 from strategies.audit.threat_card import PAINTED
 
+LONGEST_NUMBER = 15
 TARGETS_FIRST, TARGETS_LATER = 24, 6
 """Targets kept per defence in the first attacked round and in each later one; the rest stays in ``pictures/``."""
 SHOWN_DRAWINGS = 10
@@ -223,7 +224,7 @@ def captioned(
 
 def _count(name: str) -> tuple[float, str]:
     """A sort key that puts "2" before "10", and texts last."""
-    return (int(name) if name.isdecimal() else math.inf), name
+    return (int(name) if name.isdecimal() and len(name) <= LONGEST_NUMBER else math.inf), name
 
 
 def drawn(pictures: Sequence[Picture], embed: Embedder) -> dict[str, list[Strip]]:
