@@ -132,7 +132,9 @@ class Row:
             row = replace(row, cut=str(told))  # versions before the column told it of attacks on their cards alone
         if row.value is None and row.status == "ok" and data.get("value") is not None:
             told = repr(data["value"])[:LONGEST_SHOWN]
-            return replace(row, status="failed", message=row.message or f"value is {told}, not a number that can be measured")
+            return replace(
+                row, status="failed", message=row.message or f"value is {told}, not a number that can be measured"
+            )
         return row
 
     def to_json(self) -> str:

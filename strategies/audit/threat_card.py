@@ -12,7 +12,6 @@ from typing import Any
 
 from clients.task import Task
 
-
 MOST_VALUE, MOST_WHOLE = 1e100, 2**53
 """Largest finite number and largest count of cards and rows. Nothing that is measured comes near the first, and the square of a sum
 of such numbers is still finite; beyond the second, numbers of JSON are no longer exact."""

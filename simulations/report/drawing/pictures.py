@@ -22,6 +22,8 @@ SHOWN_DRAWINGS = 10
 """Class representatives shown of each attack on each client; classes come in order, so these differ."""
 LONG = 60
 """Characters of an attack's name below a picture, where it may break: the last stage of a chain tells it from others."""
+LONGEST_NUMBER = 15
+"""Digits of the number of an image; what is longer was not written by a run."""
 MOST_BYTES = 24_000_000
 """Size of all embedded pictures; a page much larger than this is slow to open."""
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -100,7 +102,7 @@ def read_index(directory: Path) -> tuple[list[Picture], list[str]]:
     A run that does not share images has no index.
     """
     path = directory / "pictures" / "index.jsonl"
-    if not path.is_file():
+    if not path.exists():
         return [], []
     lines, notes = read_lines(path)
     found = []

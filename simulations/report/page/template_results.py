@@ -11,6 +11,7 @@ HEADLINE = """
 <details><summary>How to read the marks and numbers</summary><p>PSNR in dB: higher means that more was recovered. Mark and
 bar: mean and its 95&nbsp;% interval; ring: the worst image; grey band: null baselines (grey and mean image), which need no
 attack. An attack that fails shows only that this attack fails.
+{%- if view.lines | length > most_strips %} Marks and bars are drawn for the first {{ most_strips }} defences.{% endif %}
 {%- if view.lines | selectattr('probe') | list or view.lines | selectattr('update') | list %} A one-step probe is what a curious
 server asks for, the strongest setting; a training update, of all steps of a round, is what clients send anyway.{% endif %}
 {%- if 'scale:blurred' in view.scale_db %} To read PSNR by: a blurred copy of the truth scores
