@@ -18,7 +18,7 @@ from simulations.compare.command import compare
 from simulations.declared.plain import others_declare, plain_settings, refuse_plain
 from simulations.defaults import DEFAULT_ATTACKS, DEFAULT_CLIENTS
 from simulations.errors import ConfigError
-from simulations.places import is_there
+from simulations.places import require_rows
 from simulations.presets import chosen
 from simulations.protect.command import protect
 from simulations.search.command import search
@@ -257,15 +257,17 @@ app.command()(compare)
 def report(directory: Annotated[Path, typer.Argument(help="Folder of a run.")], track: Tracking = "") -> None:
     """Rebuilds report.html and rows.csv from a run's rows and pictures."""
     try:
-        if not is_there(directory / "rows.jsonl", "DIRECTORY"):
-            raise ConfigError(f"{directory} holds no run (no rows.jsonl)")
+        require_rows(directory, "DIRECTORY")
         trackers = parse_trackers(track)
         require_reachable(trackers)
     except ConfigError as error:
         fail(str(error))
     from simulations.report import write_report
 
-    console.print(f"report: {write_report(directory.resolve())}", markup=False, soft_wrap=True)
+    try:
+        console.print(f"report: {write_report(directory.resolve())}", soft_wrap=True)
+    except OSError as error:
+        fail(f"DIRECTORY: the report of {directory} cannot be made: {error}")
     raise typer.Exit(tell_trackers(console, trackers, directory.resolve()))
 
 

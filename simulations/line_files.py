@@ -17,6 +17,8 @@ from simulations.errors import ConfigError
 T = TypeVar("T")
 UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
 """What a line that somebody or a broken disk wrote can provoke in its reader."""
+HALF = rb"\ud"
+"""How JSON begins to write half of a character: bytes that are UTF-8 hold none."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,8 @@ def read_json_lines(
     Args:
         path: The file.
         read: From a decoded line to what it says; what it raises makes the line a damaged one.
-        replace: Bytes that are no UTF-8 become replacement characters; else their line is damaged.
+        replace: Bytes that are no UTF-8, and halves of characters, become replacement characters; else bytes that are no UTF-8
+            damage their line.
 
     Raises:
         OSError: When the file cannot be read.
@@ -67,11 +70,25 @@ def read_json_lines(
     found, damaged = list[tuple[int, T]](), list[Damage]()
     for at, line in lines:
         try:
-            found.append((at, read(json.loads(line.decode(errors="replace" if replace else "strict")))))
+            value = json.loads(line.decode(errors="replace" if replace else "strict"))
+            halves = replace and HALF in line.lower()
+            found.append((at, read(whole_characters(value) if halves else value)))
         except UNREADABLE as error:
             told = f"{type(error).__name__}: {str(error)[:200]}"
             damaged.append(Damage(at, at == lines[-1][0], told))
     return found, damaged
+
+
+def whole_characters(value: Any) -> Any:
+    r"""A JSON value in whose texts a replacement character stands for each half of a character, such as "\ud800".
+
+    JSON can hold them, and nothing that writes UTF-8 can.
+    """
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {whole_characters(key): whole_characters(inner) for key, inner in value.items()}
+    return [whole_characters(inner) for inner in value] if isinstance(value, list) else value
 
 
 def kept_lines(path: Path, read: Callable[[Any], T]) -> tuple[list[T], str]:

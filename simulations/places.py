@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from simulations.errors import ConfigError
@@ -27,3 +28,19 @@ def is_there(path: Path, key: str, advice: str = "") -> bool:
         why = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"{key}: {shown(str(path))}: {why}{advice}") from error
     return True
+
+
+def require_rows(folder: Path, key: str) -> None:
+    """Raises ``ConfigError`` unless a folder holds the rows of a run.
+
+    Args:
+        folder: As given.
+        key: Option or argument that names it.
+    """
+    rows = folder / "rows.jsonl"
+    if not is_there(rows, key):
+        raise ConfigError(f"{folder} holds no run (no rows.jsonl)")
+    if not rows.is_file():
+        raise ConfigError(f"{key}: {rows} is no file; a run writes its numbers there")
+    if not os.access(rows, os.R_OK):
+        raise ConfigError(f"{key}: {rows} may not be read")

@@ -6,6 +6,7 @@ all scores changes nothing. Infinite scores are fine; NaN has no order and is re
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -168,6 +169,7 @@ def clustered_interval(shares: Sequence[float], trials: int, confidence: float =
     return _exact(mean * effective, effective, confidence)._replace(value=mean)
 
 
+@functools.lru_cache(maxsize=4096)
 def _exact(successes: float, trials: float, confidence: float) -> Estimate:
     """The interval of Clopper and Pearson, for numbers that need not be whole."""
     from scipy import stats

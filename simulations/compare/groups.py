@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from simulations.errors import ConfigError
-from simulations.places import is_there
+from simulations.places import require_rows
 from simulations.report.analysis.run import ReadRun, read_run
 from simulations.run_config import FREE_ON_RESUME, OWN_CODE
 
@@ -62,8 +62,7 @@ def grouped(folders: Sequence[Path]) -> tuple[Group, ...]:
     """
     together: dict[str, list[tuple[Path, ReadRun]]] = {}
     for folder in folders:
-        if not is_there(folder / "rows.jsonl", "DIR"):
-            raise ConfigError(f"{folder} holds no run (no rows.jsonl)")
+        require_rows(folder, "DIR")
         run = read_run(folder)
         mine = together.setdefault(json.dumps(_facts(run), sort_keys=True), [])
         seed = _config(run).get("seed")

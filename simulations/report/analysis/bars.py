@@ -62,6 +62,10 @@ def audit_of(row: Row) -> Audit:
     return (*row.study, row.seed, row.round, row.card.observation, row.card.clients)
 
 
+def _scored(row: Row) -> tuple[Audit, str, str]:
+    return audit_of(row), row.metric, row.reference
+
+
 def closest(row: Row, candidates: Sequence[T], row_of: Callable[[T], Row]) -> list[T]:
     """Candidates with the same number of images and local steps, or all when none has."""
     wanted = _size(row)
@@ -76,27 +80,26 @@ class Nulls:
     """Looks up the null baselines (or the scales) of a row: same round and observation, same defence if it has its own."""
 
     def __init__(self, rows: Iterable[Row], *, scales: bool = False) -> None:
-        self._found: dict[Audit, list[Row]] = defaultdict(list)
+        self._of_defense: dict[tuple[Audit, str, str, str], list[Row]] = defaultdict(list)
         for row in rows:
             if (row.is_scale if scales else row.is_null) and row.value is not None:
-                self._found[audit_of(row)].append(row)
+                self._of_defense[*_scored(row), row.defense].append(row)
 
     def of(self, row: Row) -> dict[str, float]:
         """Name -> mean of every null baseline with the row's metric and reference."""
         found = {r.attack: r.value for r in self.rows(row) if r.value is not None}
         # What an attack makes of noise is a bar for itself alone, and noise is as long as the updates of its own pipeline.
-        mine = [r for r in self._alike(row) if (r.painted_by, r.defense) == (row.attack, row.defense)]
+        mine = [r for r in self._alike(row, row.defense) if r.painted_by == row.attack]
         return found | {PAINTED.rstrip(":"): r.value for r in closest(row, mine, lambda r: r) if r.value is not None}
 
     def rows(self, row: Row) -> list[Row]:
         """Those of the row's images with its metric and reference, without guesses from noise."""
-        same = [r for r in self._alike(row) if not r.painted_by]
         # Clients hold the same images whatever the defence, so the undefended run's baselines serve for all.
-        own = [r for r in same if r.defense == row.defense] or [r for r in same if r.defense == ""]
-        return closest(row, own, lambda r: r)
+        own, plain = ([r for r in self._alike(row, of) if not r.painted_by] for of in (row.defense, ""))
+        return closest(row, own or plain, lambda r: r)
 
-    def _alike(self, row: Row) -> list[Row]:
-        return [r for r in self._found[audit_of(row)] if (r.metric, r.reference) == (row.metric, row.reference)]
+    def _alike(self, row: Row, defense: str) -> Sequence[Row]:
+        return self._of_defense.get((*_scored(row), defense), ())
 
     def best(self, row: Row) -> tuple[str, float] | None:
         """The highest of ``of(row)``.

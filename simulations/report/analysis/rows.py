@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -12,6 +13,9 @@ from typing import Any
 from simulations.line_files import read_json_lines
 from simulations.report.analysis.metrics import COLUMN, SHARES
 from simulations.rows import Row
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""Beginnings of a cell that a spreadsheet computes, or passes over to find such a one."""
 
 
 def read_lines(path: Path) -> tuple[list[tuple[int, Any]], list[str]]:
@@ -43,7 +47,7 @@ def read_rows(path: Path) -> tuple[list[Row], list[str]]:
             notes.append(f"{path.name}: line {number} is not a row: {error}")
             continue
         read += 1
-        rows[row.to_json()] = row
+        rows[json.dumps(data, sort_keys=True)] = row
     if read > len(rows):
         notes.append(f"{path.name}: {read - len(rows)} rows repeat another row in every field and were left out")
     return list(rows.values()), notes
@@ -60,7 +64,10 @@ def _measured(row: Row) -> Row:
 
 
 def to_csv(rows: Sequence[Row]) -> str:
-    """All rows as one table: the settings as columns ``setting.NAME``, unknown fields last, without ROC curves."""
+    """All rows as one table: the settings as columns ``setting.NAME``, unknown fields last, without ROC curves.
+
+    Texts that a spreadsheet would compute get an apostrophe before them; see ``_cell``.
+    """
     names = [spec.name for spec in fields(Row) if spec.name not in {"card", "extra"}]
     cards = [row.card.to_json() for row in rows]
     settings = sorted({key for card in cards for key in card})
@@ -69,9 +76,23 @@ def to_csv(rows: Sequence[Row]) -> str:
     text = io.StringIO()
     # All texts are quoted: a message may hold a carriage return, which ends a line for many readers.
     writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-    writer.writerow([*names, *(f"setting.{key}" for key in settings), *extras])
+    writer.writerow(map(_cell, [*names, *(f"setting.{key}" for key in settings), *extras]))
     for row, card in zip(rows, cards, strict=True):
         cells = [getattr(row, name) for name in names]
         cells += [card.get(key) for key in settings] + [row.extra.get(key) for key in extras]
-        writer.writerow(["" if cell is None else cell for cell in cells])
+        writer.writerow(map(_cell, cells))
     return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """A cell as CSV has it: a number stays one, and a text that begins like a formula is none any more.
+
+    A client chose some of these texts, and spreadsheets compute what begins with one of ``FORMULA``. The apostrophe is what OWASP
+    advises ("CSV injection"): a spreadsheet shows the text behind it.
+    """
+    if value is None:
+        return ""
+    if isinstance(value, int | float):
+        return value
+    told = str(value)
+    return f"'{told}" if told.startswith(FORMULA) else told

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from simulations.line_files import whole_characters
 from simulations.report.analysis.control import validate
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.rows import read_rows
@@ -79,9 +80,9 @@ def read_run(directory: Path) -> ReadRun:
 def _read_config(path: Path) -> tuple[dict[str, Any], list[str]]:
     """The configuration, and a note when it is missing or cannot be read."""
     if not path.is_file():
-        return {}, [f"{path.name} is missing"]
+        return {}, [f"{path.name} is {'no file' if path.exists() else 'missing'}"]
     try:
-        data = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+        data = whole_characters(json.loads(path.read_text(encoding="utf-8", errors="replace")))
     except (ValueError, RecursionError):
         return {}, [f"{path.name} is not JSON"]
     return (data, []) if isinstance(data, dict) else ({}, [f"{path.name} is not an object"])

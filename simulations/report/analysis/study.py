@@ -106,8 +106,9 @@ class Study:
         for row in rows:
             groups[row.defense, row.attack, row.round, row.card.lasting()].append(row)
         cells = [_cell(*key, of, nulls, scales, painted) for key, of in groups.items()]
-        attacks = list(dict.fromkeys(row.attack for row in rows))
-        return tuple(sorted(cells, key=lambda c: (self.pipelines.index(c.defense), c.round, attacks.index(c.attack))))
+        attacks = {text: at for at, text in enumerate(dict.fromkeys(row.attack for row in rows))}
+        pipelines = {text: at for at, text in enumerate(self.pipelines)}
+        return tuple(sorted(cells, key=lambda c: (pipelines[c.defense], c.round, attacks[c.attack])))
 
     @cached_property
     def attacks(self) -> tuple[str, ...]:
@@ -131,7 +132,14 @@ class Study:
 
     def cells_of(self, defense: str) -> list[Cell]:
         """Cells under one defence."""
-        return [cell for cell in self.cells if cell.defense == defense]
+        return self._by_defense.get(defense, [])
+
+    @cached_property
+    def _by_defense(self) -> dict[str, list[Cell]]:
+        found: dict[str, list[Cell]] = defaultdict(list)
+        for cell in self.cells:
+            found[cell.defense].append(cell)
+        return found
 
     def series(self, defense: str, metric: str, reference: str = "") -> dict[int, Score]:
         """Round -> score of a number about training."""

@@ -62,11 +62,11 @@ def _line(study: Study, defense: str, known: Any) -> Line:
     probe, update = (strongest(of) for of in apart(cells))
     seconds, seconds_ratio = _cost(study, defense, "train-seconds")
     size, size_ratio = _cost(study, defense, "update-bytes")
-    failed = sum(row.metric == "client" for row in study.rows if row.defense == defense and row.status == "failed")
+    failed = sum(row.status == "failed" for row in study.utility.get((defense, "client", ""), ()))
     counted = sum(
         row.value
-        for row in study.rows
-        if (row.defense, row.metric) == (defense, "clients-failed") and row.value and math.isfinite(row.value)
+        for row in study.utility.get((defense, "clients-failed", ""), ())
+        if row.value and math.isfinite(row.value)
     )
     untaught = _untaught(study, at)
     caveats = ([untaught] if untaught and not defense else []) + _caveats(defense, best, cells, known)

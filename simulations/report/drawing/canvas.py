@@ -18,12 +18,16 @@ from markupsafe import Markup
 from simulations.report.drawing.looks import MARKERS
 
 SVG = "{http://www.w3.org/2000/svg}"
+MOST_COMPARED = 400_000
+"""Pairs of a name and a place in all steps that move names apart: ten names among their own marks and intervals get 200 steps."""
 UNIT = 72.0
 """Points in an inch: one unit of a drawing is one pixel where it is shown at its own size."""
 FONT = 11.0
 HALF = 7.6
 """Half the width of the room that a mark takes: a diamond's, its edge included."""
 _PAINTS: dict[str, str] = {}
+_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that names may hold and XML may not."""
 
 
 def paint(css: str) -> str:
@@ -178,6 +182,11 @@ class Canvas:
         drawn.set_gid("class:name" if color else "class:note")
         return drawn
 
+    def note(self, text: str) -> None:
+        """A soft line below the drawing's right end."""
+        drawn = self.figure.supxlabel(text, x=1.0, ha="right", fontsize=FONT - 1)
+        drawn.set_gid("class:note")
+
     def keep_apart(
         self, texts: Sequence[Any], marks: Sequence[tuple[float, float]], covered: Sequence[tuple[float, float]] = ()
     ) -> None:
@@ -199,7 +208,9 @@ class Canvas:
         x, y = ([place[at] for place in (*marks, *covered)] for at in (0, 1))
         how: dict[str, Any] = {"expand": (1.15, 1.9), "force_static": (0.3, 0.6), "ensure_inside_axes": True}
         # By default it stops after some time: the same numbers would give other pages on a busy machine.
-        adjust_text(texts, x=x, y=y, ax=self.axes, iter_lim=200, **how)
+        # Each step compares every name with every place, so that of many places fewer steps are taken.
+        steps = max(1, min(200, MOST_COMPARED // max(1, len(texts) * len(x))))
+        adjust_text(texts, x=x, y=y, ax=self.axes, iter_lim=steps, **how)
         # It knows marks as points, and weighs forces: a name that it leaves on a mark goes to the next free place around its own.
         centres = self.axes.transData.transform(marks)
         taken = [Bbox.from_extents(left - HALF, low - HALF, left + HALF, low + HALF) for left, low in centres]
@@ -231,7 +242,7 @@ class Canvas:
         self.figure.savefig(
             written, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
         )
-        root = ElementTree.fromstring(written.getvalue())
+        root = ElementTree.fromstring(_NO_XML.sub("\N{REPLACEMENT CHARACTER}", written.getvalue().decode()))
         paths = {f"#{one.get('id')}": one for one in root.iter(f"{SVG}path") if one.get("id")}
         _plain(root, paths, self._tips)
         box = str(root.get("viewBox"))

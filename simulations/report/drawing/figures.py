@@ -10,10 +10,13 @@ from markupsafe import Markup
 from simulations.report.drawing.canvas import Canvas, Mark, ink, paint, round_values, style
 from simulations.report.drawing.domains import bounds, inside, spread
 from simulations.report.drawing.looks import Look
-from simulations.report.text import percentage, plain, two, whole_percent, within
+from simulations.report.text import count, percentage, plain, two, whole_percent, within
 
 WIDE = 500.0
 """A drawing that is wider than this is for large screens."""
+MOST_NAMED = 16
+"""Points of the plane, or lines of curves, that have their name beside them: for more there is no room, and placing them takes
+minutes. The others are named in their tooltips and in the tables."""
 LETTER = 7.2
 """Width of a character of bold chart text."""
 
@@ -119,13 +122,20 @@ def _names(
 ) -> None:
     """Names beside the points, moved so that they cover neither each other nor points where there is room; see ``keep_apart``."""
     texts = []
-    for one, point in points.items():
+    named = dict(list(points.items())[:MOST_NAMED])
+    if more := len(points) - len(named):
+        canvas.note(_unnamed(more))
+    for one, point in named.items():
         name = faces[one].name + (f", ε = {two(spent[one])}" if one in spent else "")
         text = canvas.axes.text(point.x, inside(point.y, up), name, weight="bold", color=ink(faces[one].color))
         text.set_gid("class:name")
         texts.append(text)
     marks = [(point.x, inside(point.y, up)) for point in points.values()]
-    canvas.keep_apart(texts, marks, [place for point in points.values() for place in _covered(point, up)])
+    canvas.keep_apart(texts, marks, [place for point in named.values() for place in _covered(point, up)])
+
+
+def _unnamed(more: int) -> str:
+    return f"{count(more, 'more defence')}: names in the tooltips and tables"
 
 
 def _covered(point: Point, up: tuple[float, float]) -> Iterator[tuple[float, float]]:
@@ -205,7 +215,10 @@ def curves(
             line.set_gid("class:nullline")
         for one, of in series.items():
             _line(canvas, of, faces[one], domain)
-        ends = [(faces[one].name, of[-1].y, faces[one].color) for one, of in series.items()]
+        named = list(series.items())[:MOST_NAMED]
+        if more := len(series) - len(named):
+            canvas.note(_unnamed(more))
+        ends = [(faces[one].name, of[-1].y, faces[one].color) for one, of in named]
         _ends(
             canvas, [*ends, *([(across.null, null[-1].y, "")] if null else [])], domain, int(0.42 * width / LETTER) - 2
         )

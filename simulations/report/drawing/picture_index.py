@@ -77,7 +77,7 @@ def read_index(directory: Path) -> tuple[list[Picture], list[str]]:
     A run that does not share images has no index.
     """
     path = directory / "pictures" / "index.jsonl"
-    if not path.is_file():
+    if not path.exists():
         return [], []
     lines, notes = read_lines(path)
     found = []

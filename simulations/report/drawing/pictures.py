@@ -15,13 +15,14 @@ from simulations.report.drawing.picture_index import Picture
 from simulations.report.text import round_name, short_names, signed
 from strategies.audit.threat_card import PAINTED
 
-LONGEST_NUMBER = 15
 TARGETS_FIRST, TARGETS_LATER = 24, 6
 """Targets kept per defence in the first attacked round and in each later one; the rest stays in ``pictures/``."""
 SHOWN_DRAWINGS = 10
 """Class representatives shown of each attack on each client; classes come in order, so these differ."""
 LONG = 60
 """Characters of an attack's name below a picture, where it may break: the last stage of a chain tells it from others."""
+LONGEST_NUMBER = 15
+"""Digits of the number of an image; what is longer was not written by a run."""
 MOST_BYTES = 24_000_000
 """Size of all embedded pictures; a page much larger than this is slow to open."""
 SIGNATURE = b"\x89PNG\r\n\x1a\n"

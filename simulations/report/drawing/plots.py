@@ -20,6 +20,9 @@ from simulations.report.drawing.looks import Look, is_dp_sgd
 BROAD, NARROW = 1120.0, 350.0
 """Drawing widths for large and small screens: text keeps its size, so small screens need their own drawing."""
 
+MOST_STRIPS = 24
+"""Defences whose headline has a strip: of more each would cost a tenth of a second, and nobody compares them by eye."""
+
 Series = dict[str, list[Point]]
 """Defence -> points in order of rounds."""
 
@@ -27,7 +30,7 @@ Series = dict[str, list[Point]]
 def strips(lines: Sequence[Line], faces: Mapping[str, Look]) -> dict[str, Markup]:
     """Defence -> the strip beside its headline; all have the axis from 0 to 100 %."""
     drawn = {}
-    for line in lines:
+    for line in lines[:MOST_STRIPS]:
         cell = line.strongest
         if cell and cell.share:
             point = _point(0, cell.share, recovered_by(cell, faces[line.defense].name))

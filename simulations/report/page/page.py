@@ -38,7 +38,7 @@ from simulations.report.page.style import CSS
 from simulations.report.page.tables import cards, control_table, others, tally
 from simulations.report.page.template import PAGE
 from simulations.report.sections.base import sections
-from simulations.rows import Row, null_name
+from simulations.rows import Row, null_name, number_of
 
 CONFIG_KEYS = ("config", "pipelines", "defenses", "versions", "progress", "command", "run")
 """What ``config.json`` may hold; anything else is shown as it is."""
@@ -110,7 +110,7 @@ def about(run: Any) -> list[str]:
     if not isinstance(run, Mapping):
         return []
     seconds = run.get("seconds")
-    took = text.seconds(float(seconds)) if isinstance(seconds, int | float) else ""
+    took = text.seconds(number_of(seconds)) if isinstance(seconds, int | float) else ""
     facts = [run.get("started"), took and f"{took} of computing", run.get("machine")]
     return [text.setting(one) for one in facts if one]
 
@@ -147,6 +147,7 @@ def environment() -> jinja2.Environment:
     named |= {name: value for name, value in vars(text).items() if isfunction(value) and not name.startswith("_")}
     found.filters.update(named | {"swatch": _swatch})
     limits = {"least_images": LEAST_IMAGES, "far_more": FAR_MORE, "rule": RULE, "definition": DEFINITION}
+    limits["most_strips"] = plots.MOST_STRIPS
     found.globals.update(named | limits | {"nothing": text.NOTHING})
     return found
 

@@ -13,6 +13,7 @@ and its 95&nbsp;% interval; grey band: the chance of a null guess. The chance of
 best of as many null guesses as attacks and rounds were tried, at most the sum of their binomial chances. PSNR in dB: higher
 means that more was recovered. Null baselines (grey and mean image) need no attack. An attack that fails shows only that this
 attack fails.
+{%- if view.lines | length > most_strips %} Marks and bars are drawn for the first {{ most_strips }} defences.{% endif %}
 {%- if view.lines | selectattr('probe') | list or view.lines | selectattr('update') | list %} A one-step probe is what a curious
 server asks for, the strongest setting; a training update, of all steps of a round, is what clients send anyway.{% endif %}
 {%- if 'scale:blurred' in view.scale_db %} To read PSNR by: a blurred copy of the truth scores

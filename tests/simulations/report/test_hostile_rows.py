@@ -28,7 +28,8 @@ from tests.simulations.report.report_run import (
 
 HOSTILE = {
     "inf": "Infinity", "-inf": "-Infinity", "nan": "NaN", "text-inf": '"inf"', "text-nan": '"nan"', "1e308": "1e308",
-    "-1e308": "-1e308", "1e300": "1e300", "1e-320": "1e-320", "int-30": "1" + "0" * 30, "int-400": "9" * 400, "int-5000": "9" * 5000,
+    "-1e308": "-1e308", "1e300": "1e300", "1e-320": "1e-320", "int-30": "1" + "0" * 30, "int-400": "9" * 400,
+    "int-5000": "9" * 5000,
     "int-64": str(2**63), "negative": "-5", "true": "true", "false": "false", "null": "null", "list": "[1, [2, []]]",
     "dict": '{"a": {"b": [{}], "": null}}', "surrogate": '"\\ud800x\\udfff"', "empty": '""', "long": json.dumps("x" * 100_000),
     "formula": '"=1+1"', "breaks": '"a\\u2028b\\u0085c\\r\\nd"', "control": '"\\u0000\\u001b[31m\\uffff"', "zero": "0",
@@ -83,7 +84,7 @@ NUMBERS = (
     "setting.members",
     "setting.chance",
 )
-LARGE = ("inf", "-inf", "1e308", "1e300", "int-30", "int-400", "int-64", "negative")
+LARGE = ("inf", "1e308", "1e300", "int-64", "negative")
 
 
 def rows() -> list[dict[str, Any]]:
@@ -120,9 +121,9 @@ def report(folder: Path, lines: Iterable[str], config: str = json.dumps(CONFIG))
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-@pytest.mark.parametrize("offset", [0, 1, 2])
+@pytest.mark.parametrize("offset", [0, 1])
 def test_every_field_may_hold_anything(tmp_path: Path, name: str, offset: int) -> None:
-    """Each row has it in another field, and the rows are longer than the fields: with three offsets most pairs meet."""
+    """Each row has it in another field, and the rows are longer than the fields: two folders for each."""
     found = [line(one, FIELDS[(at + 13 * offset) % len(FIELDS)], HOSTILE[name]) for at, one in enumerate(rows())]
     assert len(found) > len(FIELDS)
     assert "<script>alert" not in report(tmp_path / "run", found)
@@ -142,12 +143,10 @@ def test_several_seeds_of_anything(tmp_path: Path, field: str, name: str) -> Non
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_the_configuration_may_hold_anything(tmp_path: Path, name: str) -> None:
-    for at, key in enumerate(("config", "run", "progress", "defenses")):
-        for value in (
-            f'{{"{key}": {HOSTILE[name]}}}',
-            f'{{"{key}": {{"seconds": {HOSTILE[name]}, "": {HOSTILE[name]}}}}}',
-        ):
-            report(tmp_path / f"{at}-{len(value)}", [], value)
+    keys = [*CONFIG, "run", "odd"]
+    report(tmp_path / "plain", [], "{" + ", ".join(f'"{key}": {HOSTILE[name]}' for key in keys) + "}")
+    inner = f'{{"seconds": {HOSTILE[name]}, "round": {HOSTILE[name]}, "failed": {HOSTILE[name]}, "": {HOSTILE[name]}}}'
+    report(tmp_path / "nested", [], "{" + ", ".join(f'"{key}": {inner}' for key in keys) + "}")
 
 
 @pytest.mark.parametrize("missing", [*FIELDS[:23]])
@@ -238,3 +237,34 @@ def test_lists_and_objects_in_cells_are_texts_too() -> None:
     header, cells = csv.reader(io.StringIO(to_csv([one]), newline=""))
     assert cells[header.index("setting.odd")] == "['=1']"
     assert cells[header.index("more")] == "{'=1': 1}"
+
+
+# Other readers of the same files --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_comparison_ends_with_a_page_whatever_the_rows_hold(tmp_path: Path, name: str) -> None:
+    for at, folder in enumerate(("a", "b")):
+        found = [line(one, FIELDS[(place + 7 * at) % len(FIELDS)], HOSTILE[name]) for place, one in enumerate(rows())]
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "rows.jsonl").write_text("".join(f"{one}\n" for one in found), encoding="utf-8")
+        config = f'{{"config": {{"seed": {at}, "odd": {HOSTILE[name]}}}, "pipelines": {HOSTILE[name]}}}'
+        (tmp_path / folder / "config.json").write_text(config, encoding="utf-8")
+    page = tmp_path / "page.html"
+    done = CliRunner().invoke(app, ["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(page)])
+    assert done.exit_code in (0, 2), f"{done.output}\n{done.exception!r}"
+    assert page.is_file() == (done.exit_code == 0)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_the_index_of_pictures_may_hold_anything(tmp_path: Path, name: str) -> None:
+    picture = {
+        "defense": "", "attack": "A()", "round": 1, "final": False, "image": 0, "target": 0, "client": 0, "kind": "reconstruction",
+        "observation": "probe", "psnr": 9.0, "file": "a.png", "rounds_observed": 2, "caption": "c", "experiment": "demo", "seed": 0,
+    }  # fmt: skip
+    lines = [json.dumps({**picture, key: "@hostile@"}).replace('"@hostile@"', HOSTILE[name]) for key in picture]
+    folder = tmp_path / "run"
+    (folder / "pictures").mkdir(parents=True)
+    (folder / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows()[:3]))
+    (folder / "pictures" / "index.jsonl").write_text("".join(f"{one}\n" for one in lines), encoding="utf-8")
+    assert Page(write_report(folder).read_text(encoding="utf-8")).open == []

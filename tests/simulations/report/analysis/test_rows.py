@@ -16,7 +16,7 @@ from simulations.report.analysis.rows import to_csv
 from strategies.audit.threat_card import ThreatCard
 
 texts = st.text(max_size=8)
-numbers = st.none() | st.floats(allow_nan=False)
+numbers = st.none() | st.floats(-1e100, 1e100) | st.sampled_from([math.inf, -math.inf])
 names = texts | st.sampled_from([field.name for field in fields(ThreatCard) if field.name != "more"])
 values = st.none() | st.booleans() | st.integers() | texts | st.lists(texts)
 rows = st.builds(
