@@ -265,7 +265,7 @@ def report(directory: Annotated[Path, typer.Argument(help="Folder of a run.")], 
     from simulations.report import write_report
 
     try:
-        console.print(f"report: {write_report(directory.resolve())}", soft_wrap=True)
+        console.print(f"report: {write_report(directory.resolve())}", markup=False, soft_wrap=True)
     except OSError as error:
         fail(f"DIRECTORY: the report of {directory} cannot be made: {error}")
     raise typer.Exit(tell_trackers(console, trackers, directory.resolve()))

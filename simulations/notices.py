@@ -13,7 +13,7 @@ from simulations.settings import key_of
 
 MOST_STEPS = 1_000_000
 """Of one training or search by gradient: a quarter of an hour at a thousandth of a second each."""
-MOST_WIDTH = 65_536
+MOST_WIDTH = 8192
 MOST_ROUNDS = 100_000
 """More than a day at a second each."""
 

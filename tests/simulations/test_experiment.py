@@ -76,9 +76,9 @@ BAD = [
     ({"local-steps": 1.0}, "local-steps is 1.0 (float); expected int"),
     ({"local-step": 1}, "unknown setting 'local-step', did you mean 'local-steps'?"),
     ({"rounds": 2.5}, "rounds is 2.5 (float); expected int"),
-    ({"learning-rate": 0.0}, "learning-rate is 0.0; allowed: above 0"),
-    ({"learning-rate": float("nan")}, "learning-rate is nan; allowed: above 0"),
-    ({"momentum": 1.0}, "momentum is 1.0; allowed: from 0, below 1"),
+    ({"learning-rate": 0.0}, "learning-rate is 0.0; allowed: at least 1e-12"),
+    ({"learning-rate": float("nan")}, "learning-rate is nan; allowed: at least 1e-12"),
+    ({"momentum": 1.0}, "momentum is 1.0; allowed: at least 0, below 1"),
     ({"nesterov": True, "momentum": 0.0}, "nesterov is True; allowed with momentum = 0: False"),
     (
         {"rounds": 6, "learning-rate-milestones": "2,6"},

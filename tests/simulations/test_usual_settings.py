@@ -37,14 +37,14 @@ def test_numbers_that_nobody_waits_for_are_told() -> None:
     huge = Experiment.of(
         scenario="inference", dataset="mnist-5k", offline_iterations=10**9, local_epochs=10**7, train_limit=10**9,
         defenses="DeltaAutoencoder(delta='max', epochs=1000000000)",
-        query_attacks="QueryInversion(iterations=1000000000000); InverseNetwork(width=1000000)",
+        query_attacks="QueryInversion(iterations=1000000000); InverseNetwork(width=65536)",
     )  # fmt: skip
     told = huge_numbers(huge)
     parts = [
         "local-epochs is",
         "offline-iterations is",
         "epochs=1000000000): epochs is",
-        "iterations is 1000000000000",
+        "iterations=1000000000): iterations is 1000000000",
         "width is",
     ]
     assert len(told) == len(parts)

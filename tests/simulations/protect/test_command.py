@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,13 @@ import torch
 from PIL import Image
 
 from clients.data.datasets import load_dataset
+from defenses.registry import DEFENSES
 from defenses.spec import parse
 from defenses.vfe import vfe_map
 from simulations.protect.copies import protect_image
 from simulations.protect.pictures import read
 from simulations.protect.preview import Preview
+from tests.other_package import offer
 from tests.simulations.protect.commands import MIXER, NOISE, files, protect, refused
 from tests.simulations.report.report_run import Page
 
@@ -176,23 +179,45 @@ def test_what_is_no_defence_of_single_images_is_refused(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.fixture
+def hungry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A defence of another package that asks for 64 TiB; those of ours have ranges that keep them from it."""
+    (tmp_path / "package").mkdir()
+    lines = (
+        "from dataclasses import dataclass",
+        "import torch",
+        "from defenses.base import InputDefense",
+        "@dataclass(frozen=True, repr=False)",
+        "class Hungry(InputDefense):",
+        "    source = 'a test of memory'",
+        "    def protect_batch(self, batch, generator):",
+        "        torch.empty(2**44)",
+        "        return batch",
+        "MINE = Hungry",
+    )
+    offer(monkeypatch, tmp_path / "package", "fedveil.defenses", "\n".join(lines), "Hungry")
+    vars(DEFENSES).pop("_foreign", None)
+    yield "Hungry()"
+    vars(DEFENSES).pop("_foreign", None)
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_defence_that_wants_more_memory_than_there_is_ends_the_command_once(
-    source: Path, tmp_path: Path, workers: int
+    source: Path, tmp_path: Path, workers: int, hungry: str
 ) -> None:
-    told = protect(source, tmp_path / "out", "--defense", "Blur(std=1000000.0)", "--workers", workers)
-    refused(told, "Blur(std=1000000.0) cannot protect the first 3 pictures (of ")
+    told = protect(source, tmp_path / "out", "--defense", hungry, "--workers", workers)
+    refused(told, f"{hungry} cannot protect the first 3 pictures (of ")
     assert "GiB at once, and there is not so much memory); choose weaker settings" in " ".join(told[1].split())
     assert "alloc_cpu" not in told[1]
 
 
-def test_few_pictures_that_want_too_much_memory_are_listed(tmp_path: Path) -> None:
+def test_few_pictures_that_want_too_much_memory_are_listed(tmp_path: Path, hungry: str) -> None:
     (tmp_path / "in").mkdir()
     for at in range(2):
         Image.effect_noise((32, 32), 60).save(tmp_path / "in" / f"{at}.png")
-    code, told = protect(tmp_path / "in", tmp_path / "out", "--defense", "Blur(std=1000000.0)", "--workers", 1)
+    code, told = protect(tmp_path / "in", tmp_path / "out", "--defense", hungry, "--workers", 1)
     assert code == 3, told
-    assert "1.png: its protection wants 2.38e+05 GiB at once, and there is not so much memory" in told
+    assert "1.png: its protection wants 6.55e+04 GiB at once, and there is not so much memory" in told
 
 
 def test_an_image_of_one_pixel_is_refused(source: Path, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         {"defenses": "FeaturePCA(components=60)", "path-images": 21},
         ("needs 61 images or more", "59 images, without the 21 of path-images"),
     ),
-    ({"defenses": "FeaturePCA(components=1000000000)"}, ("defenses: FeaturePCA(components=1000000000): 16 x 28 x 28",)),
+    ({"defenses": "FeaturePCA(components=1000000)"}, ("defenses: FeaturePCA(components=1000000): 16 x 28 x 28",)),
     (
         {"dataset": "photo-face", "auxiliary-limit": 15, "defenses": "DeltaAutoencoder()", "attribute-attacks": ""},
         ("needs an adversary, of 16 images or more; the server learns from 15 images", "auxiliary-limit"),
