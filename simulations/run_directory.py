@@ -125,6 +125,12 @@ class RunDirectory(Generic[S]):
     def _load(self) -> None:
         """Reads rows and pictures, without those of rounds that were not complete and of jobs that were not closed."""
         complete = {text: self._checkpoints.round_of(at) for text, at in self._order.items()}
+        rows_file = self.path / "rows.jsonl"
+        if max(complete.values(), default=-1) >= 0 and not rows_file.is_file():
+            raise ConfigError(
+                f"resume: {rows_file} is no file, and checkpoints say that rounds were complete; restore it from a copy, or begin "
+                "a run in another folder"
+            )
         for path in (self.path / "jobs").glob("*.safetensors"):
             job = _job(path)
             if job.task.round > complete[job.task.plan.pipeline]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import get_context
+from multiprocessing import get_context, resource_sharer
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +180,8 @@ class _Processes(_Backend):
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
+        # The thread that hands tensors to workers would tell of each that ends while it asks for one as of an error.
+        resource_sharer.stop(timeout=1.0)
         for pool in self._started:
             # Python waits for threads when it ends, and these for attacks that may take hours: whoever stops a run shall not.
             for process in list((getattr(pool, "_processes", None) or {}).values()):

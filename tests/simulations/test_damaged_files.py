@@ -70,6 +70,21 @@ def test_a_run_never_goes_on_with_other_numbers_than_it_kept(
     assert "continue with" not in told
 
 
+@pytest.mark.parametrize("instead", ["nothing", "a folder"])
+def test_a_run_whose_rows_are_gone_does_not_go_on_without_them(killed: Path, instead: str) -> None:
+    path = killed / "rows.jsonl"
+    path.rename(killed / "kept")
+    if instead == "a folder":
+        path.mkdir()
+    try:
+        code, told = command("run", "--in-process", "--resume", killed)
+    finally:
+        if path.is_dir():
+            path.rmdir()
+        (killed / "kept").replace(path)
+    assert (code, f"{path} is no file" in told) == (2, True), told
+
+
 @pytest.mark.parametrize(
     "text",
     [
