@@ -19,7 +19,7 @@ from clients.data.datasets import ImageDataset, load_dataset
 from clients.data.images import IMAGE_MEMORY
 from clients.limits import LIMITS, MOST_TEXT
 from clients.models.classifiers import build_model
-from clients.models.fits import require_fits
+from clients.models.fits import Sizes, require_fits
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
 
@@ -180,6 +180,11 @@ class Plan:
         """The shared card, or that of the data set at hand."""
         return self.card or DataCard.of(self.load_data())
 
+    def sizes(self) -> Sizes:
+        """What decides how large the model is."""
+        depth = getattr(self, "depth", 0)
+        return Sizes(self.model, self.data_card().input_shape, self.image_size, self.width, self.batch_size, depth)
+
     @property
     def objective(self) -> Objective:
         """What is trained for, and what counts as right."""
@@ -204,7 +209,7 @@ class Plan:
             norm="group" if defenses.needs_group_norm else self.norm,
             seed=self.seed,
         )
-        require_fits(self, lambda: [build()])
+        require_fits(self.sizes(), lambda: [build()])
         return defenses.extended(build(), self.seed)
 
 

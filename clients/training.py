@@ -172,8 +172,10 @@ class LocalClient(Client):
         """
         if question not in QUESTIONS.values():
             raise ValueError(f"question is {question}; allowed: {', '.join(map(str, QUESTIONS.values()))}")
-        real = ledger.get("train", {}) or self._calibrated(weights)
-        booked = ledger.get("probe") or {name: value for name, value in real.items() if name != "accountant"}
+        kept = ledger.get("train", {})
+        real = kept if set(kept) - {"accountant"} else kept | self._calibrated(weights)
+        # What a server hands back to a node that was started anew holds what was spent, and no noise: that follows from training.
+        booked = {name: value for name, value in real.items() if name != "accountant"} | ledger.get("probe", {})
         updates, steps = [], 0
         self.data.renew("probe", question)
         for target in range(self.task.plan.probe_targets):

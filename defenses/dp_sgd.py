@@ -55,7 +55,7 @@ def epsilon_spent(state: Mapping[str, Any], delta: float) -> float:
     from opacus.accountants import RDPAccountant  # type: ignore[import-untyped]
 
     accountant = RDPAccountant()
-    accountant.load_state_dict({**state["accountant"], "history": history})
+    accountant.load_state_dict({"mechanism": "rdp", "history": history})
     return float(accountant.get_epsilon(delta=delta, alphas=list(ORDERS)))
 
 
@@ -235,6 +235,7 @@ class DPSGD(TrainingDefense):
         total = steps * training.total_epochs if training.total_steps is None else training.total_steps
         noise_multiplier = self._noise_multiplier(state, rate, total)
         _attach_hooks(training.model, self)
+        by_steps = self.sample_rate is not None and not training.probe
         noise = spawned(generator, next(training.model.parameters()).device)
         optimizer = self._private_optimizer(training, noise_multiplier, sampling.divisor, noise)
         optimizer.attach_step_hook(lambda _: _record(state, noise_multiplier / sampling.sensitivity, rate))
@@ -245,7 +246,7 @@ class DPSGD(TrainingDefense):
             loss=_safe_for_empty_batches(training.loss),
             # The caller counted passes by the number of examples, which must not show: rounds that are counted in steps end by
             # themselves, after as many passes as that takes.
-            epochs=training.total_steps if self.sample_rate and training.total_steps else training.epochs,
+            epochs=training.total_steps if by_steps and training.total_steps else training.epochs,
             state=state,
         )
 
@@ -268,8 +269,8 @@ class DPSGD(TrainingDefense):
 
     def privacy(self, *states: Mapping[str, Any]) -> dict[str, float]:
         """The epsilon, at ``target_delta``, of all steps recorded in the states together; ``inf`` without noise."""
-        history = [entry for state in states for entry in recorded_steps(state)]
-        spent = epsilon_spent({"accountant": {"mechanism": "rdp", "history": history}}, self.target_delta)
+        steps = [entry for state in states for entry in recorded_steps(state)]
+        spent = epsilon_spent({"accountant": {"steps": steps}}, self.target_delta)
         return {"epsilon": spent, "delta": self.target_delta}
 
     def _noise_multiplier(self, state: dict[str, Any], sample_rate: float, steps: int) -> float:
@@ -321,14 +322,13 @@ def _attach_hooks(model: nn.Module, owner: DPSGD) -> None:
 
 
 def _record(state: dict[str, Any], noise_multiplier: float, sample_rate: float) -> None:
-    """Adds one step to the history [[noise over sensitivity, sample rate, number of steps], ...]."""
+    """Adds one step to the recorded ones, [[noise over sensitivity, sample rate, number of steps], ...]."""
     accountant = state.setdefault("accountant", {})
-    accountant.setdefault("mechanism", "rdp")
-    history = accountant.setdefault("history", [])
-    if history and history[-1][:2] == [noise_multiplier, sample_rate]:
-        history[-1][2] += 1
+    steps = accountant.setdefault("steps", [])
+    if steps and steps[-1][:2] == [noise_multiplier, sample_rate]:
+        steps[-1][2] += 1
     else:
-        history.append([noise_multiplier, sample_rate, 1])
+        steps.append([noise_multiplier, sample_rate, 1])
 
 
 def _poisson_loader(loader: DataLoader[Any], sampling: _Sampling, generator: torch.Generator) -> DataLoader[Any]:

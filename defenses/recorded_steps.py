@@ -12,21 +12,27 @@ MOST_RECORDED = 2**63
 
 
 def recorded_steps(state: Mapping[str, Any]) -> list[tuple[float, float, int]]:
-    """(noise multiplier, sample rate, number of steps) of each entry of ``state["accountant"]["history"]``; none without one.
+    """(noise over sensitivity, sample rate, number of steps) of each entry of ``state["accountant"]["steps"]``; none without one.
 
     Raises:
-        ValueError: When it holds something else, such as negative steps, which would give a part of the budget back.
+        ValueError: When it holds something else, such as negative steps, which would give a part of the budget back; or a
+            "history", whose noise is over the clipping norm: read as over the sensitivity, it would tell half of the budget.
     """
     accountant = state.get("accountant", {})
-    history = accountant.get("history", []) if isinstance(accountant, Mapping) else accountant
-    if not isinstance(history, list | tuple):
-        history = [history]
-    if odd := [entry for entry in history if not _is_entry(entry)]:
+    if isinstance(accountant, Mapping) and accountant.get("history"):
         raise ValueError(
-            f"the accountant's history holds {shown(odd[0])}; allowed: [noise multiplier of at least 0, sample rate from 0 to 1, "
+            "the accountant holds a history, as versions before neighbours were named kept it; its budget is for others. Start the "
+            "run anew"
+        )
+    steps = accountant.get("steps", []) if isinstance(accountant, Mapping) else accountant
+    if not isinstance(steps, list | tuple):
+        steps = [steps]
+    if odd := [entry for entry in steps if not _is_entry(entry)]:
+        raise ValueError(
+            f"the accountant's steps hold {shown(odd[0])}; allowed: [noise over sensitivity of at least 0, sample rate from 0 to 1, "
             "number of steps of at least 0]"
         )
-    return [(entry[0], entry[1], entry[2]) for entry in history]
+    return [(entry[0], entry[1], entry[2]) for entry in steps]
 
 
 def _is_entry(entry: Any) -> bool:

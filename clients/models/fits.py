@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from clients.machine import memory_of_machine
 from clients.models.library import ModelError
-
-if TYPE_CHECKING:
-    from clients.task import Plan
 
 FLOAT_BYTES = 4
 HELD = 3
@@ -27,7 +24,28 @@ def is_usual(shape: Sequence[int], width: int, depth: int = 0) -> bool:
     return math.prod(shape) <= USUAL_VALUES and width <= USUAL_WIDTH and depth <= USUAL_DEPTH
 
 
-def require_fits(plan: Plan, build: Callable[[], Sequence[nn.Module]]) -> None:
+@dataclass(frozen=True)
+class Sizes:
+    """What a plan says of a model's size; the names are those of its settings.
+
+    Attributes:
+        model: Its name.
+        shape: (C, H, W) of an image.
+        image_size: As set.
+        width: As set.
+        batch_size: As set.
+        depth: Of models that have one.
+    """
+
+    model: str
+    shape: tuple[int, int, int]
+    image_size: int
+    width: int
+    batch_size: int
+    depth: int = 0
+
+
+def require_fits(plan: Sizes, build: Callable[[], Sequence[nn.Module]]) -> None:
     """Refuses a model, or a batch of images, that this machine cannot hold.
 
     Args:
@@ -37,8 +55,8 @@ def require_fits(plan: Plan, build: Callable[[], Sequence[nn.Module]]) -> None:
     Raises:
         ModelError: With what they need, and what to lower.
     """
-    shape = plan.data_card().input_shape
-    if is_usual(shape, plan.width, getattr(plan, "depth", 0)):
+    shape = plan.shape
+    if is_usual(shape, plan.width, plan.depth):
         return
     try:
         with torch.device("meta"):

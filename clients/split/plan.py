@@ -74,7 +74,7 @@ class SplitPlan(Plan):
             seed=self.seed,
             cardinalities=card.cardinalities,
         )
-        require_fits(self, build)
+        require_fits(self.sizes(), build)
         edge, server = build(pretrained=self.pretrained)
         rows, columns = edge.grid
         for defense in pipeline.smashed_defenses:

@@ -67,8 +67,9 @@ Seeds are those of the strongest attack's score.</p></header>
 {{ number((best.gap if best else none) | signed) }}
 {% if best %}{{ best_image(best) }}{% else %}{{ number(nothing) }}{% endif %}
 {{ marked(line.membership.scores.get(('membership-auc', '')) if line.membership else none, two, two, true) }}
-{{ number(line.epsilon | two, 'probes: ' ~ ('≥ ' if line.probes_before is not none else '') ~ (line.epsilon_with_probes | two)
-  if line.epsilon_with_probes is not none else line.neighbours) }}
+{% set probed = 'probes: ' ~ ('≥ ' if line.probes_before is not none else '') ~ (line.epsilon_with_probes | two)
+  if line.epsilon_with_probes is not none else '' %}
+{{ number(line.epsilon | two, [probed, line.neighbours if line.epsilon is not none else ''] | select | join(', ')) }}
 {{ number(best.psnr.n if best and best.psnr else nothing, '', true) }}
 {% set of = row.scored or row.seeds %}
 {{ number(of | length, of | join(', ')) }}</tr>

@@ -65,14 +65,19 @@ def score_rows(scores: Mapping[str, Sequence[float]], card: ThreatCard) -> Itera
         }
 
 
-def _picked(hits: Sequence[float], psnr: Sequence[float], null: Sequence[float]) -> dict[str, list[float]]:
-    """PSNR and gain of every image that was picked out, by PSNR; without what the client did not tell of all images."""
+def _picked(hits: Sequence[float], psnr: Sequence[float], null: Sequence[float]) -> dict[str, list[float] | None]:
+    """PSNR and gain of every image that was picked out, by PSNR; None where the clients did not tell both of all images."""
     if len(psnr) != len(hits):
-        return {}
+        return {PICKED_PSNR: None}
     if len(null) != len(hits):
-        return {PICKED_PSNR: sorted(round(one, 2) for one, hit in zip(psnr, hits, strict=True) if hit)}
+        return {PICKED_PSNR: sorted(round(one, 4) for one, hit in zip(psnr, hits, strict=True) if hit)}
     found = sorted((own, own - bar) for own, bar, hit in zip(psnr, null, hits, strict=True) if hit)
-    return {PICKED_PSNR: [round(own, 2) for own, _ in found], PICKED_GAIN: [round(gain, 2) for _, gain in found]}
+    return {PICKED_PSNR: [round(own, 4) for own, _ in found], PICKED_GAIN: [rounded_gain(gain) for _, gain in found]}
+
+
+def rounded_gain(gain: float) -> float:
+    """A gain in dB as rows hold it: by this number it is decided whether an image counts as recovered."""
+    return round(gain, 4)
 
 
 def membership_rows(scores: Mapping[str, Sequence[float]], card: ThreatCard) -> Iterator[dict[str, Any]]:

@@ -51,6 +51,8 @@ def fault_in_probe(reply: Message, reference: Mapping[str, np.ndarray], task: Ta
     names, images = targets_of(task), task.plan.probe_images
     if why := fault_in_update(reply, reference, names, images):
         return why
+    if (steps := values_of(reply, "metrics").get("local-steps")) != 1:
+        return f"metrics: local-steps is {shortened(steps)}, expected 1, as a probe is one step"
     classes = task.plan.data_card().num_classes
     for name, labels in tensors_of(reply, "labels").items():
         whole = not labels.is_floating_point() and labels.shape == (images,)

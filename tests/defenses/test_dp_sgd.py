@@ -218,7 +218,7 @@ def test_empty_batches_count_add_noise_and_run_no_model():
         for name, before in states[at - 1][1].items():
             assert torch.isfinite(states[at][1][name]).all()
             assert not torch.equal(states[at][1][name], before)
-    assert sum(entry[2] for entry in protected.state["accountant"]["history"]) == len(states) - 1 == 40
+    assert sum(entry[2] for entry in protected.state["accountant"]["steps"]) == len(states) - 1 == 40
 
 
 @pytest.mark.parametrize("zero_grad_first", [True, False])
@@ -251,7 +251,7 @@ def test_odd_sizes_lose_no_step_and_divide_by_the_expected_batch(count: int, bat
     protected = protect(DPSGD(noise_multiplier=1.0), training)
     assert len(list(run(protected))) == steps
     assert protected.optimizer.expected_batch_size == pytest.approx(count / steps)
-    assert protected.state["accountant"]["history"] == [[0.5, 1 / steps, steps]]
+    assert protected.state["accountant"]["steps"] == [[0.5, 1 / steps, steps]]
     assert all(torch.isfinite(tensor).all() for tensor in weights(training.model).values())
 
 
@@ -299,7 +299,7 @@ def sampled_epsilon(noise_multiplier: float, rate: float, steps: int, delta: flo
 
 
 def state_of(*history: tuple[float, float, int]) -> dict[str, Any]:
-    return {"accountant": {"mechanism": "rdp", "history": [list(entry) for entry in history]}}
+    return {"accountant": {"steps": [list(entry) for entry in history]}}
 
 
 @pytest.mark.parametrize(("noise_multiplier", "steps"), [(1.0, 1), (4.0, 30), (60.0, 500)])
@@ -358,7 +358,7 @@ def test_a_probe_uses_the_noise_of_the_training_and_is_accounted_for():
     list(run(probe))
     z = real.state["noise_multiplier"]
     assert probe.optimizer.noise_multiplier == z
-    assert probe.state["accountant"]["history"] == [[z / 2, 1.0, 1]]
+    assert probe.state["accountant"]["steps"] == [[z / 2, 1.0, 1]]
     assert epsilon_spent(probe.state, DELTA) == pytest.approx(gaussian_epsilon(z / 2, 1, DELTA))
 
 
@@ -367,7 +367,7 @@ def test_the_given_state_is_left_alone_and_the_new_one_grows_with_every_step():
     kept = copy.deepcopy(given)
     protected = protect(DPSGD(noise_multiplier=1.0), set_up(state=given))
     for step, _ in enumerate(run(protected), start=1):
-        assert protected.state["accountant"]["history"] == [[0.5, 0.25, 4 + step]]
+        assert protected.state["accountant"]["steps"] == [[0.5, 0.25, 4 + step]]
         json.dumps(protected.state)
     assert given == kept
 
@@ -382,10 +382,25 @@ def test_what_several_ledgers_spent_adds_up_as_one_history():
     assert defense.privacy(training, state_of((0.0, 1.0, 1)))["epsilon"] == math.inf
 
 
+def test_a_ledger_whose_noise_is_over_the_clipping_norm_is_refused():
+    """Its multipliers, taken as over the sensitivity, told less than half of the epsilon after a resume."""
+    old = {"accountant": {"mechanism": "rdp", "history": [[1.0, 0.25, 4]]}}
+    with pytest.raises(ValueError, match="versions before neighbours were named"):
+        DPSGD(noise_multiplier=1.0).privacy(old)
+
+
+def test_a_probe_is_one_step_whatever_a_round_has():
+    """A public rate counts rounds in steps; a probe under it took all of them."""
+    defense = DPSGD(noise_multiplier=2.0, neighbours="add-or-remove", sample_rate=0.2)
+    probe = protect(defense, set_up(count=2, batch_size=2, total_steps=40, probe=True))
+    assert len(list(run(probe))) == 1
+    assert probe.state["accountant"]["steps"] == [[1.0, 1.0, 1]]
+
+
 def test_an_empty_accountant_starts_a_new_history():
     protected = protect(DPSGD(noise_multiplier=1.0), set_up(state={"accountant": {}}))
     list(run(protected))
-    assert protected.state["accountant"] == {"mechanism": "rdp", "history": [[0.5, 0.25, 4]]}
+    assert protected.state["accountant"] == {"steps": [[0.5, 0.25, 4]]}
 
 
 def test_nothing_spent_is_zero_and_no_noise_is_infinite():
@@ -469,7 +484,7 @@ def test_a_public_rate_decides_steps_divisor_and_what_is_reported():
         protected = protect(defense, set_up(count=count, batch_size=6, epochs=2))
         assert len(list(run(protected))) == 10
         assert protected.optimizer.expected_batch_size == 6
-        assert protected.state["accountant"]["history"] == [[1.0, 0.2, 10]]
+        assert protected.state["accountant"]["steps"] == [[1.0, 0.2, 10]]
     assert defense.reported_examples(6) == 30
     assert DPSGD().reported_examples(6) is None
     # A round of so many steps has them, however few examples make an epoch.
@@ -514,7 +529,7 @@ def test_a_ledger_of_next_to_no_noise_has_no_finite_epsilon(noise_multiplier: fl
     """A ledger may come from elsewhere; Opacus divided by zero, or did not end in 300 s."""
     history = [[1.0, 0.25, 10], [noise_multiplier, 0.25, 1]]
     with bounded():
-        assert epsilon_spent({"accountant": {"mechanism": "rdp", "history": history}}, 1e-5) == math.inf
+        assert epsilon_spent({"accountant": {"steps": history}}, 1e-5) == math.inf
 
 
 @pytest.mark.parametrize("noise_multiplier", [1e-4, 1e-3, 0.01])
@@ -522,7 +537,7 @@ def test_a_ledger_of_next_to_no_noise_has_no_finite_epsilon(noise_multiplier: fl
 def test_little_noise_has_the_epsilon_of_the_gaussian_mechanism(noise_multiplier: float, steps: int):
     """Renyi divergence of order a: a / (2 z^2) for each step on all examples (Mironov 2017); the smallest order is 1.1."""
     with bounded():
-        spent = epsilon_spent({"accountant": {"mechanism": "rdp", "history": [[noise_multiplier, 1.0, steps]]}}, 1e-5)
+        spent = epsilon_spent({"accountant": {"steps": [[noise_multiplier, 1.0, steps]]}}, 1e-5)
     assert spent == pytest.approx(steps * 1.1 / (2 * noise_multiplier**2), rel=0.03)
 
 
@@ -535,8 +550,8 @@ def test_little_noise_has_the_epsilon_of_the_gaussian_mechanism(noise_multiplier
 )
 def test_a_ledger_of_no_steps_is_refused(entry: object):
     """Negative steps would give a budget back."""
-    with pytest.raises(ValueError, match="the accountant's history holds"):
-        epsilon_spent({"accountant": {"mechanism": "rdp", "history": [entry]}}, 1e-5)
+    with pytest.raises(ValueError, match="the accountant's steps hold"):
+        epsilon_spent({"accountant": {"steps": [entry]}}, 1e-5)
 
 
 # ---- settings

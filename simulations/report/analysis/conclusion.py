@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from simulations.report.analysis.cell import Cell
 from simulations.report.analysis.control import LEAST_IMAGES
 from simulations.report.analysis.families import IMAGES
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.readability import Readability, readability
 from simulations.report.text import capital, count, decibel, points, short_names
+
+LEVEL = 0.05
+"""Of Fisher's exact test, two-sided."""
 
 
 def verdicts(line: Line) -> tuple[tuple[str, Readability], ...]:
@@ -61,7 +66,24 @@ def _concluded(of: str, what: str, lines: Sequence[Line]) -> str:
     if parts:
         joined = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
         told.append(f"{'of' if told else 'Of'} {count(len(defended), 'defence')} {joined}")
-    return "; ".join(told) + "." if told else ""
+    alike = [names[line.defense] for line in defended if differ_by_chance(cells[line.defense], cells.get(""))]
+    said = "; ".join(told) + "." if told else ""
+    return said + (f" Within chance as many as without a defence: {', '.join(alike)}." if alike else "")
+
+
+def differ_by_chance(cell: Cell | None, plain: Cell | None) -> bool:
+    """Whether a defence's count of recovered images may be that without a defence: Fisher's exact test does not tell them apart.
+
+    Both may be the maximum over several attacks, and not over as many: a larger count is no sign that a defence does harm.
+    """
+    if not (recovers(cell) or recovers(plain)) or cell is None or plain is None:
+        return False
+    if cell.recovered is None or plain.recovered is None:
+        return False
+    from scipy.stats import fisher_exact
+
+    table = np.array([[recovered, n - recovered] for recovered, n in (cell.recovered, plain.recovered)])
+    return bool(fisher_exact(table).pvalue >= LEVEL)
 
 
 def recovers(cell: Cell | None) -> bool:

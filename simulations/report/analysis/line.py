@@ -112,7 +112,9 @@ class Line:
         """The most that the chance can be that the best of as many null guesses recovers as many images as an attack did."""
         if cell.recovered is None or cell.chance_of_retrieval is None:
             return None
-        return chance_of_as_many(*cell.recovered, cell.chance_of_retrieval, len(self.tried))
+        recovered, images = cell.recovered
+        known = [(one.recovered[1], one.chance_of_retrieval or 1.0) for one in self.tried if one.recovered]
+        return chance_of_as_many(recovered / images, known)
 
     @property
     def deployed(self) -> Score | None:

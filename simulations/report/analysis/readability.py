@@ -34,7 +34,8 @@ RULE = (
     "above the mean image and above the mean of its class. Not recovered: none of that, and no mean above "
     "those baselines, by attacks that recover undefended images of that round. Unknown: fewer than "
     f"{LEAST_IMAGES} images, a mean above the baselines whose interval is not, or no attack that recovers "
-    "undefended images either. Class mean: as many images would be recovered by an attacker that knows the "
+    "undefended images either. The interval is of that attack alone, not corrected for its choice among several; the "
+    "chance of as many is. Class mean: as many images would be recovered by an attacker that knows the "
     "class alone."
 )
 """The rule, as pages state it."""
@@ -94,7 +95,7 @@ def image_score(cell: Cell) -> float | None:
     return cell.mean(*IMAGES.decides)
 
 
-def _strength(cell: Cell) -> tuple[int, float, float, bool, bool, float]:
+def _strength(cell: Cell) -> tuple[float, float, float, bool, bool, float]:
     word, score = readability(cell), cell.scores[IMAGES.decides]
     # A leak that nobody could look up is not hidden by what was recovered from nothing.
     undecided = word is Readability.UNKNOWN and (
@@ -104,9 +105,13 @@ def _strength(cell: Cell) -> tuple[int, float, float, bool, bool, float]:
     identified = cell.picked[0] / cell.picked[1] if cell.picks and cell.picked and not share else 0.0
     counts = bool(share or identified) or score.status == "ok"
     height = cell.gap if cell.gap is not None else score.mean or 0.0
-    return _ORDER[word] + 2 * undecided, share, identified, not score.all_failed, counts, height
+    # Neither is what was recovered of too few images for a verdict.
+    raised = RECOVERED_OF_FEW if word is Readability.UNKNOWN and share else _ORDER[word] + 2 * undecided
+    return raised, share, identified, not score.all_failed, counts, height
 
 
+RECOVERED_OF_FEW = 2.5
+"""Stands before what was not recovered, and behind a verdict that something was."""
 _ORDER = {
     Readability.UNKNOWN: 0,
     Readability.NOT_RECOVERED: 1,

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attacks.scoring.roc import binomial_interval
-from simulations.report.analysis.bars import CLASS_MEAN, Nulls, Painted, audit_of, leaks, picked_out, unjudged
+from simulations.report.analysis.bars import CLASS_MEAN, Nulls, Painted, audit_of, unjudged
 from simulations.rows import Row
-from strategies.audit.score_rows import PICKED_GAIN, PICKED_PSNR
+from strategies.audit.score_rows import PICKED_GAIN, PICKED_PSNR, rounded_gain
 from strategies.audit.threat_card import PAINTED
 
 LEAST_GAIN = 3.0
@@ -61,26 +61,28 @@ def with_recovered(rows: Sequence[Row]) -> list[Row]:
 
 def is_recovered(psnr: float | None, null: float | None, identified: Any) -> bool:
     """The rule for one image: its PSNR, that of the best null baseline for it, and whether it was identified."""
-    known = psnr is not None and null is not None and identified == 1
-    return known and psnr - null >= LEAST_GAIN  # type: ignore[operator]
+    if psnr is None or null is None or identified != 1:
+        return False
+    return rounded_gain(psnr - null) >= LEAST_GAIN  # as rows hold it, so that rows and pictures count the same images
 
 
-def chance_of_as_many(recovered: int, images: int, chance: float, attacks: int) -> float:
-    """An upper bound on the chance that the best of several null guesses recovers as many images.
+def chance_of_as_many(share: float, tried: Sequence[tuple[int, float]]) -> float:
+    """An upper bound on the chance that the best of several null guesses recovers as large a share of its images.
 
     A null guess identifies an image with probability ``chance`` at most, so that one of them recovers as many with the upper tail
     of the binomial distribution. The best of several does with at most the sum of their chances (union bound): attacks guess the
     same images, so that their guesses need not be independent.
 
     Args:
-        recovered: By the attack that recovered most.
-        images: Attacked.
-        chance: Of identifying one image without an observation.
-        attacks: Attacks and rounds that the maximum was taken over.
+        share: That the strongest attack recovered.
+        tried: Of each attack and round that the maximum was taken over: how many images it attacked, and the chance of identifying
+            one without an observation.
     """
     from scipy.stats import binom
 
-    return min(1.0, attacks * float(binom.sf(recovered - 1, images, chance)))
+    # Without the margin a share of 7/16 times 16 may be a little more than 7.
+    tails = (binom.sf(math.ceil(share * images - 1e-9) - 1, images, chance) for images, chance in tried)
+    return min(1.0, float(sum(tails)))
 
 
 def best_image(rows: Sequence[Row]) -> BestImage | None:
@@ -98,23 +100,23 @@ def _place(row: Row) -> tuple[Any, ...]:
 def _gains(row: Row, own: Row, nulls: Nulls) -> list[BestImage] | None:
     """Gain and PSNR of each identified image; None where nobody can say.
 
-    Rows of versions that told no null baseline for single images have the mean of the best one; rows of versions that told no
-    single images count all identified ones where the attack as a whole lies above its baselines.
+    Rows of clients that tell no null baseline for single images have the mean of the best one. Rows that tell no single images
+    count all identified ones where the attack as a whole lies as far above its baselines, and nobody can say else.
     """
     values, gains, bars = _numbers(row.extra.get(PICKED_PSNR)), _numbers(row.extra.get(PICKED_GAIN)), nulls.of(own)
     if values is None:
-        return _without_single_images(row, own, nulls)
+        return None if PICKED_PSNR in row.extra else _without_single_images(row, own, bars)
     if gains is not None and len(gains) == len(values):
         of_noise = bars.get(PAINTED.rstrip(":"), -math.inf)
         return [BestImage(min(gain, psnr - of_noise), psnr) for psnr, gain in zip(values, gains, strict=True)]
     return [BestImage(psnr - max(bars.values()), psnr) for psnr in values] if bars else None
 
 
-def _without_single_images(row: Row, own: Row, nulls: Nulls) -> list[BestImage] | None:
+def _without_single_images(row: Row, own: Row, bars: Mapping[str, float]) -> list[BestImage] | None:
     if row.value is None or not 0 <= row.value <= 1:
         return None
     hits = round(row.value * row.n)
-    if hits and not (picked_out(row) and leaks(own, nulls.best(own))):
+    if hits and (own.value is None or not bars or own.value - max(bars.values()) < LEAST_GAIN):
         return None
     return [BestImage(math.inf, math.inf)] * hits
 

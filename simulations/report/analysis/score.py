@@ -29,10 +29,10 @@ WORST_IS_HIGHEST = (
     "epsilon-with-probes",
     "epsilon-all-cuts",
 )
-EXACT = ("retrieval", "recovered", "attribute-accuracy", MS_SSIM_SUCCESS)
+EXACT = ("retrieval", "attribute-accuracy", MS_SSIM_SUCCESS)
 """Shares with the exact interval of the images of all seeds together."""
 
-CLUSTERED = (CELLS, "label-accuracy", "test-accuracy", "recognition", "identification")
+CLUSTERED = ("recovered", CELLS, "label-accuracy", "test-accuracy", "recognition", "identification")
 """Shares whose interval over several seeds is that of ``clustered_interval``, with seeds as clusters."""
 
 AREAS = ("membership-auc", "membership-tpr", "test-auc")

@@ -45,7 +45,7 @@ def _by_others(line: Line) -> Iterator[str]:
         and told
         and highest.psnr.worst > max(told)
     ):
-        yield f"The highest PSNR of an image is by {called(highest)}: {decibel(highest.psnr.worst)} dB."
+        yield f"The highest PSNR of an image, recovered or not, is by {called(highest)}: {decibel(highest.psnr.worst)} dB."
 
 
 def called(cell: Cell) -> str:

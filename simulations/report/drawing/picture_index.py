@@ -98,7 +98,7 @@ def _picture(data: Mapping[str, Any]) -> Picture:
         target=tuple(str(data.get(key, "")) for key in ("experiment", "seed", "client", "target", "image")),
         kind=data["kind"],
         file=data["file"],
-        psnr=_as_in_rows(_number(data.get("psnr"))),
+        psnr=_number(data.get("psnr")),
         null_psnr=_number(data.get("null_psnr")),
         identified=data.get("identified") == 1,
         final=data.get("final") is True,
@@ -110,8 +110,3 @@ def _picture(data: Mapping[str, Any]) -> Picture:
 
 def _number(value: Any) -> float | None:
     return number_of(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _as_in_rows(psnr: float | None) -> float | None:
-    """Rounded as the rows round the PSNR of single images, so that one image has one number on a page."""
-    return psnr if psnr is None or math.isinf(psnr) else round(psnr, 2)

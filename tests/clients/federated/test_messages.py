@@ -117,7 +117,7 @@ def test_a_message_of_another_scenario_is_an_error_that_names_what_is_known(tmp_
 def test_the_server_cannot_choose_the_noise_by_the_ledger_that_it_hands_back(tmp_path: Path) -> None:
     """On resume a ledger comes from the server: in a deployment what was spent counts, the noise multiplier does not."""
     task = TASK.but(pipeline="DPSGD(target_epsilon=1.0)")
-    state = {"noise_multiplier": 1e-6, "accountant": {"mechanism": "rdp", "history": [[1.0, 0.5, 7]]}}
+    state = {"noise_multiplier": 1e-6, "accountant": {"steps": [[1.0, 0.5, 7]]}}
     ledger = json.dumps({"train": state})
     sizes = {}
     for randomness in ("secret", "seed"):

@@ -66,4 +66,4 @@ def test_who_was_picked_out_is_told_one_by_one() -> None:
     # Scores of other images than those of the line-up say nothing of single ones.
     scores["psnr-original"] = [31.0]
     (row,) = (row for row in score_rows(scores, ThreatCard()) if row["metric"] == "retrieval")
-    assert "picked_psnr" not in row
+    assert row["picked_psnr"] is None

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import binom
 
 from attacks.scoring.roc import binomial_interval
 from simulations.report import Row, validate
@@ -160,7 +161,12 @@ def test_shares_have_the_exact_interval_and_rows_without_single_images_tell_no_m
     ]
     assert (share.value, share.ci_low, share.ci_high) == tuple(binomial_interval(5, 16))
     old = [replace(row, extra={}) for row in attacked("A()", [(16.0, 12.0, True)] * 5 + [(12.0, 12.0, False)] * 11)]
-    assert [row.value for row in with_recovered(old) if row.metric == "recovered"] == [5 / 16]
+    assert not [row for row in with_recovered(old) if row.metric == "recovered"], "13.25 dB, 1.25 above the baseline"
+    far = [replace(row, extra={}) for row in attacked("A()", [(19.0, 12.0, True)] * 8 + [(12.0, 12.0, False)] * 8)]
+    assert [row.value for row in with_recovered(far) if row.metric == "recovered"] == [0.5]
+    # Where clients told it of some images alone, nobody knows which of the others count.
+    some = [replace(row, extra={PICKED_PSNR: None}) for row in far]
+    assert not [row for row in with_recovered(some) if row.metric == "recovered"]
     # Some were identified, and the attack as a whole lies above nothing: which of them would count nobody knows.
     weak = [replace(row, extra={}) for row in attacked("A()", [(13.0, 12.0, True)] * 5 + [MISSED] * 11)]
     assert not [row for row in with_recovered(weak) if row.metric == "recovered"]
@@ -173,13 +179,21 @@ def test_the_chance_is_that_of_the_best_of_all_attacks() -> None:
     draws = np.random.default_rng(0).binomial(16, 0.05, (200_000, 6)).max(1)
     for recovered in (3, 4, 5):
         measured = float((draws >= recovered).mean())
-        bound = chance_of_as_many(recovered, 16, 0.05, 6)
+        bound = chance_of_as_many(recovered / 16, [(16, 0.05)] * 6)
         assert measured - 0.003 <= bound <= 1.2 * measured + 0.003
     # Of dependent guesses, such as one guess under six names, it is still a bound.
     alone = np.random.default_rng(1).binomial(16, 0.05, 200_000)
-    assert chance_of_as_many(3, 16, 0.05, 6) > float((alone >= 3).mean())
-    assert chance_of_as_many(1, 16, 0.05, 100) == 1.0
-    assert chance_of_as_many(0, 16, 0.05, 1) == 1.0
+    assert chance_of_as_many(3 / 16, [(16, 0.05)] * 6) > float((alone >= 3).mean())
+    assert chance_of_as_many(1 / 16, [(16, 0.05)] * 100) == 1.0
+    assert chance_of_as_many(0, [(16, 0.05)]) == 1.0
+
+
+def test_each_attack_counts_with_its_own_images_and_chance() -> None:
+    """Three of 96 is likely where one of 16 would not be: a share is compared with a share."""
+    few, many = (16, 0.01), (4, 0.25)
+    expected = float(binom.sf(2, *few) + binom.sf(0, *many))
+    assert chance_of_as_many(3 / 16, [few, many]) == pytest.approx(expected)
+    assert chance_of_as_many(7 / 16, [few]) == pytest.approx(float(binom.sf(6, *few)))
 
 
 def test_a_count_stands_beside_no_sentence_that_denies_it() -> None:
