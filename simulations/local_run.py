@@ -117,7 +117,7 @@ def tell_failures(out: Path) -> int:
 def box_text(log: str) -> str:
     """The text of the last box in which Flower's command told an error, in one line, without the log that goes with the runtime."""
     boxes = _BOX.findall(log)
-    return _LOGS.sub("", " ".join(line.strip(" │|") for line in boxes[-1].split("\n"))) if boxes else ""
+    return _LOGS.sub("", " ".join(line.strip(" │|") for line in boxes[-1].rstrip("\n").split("\n"))) if boxes else ""
 
 
 def engine_failure(log: str) -> str:

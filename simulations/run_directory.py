@@ -32,6 +32,7 @@ from defenses.pipeline import Pipeline
 from simulations.checkpoints import Checkpoint, Checkpoints
 from simulations.errors import ConfigError, undamaged
 from simulations.folder_lock import take_lock
+from simulations.kept_rows import PLACE, kept
 from simulations.line_files import json_lines, kept_lines
 from simulations.report import validate
 from simulations.rows import NAMES, Row
@@ -46,8 +47,6 @@ from strategies.audit.whole_files import whole
 S = TypeVar("S", bound=Study)
 LINES_LOST = "lines-lost"
 """Metric of a row that says that a line of the run's files could not be read when the run went on."""
-PLACE = ("defense", "round", "attack", "observation")
-"""What a picture belongs to, as its line of the index says."""
 
 
 @dataclass
@@ -311,25 +310,6 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     if lost:
         raise ConfigError(lost)
     return found
-
-
-def kept(path: Path) -> tuple[list[Row], list[dict[str, Any]], list[str]]:
-    """Rows and the pictures' index of a run's folder, and what was lost of each with a last line that was cut off.
-
-    Raises:
-        ConfigError: When another line is damaged; it says what helps.
-    """
-    rows, rows_lost = kept_lines(path / "rows.jsonl", Row.from_json)
-    pictures, pictures_lost = kept_lines(path / "pictures" / "index.jsonl", _placed)
-    return rows, pictures, [lost for lost in (rows_lost, pictures_lost) if lost]
-
-
-def _placed(entry: Any) -> dict[str, Any]:
-    """A line of the index, which says what its picture belongs to."""
-    missing = [key for key in (*PLACE, "file") if key not in entry]
-    if missing or not isinstance(entry, dict):
-        raise ValueError(f"expected an object with {', '.join(PLACE)} and file")
-    return entry
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -43,7 +43,11 @@ def test_many_defences_have_their_page_soon(tmp_path: Path, many_defenses: list[
 
 
 def test_many_seeds_have_their_page_soon(tmp_path: Path) -> None:
-    directory = write_run(tmp_path, rows=demo_rows(seeds=range(60)))
+    rows = [
+        {**one, "value": min(one["value"], 1.0)} if one["metric"] == "test-accuracy" else one
+        for one in demo_rows(range(60))
+    ]
+    directory = write_run(tmp_path, rows=rows)
     begin = time.process_time()
     found = Page(write_report(directory).read_text(encoding="utf-8"))
     assert time.process_time() - begin < SECONDS
