@@ -19,7 +19,7 @@ from clients.data.datasets import ImageDataset, load_dataset
 from clients.data.images import IMAGE_MEMORY
 from clients.limits import LIMITS, MOST_TEXT
 from clients.models.classifiers import build_model
-from clients.models.fits import require_fits
+from clients.models.fits import Sizes, require_fits
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
 
@@ -192,7 +192,7 @@ class Plan:
         there (``TrainingDefense.extended``).
 
         Raises:
-            ModelError: When this machine could not hold it.
+            TooLargeError: When this machine could not hold it.
         """
         card, defenses = self.data_card(), self.defenses()
         build = functools.partial(
@@ -204,7 +204,9 @@ class Plan:
             norm="group" if defenses.needs_group_norm else self.norm,
             seed=self.seed,
         )
-        require_fits(self, lambda: [build()])
+        require_fits(
+            Sizes(self.model, card.input_shape, self.image_size, self.batch_size, self.width), lambda: [build()]
+        )
         return defenses.extended(build(), self.seed)
 
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from clients.machine import memory_of_machine
 from clients.models.library import ModelError
-
-if TYPE_CHECKING:
-    from clients.task import Plan
 
 FLOAT_BYTES = 4
 HELD = 3
@@ -22,23 +19,47 @@ USUAL_VALUES, USUAL_WIDTH, USUAL_DEPTH = 3 * 256 * 256, 1024, 24
 """Of an image's values, a model's width and its blocks: up to these any model of ours is built and tried within a gibibyte."""
 
 
+class TooLargeError(ModelError):
+    """A model, or a batch of images, that this machine cannot hold."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a plan says of the sizes of a model and of its batches.
+
+    Attributes:
+        model: Its name.
+        shape: (C, H, W) of an image.
+        image_size: As it was asked for.
+        batch_size: Images of a step.
+        width: Of the model; 0: the usual one.
+        depth: Its blocks, where the plan says so.
+    """
+
+    model: str
+    shape: tuple[int, int, int]
+    image_size: int
+    batch_size: int
+    width: int
+    depth: int = 0
+
+
 def is_usual(shape: Sequence[int], width: int, depth: int = 0) -> bool:
     """Whether a model of these sizes needs no such check, for which torch takes seconds to load what works without numbers."""
     return math.prod(shape) <= USUAL_VALUES and width <= USUAL_WIDTH and depth <= USUAL_DEPTH
 
 
-def require_fits(plan: Plan, build: Callable[[], Sequence[nn.Module]]) -> None:
+def require_fits(sizes: Sizes, build: Callable[[], Sequence[nn.Module]]) -> None:
     """Refuses a model, or a batch of images, that this machine cannot hold.
 
     Args:
-        plan: Names the sizes.
+        sizes: Of the model and its batches.
         build: Builds the modules that are trained.
 
     Raises:
-        ModelError: With what they need, and what to lower.
+        TooLargeError: With what they need, and what to lower.
     """
-    shape = plan.data_card().input_shape
-    if is_usual(shape, plan.width, getattr(plan, "depth", 0)):
+    if is_usual(sizes.shape, sizes.width, sizes.depth):
         return
     try:
         with torch.device("meta"):
@@ -47,11 +68,11 @@ def require_fits(plan: Plan, build: Callable[[], Sequence[nn.Module]]) -> None:
         Exception
     ):  # of models that read their own numbers while they are built, and of those that are refused elsewhere
         parameters = 0
-    batch = plan.batch_size * math.prod(shape)
+    batch = sizes.batch_size * math.prod(sizes.shape)
     needed, there = FLOAT_BYTES * (HELD * parameters + batch), memory_of_machine()
     if needed > there:
-        raise ModelError(
-            f"image-size is {plan.image_size}, width is {plan.width}, batch-size is {plan.batch_size}: {plan.model!r} has "
-            f"{parameters:,} parameters on images of {shape[1]}x{shape[2]}, and to hold them and a batch takes "
+        raise TooLargeError(
+            f"image-size is {sizes.image_size}, width is {sizes.width}, batch-size is {sizes.batch_size}: {sizes.model!r} has "
+            f"{parameters:,} parameters on images of {sizes.shape[1]}x{sizes.shape[2]}, and to hold them and a batch takes "
             f"{needed / 2**30:.1f} GiB; this machine has {there / 2**30:.1f} GiB in all. Lower image-size, width or batch-size"
         )
