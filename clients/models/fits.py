@@ -64,9 +64,8 @@ def require_fits(sizes: Sizes, build: Callable[[], Sequence[nn.Module]]) -> None
     try:
         with torch.device("meta"):
             parameters = sum(one.numel() for module in build() for one in module.parameters())
-    except (
-        Exception
-    ):  # of models that read their own numbers while they are built, and of those that are refused elsewhere
+    except Exception:
+        # Of models that read their own numbers while they are built, and of those that are refused elsewhere.
         parameters = 0
     batch = sizes.batch_size * math.prod(sizes.shape)
     needed, there = FLOAT_BYTES * (HELD * parameters + batch), memory_of_machine()
