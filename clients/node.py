@@ -18,6 +18,7 @@ from flwr.clientapp.typing import Mod
 
 from clients.draws import Draws, Notebook
 from clients.local_data import Client, LocalData
+from clients.machine import memory_of_machine
 from clients.questions import (
     UNLIMITED,
     Answers,
@@ -37,6 +38,8 @@ from defenses.spec import parse
 GRACE_SECONDS = 10.0
 LEAST_SECONDS, MOST_SECONDS = 1e-3, 1e8
 """A thousandth of a second to three years: what timers take."""
+IMAGE_SHARE = 0.25
+"""Of a deployed node's memory, for images, whatever the server says: what is more is read batch by batch, with the same results."""
 STDERR = 2
 """Its file descriptor, whatever became of ``sys.stderr``."""
 Call = Callable[[Message, Context], Message]
@@ -167,6 +170,9 @@ def client_of(message: Message, context: Context) -> Client:
         task = task.but(pipeline=str(parse(task.plan.pipeline)))
     if "data-dir" in context.node_config:
         task = task.but(data_dir=str(context.node_config["data-dir"]))
+    if not simulated:
+        most = IMAGE_SHARE * memory_of_machine() / 2**30
+        task = task.but(image_memory=min(task.plan.image_memory, most))
     task = task.but(download=task.plan.download and may_download(context.node_config, simulated=simulated))
     partition, draws = partition_of(context), draws_of(context, task.plan.seed)
     if task.plan.owns_data:

@@ -180,11 +180,6 @@ class Plan:
         """The shared card, or that of the data set at hand."""
         return self.card or DataCard.of(self.load_data())
 
-    def sizes(self) -> Sizes:
-        """What decides how large the model is."""
-        depth = getattr(self, "depth", 0)
-        return Sizes(self.model, self.data_card().input_shape, self.image_size, self.width, self.batch_size, depth)
-
     @property
     def objective(self) -> Objective:
         """What is trained for, and what counts as right."""
@@ -197,7 +192,7 @@ class Plan:
         there (``TrainingDefense.extended``).
 
         Raises:
-            ModelError: When this machine could not hold it.
+            TooLargeError: When this machine could not hold it.
         """
         card, defenses = self.data_card(), self.defenses()
         build = functools.partial(
@@ -209,7 +204,9 @@ class Plan:
             norm="group" if defenses.needs_group_norm else self.norm,
             seed=self.seed,
         )
-        require_fits(self.sizes(), lambda: [build()])
+        require_fits(
+            Sizes(self.model, card.input_shape, self.image_size, self.batch_size, self.width), lambda: [build()]
+        )
         return defenses.extended(build(), self.seed)
 
 

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from clients.data.card import DataCard
 from clients.data.images import ImageDataset
 from clients.machine import memory_of_machine
-from clients.models.fits import is_usual
+from clients.models.fits import TooLargeError, is_usual
 from clients.step_cost import StepCost, measure_step
 from defenses.pipeline import Pipeline
 from simulations.dry_run import Step, size_told
@@ -64,7 +64,11 @@ class _LinearAttention(TorchFunctionMode):
 
 
 def outlined_step(experiment: Experiment, data: ImageDataset) -> Step | None:
-    """Sizes of a step of the run's model without a defence, by torch's meta device; None where the model needs real numbers."""
+    """Sizes of a step of the run's model without a defence, by torch's meta device; None where the model needs real numbers.
+
+    Raises:
+        ConfigError: When this machine could not hold the model.
+    """
     plan = replace(experiment.plan(Pipeline()), card=DataCard.of(data))
     costs: list[StepCost] = []
     try:
@@ -73,9 +77,10 @@ def outlined_step(experiment: Experiment, data: ImageDataset) -> Step | None:
             for count in (2, 3):  # BatchNorm needs two.
                 images = torch.empty(count, *plan.data_card().input_shape)
                 costs.append(measure_step(lambda images=images: forward(images), modules, trained=True))  # type: ignore[misc]
-    except (
-        Exception
-    ):  # of models that read their own numbers while they are built, and of those that are refused elsewhere
+    except TooLargeError as error:
+        raise ConfigError(str(error)) from error
+    except Exception:
+        # Of models that read their own numbers while they are built, and of those that are refused elsewhere.
         return None
     image_bytes = max(costs[1].peak_bytes - costs[0].peak_bytes, 0)
     return Step(costs[0].parameters, max(costs[0].peak_bytes - 2 * image_bytes, 0), image_bytes, 0.0)

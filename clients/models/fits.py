@@ -19,57 +19,59 @@ USUAL_VALUES, USUAL_WIDTH, USUAL_DEPTH = 3 * 256 * 256, 1024, 24
 """Of an image's values, a model's width and its blocks: up to these any model of ours is built and tried within a gibibyte."""
 
 
-def is_usual(shape: Sequence[int], width: int, depth: int = 0) -> bool:
-    """Whether a model of these sizes needs no such check, for which torch takes seconds to load what works without numbers."""
-    return math.prod(shape) <= USUAL_VALUES and width <= USUAL_WIDTH and depth <= USUAL_DEPTH
+class TooLargeError(ModelError):
+    """A model, or a batch of images, that this machine cannot hold."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a plan says of a model's size; the names are those of its settings.
+    """What a plan says of the sizes of a model and of its batches.
 
     Attributes:
         model: Its name.
         shape: (C, H, W) of an image.
-        image_size: As set.
-        width: As set.
-        batch_size: As set.
-        depth: Of models that have one.
+        image_size: As it was asked for.
+        batch_size: Images of a step.
+        width: Of the model; 0: the usual one.
+        depth: Its blocks, where the plan says so.
     """
 
     model: str
     shape: tuple[int, int, int]
     image_size: int
-    width: int
     batch_size: int
+    width: int
     depth: int = 0
 
 
-def require_fits(plan: Sizes, build: Callable[[], Sequence[nn.Module]]) -> None:
+def is_usual(shape: Sequence[int], width: int, depth: int = 0) -> bool:
+    """Whether a model of these sizes needs no such check, for which torch takes seconds to load what works without numbers."""
+    return math.prod(shape) <= USUAL_VALUES and width <= USUAL_WIDTH and depth <= USUAL_DEPTH
+
+
+def require_fits(sizes: Sizes, build: Callable[[], Sequence[nn.Module]]) -> None:
     """Refuses a model, or a batch of images, that this machine cannot hold.
 
     Args:
-        plan: Names the sizes.
+        sizes: Of the model and its batches.
         build: Builds the modules that are trained.
 
     Raises:
-        ModelError: With what they need, and what to lower.
+        TooLargeError: With what they need, and what to lower.
     """
-    shape = plan.shape
-    if is_usual(shape, plan.width, plan.depth):
+    if is_usual(sizes.shape, sizes.width, sizes.depth):
         return
     try:
         with torch.device("meta"):
             parameters = sum(one.numel() for module in build() for one in module.parameters())
-    except (
-        Exception
-    ):  # of models that read their own numbers while they are built, and of those that are refused elsewhere
+    except Exception:
+        # Of models that read their own numbers while they are built, and of those that are refused elsewhere.
         parameters = 0
-    batch = plan.batch_size * math.prod(shape)
+    batch = sizes.batch_size * math.prod(sizes.shape)
     needed, there = FLOAT_BYTES * (HELD * parameters + batch), memory_of_machine()
     if needed > there:
-        raise ModelError(
-            f"image-size is {plan.image_size}, width is {plan.width}, batch-size is {plan.batch_size}: {plan.model!r} has "
-            f"{parameters:,} parameters on images of {shape[1]}x{shape[2]}, and to hold them and a batch takes "
+        raise TooLargeError(
+            f"image-size is {sizes.image_size}, width is {sizes.width}, batch-size is {sizes.batch_size}: {sizes.model!r} has "
+            f"{parameters:,} parameters on images of {sizes.shape[1]}x{sizes.shape[2]}, and to hold them and a batch takes "
             f"{needed / 2**30:.1f} GiB; this machine has {there / 2**30:.1f} GiB in all. Lower image-size, width or batch-size"
         )

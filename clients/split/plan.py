@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from clients.models.fits import require_fits
+from clients.models.fits import Sizes, require_fits
 from clients.models.halves import EdgeHalf
 from clients.models.server_half import ServerHalf
 from clients.models.split_models import SplitShape, build_split_model, default_width
@@ -74,7 +74,8 @@ class SplitPlan(Plan):
             seed=self.seed,
             cardinalities=card.cardinalities,
         )
-        require_fits(self.sizes(), build)
+        sizes = Sizes(self.model, card.input_shape, self.image_size, self.batch_size, self.width, self.depth)
+        require_fits(sizes, build)
         edge, server = build(pretrained=self.pretrained)
         rows, columns = edge.grid
         for defense in pipeline.smashed_defenses:

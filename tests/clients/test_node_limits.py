@@ -6,16 +6,19 @@ import json
 import math
 import re
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import RecordDict
+from flwr.app import Context, Message, RecordDict
 
 from clients.limits import LIMITS
+from clients.machine import memory_of_machine
+from clients.node import client_of
 from clients.scenarios import client_sides, read_task
 from clients.task import TaskError
 from tests.bounded import bounded
-from tests.clients.test_hostile_messages import SMALL, ask, content
+from tests.clients.test_hostile_messages import MINE, SMALL, ask, content
 from tests.clients.test_training import TASK
 
 FIELDS = sorted(
@@ -107,6 +110,16 @@ def test_plans_as_they_are_sent_are_within_the_limits() -> None:
         assert read_task(task.to_json()) == task
     with pytest.raises(TaskError, match=r"momentum is 1\.0; allowed: at least 0, below 1"):
         read_task(SMALL.but(momentum=1.0).to_json())
+
+
+def test_a_deployed_node_holds_no_more_images_than_a_part_of_its_memory(tmp_path: Path) -> None:
+    """Whatever ``image-memory`` the server sends; what is more is read batch by batch."""
+    node = {"partition-id": 0, "num-partitions": 1, "randomness": "secret", "secret-dir": str(tmp_path)}
+    for sent_memory, expected in ((0.5, 0.5), (1e6, memory_of_machine() / 2**32)):
+        task = SMALL.but(image_memory=sent_memory)
+        message = Message(RecordDict(content(task=task.to_json())), dst_node_id=5, message_type="train")
+        context = Context(1, 5, dict(node), RecordDict(dict(MINE)), {})
+        assert client_of(message, context).task.plan.image_memory == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("timeout", [5e-324, 1e-300, 1e-9, 1e-7])

@@ -182,7 +182,7 @@ def test_the_ats_recipe_is_the_published_one() -> None:
         (["crop-padding=28"], "crop-padding is 28; allowed: below 28"),
         (["image-memory=0.0001"], "set auxiliary-limit to at most 34, or raise image-memory"),
         (["image-memory=0.0001", "auxiliary-limit=30"], "update-attacks: all images of a client are"),
-        (["image-memory=0"], "image-memory is 0; allowed: above 0"),
+        (["image-memory=0"], "image-memory is 0; allowed: at least 1e-09"),
         (["auxiliary-limit=-1"], "auxiliary-limit is -1; allowed: at least 0"),
         (["defenses=Soteria(layer='nope')"], "the model's fully connected layers are"),
         (["aggregate-clients=" + "9" * 5000], "is no number of clients"),

@@ -84,5 +84,5 @@ def test_text_round_trip():
     ]
     with pytest.raises(SpecError, match="did you mean 'DLG'"):
         parse_statements("DLGG()", registry, "attack")
-    with pytest.raises(SpecError, match="iterations is 0; allowed: a whole number of at least 1"):
+    with pytest.raises(SpecError, match="iterations is 0; allowed: a whole number from 1 to 1000000000"):
         parse_statements("DLG(iterations=0)", registry, "attack")
