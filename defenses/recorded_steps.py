@@ -29,8 +29,8 @@ def recorded_steps(state: Mapping[str, Any]) -> list[tuple[float, float, int]]:
         steps = [steps]
     if odd := [entry for entry in steps if not _is_entry(entry)]:
         raise ValueError(
-            f"the accountant's steps hold {shown(odd[0])}; allowed: [noise over sensitivity of at least 0, sample rate from 0 to 1, "
-            "number of steps of at least 0]"
+            f"the accountant's steps hold {shown(odd[0])}; allowed: [noise over sensitivity of at least 0, sample rate from 0 to "
+            "1, number of steps of at least 0]"
         )
     return [(entry[0], entry[1], entry[2]) for entry in steps]
 

@@ -49,7 +49,13 @@ def try_dataset(key: str, name: str) -> None:
 
 @functools.cache
 def try_model(
-    key: str, name: str, num_classes: int, input_shape: tuple[int, int, int], width: int = 0, norm: str = "group"
+    key: str,
+    name: str,
+    num_classes: int,
+    input_shape: tuple[int, int, int],
+    width: int = 0,
+    norm: str = "group",
+    batch_size: int = 2,
 ) -> Sequence[str]:
     """Builds and tries a model in a child process, where the name says that it is somebody's own code.
 
@@ -60,6 +66,7 @@ def try_model(
         input_shape: (C, H, W).
         width: Of models that have one.
         norm: "batch" or "group".
+        batch_size: Images of a step.
 
     Returns:
         What it does that changes what numbers mean: of the values of ``DOUBTS``, in their order.
@@ -75,6 +82,7 @@ def try_model(
         "input_shape": list(input_shape),
         "width": width,
         "norm": norm,
+        "batch_size": batch_size,
     }
     try:
         found = tried("clients.models.doubts:examine", arguments, MODEL_SECONDS)

@@ -102,7 +102,8 @@ def _doubts(experiment: Experiment, card: DataCard) -> list[str]:
         ConfigError: When it does not work, or when it mixes the examples of a batch and a defence needs their gradients one by one.
     """
     name = experiment.model
-    found = try_model("model", name, card.num_classes, card.input_shape, experiment.width, experiment.norm)
+    step = experiment.width, experiment.norm, experiment.batch_size
+    found = try_model("model", name, card.num_classes, card.input_shape, *step)
     for pipeline in experiment.pipelines():
         if pipeline.needs_group_norm and MIXES_IN_TRAINING in found:
             raise ConfigError(

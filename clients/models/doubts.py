@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clients.models.classifiers import build_model
-from clients.models.library import Shape
+from clients.models.library import ModelError, Shape
 from clients.models.own_trial import disturb
 
 RANDOM, MIXES, MIXES_IN_TRAINING = "random", "mixes", "mixes in training"
@@ -23,11 +23,30 @@ ROUNDING = 1e-5
 SEEDS = (0, 1)
 
 
-def examine(name: str, num_classes: int, input_shape: list[int], width: int, norm: str) -> list[str]:
-    """Builds a model (``build_model``, which tries it), and tells which doubts there are: of ``RANDOM`` and so on."""
+def examine(
+    name: str, num_classes: int, input_shape: list[int], width: int, norm: str, batch_size: int = COUNT
+) -> list[str]:
+    """Builds a model (``build_model`` tries it), takes a step, and tells which doubts there are: of ``RANDOM`` and so on.
+
+    Raises:
+        ModelError: When a step on a batch of ``batch_size`` images fails.
+    """
     channels, height, side = input_shape
     shape = (channels, height, side)
-    return doubts(build_model(name, num_classes=num_classes, input_shape=shape, width=width, norm=norm), shape)
+    model = build_model(name, num_classes=num_classes, input_shape=shape, width=width, norm=norm)
+    found = doubts(model, shape)
+    _require_step(name, model, torch.rand(max(batch_size, 2), *shape, generator=torch.Generator().manual_seed(0)))
+    return found
+
+
+def _require_step(name: str, model: nn.Module, images: Tensor) -> None:
+    """A forward and a backward pass as training makes them: code may do otherwise on larger batches, or in train mode."""
+    try:
+        model.train()(images).sum().backward()
+    except Exception as error:
+        raise ModelError(
+            f"model {name!r} fails in train mode on a batch of {len(images)} images: {type(error).__name__}: {error}"
+        ) from error
 
 
 def doubts(model: nn.Module, input_shape: Shape) -> list[str]:

@@ -37,7 +37,7 @@ def test_rows_and_cards_name_the_neighbours(audited: Audited) -> None:
 def test_the_page_says_it_in_words(audited: Audited) -> None:
     page = " ".join(audited.report.read_text().split())
     for name in (REPLACE_ONE, ADD_OR_REMOVE):
-        assert f"for {MEANING[name]}" in page
+        assert f"neighbours of ε: {MEANING[name]}" in page
 
 
 def test_a_client_that_hides_its_number_reports_a_public_one_and_no_times(audited: Audited) -> None:

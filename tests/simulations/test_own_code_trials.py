@@ -46,6 +46,18 @@ class Exits(Plain):
         os._exit(0)
 
 
+class ExitsLate(Plain):
+    def forward(self, images):
+        return os._exit(0) if len(images) > 8 else super().forward(images)
+
+
+class FailsLate(Plain):
+    def forward(self, images):
+        if len(images) > 8:
+            raise RuntimeError("too many " + chr(27) + "[31mred")
+        return super().forward(images)
+
+
 class Dropped(Plain):
     def odd(self, features):
         return F.dropout(features, 0.5, training=True)
@@ -149,6 +161,11 @@ def test_a_file_that_ends_its_process_ends_the_command_with_an_error(tmp_path: P
     ("changes", "error"),
     [
         ({"model": "{file}:Exits"}, "model: {file}:Exits ends its process with exit code 0, as os._exit(0) does"),
+        (
+            {"model": "{file}:ExitsLate"},
+            "model: {file}:ExitsLate ends its process with exit code 0, as os._exit(0) does",
+        ),
+        ({"model": "{file}:FailsLate"}, "fails in train mode on a batch of 16 images: RuntimeError: too many "),
         ({"dataset": "{file}:exits"}, "dataset: {file}:exits ends its process with exit code 0, as os._exit(0) does"),
         ({"dataset": "{file}:interrupted"}, "dataset: {file}:interrupted raises KeyboardInterrupt"),
         ({"dataset": "{file}:far"}, "dataset: {file}:far ends its process with exit code 0"),

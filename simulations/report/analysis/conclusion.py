@@ -68,7 +68,7 @@ def _concluded(of: str, what: str, lines: Sequence[Line]) -> str:
         told.append(f"{'of' if told else 'Of'} {count(len(defended), 'defence')} {joined}")
     alike = [names[line.defense] for line in defended if differ_by_chance(cells[line.defense], cells.get(""))]
     said = "; ".join(told) + "." if told else ""
-    return said + (f" Within chance as many as without a defence: {', '.join(alike)}." if alike else "")
+    return said + (f" Not distinguishable from no defence (Fisher's exact test): {', '.join(alike)}." if alike else "")
 
 
 def differ_by_chance(cell: Cell | None, plain: Cell | None) -> bool:

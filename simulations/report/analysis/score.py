@@ -32,6 +32,9 @@ WORST_IS_HIGHEST = (
 EXACT = ("retrieval", "attribute-accuracy", MS_SSIM_SUCCESS)
 """Shares with the exact interval of the images of all seeds together."""
 
+EXACT_OF_ONE = ("recovered",)
+"""Shares with the exact interval of one seed's images; over several seeds see ``CLUSTERED``, as each seed is another model."""
+
 CLUSTERED = ("recovered", CELLS, "label-accuracy", "test-accuracy", "recognition", "identification")
 """Shares whose interval over several seeds is that of ``clustered_interval``, with seeds as clusters."""
 
@@ -93,7 +96,8 @@ def merge(rows: Sequence[Row]) -> Score:
     failed = any(row.status == "failed" for row in rows)
     mean = _combine(metric, list(means.values())) if means else None
     low, high = _over_seeds(metric, list(means.values()), used) if len(means) > 1 else _own_interval(used)
-    if metric in EXACT and (found := exact(used)):
+    exactly = metric in EXACT or (metric in EXACT_OF_ONE and len(means) == 1)
+    if exactly and (found := exact(used)):
         mean, low, high = found
     return Score(
         mean=mean,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from simulations.report.analysis.metrics import COUNTED_IMAGES, KEYS, VFE_AFTER, VFE_BEFORE, WINDOWS
@@ -69,7 +70,8 @@ class WindowCounts:
 
 def window_counts(study: Study, defense: str) -> WindowCounts | None:
     """Those of a pipeline in the first seed that has any (they count the same data in every round)."""
-    rows = [row for row in study.rows if row.defense == defense and not row.attack and row.value is not None]
+    own = [row for row in study.rows if row.defense == defense and not row.attack]
+    rows = [row for row in own if row.value is not None and math.isfinite(row.value)]
     counted = [row for row in rows if row.metric == COUNTED_IMAGES]
     if not counted:
         return None

@@ -42,8 +42,8 @@ scores {{ view.scale_db['scale:class-mean'] | decibel }} dB
     {% endif %}
     {% if line.epsilon is not none %}
     <span>ε = {{ line.epsilon | two }}{% if line.delta is not none %} at δ = {{ line.delta | plain }}{% endif %}
-      {%- if line.epsilon_with_probes is not none %} ({{ 'at least ' if line.probes_before is not none -}}
-        {{ line.epsilon_with_probes | two }} with the audit's probes)
+      {%- if line.epsilon_with_probes is not none %}, with the audit's probes{{ ' at least' if line.probes_before is not none }}
+        {{ line.epsilon_with_probes | two }}
         {%- if line.probes_before is not none %} (last told before the training of round {{ line.probes_before }}){% endif %}
       {%- endif %}
       {%- if line.epsilon_all_cuts is not none %} at one cut,

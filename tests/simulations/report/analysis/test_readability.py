@@ -71,7 +71,8 @@ def test_the_conclusion_names_every_defence_with_its_verdict() -> None:
     found = lines(told("", 30.0, 1.0), told("D()", 9.0, 0.0), told("E()", 25.0, 1.0))
     assert conclusion(found) == (
         "One-step probe: without a defence the images are readable (16 of 16 recovered); of 2 defences 1 left them readable "
-        "(E 16 of 16 recovered) and 1 kept these attacks from recovering them (D 0 of 16 recovered)."
+        "(E 16 of 16 recovered) and 1 kept these attacks from recovering them (D 0 of 16 recovered). "
+        "Not distinguishable from no defence (Fisher's exact test): E."
     )
 
 

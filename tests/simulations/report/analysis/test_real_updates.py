@@ -49,7 +49,7 @@ def test_both_are_said_each_with_its_number_and_interval() -> None:
     found = line(psnr(PROBE, 20.0, defense="D()"), psnr(UPDATE, 11.0, 1.0, n=64, defense="D()"))
     assert sentence(found) == (
         "One-step probe: the strongest attack recovered 16 of 16 images (95 % interval 79.4 to 100.0 %; chance of as many "
-        "by the best of 2 null guesses: at most 2e\N{MINUS SIGN}32). "
+        "by the best of 2 null guesses: at most 1e\N{MINUS SIGN}32). "
         "Its mean PSNR is 20.0 dB (95 % interval 19.5 to 20.5), above the mean image (12.0 dB). "
         "Training update of 4 steps: the strongest attack recovered 0 of 64 images (95 % interval 0.0 to 5.6 %) "
         "and identified 0 of 64 among 100 candidates. "

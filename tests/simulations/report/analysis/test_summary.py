@@ -217,8 +217,8 @@ def test_the_strongest_attack_is_the_highest_score_that_clears_its_own_baselines
 
 def test_of_too_few_images_the_largest_share_leads_too() -> None:
     """There is no verdict, and no other rule: the weaker attack recovers both images, the one with the higher mean neither."""
-    narrow = psnr(12.5, 12.1, defense="D()", attack="A()", n=2)
-    wide = psnr(16.0, 10.0, defense="D()", attack="B()", n=2, worst=20.0)
+    narrow = psnr(15.5, 15.1, defense="D()", attack="A()", n=2)
+    wide = psnr(14.0, 10.0, defense="D()", attack="B()", n=2, worst=20.0)
     plain = [psnr(31.2, 29.0, attack=name, n=2) for name in ("A()", "B()")]
     found = line(narrow, wide, *plain)
     assert found.strongest is not None
