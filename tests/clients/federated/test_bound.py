@@ -121,9 +121,21 @@ def test_no_attacker_on_all_that_is_sent_does_better_than_the_bound(tmp_path: Pa
     for at, says_first in enumerate(tests):
         right, wrong = (sum(map(says_first, world[1:])) for world in replies)
         assert lower_bound(right, wrong, RUNS - 1, len(tests)) <= epsilon, (at, right, wrong)
-    # What the model that results does to test examples follows from the model alone.
-    judged = [values_of(ask("evaluate", task), "metrics") for ask in askers]
-    assert judged[0] == judged[1]
+    # The numbers of a second round, with its ledger, and of a probe are the same, too. What the model that results does to test examples
+    # follows from the model alone.
+    more = [("train", task.but(round=2)), ("train.probe", task.but(round=2)), ("evaluate", task)]
+    for message_type, asked in more:
+        found = [ask(message_type, asked) for ask in askers]
+        assert numbers_of(found[0]) == numbers_of(found[1]), message_type
+
+
+def test_a_probe_is_one_step_where_rounds_are_counted_in_steps(tmp_path: Path) -> None:
+    """Under a public rate a probe took all steps of a round, and was called one."""
+    public = "DPSGD(noise_multiplier=4.0, neighbours='add-or-remove', sample_rate=0.25)"
+    reply = asker(tmp_path, range(COUNT))("train.probe", CNN.but(pipeline=public, local_steps=5, probe_targets=1))
+    told = values_of(reply, "metrics")
+    assert told["local-steps"] == 1
+    assert float(told["epsilon-with-probes"]) < 1.4 * gaussian_epsilon(2 / 4.0, DELTA)
 
 
 def test_the_attacker_finds_a_divisor_that_follows_from_the_data(tmp_path: Path) -> None:
