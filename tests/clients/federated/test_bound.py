@@ -121,8 +121,8 @@ def test_no_attacker_on_all_that_is_sent_does_better_than_the_bound(tmp_path: Pa
     for at, says_first in enumerate(tests):
         right, wrong = (sum(map(says_first, world[1:])) for world in replies)
         assert lower_bound(right, wrong, RUNS - 1, len(tests)) <= epsilon, (at, right, wrong)
-    # The numbers of a second round, with its ledger, and of a probe are the same, too. What the model that results does to test examples
-    # follows from the model alone.
+    # The numbers of a second round, with its ledger, and of a probe are the same, too. What the model that results does to test
+    # examples follows from the model alone.
     more = [("train", task.but(round=2)), ("train.probe", task.but(round=2)), ("evaluate", task)]
     for message_type, asked in more:
         found = [ask(message_type, asked) for ask in askers]
