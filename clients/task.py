@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -88,7 +88,10 @@ class Plan:
             examples: the worst case of the split papers), or the name of another data set.
         owns_data: Everything in the client's data directory is its own; else the server names its examples.
         card: Shape and normalisation that all clients share; None only until the set-up is done.
+        may_be_unknown: Fields whose 0 says that the server does not know them.
     """
+
+    may_be_unknown: ClassVar[frozenset[str]] = frozenset()
 
     scenario: str
     dataset: str
@@ -137,7 +140,8 @@ class Plan:
         for name, value in read.items():
             if name != "card":
                 require_kind(name, value, kinds[name])
-                require_within(name, value)
+                if not (name in cls.may_be_unknown and value == 0):
+                    require_within(name, value)
         return cls(**read)
 
     @property

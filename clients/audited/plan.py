@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -28,8 +29,11 @@ ModelFactory = Callable[[], nn.Module]
 class AppPlan(FederatedPlan):
     """A plan for clients that are not fedveil's own. ``model`` is ``package.module:function``, called without arguments.
 
-    ``pipeline`` may also hold the names of mods that fedveil does not know; attacks then know of the others alone.
+    ``local_epochs`` and ``batch_size`` are 0 where the server does not know them. ``pipeline`` may also hold the names of mods that
+    fedveil does not know; attacks then know of the others alone.
     """
+
+    may_be_unknown: ClassVar[frozenset[str]] = frozenset({"local_epochs", "batch_size"})
 
     def load_data(self) -> ImageDataset:
         """A black image in place of the examples: the server has none, and clients are asked through their own class."""

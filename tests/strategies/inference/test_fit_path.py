@@ -269,7 +269,7 @@ def test_masks_behind_another_defence_are_those_that_its_stage_learns_from(
     assert [one["kind"] for one in quiet] == [one["kind"] for one in plain]
     assert all(torch.equal(mine["image"], other["image"]) for mine, other in zip(quiet, plain, strict=True))
     blind = shown(
-        "FeatureDP(clip=1e-30, noise_multiplier=0.0) | DeltaAutoencoder(delta='max', fill='black', epochs=0)",
+        "FeatureDP(clip=1e-12, noise_multiplier=0.0) | DeltaAutoencoder(delta='max', fill='black', epochs=0)",
         own,
         adversary=False,
     )
