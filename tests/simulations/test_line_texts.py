@@ -15,7 +15,7 @@ from simulations.errors import ConfigError
 from simulations.experiment import Experiment
 from simulations.preflight import preflight
 from simulations.report import read_rows
-from simulations.report.drawing.pictures import read_index
+from simulations.report.drawing.picture_index import read_index
 from simulations.rows import Row
 from simulations.run_directory import RunDirectory, read_lines
 
