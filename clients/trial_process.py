@@ -121,6 +121,7 @@ def _how_it_ended(code: int) -> str:
 def main(folder: str) -> None:
     """Does in the child what the order says, and ends the child."""
     _end_with_parent()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a command in the background may have ignored
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(FIRST_VICTIM, encoding="ascii")
     order = json.loads((Path(folder) / ORDER).read_text(encoding="utf-8"))

@@ -68,7 +68,7 @@ def score_rows(scores: Mapping[str, Sequence[float]], card: ThreatCard) -> Itera
 def _picked(hits: Sequence[float], psnr: Sequence[float], null: Sequence[float]) -> dict[str, list[float] | None]:
     """PSNR and gain of every image that was picked out, by PSNR; None where the clients did not tell both of all images."""
     if len(psnr) != len(hits):
-        return {PICKED_PSNR: None}
+        return {PICKED_PSNR: None} if psnr else {}
     if len(null) != len(hits):
         return {PICKED_PSNR: sorted(round(one, 4) for one, hit in zip(psnr, hits, strict=True) if hit)}
     found = sorted((own, own - bar) for own, bar, hit in zip(psnr, null, hits, strict=True) if hit)

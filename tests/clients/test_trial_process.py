@@ -90,7 +90,8 @@ def test_a_refusal_of_ours_is_handed_on_as_it_is() -> None:
 
 
 PARENT = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # of a shell in the background it would be ignored
 from clients.trial_process import tried
 tried("tests.clients.trial_works:call", {"name": sys.argv[1]}, 600)
 """

@@ -162,10 +162,13 @@ def test_a_file_that_ends_its_process_ends_the_command_with_an_error(tmp_path: P
     [
         ({"model": "{file}:Exits"}, "model: {file}:Exits ends its process with exit code 0, as os._exit(0) does"),
         (
-            {"model": "{file}:ExitsLate"},
+            {"model": "{file}:ExitsLate", "batch-size": "16"},
             "model: {file}:ExitsLate ends its process with exit code 0, as os._exit(0) does",
         ),
-        ({"model": "{file}:FailsLate"}, "fails in train mode on a batch of 16 images: RuntimeError: too many "),
+        (
+            {"model": "{file}:FailsLate", "batch-size": "16"},
+            "fails in train mode on a batch of 16 images: RuntimeError: too many ",
+        ),
         ({"dataset": "{file}:exits"}, "dataset: {file}:exits ends its process with exit code 0, as os._exit(0) does"),
         ({"dataset": "{file}:interrupted"}, "dataset: {file}:interrupted raises KeyboardInterrupt"),
         ({"dataset": "{file}:far"}, "dataset: {file}:far ends its process with exit code 0"),

@@ -37,5 +37,5 @@ def test_refinements_go_on_from_whole_rounds_and_the_report_tells_both(tmp_path:
     (study,) = run.studies
     for line in run.lines(study):
         text = sentence(line)
-        assert text.startswith("one-step probe: ")
-        assert "; training update of 2 steps: " in text
+        assert text.startswith("One-step probe: ")
+        assert ". Training update of 2 steps: " in text

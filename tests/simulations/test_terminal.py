@@ -16,8 +16,8 @@ from rich.progress import Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from clients.records import reason_of
-from clients.told import log_plainly, plain, shortened
+from clients.records import MAX_REASON, reason_of
+from clients.told import log_plainly, one_line, plain, shortened
 from simulations.command_line import errors
 from simulations.terminal import Terminal
 
@@ -81,7 +81,7 @@ def test_a_clients_error_is_text(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(TaskIdentity, name, 1)
     question = Message(RecordDict(), 1, "train")
     reply = Message(Error(code=0, reason=f"line\n{HOSTILE}"), reply_to=question)
-    assert reason_of(reply) == plain(HOSTILE.rpartition("\u2028")[2].rpartition("\r")[2])
+    assert reason_of(reply) == one_line(HOSTILE, MAX_REASON)
     assert shortened(ValueError("\x1b[2J")) == r"\x1b[2J"
 
 

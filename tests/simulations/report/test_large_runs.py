@@ -38,7 +38,9 @@ def test_many_defences_have_their_page_soon(tmp_path: Path, many_defenses: list[
     assert len(found.table("summary")) == MANY, "every defence is in the table"
     assert f"first {MOST_STRIPS} defences" in " ".join(found.text.split())
     assert f"{MANY - MOST_NAMED} more defences: names in the tooltips and tables" in found.text
-    strips = [known for tag, known in found.tags if tag == "svg" and ": mean " in (known.get("aria-label") or "")]
+    strips = [
+        known for tag, known in found.tags if tag == "svg" and " recovered by " in (known.get("aria-label") or "")
+    ]
     assert len(strips) == MOST_STRIPS
 
 
@@ -57,5 +59,7 @@ def test_many_seeds_have_their_page_soon(tmp_path: Path) -> None:
 def test_few_defences_are_drawn_in_full(tmp_path: Path) -> None:
     found = Page(write_report(write_run(tmp_path)).read_text(encoding="utf-8"))
     assert "more defence" not in found.text
-    strips = [known for tag, known in found.tags if tag == "svg" and ": mean " in (known.get("aria-label") or "")]
+    strips = [
+        known for tag, known in found.tags if tag == "svg" and " recovered by " in (known.get("aria-label") or "")
+    ]
     assert len(strips) == len(report_run.PIPELINES)

@@ -56,12 +56,12 @@ def test_who_was_picked_out_is_told_one_by_one() -> None:
         "retrieval-chance": [0.01] * 4,
     }
     (row,) = (row for row in score_rows(scores, ThreatCard()) if row["metric"] == "retrieval")
-    assert row["picked_psnr"] == [12.5, 31.24]
+    assert row["picked_psnr"] == [12.5, 31.237]
     assert "picked_gain" not in row, "a client that tells no null baselines of single images"
     scores["psnr-null"] = [10.0, 8.0, 12.0, 9.0]
     found = list(score_rows(scores, ThreatCard()))
     (row,) = (row for row in found if row["metric"] == "retrieval")
-    assert (row["picked_psnr"], row["picked_gain"]) == ([12.5, 31.24], [0.5, 21.24])
+    assert (row["picked_psnr"], row["picked_gain"]) == ([12.5, 31.237], [0.5, 21.237])
     assert {row["metric"] for row in found} == {"psnr", "retrieval"}, "the baseline itself is no score of the attack"
     # Scores of other images than those of the line-up say nothing of single ones.
     scores["psnr-original"] = [31.0]
