@@ -102,7 +102,9 @@ def kept_lines(path: Path, read: Callable[[Any], T]) -> tuple[list[T], str]:
         ConfigError: When another line is damaged, or no line can be read. The error says what helps.
     """
     if path.is_dir():
-        raise ConfigError(f"resume: {path} is no file, but a folder; restore it from a copy, or begin a run in another folder")
+        raise ConfigError(
+            f"resume: {path} is no file, but a folder; restore it from a copy, or begin a run in another folder"
+        )
     found, damaged = read_json_lines(path, read)
     for one in damaged:
         if not one.last:
