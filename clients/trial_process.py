@@ -75,7 +75,8 @@ def tried(work: str, arguments: Mapping[str, Any], seconds: float) -> Any:
 def _run(folder: Path, seconds: float) -> tuple[int | None, str]:
     """Runs a child to its end; its exit code, None where it had to be killed, and the last line that it printed."""
     child = subprocess.Popen(
-        [sys.executable, "-c", START, str(folder), json.dumps(sys.path)],
+        # without warnings, which the process that the user watches prints again: what the child printed last is the code's own word
+        [sys.executable, "-W", "ignore", "-c", START, str(folder), json.dumps(sys.path)],
         stdin=subprocess.PIPE,  # its end is this process's end
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

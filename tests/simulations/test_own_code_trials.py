@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -149,7 +150,10 @@ def test_a_file_that_ends_its_process_ends_the_command_with_an_error(tmp_path: P
     path.write_text("import os\nos._exit(0)\n")
     words = ["run", "--dry-run", "-s", f"model={path}:Net", "-s", "dataset=mnist-5k", "-s", "train-limit=200"]
     command = [str(Path(sys.executable).parent / "fedveil"), *words]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    quiet = {
+        name: value for name, value in os.environ.items() if name != "PYTHONWARNDEFAULTENCODING"
+    }  # of torch, and others
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=quiet, check=False)
     assert done.returncode == 2
     assert " ".join(done.stderr.split()) == (
         f"error: model: {path}:Net ends its process with exit code 0, as os._exit(0) does; it was tried in a child process "
