@@ -67,7 +67,7 @@ def audit_guesses(
         oracle: The oracle itself, which then compares features of the guesses with those of the truth.
 
     Returns:
-        For reconstructions "psnr-original", "psnr-transformed" and the like, "psnr-null" (see ``NULL_PSNR``),
+        For reconstructions "psnr-original", "psnr-transformed" and the like, "psnr-null" and "psnr-flat" (see ``null_psnr``),
         "retrieval-original" with "retrieval-chance" (see
         ``clients.line_up``), "label-accuracy", and "recognition" where there is an oracle, with "feature-similarity" and
         "identification" where it came along; for labels "label-accuracy"; for attributes see ``audit_attributes``; for

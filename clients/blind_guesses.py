@@ -21,6 +21,8 @@ from defenses.base import Batch
 
 NULL_PSNR = "psnr-null"
 """Score that stands beside "psnr-original": for each guess, the PSNR of the best null baseline for the same image, in dB."""
+FLAT_PSNR = "psnr-flat"
+"""Another one: the PSNR of the image's own mean colour, in dB. No blind guess: it tells how flat the image is."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ class NullImages:
         self._mean = _shown(data, known, _mean_image(data))
 
     def scores(self, truth: Tensor, columns: Tensor) -> dict[str, list[float]]:
-        """``NULL_PSNR`` of the images (B, C, H, W) that guesses are compared with, which ``columns`` numbers."""
+        """``NULL_PSNR`` and ``FLAT_PSNR`` of the images (B, C, H, W) that guesses are compared with, which ``columns`` numbers."""
         return null_psnr(truth, self._mean, columns)
 
 
@@ -146,7 +148,7 @@ MOST_KEPT = 64
 
 
 def null_psnr(truth: Tensor, mean: Tensor | None, columns: Tensor) -> dict[str, list[float]]:
-    """The highest PSNR of any null baseline, for each image by itself.
+    """The highest PSNR of any null baseline, and that of its own mean colour, for each image by itself.
 
     Args:
         truth: (B, C, H, W) in [0, 1].
@@ -154,14 +156,15 @@ def null_psnr(truth: Tensor, mean: Tensor | None, columns: Tensor) -> dict[str, 
         columns: (M,) int64, which images of ``truth`` are asked for.
 
     Returns:
-        ``NULL_PSNR``: M values in dB, in the order of ``columns``.
+        ``NULL_PSNR`` and ``FLAT_PSNR``: M values in dB each, in the order of ``columns``.
     """
     images = truth.detach().cpu()[columns]
     nulls = null_baselines(images, torch.zeros_like(images[:1])[0] if mean is None else mean)
     if mean is None:
         del nulls["mean"]
     best = torch.stack([psnr(one.images, images) for one in nulls.values()]).amax(0)
-    return {NULL_PSNR: best.clamp(max=MAX_PSNR).tolist()}
+    flat = psnr(images.mean((2, 3), keepdim=True).expand_as(images), images)
+    return {name: values.clamp(max=MAX_PSNR).tolist() for name, values in ((NULL_PSNR, best), (FLAT_PSNR, flat))}
 
 
 def _shown(data: LocalData, known: Sequence[Probed], mean: Tensor) -> Tensor:

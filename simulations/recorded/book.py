@@ -25,7 +25,7 @@ from simulations.rows import Row
 from simulations.run_config import versions
 from simulations.run_directory import write_atomically
 from strategies.audit.adaptive import adaptive_names
-from strategies.audit.score_rows import PICKED_GAIN, PICKED_PSNR, PICTURED, score_rows
+from strategies.audit.score_rows import PICKED_DETAIL, PICKED_GAIN, PICKED_PSNR, PICTURED, score_rows
 from strategies.audit.threat_card import KnownLabels, ThreatCard
 from strategies.audited.orders import OF_ROUND, OF_SETTINGS
 from strategies.federated.observations import UPDATE
@@ -206,7 +206,7 @@ class Book:
         return [truth[server_round, one.client] for one in replies] if truth else []
 
     def _row(self, server_round: int, metric: str, **columns: Any) -> None:
-        told = {key: columns.pop(key) for key in (PICKED_PSNR, PICKED_GAIN) if key in columns}
+        told = {key: columns.pop(key) for key in (PICKED_PSNR, PICKED_GAIN, PICKED_DETAIL) if key in columns}
         columns["extra"] = {**columns.get("extra", {}), **told}
         self.rows.append(
             Row(

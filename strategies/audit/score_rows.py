@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from attacks.scoring.roc import auc, auc_interval, binomial_interval, clustered_interval, roc_curve, tpr_at_fpr
-from clients.blind_guesses import NULL_PSNR
+from clients.blind_guesses import FLAT_PSNR, NULL_PSNR
 from clients.table_audit import CELLS, COLUMN
 from strategies.audit.threat_card import ThreatCard
 
@@ -26,7 +26,14 @@ PICKED_PSNR = "picked_psnr"
 """Key under which a row of retrieval holds the PSNR, in dB, of every image that was picked out: who was read, one by one."""
 PICKED_GAIN = "picked_gain"
 """Key under which it holds, in the same order, how far each lies above the best null baseline for that very image, in dB."""
-PICTURED = {"psnr": "psnr-original", "null_psnr": NULL_PSNR, "identified": "retrieval-original"}
+PICKED_DETAIL = "picked_detail"
+"""Key under which it holds, in the same order, how far each lies above its own mean colour, in dB: flat images have no detail."""
+PICTURED = {
+    "psnr": "psnr-original",
+    "null_psnr": NULL_PSNR,
+    "flat_psnr": FLAT_PSNR,
+    "identified": "retrieval-original",
+}
 """Key in the index of pictures -> the client's score of a guess that stands there."""
 MEMBER, OTHER = "member-score", "other-score"
 """Names under which clients send the scores of a test of membership."""
@@ -40,7 +47,7 @@ def score_rows(scores: Mapping[str, Sequence[float]], card: ThreatCard) -> Itera
         card: The threat card; the row of retrieval adds ``chance`` to it, the highest of any of its images.
     """
     for name, values in scores.items():
-        if name in (CHANCE, NULL_PSNR):
+        if name in (CHANCE, NULL_PSNR, FLAT_PSNR):
             continue
         metric, _, reference = name.rpartition("-") if name.endswith(("-original", "-transformed")) else (name, "", "")
         told, numbers, more = card, mean_and_interval(values), {}
@@ -52,7 +59,7 @@ def score_rows(scores: Mapping[str, Sequence[float]], card: ThreatCard) -> Itera
             numbers = share_and_interval(values)
         if metric == "retrieval":
             told, numbers = card.but(chance=max(scores[CHANCE], default=1.0)), share_and_interval(values)
-            more = _picked(values, scores.get(f"psnr-{reference}", ()), scores.get(NULL_PSNR, ()))
+            more = _picked(values, scores, reference)
         elif metric in (ATTRIBUTE_ACCURACY, MS_SSIM_SUCCESS):
             numbers = share_and_interval(values)
         yield {
@@ -65,14 +72,20 @@ def score_rows(scores: Mapping[str, Sequence[float]], card: ThreatCard) -> Itera
         }
 
 
-def _picked(hits: Sequence[float], psnr: Sequence[float], null: Sequence[float]) -> dict[str, list[float] | None]:
-    """PSNR and gain of every image that was picked out, by PSNR; None where the clients did not tell both of all images."""
+def _picked(
+    hits: Sequence[float], scores: Mapping[str, Sequence[float]], reference: str
+) -> dict[str, list[float] | None]:
+    """PSNR, gain and detail of every image that was picked out, by PSNR; None where the clients did not tell it of all images."""
+    psnr = scores.get(f"psnr-{reference}", ())
     if len(psnr) != len(hits):
         return {PICKED_PSNR: None} if psnr else {}
-    if len(null) != len(hits):
-        return {PICKED_PSNR: sorted(round(one, 4) for one, hit in zip(psnr, hits, strict=True) if hit)}
-    found = sorted((own, own - bar) for own, bar, hit in zip(psnr, null, hits, strict=True) if hit)
-    return {PICKED_PSNR: [round(own, 4) for own, _ in found], PICKED_GAIN: [rounded_gain(gain) for _, gain in found]}
+    picked = sorted((at for at, hit in enumerate(hits) if hit), key=lambda at: psnr[at])
+    found: dict[str, list[float] | None] = {PICKED_PSNR: [round(psnr[at], 4) for at in picked]}
+    for key, name in ((PICKED_GAIN, NULL_PSNR), (PICKED_DETAIL, FLAT_PSNR)):
+        below = scores.get(name, ())
+        if len(below) == len(hits):
+            found[key] = [rounded_gain(psnr[at] - below[at]) for at in picked]
+    return found
 
 
 def rounded_gain(gain: float) -> float:

@@ -111,7 +111,9 @@ def test_beside_each_guess_stands_the_best_null_baseline_of_its_own_image(images
         for image in of.flip(0)
     ]
     assert found["psnr-null"] == pytest.approx(by_hand, abs=1e-3)
-    assert len(found["psnr-null"]) == len(found["psnr-original"]) == 3 * images
+    assert len(found["psnr-null"]) == len(found["psnr-flat"]) == len(found["psnr-original"]) == 3 * images
+    flat = [psnr_by_hand(np.full_like(mean, image.mean()), image) for of in truth for image in of.flip(0)]
+    assert found["psnr-flat"] == pytest.approx(flat, abs=1e-3)
     # Another client of the same data set has another mean, and so other baselines.
     other = client(range(170, 330), probe_images=images)
     theirs = [view.original.images for view in other.truths("probe").views]

@@ -41,7 +41,7 @@ class Cell:
         chance_of_retrieval: How often a blind guess is nearest to its image among the candidates; None where nobody looked.
         recovered_by_class: (k, n): k of the same n images are recovered by the mean of the image's class, the guess of an attacker
             that knows only the class; None where nobody made it.
-        best: The recovered image that lies furthest above its null baselines; None where none is recovered.
+        best: The best-recovered image (``BestImage.rank``); None where none is recovered.
         clear: In at least one seed the whole interval of PSNR lies above the best blind guess and above the mean of the class.
         too_few: No seed has enough images for a verdict, or enough other images to look for them among.
         unjudged: Why, where it is for want of others.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulations.report.analysis.cell import Cell
@@ -99,8 +101,13 @@ class Line:
 
     @property
     def best_image(self) -> Cell | None:
-        """Whichever of them holds the recovered image that lies furthest above its null baselines."""
-        return max((c for c in self.tried if c.best), key=lambda c: c.best.gain if c.best else 0.0, default=None)
+        """Whichever of them holds the best-recovered image (``BestImage.rank``)."""
+        return max((one for one in self.tried if one.best), key=_rank_of_best, default=None)
+
+    def better_image(self, shown: Sequence[Cell]) -> Cell | None:
+        """That one, where its image is better recovered than any of the cells that are shown."""
+        best = self.best_image
+        return best if best is not None and _rank_of_best(best) > max(map(_rank_of_best, shown)) else None
 
     @property
     def highest_image(self) -> Cell | None:
@@ -125,3 +132,7 @@ class Line:
     def label_score(self) -> Score | None:
         """Label accuracy of ``labels``."""
         return self.labels.scores[LABELS.decides] if self.labels else None
+
+
+def _rank_of_best(cell: Cell) -> tuple[float, float]:
+    return cell.best.rank if cell.best else (-math.inf, -math.inf)

@@ -10,15 +10,15 @@ from typing import Any
 from attacks.scoring.roc import binomial_interval
 from simulations.report.analysis.bars import CLASS_MEAN, Nulls, Painted, audit_of, unjudged
 from simulations.rows import Row
-from strategies.audit.score_rows import PICKED_GAIN, PICKED_PSNR, rounded_gain
+from strategies.audit.score_rows import PICKED_DETAIL, PICKED_GAIN, PICKED_PSNR, rounded_gain
 from strategies.audit.threat_card import PAINTED
 
 LEAST_GAIN = 3.0
 """dB above the best null baseline from which on an identified image counts as recovered: half of that baseline's squared error."""
 RECOVERED = ("recovered", "original")
 """Metric and reference of the share of recovered images, which the report derives from each row of retrieval."""
-BEST_GAIN, BEST_PSNR = "best_gain", "best_psnr"
-"""Keys under which a row of that share holds the largest gain of a recovered image, and the PSNR of the same image, in dB."""
+BEST_GAIN, BEST_PSNR, BEST_DETAIL = "best_gain", "best_psnr", "best_detail"
+"""Keys under which a row of that share holds gain, PSNR and detail of its best-recovered image, in dB."""
 DEFINITION = (
     "An image counts as recovered by an attack when the attack's guess identifies it among 100 candidates (fewer where the client "
     f"has fewer) and its PSNR lies at least {LEAST_GAIN:g} dB above the best null baseline for that image."
@@ -28,15 +28,22 @@ DEFINITION = (
 
 @dataclass(frozen=True)
 class BestImage:
-    """The recovered image that lies furthest above its null baselines.
+    """A recovered image.
 
     Attributes:
         gain: PSNR over the best null baseline for that image, in dB.
         psnr: Its PSNR, in dB.
+        detail: PSNR over the image's own mean colour, in dB; where nobody told that, its PSNR, which never decides.
     """
 
     gain: float
     psnr: float
+    detail: float
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """The larger, the better recovered; by gain alone flat images would lead, whose colour is all that there is to guess."""
+        return min(self.gain, self.detail), self.psnr
 
 
 def with_recovered(rows: Sequence[Row]) -> list[Row]:
@@ -87,9 +94,9 @@ def chance_of_as_many(share: float, tried: Sequence[tuple[int, float]]) -> float
 
 def best_image(rows: Sequence[Row]) -> BestImage | None:
     """Of rows of ``RECOVERED``; None where no image is recovered, or rows do not tell single images."""
-    told = [(row.extra.get(BEST_GAIN), row.extra.get(BEST_PSNR)) for row in rows]
+    told = [[row.extra.get(key) for key in (BEST_GAIN, BEST_PSNR, BEST_DETAIL)] for row in rows]
     known = [BestImage(*map(float, one)) for one in told if all(map(_is_number, one))]  # type: ignore[arg-type]
-    return max(known, key=lambda one: (one.gain, one.psnr), default=None)
+    return max(known, key=lambda one: one.rank, default=None)
 
 
 def _place(row: Row) -> tuple[Any, ...]:
@@ -108,8 +115,12 @@ def _gains(row: Row, own: Row, nulls: Nulls) -> list[BestImage] | None:
         return None if PICKED_PSNR in row.extra else _without_single_images(row, own, bars)
     if gains is not None and len(gains) == len(values):
         of_noise = bars.get(PAINTED.rstrip(":"), -math.inf)
-        return [BestImage(min(gain, psnr - of_noise), psnr) for psnr, gain in zip(values, gains, strict=True)]
-    return [BestImage(psnr - max(bars.values()), psnr) for psnr in values] if bars else None
+        detail = _numbers(row.extra.get(PICKED_DETAIL)) or []
+        if len(detail) != len(values):  # rows of clients that do not tell it
+            detail = values
+        found = zip(values, gains, detail, strict=True)
+        return [BestImage(min(gain, psnr - of_noise), psnr, own) for psnr, gain, own in found]
+    return [BestImage(psnr - max(bars.values()), psnr, psnr) for psnr in values] if bars else None
 
 
 def _without_single_images(row: Row, own: Row, bars: Mapping[str, float]) -> list[BestImage] | None:
@@ -118,15 +129,15 @@ def _without_single_images(row: Row, own: Row, bars: Mapping[str, float]) -> lis
     hits = round(row.value * row.n)
     if hits and (own.value is None or not bars or own.value - max(bars.values()) < LEAST_GAIN):
         return None
-    return [BestImage(math.inf, math.inf)] * hits
+    return [BestImage(math.inf, math.inf, math.inf)] * hits
 
 
 def _counted(row: Row, gains: Sequence[BestImage]) -> Row:
     recovered = [one for one in gains if one.gain >= LEAST_GAIN][: row.n]
-    best = max(recovered, key=lambda one: (one.gain, one.psnr), default=None)
-    extra: Mapping[str, float] = (
-        {BEST_GAIN: best.gain, BEST_PSNR: best.psnr} if best and math.isfinite(best.gain) else {}
-    )
+    best = max(recovered, key=lambda one: one.rank, default=None)
+    extra: Mapping[str, float] = {}
+    if best and math.isfinite(best.gain):
+        extra = {BEST_GAIN: best.gain, BEST_PSNR: best.psnr, BEST_DETAIL: best.detail}
     share, low, high = binomial_interval(len(recovered), row.n) if row.n else (None, None, None)
     return replace(
         row, metric=RECOVERED[0], reference=RECOVERED[1], value=share, ci_low=low, ci_high=high, worst=None, extra=extra

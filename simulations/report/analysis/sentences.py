@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from simulations.report.analysis.cell import Cell
@@ -32,10 +31,10 @@ def sentence(line: Line) -> str:
 
 def _by_others(line: Line) -> Iterator[str]:
     """What attacks that are not of the headline did better on a single image: nothing of that is hidden."""
-    best, highest, leading = line.best_image, line.highest_image, line.leading
-    shown = max((cell.best.gain for cell in leading if cell.best), default=-math.inf)
-    if best is not None and best.best is not None and best not in leading and best.best.gain > shown:
-        yield f"The best-recovered image of all attacks is by {called(best)}: {gained(best.best)}."
+    leading, highest, best = line.leading, line.highest_image, line.best_image
+    better = line.better_image(leading) if leading else None
+    if better is not None and better.best is not None:
+        yield f"The best-recovered image of all attacks is by {called(better)}: {gained(better.best)}."
     told = [cell.psnr.worst for cell in leading if cell.psnr and cell.psnr.worst is not None]
     told += [cell.best.psnr for cell in (best,) if cell and cell.best]
     if (

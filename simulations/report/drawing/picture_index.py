@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simulations.report.analysis.recovery import is_recovered
+from simulations.report.analysis.recovery import BestImage, is_recovered
 from simulations.report.analysis.rows import read_lines
 from simulations.report.text import count
 from simulations.rows import number_of
@@ -29,6 +29,7 @@ class Picture:
         file: PNG, relative to ``pictures/``.
         psnr: PSNR against the original, in dB.
         null_psnr: PSNR of the best null baseline for the same image; None where the index does not say.
+        flat_psnr: PSNR of the image's own mean colour; None where the index does not say.
         identified: Whether the image was identified among the candidates.
         observation: What it was reconstructed from, such as "one-step probe".
         rounds: Rounds in which that was observed; 0 where the index does not say.
@@ -43,6 +44,7 @@ class Picture:
     file: str
     psnr: float | None
     null_psnr: float | None = None
+    flat_psnr: float | None = None
     identified: bool = False
     final: bool = False
     observation: str = ""
@@ -61,9 +63,10 @@ class Picture:
 
     @property
     def rank(self) -> tuple[bool, float, float]:
-        """The larger, the more of the image was recovered; by PSNR alone flat images would lead, which any guess is close to."""
+        """The larger, the more of the image was recovered, as ``recovery.BestImage`` ranks images."""
         gain, psnr = (-math.inf if one is None else one for one in (self.gain, self.psnr))
-        return self.recovered, gain, psnr
+        detail = psnr - (self.flat_psnr or 0.0)
+        return self.recovered, *BestImage(gain, psnr, detail).rank
 
     @property
     def source(self) -> str:
@@ -100,6 +103,7 @@ def _picture(data: Mapping[str, Any]) -> Picture:
         file=data["file"],
         psnr=_number(data.get("psnr")),
         null_psnr=_number(data.get("null_psnr")),
+        flat_psnr=_number(data.get("flat_psnr")),
         identified=data.get("identified") == 1,
         final=data.get("final") is True,
         observation=str(data.get("observation") or ""),

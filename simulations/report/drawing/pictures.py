@@ -137,7 +137,7 @@ def grids(
 def best_recovered(pictures: Sequence[Picture], cell: Cell, embed: Embedder, caption: str) -> Strip | None:
     """The image that an attack recovered best: original, what entered the model, and the guess.
 
-    It is the recovered image that lies furthest above its null baselines; where the attack recovered none, the image that does.
+    It is the first of the recovered images by ``Picture.rank``; where the attack recovered none, the first of all images.
     None where there are no pictures of the attack.
 
     Args:

@@ -236,12 +236,10 @@ def best_pictures(line: Line, pictures: Sequence[Picture], embed: Embedder) -> l
     if line.strongest is None:
         return []
     found = [best_recovered(pictures, line.strongest, embed, "best-recovered image")]
-    best = line.best_image
-    if best is not None and best.best and best is not line.strongest:
-        shown = line.strongest.best.gain if line.strongest.best else float("-inf")
-        if best.best.gain > shown:
-            by = f"best-recovered image of all attacks, by {called(best)}"
-            found.append(best_recovered(pictures, best, embed, by))
+    if better := line.better_image([line.strongest]):
+        found.append(
+            best_recovered(pictures, better, embed, f"best-recovered image of all attacks, by {called(better)}")
+        )
     return [one for one in found if one]
 
 

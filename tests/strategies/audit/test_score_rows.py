@@ -59,8 +59,10 @@ def test_who_was_picked_out_is_told_one_by_one() -> None:
     assert row["picked_psnr"] == [12.5, 31.237]
     assert "picked_gain" not in row, "a client that tells no null baselines of single images"
     scores["psnr-null"] = [10.0, 8.0, 12.0, 9.0]
+    scores["psnr-flat"] = [30.0, 8.0, 8.5, 9.0]
     found = list(score_rows(scores, ThreatCard()))
     (row,) = (row for row in found if row["metric"] == "retrieval")
+    assert row["picked_detail"] == [4.0, 1.237]
     assert (row["picked_psnr"], row["picked_gain"]) == ([12.5, 31.237], [0.5, 21.237])
     assert {row["metric"] for row in found} == {"psnr", "retrieval"}, "the baseline itself is no score of the attack"
     # Scores of other images than those of the line-up say nothing of single ones.

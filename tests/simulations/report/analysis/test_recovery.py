@@ -21,7 +21,7 @@ from simulations.report.analysis.recovery import LEAST_GAIN, chance_of_as_many, 
 from simulations.report.analysis.sentences import sentence
 from simulations.report.analysis.study import split
 from simulations.report.analysis.summary import summarise
-from strategies.audit.score_rows import PICKED_GAIN, PICKED_PSNR
+from strategies.audit.score_rows import PICKED_DETAIL, PICKED_GAIN, PICKED_PSNR
 from strategies.audit.threat_card import PAINTED, ThreatCard
 
 CARD = ThreatCard(observation="probe")
@@ -62,6 +62,20 @@ def test_an_image_is_recovered_by_its_own_null_baseline() -> None:
     (line,) = lines(attacked("A()", [FLAT] * 8 + [(16.0, 10.0, True)] * 3 + [MISSED] * 5))[1:]
     assert line.strongest is not None
     assert line.strongest.recovered == (3, 16)
+    assert line.strongest.best is not None
+    assert (line.strongest.best.gain, line.strongest.best.psnr) == (6.0, 16.0)
+
+
+def test_a_dark_flat_tile_does_not_lead() -> None:
+    """It lies 20 dB above grey, and one above its own mean colour: there is nothing but that colour to recover."""
+    found = attacked("A()", [(16.0, 10.0, True), (28.0, 8.0, True), *[MISSED] * 14])
+    rows = [
+        replace(row, extra=row.extra | {PICKED_DETAIL: [5.0, 1.0]}) if PICKED_GAIN in row.extra else row
+        for row in found
+    ]
+    (line,) = lines(rows)[1:]
+    assert line.strongest is not None
+    assert line.strongest.recovered == (2, 16)
     assert line.strongest.best is not None
     assert (line.strongest.best.gain, line.strongest.best.psnr) == (6.0, 16.0)
 
