@@ -110,6 +110,7 @@ class VisualMixer(InputDefense):
         lower, upper = power_of_two(self.window_lower, up=self.strict_lower), self.upper
         least = max(self.window_lower, lower)
         given = "" if upper == self.window_upper else f" (it is {upper} here)"
+        given = " (it has its default)" if self.window_upper == VisualMixer.window_upper else given
         require(upper >= least, self, "window_upper", f"{least} or more, so that a window of {lower} fits{given}")
         if self.target_vfe > 0:
             # Asked before ``smallest``, whose search for a window that reaches a target out of reach could take years.

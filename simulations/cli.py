@@ -86,7 +86,8 @@ def run(
         typer.Option(parser=_folder, metavar="DIR", help="New folder for the results.", show_default="runs/DATE-TIME"),
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Continue the killed run in DIR, with the settings it had.")
+        Path | None,
+        typer.Option(parser=_folder, metavar="DIR", help="Continue the killed run in DIR, with the settings it had."),
     ] = None,
     seeds: Annotated[
         str,

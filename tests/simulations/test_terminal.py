@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import re
+from typing import get_type_hints
 
 import pytest
 from flwr.app import Message, RecordDict
@@ -15,9 +16,12 @@ from hypothesis import strategies as st
 from rich.progress import Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
+from typer.models import CommandInfo
+from typer.testing import CliRunner
 
 from clients.records import MAX_REASON, reason_of
 from clients.told import log_plainly, one_line, plain, shortened
+from simulations.cli import app
 from simulations.command_line import errors
 from simulations.terminal import Terminal
 
@@ -102,3 +106,23 @@ def test_the_log_that_flower_writes_to_the_terminal_is_text() -> None:
     assert SHOWN in file.getvalue()
     assert r"ValueError: \x1b[2J" in file.getvalue()
     assert "\x1b" not in file.getvalue()
+
+
+@pytest.mark.parametrize("command", app.registered_commands, ids=lambda one: one.callback.__name__)
+def test_the_help_of_every_command_says_what_each_argument_is(command: CommandInfo) -> None:
+    """The typer that Flower allows lost it with click 8.5."""
+    assert command.callback is not None
+    name = (command.name or command.callback.__name__).replace("_", "-")
+    shown = " ".join(CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "400", "TERM": "dumb"}).output.split())
+    for hint in get_type_hints(command.callback, include_extras=True).values():
+        for told in getattr(hint, "__metadata__", ()):
+            assert told.help
+            assert told.help in shown
+
+
+def test_a_folder_to_resume_is_not_nothing() -> None:
+    """As of a shell's variable that is not set: the folder that one stands in would be meant."""
+    result = CliRunner().invoke(app, ["run", "--resume", ""])
+    assert result.exit_code == 2
+    assert "--resume" in result.output
+    assert "it is empty; expected a folder" in result.output

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from simulations.report.analysis.cell import Cell
 from simulations.report.analysis.control import LEAST_IMAGES
@@ -120,13 +120,25 @@ def _share_told(line: Line, cell: Cell) -> str:
     details = []
     if share and share.low is not None and share.high is not None:
         details.append(f"95 % interval {within(share.low, share.high, percentage)} %")
-    seeds = len(share.by_seed) if share else 0
-    details += [f"over {seeds} seeds"] if seeds > 1 else []
+    details += _seeds_told(line, share) if share else []
     if recovered and (chance := line.chance_of_as_many(cell)) is not None:
         of = "one null guess" if len(line.tried) == 1 else f"the best of {len(line.tried)} null guesses"
         details.append(f"chance of as many by {of}: at most {brief(chance)}")
     told = f"recovered {recovered} of {count(n, 'image')}" + (f" ({'; '.join(details)})" if details else "")
     return told if recovered else " and ".join(filter(None, [told, _identified(cell)]))
+
+
+def _seeds_told(line: Line, share: Score) -> list[str]:
+    """Of how many seeds a share is, and of which not: an attack that failed on one of them may lead by the others."""
+    scored = {seed for cell in line.tried if cell.psnr for seed in cell.psnr.by_seed}
+    own, lost = list(share.by_seed), sorted(scored - share.by_seed.keys())
+    if lost:
+        return [f"of {_numbered(own)} alone, for the attack has no score of {_numbered(lost)}"]
+    return [f"over {len(own)} seeds"] if len(own) > 1 else []
+
+
+def _numbered(seeds: Sequence[int]) -> str:
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
 def _identified(cell: Cell) -> str:

@@ -223,3 +223,16 @@ def test_a_count_stands_beside_no_sentence_that_denies_it() -> None:
     assert conclusion(both).endswith("; under a defence: D 1 of 7 recovered.")
     none = summarise(split(validate(attacked("A()", [MISSED] * 8, "")), [""])[0], {})
     assert "so that nothing here is evidence for a defence (0 of 8 recovered)" in conclusion(none)
+
+
+def test_an_attack_that_lost_a_seed_says_of_which_its_count_is() -> None:
+    found = [(20.0, 10.0, True)] * 8 + [MISSED] * 8
+    few = [(20.0, 10.0, True)] * 2 + [MISSED] * 14
+    weak = [row for seed in (0, 1) for row in attacked("B()", few, seed=seed)]
+    (line,) = lines(attacked("A()", found, seed=0), weak)[1:]
+    assert "recovered 8 of 16 images" in sentence(line)
+    assert "of seed 0 alone, for the attack has no score of seed 1" in sentence(line)
+    whole = [row for seed in (0, 1) for row in attacked("A()", found, seed=seed)]
+    (line,) = lines(whole, weak)[1:]
+    assert "over 2 seeds" in sentence(line)
+    assert "alone" not in sentence(line)
