@@ -81,6 +81,10 @@ def run(
     preset: Annotated[
         str, typer.Option(metavar="NAME", help="A configuration that comes with fedveil, such as quick.")
     ] = "",
+    size: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="The experiment of CONFIG or --preset at another size, such as paper."),
+    ] = "",
     out: Annotated[
         Path | None,
         typer.Option(parser=_folder, metavar="DIR", help="New folder for the results.", show_default="runs/DATE-TIME"),
@@ -134,14 +138,14 @@ def run(
         wanted, trackers = _seeds(seeds, resume, out, values), parse_trackers(track)
         if out is not None and str(out.resolve()) != str(values.get("output-dir", out.resolve())):
             raise ConfigError(f"--out is {out}, and -s output-dir is {values['output-dir']}; give one of them")
-        file = chosen(config, preset)
-        refuse_plain((read_toml(file) if file else {}) | values, resumed=resume is not None)
+        file = chosen(config, preset, size)
+        refuse_plain((read_toml(file, size) if file else {}) | values, resumed=resume is not None)
     except ConfigError as error:
         fail(str(error))
     from simulations.run_command import Asked, begin
 
     asked = Asked(
-        file, values, out, resume, clients, wanted, cpus_per_client, gpus_per_client, in_process, trackers, jobs
+        file, values, out, resume, clients, wanted, cpus_per_client, gpus_per_client, in_process, trackers, jobs, size
     )
     raise typer.Exit(begin(console, asked, dry_run=dry_run))
 

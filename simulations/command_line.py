@@ -20,18 +20,24 @@ LONGEST_ERROR = 2000
 MOST_PARTS = 64
 _DEEP = re.compile(rf"(?<![\w\"'-])(?:[\w\"'-]+[ \t]*\.[ \t]*){{{MOST_PARTS}}}")
 """A dotted key that no setting has; tomllib keeps all beginnings of one, and of fifty thousand parts that is gigabytes."""
+SIZES = ("paper",)
+"""Tables that a file of settings may hold: the experiment at another size."""
 errors = Terminal(stderr=True, highlight=False)
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """The settings of a file.
+def read_toml(path: Path, size: str = "") -> dict[str, Any]:
+    """The settings of a file: its keys, and over them those of the table of a size, such as ``[paper]``.
+
+    Args:
+        path: The file.
+        size: One of ``SIZES``, or "" for the keys outside tables.
 
     Raises:
-        ConfigError: When it cannot be read.
+        ConfigError: When the file cannot be read, or has no such size.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a byte order mark
-        return _settings(text)
+        return _of_size(_settings(text), path, size)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -40,6 +46,15 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not valid TOML: it is nested too deep") from None
     except ValueError as error:  # numbers of more digits than Python reads, too
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
+
+
+def _of_size(values: dict[str, Any], path: Path, size: str) -> dict[str, Any]:
+    sizes: dict[str, dict[str, Any]] = {name: values.pop(name) for name in SIZES if isinstance(values.get(name), dict)}
+    if size and size not in sizes:
+        raise ConfigError(
+            f"size is {size!r}; allowed for {path}: {', '.join(sizes) or 'none, as it has no table of a size'}"
+        )
+    return values | sizes.get(size, {})
 
 
 def _settings(text: str) -> dict[str, Any]:

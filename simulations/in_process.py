@@ -72,6 +72,7 @@ def audit(
     config: str | Path | None = None,
     *,
     preset: str = "",
+    size: str = "",
     out: str | Path | None = None,
     resume: str | Path | None = None,
     clients: int | None = None,
@@ -89,6 +90,7 @@ def audit(
     Args:
         config: TOML file of settings.
         preset: Name of a configuration that fedveil brings along, such as "quick", in place of a file.
+        size: "paper" for the file's experiment at the size of the paper, where it has one.
         out: New folder for the results; by default ``runs/DATE-TIME``.
         resume: Folder of a run that was broken off.
         clients: Simulated clients; by default as set, else 4.
@@ -110,7 +112,7 @@ def audit(
             f"config is {str(config)!r}, which is no file; the configuration of that name is preset={str(config)!r}"
         )
     experiment = requested(
-        chosen(path_or_none(config), preset), values, path_or_none(out), path_or_none(resume), clients
+        chosen(path_or_none(config), preset, size), values, path_or_none(out), path_or_none(resume), clients, size
     )
     if experiment.attack_workers:
         require_guard("simulations.audit", "attack_workers=0")

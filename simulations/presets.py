@@ -18,12 +18,16 @@ def presets() -> dict[str, Path]:
     return {name: path for name, path in files.items() if name not in OF_OTHER_COMMANDS}
 
 
-def chosen(config: Path | None, preset: str) -> Path | None:
+def chosen(config: Path | None, preset: str, size: str = "") -> Path | None:
     """The file that is meant: a person's own, or the one of a name; None for neither.
 
     Raises:
-        ConfigError: For both at once, or a name that nothing has, with the names there are.
+        ConfigError: For both at once, a name that nothing has, with the names there are, or a size of neither.
     """
+    if size and not preset and config is None:
+        raise ConfigError(
+            f"size is {size!r}, without a configuration that has sizes; name one (or leave it out with --resume)"
+        )
     if not preset:
         return config
     if config is not None:

@@ -23,6 +23,7 @@ def requested(
     out: Path | None = None,
     resume: Path | None = None,
     clients: int | None = None,
+    size: str = "",
 ) -> Experiment:
     """The experiment that somebody asks for.
 
@@ -32,6 +33,7 @@ def requested(
         out: New folder for the results; else the file's, else ``runs/DATE-TIME``.
         resume: Folder of a run to continue, with the settings that it had.
         clients: Simulated clients; else as set, else ``DEFAULT_CLIENTS``.
+        size: Of the file's; see ``read_toml``.
 
     Raises:
         ConfigError: Naming the file or the key, what came and what is allowed.
@@ -46,7 +48,7 @@ def requested(
     else:
         if clients and settings.get("num-clients", clients) != clients:
             raise ConfigError(f"--clients is {clients}, and num-clients is {settings['num-clients']}; give one of them")
-        values = _without_empty_folder(read_toml(config) if config else {})
+        values = _without_empty_folder(read_toml(config, size) if config else {})
         settings = _without_empty_folder(settings)
         own = values.get("output-dir")
         if out and own is not None and str(own) != str(out.resolve()):

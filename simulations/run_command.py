@@ -43,6 +43,7 @@ class Asked:
     in_process: bool
     trackers: Sequence[Tracker] = ()
     jobs: int = 0
+    size: str = ""
 
     def run(self, console: Console, experiment: Experiment) -> int:
         """Runs an experiment whose checks are passed, and tells trackers of it when it ended; the exit code."""
@@ -99,7 +100,7 @@ def begin(console: Console, asked: Asked, *, dry_run: bool) -> int:
 
     try:
         require_resources(asked.cpus_per_client, asked.gpus_per_client)
-        experiment = requested(asked.config, asked.settings, asked.out, asked.resume, asked.clients)
+        experiment = requested(asked.config, asked.settings, asked.out, asked.resume, asked.clients, asked.size)
         left = of_seeds(experiment, asked.seeds) if asked.seeds else [experiment]
         require_jobs(asked.jobs)
         for one in left[:1]:

@@ -66,8 +66,10 @@ def test_settings_on_the_pages_have_values_that_are_taken(monkeypatch: pytest.Mo
                 continue
             given = COMMANDS[name].make_context(name, arguments).params
             if given["resume"] is None:
-                file = chosen(Path(given["config"]) if given["config"] else None, given["preset"])
-                values = (read_toml(file) if file else {}) | dict(_pair(text) for text in given["setting"] or ())
+                file = chosen(Path(given["config"]) if given["config"] else None, given["preset"], given["size"])
+                values = (read_toml(file, given["size"]) if file else {}) | dict(
+                    _pair(text) for text in given["setting"] or ()
+                )
                 Experiment.from_mapping({**values, "output-dir": "/nowhere"})
                 tried += 1
     assert tried >= 10

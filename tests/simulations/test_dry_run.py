@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from clients.data.images import MissingDataError, StoredImages
 from clients.machine import cgroup_limits, memory_of_machine
 from defenses.pipeline import Pipeline
 from simulations.cli import app
+from simulations.command_line import read_toml
 from simulations.dry_run import Step, count_messages, describe, measure, measure_step_of, shares, workers_of
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
@@ -35,8 +35,12 @@ from tests.clients.table_files import criteo_line, write_census
 STEP = Step(1, 0.0, 0.0, 1e-6)
 
 FOLDER = Path(__file__).resolve().parents[2] / "simulations" / "configs"
-CONFIGS = sorted(path for path in FOLDER.glob("*.toml") if not path.name.startswith("search"))
+FILES = sorted(path for path in FOLDER.glob("*.toml") if not path.name.startswith("search"))
 """Of runs; those of searches are tests/simulations/search's."""
+PAPER = [(path, "paper") for path in FILES if "\n[paper]\n" in path.read_text()]
+CONFIGS = sorted([*((path, "") for path in FILES), *PAPER])
+"""Files and sizes."""
+every_configuration = pytest.mark.parametrize(("path", "size"), CONFIGS, ids=lambda part: getattr(part, "name", part))
 
 
 @pytest.fixture(scope="module")
@@ -63,38 +67,40 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def dry_run(path: Path, *settings: str) -> tuple[int, str]:
-    options = [word for setting in settings for word in ("-s", setting)]
+def dry_run(path: Path, *settings: str, size: str = "") -> tuple[int, str]:
+    options = [word for setting in settings for word in ("-s", setting)] + (["--size", size] if size else [])
     result = CliRunner().invoke(app, ["run", str(path), "--dry-run", *options])
     return result.exit_code, " ".join(result.output.split())
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+@every_configuration
 def test_a_shipped_configuration_passes_with_its_data_and_writes_nothing(
-    path: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, size: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    experiment = Experiment.from_mapping(tomllib.loads(path.read_text()))
-    big = "gpu" in path.name and experiment.scenario == "split" and not experiment.on_tables
+    experiment = Experiment.from_mapping(read_toml(path, size))
+    big = bool(size) and experiment.scenario == "split" and not experiment.on_tables
     # The papers' sets exceed the limit with all their images; these few exceed a limit of few images.
     little = ("image-memory=0.006", "auxiliary-limit=10") if big else ()
     # All 24 blocks are built and measured for the table whose model is the same; two elsewhere, because one build takes seconds.
-    small = ("depth=2",) if big and path.name != "split_table6_gpu.toml" else ()
+    small = ("depth=2",) if big and path.name != "split_table6.toml" else ()
     # It attacks the test images, of which a client has ten here.
-    small += ("probe-images=2",) if path.name == "split_table3_gpu.toml" else ()
+    small += ("probe-images=2",) if size and path.name == "split_table3.toml" else ()
     if experiment.scenario == "inference":
         # At one cut: each builds the model anew, and VGG16 has 138 million weights. Balanced data are refused beyond what there is.
         small = (f"cuts={experiment.cuts.partition(',')[0]}", "train-limit=0", "test-limit=0", "auxiliary-fraction=0.3")
         # The server of so few images keeps none to measure on.
-        small += ("path-images=0", *(("auxiliary-fraction=0.5",) if "gpu" not in path.name else ()))
+        small += ("path-images=0", *(("auxiliary-fraction=0.5",) if not size else ()))
         # Table 3 builds VGG16; its weights take seconds to draw.
-        small += ("model=vgg_small", "cuts=conv2") if path.name == "adp_table4_gpu.toml" else ()
+        small += ("model=vgg_small", "cuts=conv2") if size and path.name == "adp_table4.toml" else ()
         # 56 little frames of a client are five batches only where batches are small.
         small += ("batch-size=8",) if path.name == "adp.toml" else ()
         # A step is measured at the paper's size once.
-        small += ("image-size=64",) if experiment.image_size and path.name != "adp_table5_gpu.toml" else ()
+        small += (
+            ("image-size=64",) if experiment.image_size and (path.name, size) != ("adp_table5.toml", "paper") else ()
+        )
     files = any(map(reads_data_dir, (experiment.dataset, experiment.auxiliary_data)))
-    code, output = dry_run(path, *([f"data-dir={data}"] if files else []), *little, *small)
+    code, output = dry_run(path, *([f"data-dir={data}"] if files else []), *little, *small, size=size)
     assert code == 0, output
     for word in ("data:", "clients:", "model:", "memory:", "pipelines:", "messages:", "training:", "attacks:"):
         assert f"{word} " in output
@@ -102,18 +108,18 @@ def test_a_shipped_configuration_passes_with_its_data_and_writes_nothing(
     assert ("read batch by batch" in output) == big
 
 
-@pytest.mark.parametrize("path", [p for p in CONFIGS if "gpu" in p.name], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [path for path, _ in PAPER], ids=lambda path: path.name)
 def test_missing_data_are_said_with_what_to_do(path: Path, tmp_path: Path) -> None:
-    code, output = dry_run(path, f"data-dir={tmp_path}")
+    code, output = dry_run(path, f"data-dir={tmp_path}", size="paper")
     assert code == 2
     assert "set data-dir to the directory that holds it" in output
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
-def test_what_a_header_counts_is_what_the_settings_say(path: Path) -> None:
-    text = path.read_text()
-    experiment = Experiment.from_mapping(tomllib.loads(text))
-    header = " ".join(line.lstrip("# ") for line in text.splitlines() if line.startswith("#"))
+@every_configuration
+def test_what_a_header_counts_is_what_the_settings_say(path: Path, size: str) -> None:
+    usual, _, paper = path.read_text().partition("\n[paper]\n")
+    experiment = Experiment.from_mapping(read_toml(path, size))
+    header = " ".join(line.lstrip("# ") for line in (paper if size else usual).splitlines() if line.startswith("#"))
     pipelines = len(experiment.pipelines())
     for rounds, count in re.findall(r"(\d+) rounds? for each of (\d+) pipelines", header):
         assert (int(rounds), int(count)) == (experiment.rounds, pipelines)
@@ -165,8 +171,7 @@ def test_what_tuning_and_controls_by_noise_cost_is_counted() -> None:
 
 
 def test_the_ats_recipe_is_the_published_one() -> None:
-    path = next(path for path in CONFIGS if path.name == "ats_table2_gpu.toml")
-    experiment = Experiment.from_mapping(tomllib.loads(path.read_text()))
+    experiment = Experiment.from_mapping(read_toml(FOLDER / "ats_table2.toml", "paper"))
     assert (experiment.rounds * experiment.local_epochs, experiment.batch_size, experiment.norm) == (200, 128, "batch")
     assert (experiment.learning_rate, experiment.momentum, experiment.nesterov) == (0.1, 0.9, True)
     assert (experiment.weight_decay, experiment.crop_padding, experiment.horizontal_flip) == (5e-4, 4, True)
@@ -193,8 +198,7 @@ def test_the_ats_recipe_is_the_published_one() -> None:
     ],
 )
 def test_what_cannot_run_is_refused_by_name(settings: list[str], message: str) -> None:
-    path = next(path for path in CONFIGS if path.name == "quick.toml")
-    code, output = dry_run(path, "dataset=mnist-5k", "model=lenet", *settings)
+    code, output = dry_run(FOLDER / "quick.toml", "dataset=mnist-5k", "model=lenet", *settings)
     assert code == 2
     assert message in output
 
@@ -236,8 +240,7 @@ def test_messages_are_counted_as_they_are_sent(tmp_path: Path) -> None:
 
 
 def test_the_paper_sized_data_would_be_read_batch_by_batch(data: Path) -> None:
-    path = next(path for path in CONFIGS if path.name == "split_table1_gpu.toml")
-    settings = tomllib.loads(path.read_text()) | {"data-dir": str(data), "image-memory": 0.001}
+    settings = read_toml(FOLDER / "split_table1.toml", "paper") | {"data-dir": str(data), "image-memory": 0.001}
     loaded = Experiment.from_mapping(settings).plan(Pipeline()).load_data()
     assert isinstance(loaded.train.images, StoredImages)
     assert DataCard.of(loaded).input_shape == (3, 224, 224)
@@ -257,12 +260,12 @@ def test_bounds_that_leave_nothing_to_decide_are_told_before_the_run(defense: st
     assert ("windows of 4 everywhere, so that VFE decides nothing" in output) == warned
 
 
-MIXING = [path for path in CONFIGS if "VisualMixer" in path.read_text()]
+MIXING = [path for path in FILES if "VisualMixer" in path.read_text()]
 
 
 @pytest.mark.parametrize("path", [None, *MIXING], ids=lambda path: path.stem if path else "defaults")
 def test_no_shipped_configuration_has_a_defence_that_does_nothing(path: Path | None) -> None:
-    one = Experiment.of() if path is None else Experiment.from_mapping(tomllib.loads(path.read_text()))
+    one = Experiment.of() if path is None else Experiment.from_mapping(read_toml(path))
     try:
         card = one.plan(Pipeline()).data_card()
     except MissingDataError as error:
@@ -270,7 +273,7 @@ def test_no_shipped_configuration_has_a_defence_that_does_nothing(path: Path | N
     assert idle_defenses(one, card) == []
 
 
-DIGITS = next(path for path in CONFIGS if path.name == "lenet_digits.toml")
+DIGITS = FOLDER / "lenet_digits.toml"
 
 
 def test_probes_of_queries_may_be_more_than_a_client_would_train_on(tmp_path: Path) -> None:
@@ -284,9 +287,9 @@ def test_probes_of_queries_may_be_more_than_a_client_would_train_on(tmp_path: Pa
         "probe-targets=1",
         "defenses=FeatureNoise(std=1.0)",
     )
-    code, output = dry_run(CONFIGS[0].parent / "inference.toml", *few)
+    code, output = dry_run(FOLDER / "inference.toml", *few)
     assert code == 0, output
-    code, output = dry_run(CONFIGS[0].parent / "inference.toml", *few, "probe-images=21")
+    code, output = dry_run(FOLDER / "inference.toml", *few, "probe-images=21")
     assert code == 2
     assert "probe-images is 21" in output
 

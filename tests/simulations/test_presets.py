@@ -52,3 +52,33 @@ def test_a_preset_is_checked_with_what_stands_over_it(tmp_path: Path) -> None:
     wrong = fedveil("run", *words, "-s", "rounds=0")
     assert wrong.exit_code == 2
     assert "rounds" in wrong.output
+
+
+def test_a_size_stands_over_the_settings_of_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text('rounds = 2\nexperiment = "small"\n[paper]\nrounds = 60\n')
+    assert requested(file, {}, tmp_path).rounds == 2
+    large = requested(file, {}, tmp_path, size="paper")
+    assert (large.rounds, large.experiment) == (60, "small")
+    assert requested(file, {"rounds": 3}, tmp_path, size="paper").rounds == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--size", "paper"], "size is 'paper', without a configuration that has sizes"),
+        (["--preset", "quick", "--size", "paper"], "none, as it has no table of a size"),
+        (["--preset", "split_table2", "--size", "papr"], "size is 'papr'; allowed for"),
+        (["--resume", "nowhere", "--size", "paper"], "leave it out with --resume"),
+    ],
+)
+def test_a_size_that_nothing_has_is_refused(words: list[str], told: str, tmp_path: Path) -> None:
+    result = fedveil("run", *words, *([] if "--resume" in words else ["--out", str(tmp_path / "run")]))
+    assert result.exit_code == 2
+    assert told in " ".join(result.output.split())
+
+
+def test_a_table_that_is_no_size_is_an_unknown_setting(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text("[papre]\nrounds = 60\n")
+    with pytest.raises(ConfigError, match="unknown setting 'papre'"):
+        requested(tmp_path / "own.toml", {}, tmp_path)
