@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections.abc import Iterator
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Read when Ray is imported: else, under `uv run`, it starts each of its workers by uv, in an environment of its own.
@@ -21,6 +22,8 @@ os.environ.update(patient(os.environ))
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
+
+from tests.durations import keep, mark_long, measured, read_kept  # noqa: E402
 
 # Timings decide no test: on a busy machine a draw may take any time.
 hypothesis.settings.register_profile(
@@ -56,6 +59,20 @@ def forgets_bytecode(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     forget_bytecode(tmp_path_factory.getbasetemp())
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--keep-durations", action="store_true", help="Keep how long tests took: which are long (tests/durations.py)."
+    )
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Keeps durations of a whole session."""
+    if config.getoption("--keep-durations"):
+        keep(measured(report for reports in terminalreporter.stats.values() for report in reports))
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Slow tests first: what one worker waits for at the end is then a quick file, and not minutes of a runtime."""
+    mark_long(items, read_kept())
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)

@@ -157,6 +157,7 @@ def test_without_auxiliary_data_an_attack_that_needs_it_says_so(tmp_path: Path) 
     assert "auxiliary-fraction is 0" in row["message"]
 
 
+@pytest.mark.essential
 def test_run_leaves_a_report_and_rows_of_every_kind(tmp_path: Path) -> None:
     report = run_experiment(LocalGrid(3), experiment(tmp_path / "run"))
     rows = read_lines(tmp_path / "run" / "rows.jsonl")

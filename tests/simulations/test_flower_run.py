@@ -33,6 +33,7 @@ __all__ = ["deployment", "folder"]  # fixtures
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.essential
 def test_plain_flwr_run_completes_with_the_audit(folder: Path, tmp_path: Path) -> None:
     """``flwr run . --stream`` with nothing but an output folder, from an empty home, two clients, as Flower's defaults have it.
 

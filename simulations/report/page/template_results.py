@@ -282,8 +282,8 @@ hollow points are not validated, or of too few images.</p></header>
 PICTURES = """
 {% if view.grids %}
 <section id="pictures{{ s }}">
-<header><h2>Pictures</h2><p>What the attacker reconstructed beside the truth, the best-recovered image first: of the recovered images, the one
-that lies furthest above both the best null baseline for it and its own mean colour. <i>Protected</i> is
+<header><h2>Pictures</h2><p>What the attacker reconstructed beside the truth, the best-recovered image first: of the
+recovered images, the one that lies furthest above both the best null baseline for it and its own mean colour. <i>Protected</i> is
 {{ view.pictures_show or 'what the model was trained on' }}. Judge with your eyes: PSNR agrees only roughly
 with what people recognise.</p></header>
 {{ gallery(view.grids) }}

@@ -126,6 +126,7 @@ def private(wire: Wire, partition: int) -> tuple[Tensor, Tensor, DataCard, nn.Mo
     )
 
 
+@pytest.mark.essential
 def test_features_answers_and_their_scores_are_those_of_the_whole_model_on_the_test_images(audited: Run) -> None:
     """The model that the server trained, uncut, on images that no message holds."""
     _, rows, wire = audited

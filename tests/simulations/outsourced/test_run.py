@@ -76,6 +76,7 @@ Audited = tuple[Path, list[dict[str, Any]], Wire]
 # Rows ----------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.essential
 def test_every_pipeline_has_rows_of_every_kind(audited: Audited) -> None:
     _, rows, _ = audited
     assert {row["scenario"] for row in rows} == {"outsourced"}

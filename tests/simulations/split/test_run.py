@@ -99,6 +99,7 @@ def shuffled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 # Rows --------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.essential
 def test_every_pipeline_has_rows_of_every_kind(shuffled: list[dict[str, Any]]) -> None:
     assert {row["scenario"] for row in shuffled} == {"split"}
     assert {row["defense"] for row in shuffled} == set(SHUFFLES)

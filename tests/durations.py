@@ -1,0 +1,67 @@
+"""Which tests are long: kept in ``durations.json`` by ``pytest --keep-durations``, and left out by ``-m "not long"``."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FILE = Path(__file__).with_name("durations.json")
+LONG = 4.0
+"""Seconds, of preparing and calling a test, from which on it is long. On two idle cores the others end within ten minutes."""
+KEPT = 1.0
+"""Seconds from which on a duration is kept: shorter ones decide nothing."""
+
+
+def measured(reports: Iterable[Any]) -> dict[str, dict[str, float]]:
+    """Test -> seconds of its phases ("setup", "call"), of those that take ``KEPT`` or more together."""
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    for report in reports:
+        if getattr(report, "when", "") in ("setup", "call"):
+            found[report.nodeid][report.when] = round(report.duration, 1)
+    return {test: dict(phases) for test, phases in sorted(found.items()) if sum(phases.values()) >= KEPT}
+
+
+def mark_long(items: Sequence[pytest.Item], kept: Mapping[str, Mapping[str, float]]) -> None:
+    """Marks long tests, but for those that are marked as essential.
+
+    What several tests share is prepared for the first of them that runs: where that takes long, all of them are long, unless an
+    essential test has it prepared anyway.
+    """
+    essential = [item for item in items if item.get_closest_marker("essential") is not None]
+    prepared = {fixture for item in essential for fixture in _shared_fixtures(item)}
+    slow = [item for item in items if kept.get(item.nodeid, {}).get("setup", 0.0) >= LONG]
+    expensive = {fixture for item in slow for fixture in _shared_fixtures(item)} - prepared
+    for item in items:
+        if item in essential:
+            continue
+        fixtures, own = _shared_fixtures(item), kept.get(item.nodeid, {})
+        setup = own.get("setup", 0.0) if prepared.isdisjoint(fixtures) else 0.0
+        if own.get("call", 0.0) + setup >= LONG or not expensive.isdisjoint(fixtures):
+            item.add_marker("long")
+
+
+def _shared_fixtures(item: pytest.Item) -> set[tuple[str, str]]:
+    """(place, name) of the fixtures of a test that its module or class prepares once, without those of all tests."""
+    known: Mapping[str, Sequence[Any]] = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+    return {
+        (definitions[-1].baseid, name)
+        for name, definitions in known.items()
+        if definitions[-1].scope != "function" and definitions[-1].baseid not in ("", "tests")
+    }
+
+
+def read_kept() -> dict[str, dict[str, float]]:
+    """What is kept of an earlier session; nothing where there was none."""
+    kept: dict[str, dict[str, float]] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.is_file() else {}
+    return kept
+
+
+def keep(found: Mapping[str, Mapping[str, float]]) -> None:
+    """Writes durations, a line a test."""
+    lines = ",\n".join(f"{json.dumps(test)}: {json.dumps(phases)}" for test, phases in found.items())
+    FILE.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
