@@ -34,7 +34,6 @@ from simulations.errors import ConfigError, undamaged
 from simulations.folder_lock import take_lock
 from simulations.kept_rows import PLACE, kept
 from simulations.line_files import json_lines, kept_lines
-from simulations.report import validate
 from simulations.rows import NAMES, Row
 from simulations.run_config import about_run, check_same
 from simulations.run_times import RunTimes
@@ -272,9 +271,9 @@ class RunDirectory(Generic[S]):
         what = (row.card.observation, row.attack, row.metric, row.reference, row.message)
         return (self._order[row.defense], row.round, *what, -1 if row.client is None else row.client)
 
-    def mark_not_validated(self) -> None:
-        """Gives scores of attacks that did not break the undefended run their status; call it when all rows are there."""
-        self._rows = validate(self._rows)
+    def judge(self, judged: Callable[[Sequence[Row]], list[Row]]) -> None:
+        """Replaces the rows by judged ones, such as those of ``simulations.report.validate``; call it when all rows are there."""
+        self._rows = judged(self._rows)
 
     def write_failure(self, reason: str) -> None:
         """Keeps what was recorded, and says in config.json why the run ended."""

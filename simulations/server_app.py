@@ -17,7 +17,7 @@ from simulations.experiment import Experiment
 from simulations.known_clients import KnownClients
 from simulations.nodes import find_nodes, set_up
 from simulations.notices import idle_defenses, too_few_images
-from simulations.report import write_report
+from simulations.report import validate, write_report
 from simulations.report.analysis.failures import failed_attacks
 from simulations.report.seldom import Seldom
 from simulations.run_directory import RunDirectory
@@ -113,7 +113,7 @@ def auditing(grid: Grid, run: RunDirectory[Experiment]) -> Iterator[tuple[Audito
 def finish(run: RunDirectory[Experiment]) -> Path:
     """Judges the rows of a run that is over, and writes all that it leaves behind; returns the path of the report."""
     rounds, pipelines = run.experiment.rounds, len(run.experiment.pipelines())
-    run.mark_not_validated()
+    run.judge(validate)
     run.flush()
     run.write_progress({"pipeline": pipelines, "of": pipelines, "round": rounds, "rounds": rounds, "finished": True})
     report = write_report(run.path)

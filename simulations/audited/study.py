@@ -17,7 +17,7 @@ from clients.audited.plan import OWN_DATA, SCENARIO, AppPlan, ModelFactory
 from defenses.pipeline import Pipeline
 from simulations.errors import ConfigError
 from simulations.main_guard import require_guard
-from simulations.report import write_report
+from simulations.report import validate, write_report
 from simulations.run_directory import RunDirectory
 from strategies.audit.kinds import Kind
 from strategies.audited.settings import AuditSettings
@@ -98,7 +98,7 @@ class AppResults(RunDirectory[AppStudy]):
 
     def finish(self) -> None:
         """Judges the rows and writes the report."""
-        self.mark_not_validated()
+        self.judge(validate)
         self.flush()
         rounds = max((row.round for row in self._rows), default=0)
         self.write_progress({"pipeline": 1, "of": 1, "round": rounds, "rounds": rounds, "finished": True})
