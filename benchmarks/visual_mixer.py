@@ -18,8 +18,8 @@ import torch.nn.functional as F
 import torchvision
 
 from defenses.base import Batch, generator_for
-from defenses.visual_mixer import VisualMixer
-from tests.defenses.visual_mixer_reference import reference_visual_mixer
+from defenses.images.visual_mixer import VisualMixer
+from tests.defenses.images.visual_mixer_reference import reference_visual_mixer
 
 CONFIGURATIONS = (VisualMixer(), VisualMixer(window_lower=4, window_upper=32), VisualMixer(window_lower=8))
 SPEEDUP_GOAL, SHARE_GOAL = 10.0, 0.05

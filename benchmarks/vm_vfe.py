@@ -19,8 +19,8 @@ from audit_tables import table
 
 from clients.data.datasets import load_dataset, to_float
 from defenses.base import Batch, generator_for
+from defenses.images.vfe import vfe_image
 from defenses.spec import parse_pipelines, read_files
-from defenses.vfe import vfe_image
 from simulations.report.analysis.score import interval
 
 WINDOW = 8

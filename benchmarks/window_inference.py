@@ -31,8 +31,8 @@ from clients.data.datasets import load_dataset, to_float
 from clients.models.classifiers import build_model
 from defenses import VisualMixer
 from defenses.base import Batch
+from defenses.images.visual_mixer_windows import Level, window_sides
 from defenses.pipeline import Pipeline
-from defenses.visual_mixer_windows import Level, window_sides
 
 CASES: dict[str, tuple[str, VisualMixer]] = {
     "photos": ("cnn", VisualMixer(window_lower=2, window_upper=16)),

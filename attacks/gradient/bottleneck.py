@@ -14,7 +14,7 @@ from attacks.gradient.inversion_target import Victim
 from attacks.gradient.matching import GradientMatching, Observed
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
-from defenses.precode import find_bottleneck, outputs_of
+from defenses.training.precode import find_bottleneck, outputs_of
 
 
 @dataclass(frozen=True, repr=False)

@@ -18,8 +18,8 @@ from attacks.guesses import Reconstruction
 from attacks.observations import ClientUpdate
 from defenses.base import Update, UpdateDefense
 from defenses.checks import MOST_STEPS, require_scale, require_share, require_whole
-from defenses.noise import GaussianNoise, LaplaceNoise
-from defenses.pruning import Pruning, prune_smallest
+from defenses.updates.noise import GaussianNoise, LaplaceNoise
+from defenses.updates.pruning import Pruning, prune_smallest
 
 PIXEL_SCALE = 0.3
 """Typical |difference| of neighbouring pixels, in normalised units: the scale of the Laplace prior behind total variation."""

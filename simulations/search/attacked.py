@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from defenses.ats import ATS
+from defenses.images.ats import ATS
 from simulations.report.analysis.adaptive import is_adaptive
 from simulations.report.analysis.cell import Cell
 from simulations.report.analysis.line import Line

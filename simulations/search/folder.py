@@ -22,7 +22,7 @@ from typing import IO, Any
 from safetensors import SafetensorError
 from torch import Tensor
 
-from defenses.ats import ATS, Policy
+from defenses.images.ats import ATS, Policy
 from simulations.errors import ConfigError
 from simulations.folder_lock import LOCK, take_lock
 from simulations.run_directory import write_atomically

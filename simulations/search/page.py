@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment
 from markupsafe import Markup
 
-from defenses.transforms import LIBRARY
+from defenses.images.transforms import LIBRARY
 from simulations.report.drawing.canvas import Canvas, Mark, ink, paint, style
 from simulations.report.drawing.domains import bounds
 from simulations.report.page.style import CSS

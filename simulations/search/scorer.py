@@ -17,8 +17,8 @@ from clients.data.images import MissingDataError, to_float
 from clients.evaluation import device
 from clients.models.classifiers import build_model
 from clients.task import load_weights
-from defenses.ats import Policy, transform_images
 from defenses.base import Batch, generator_for
+from defenses.images.ats import Policy, transform_images
 from simulations.errors import ConfigError
 from simulations.own_code_trials import try_dataset, try_model
 from simulations.search.gradients import ExampleGradients, Similarities

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 from clients.lone_ray import keep_ray_here, start_ray
-from defenses.ats import Policy
+from defenses.images.ats import Policy
 from simulations.command_line import errors
 from simulations.errors import ConfigError
 from simulations.search.scorer import Scores

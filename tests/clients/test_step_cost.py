@@ -14,9 +14,9 @@ from attacks.sender import Sender, smash
 from clients.models.halves import EdgeHalf
 from clients.models.split_models import SplitShape, build_split_model
 from clients.step_cost import StepCost, measure_step
-from defenses.patch_shuffle import PatchShuffle
 from defenses.pipeline import Pipeline
-from defenses.spectral_shuffle import SpectralShuffle
+from defenses.smashed.patch_shuffle import PatchShuffle
+from defenses.smashed.spectral_shuffle import SpectralShuffle
 
 NAMES = ["vit", "t2t", "t2t-performer"]
 

@@ -27,8 +27,8 @@ from clients.local_data import LocalData
 from clients.task import Task, load_weights
 from clients.training import Ledger, LocalClient, TrainingError
 from defenses import VisualMixer
-from defenses.clipping import Clip
-from defenses.dp_sgd import ORDERS
+from defenses.training.dp_sgd import ORDERS
+from defenses.updates.clipping import Clip
 
 TASK = FederatedPlan(
     scenario="federated",

@@ -10,8 +10,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from defenses.ats import ATS
 from defenses.base import DefenseError
+from defenses.images.ats import ATS
 from simulations.cli import app
 from simulations.errors import ConfigError
 from simulations.search.folder import SearchFolder

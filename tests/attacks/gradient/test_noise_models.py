@@ -18,7 +18,7 @@ from attacks.gradient.noise_models import PIXEL_SCALE, gradient_noise
 from attacks.observations import ClientUpdate
 from defenses import parse
 from defenses.base import Batch
-from defenses.pruning import prune_smallest
+from defenses.updates.pruning import prune_smallest
 from tests.attacks.wire import MEAN, STD, classes, generators, observe, pictures, sigmoid_net
 
 COUNT = 4

@@ -23,7 +23,7 @@ from attacks.normalisation import normalise
 from clients.records import tensors_of, to_record, values_of
 from clients.sgd import soft_cross_entropy
 from clients.task import Task, load_weights
-from defenses.gaussian_mechanism import gaussian_epsilon
+from defenses.smashed.gaussian_mechanism import gaussian_epsilon
 from tests.clients.federated.test_messages import OPEN, Asker
 from tests.clients.test_draws import TASK, weights_of
 

@@ -19,7 +19,7 @@ import torch
 
 from clients.data.card import DataCard
 from defenses import ATS
-from defenses.ats import parse_policies
+from defenses.images.ats import parse_policies
 from defenses.spec import parse
 from simulations.experiment import Experiment
 from simulations.search.algorithm import PolicySearch, Step

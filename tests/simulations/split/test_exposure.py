@@ -15,8 +15,8 @@ from attacks.smashed.feature_averaging import FeatureAveraging
 from clients.records import tensors_of
 from clients.split.passes import SplitPasses
 from clients.task import Task
-from defenses.feature_noise import FeatureDP
 from defenses.pipeline import Pipeline
+from defenses.smashed.feature_noise import FeatureDP
 from simulations.experiment import Experiment
 from strategies.split.audit import as_sent, most_transmissions, window
 from tests.clients.split.test_training import client
