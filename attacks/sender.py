@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from attacks.normalisation import Normalisation, normalise
-from defenses.base import Batch, Key
+from defenses.base import Batch
 from defenses.pipeline import Pipeline
+from defenses.random_draws import Key
 
 
 class EdgeHalf(Protocol):

@@ -29,7 +29,8 @@ from clients.data.images import ImageDataset
 from clients.evaluation import device
 from clients.local_data import local_batch
 from clients.task import WholeModelPlan, whole_model_plan
-from defenses.base import Batch, Key, Loss, generator_for
+from defenses.base import Batch, Loss
+from defenses.random_draws import Key, generator_for
 from defenses.spec import parse
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment

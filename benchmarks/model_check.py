@@ -32,7 +32,7 @@ from clients.federated.plan import FederatedPlan
 from clients.local_data import LocalData
 from clients.task import Task, load_weights
 from clients.training import Ledger, LocalClient
-from defenses.base import generator_for
+from defenses.random_draws import generator_for
 
 CLIENTS = 4
 ATTACKS: dict[str, ActiveAttack] = {

@@ -13,7 +13,7 @@ import torch
 from detection_scenes import Scenes
 from torch import Tensor, nn
 
-from defenses.base import Key, generator_for
+from defenses.random_draws import Key, generator_for
 
 OVERLAP = 0.5
 """Intersection over union from which a detection is a garment's."""

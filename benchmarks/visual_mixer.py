@@ -17,8 +17,9 @@ import torch
 import torch.nn.functional as F
 import torchvision
 
-from defenses.base import Batch, generator_for
+from defenses.base import Batch
 from defenses.images.visual_mixer import VisualMixer
+from defenses.random_draws import generator_for
 from tests.defenses.images.visual_mixer_reference import reference_visual_mixer
 
 CONFIGURATIONS = (VisualMixer(), VisualMixer(window_lower=4, window_upper=32), VisualMixer(window_lower=8))

@@ -37,7 +37,8 @@ from attacks.refinement.restoration import HOLDOUT, LearnedRestorer
 from attacks.refinement.unshuffle import WindowMean
 from clients.data.datasets import load_dataset
 from clients.data.images import DataError
-from defenses.base import Batch, InputDefense, generator_for
+from defenses.base import Batch, InputDefense
+from defenses.random_draws import generator_for
 from defenses.spec import SpecError, parse
 from simulations.errors import ConfigError
 

@@ -23,9 +23,10 @@ from torch.utils.data import DataLoader, TensorDataset
 from visual_mixer import natural_images
 
 from clients.models.classifiers import build_model
-from defenses.base import Batch, Training, generator_for
+from defenses.base import Batch, Training
 from defenses.images.instahide import InstaHide
 from defenses.images.visual_mixer import VisualMixer
+from defenses.random_draws import generator_for
 from defenses.training.dp_sgd import DPSGD
 
 MODELS = ("shufflenet_v2_x1_0", "mobilenet_v2", "resnet18", "vgg11", "vit_b_16")

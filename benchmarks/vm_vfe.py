@@ -18,8 +18,9 @@ import torch
 from audit_tables import table
 
 from clients.data.datasets import load_dataset, to_float
-from defenses.base import Batch, generator_for
+from defenses.base import Batch
 from defenses.images.vfe import vfe_image
+from defenses.random_draws import generator_for
 from defenses.spec import parse_pipelines, read_files
 from simulations.report.analysis.score import interval
 

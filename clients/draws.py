@@ -18,7 +18,8 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from defenses.base import Batch, Key
+from defenses.base import Batch
+from defenses.random_draws import Key
 
 CHOICES = frozenset({"probed", "audited", "order", "line-up"})
 """Kinds of draws that choose among images, always in the same way, so that pipelines and rounds compare the same people."""

@@ -11,7 +11,8 @@ from attacks.guesses import Reconstruction
 from attacks.scoring.metrics import retrieved
 from clients.local_data import LocalData, Probed
 from clients.same_images import KnownImages
-from defenses.base import Batch, generator_for
+from defenses.base import Batch
+from defenses.random_draws import generator_for
 
 CANDIDATES = 100
 """Images of a line-up: the attacked one and 99 others of its kind, where the client has so many."""

@@ -17,8 +17,9 @@ from clients.data.augmentation import random_crop_and_flip
 from clients.data.datasets import ImageData, to_float
 from clients.draws import Draws, digest_of
 from clients.task import FLOAT_BYTES, Plan, Task
-from defenses.base import Batch, Key, generator_for
+from defenses.base import Batch
 from defenses.pipeline import Pipeline
+from defenses.random_draws import Key, generator_for
 
 BLOCK = 8
 """Examples that share the draws of a defence that protects an image once. A client whose share does not fit into memory protects no

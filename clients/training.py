@@ -25,8 +25,9 @@ from clients.federated.plan import federated_plan
 from clients.local_data import Client, KeptExamples, Probed, Truths, join, rows
 from clients.sgd import batches, plain_training, train_on
 from clients.task import Plan, load_weights
-from defenses.base import Batch, Key, Training, TrainingDefense, Update, generator_for
+from defenses.base import Batch, Training, TrainingDefense, Update
 from defenses.pipeline import Pipeline
+from defenses.random_draws import Key, generator_for
 
 Ledger = dict[str, dict[str, Any]]
 """What training defences must remember: their state under "train", and under "probe" that of the server's probes."""

@@ -16,7 +16,8 @@ from clients.local_data import chunks, join
 from clients.optimizer_state import flat_state, load_flat_state
 from clients.sgd import batches, plain_training, train_on
 from clients.task import Task, WholeModelPlan, load_weights
-from defenses.base import Batch, Key, TrainingDefense, generator_for
+from defenses.base import Batch, TrainingDefense
+from defenses.random_draws import Key, generator_for
 from strategies.audit.kinds import part_of
 
 MODEL, OPTIMIZER = "model/", "optimizer/"

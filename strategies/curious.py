@@ -18,7 +18,7 @@ from attacks.base import Attack
 from attacks.local_model import shared_tensors
 from clients.records import tensors_of, to_record, to_tensors, values_of
 from clients.task import Plan, Task, whole_model_plan
-from defenses.base import generator_for
+from defenses.random_draws import generator_for
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
 from strategies.audit.score_rows import mean_and_interval

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from attacks.normalisation import normalise
 from attacks.sender import smash
-from defenses.base import Batch, Key
+from defenses.base import Batch
 from defenses.pipeline import Pipeline
+from defenses.random_draws import Key
 
 
 @dataclass(frozen=True)

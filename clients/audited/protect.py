@@ -10,7 +10,8 @@ from flwr.clientapp.typing import ClientAppCallable
 
 from clients.node import draws_from_seed, partition_of
 from clients.records import to_record, to_tensors
-from defenses.base import DefenseError, Key
+from defenses.base import DefenseError
+from defenses.random_draws import Key
 from defenses.spec import parse
 
 

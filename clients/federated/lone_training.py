@@ -15,7 +15,8 @@ from attacks.observations import AttackError
 from clients.local_data import BLOCK, LocalData, join
 from clients.task import Plan, Task, load_weights
 from clients.training import Ledger, LocalClient
-from defenses.base import Batch, Update, generator_for
+from defenses.base import Batch, Update
+from defenses.random_draws import generator_for
 
 AT_ONCE = 16
 """Updates that are held at once."""

@@ -9,7 +9,8 @@ from clients.evaluation import device
 from clients.local_data import Probed
 from clients.models.halves import EdgeHalf
 from clients.split.batches import SplitBatches, smashed
-from defenses.base import Batch, Key, Update, generator_for
+from defenses.base import Batch, Update
+from defenses.random_draws import Key, generator_for
 
 
 class AuditBatches:

@@ -16,7 +16,8 @@ from clients.evaluation import device
 from clients.local_data import LocalData
 from clients.models.halves import EdgeHalf
 from clients.split.passes import SplitPasses
-from defenses.base import Batch, Key, generator_for
+from defenses.base import Batch
+from defenses.random_draws import Key, generator_for
 
 
 @dataclass(frozen=True)

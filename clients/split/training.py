@@ -25,7 +25,8 @@ from clients.split.batches import SplitBatches, smashed
 from clients.split.plan import SplitPlan, build_optimizer, split_plan
 from clients.task import Task, load_weights
 from clients.training import TrainingError, protect_gradient
-from defenses.base import Update, generator_for
+from defenses.base import Update
+from defenses.random_draws import generator_for
 
 NETWORK = "network/"
 """Prefix of the weights of a network that an edge-training defence keeps at the client."""

@@ -14,8 +14,8 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from defenses.base import generator_for
 from defenses.images.vfe import pair_count
+from defenses.random_draws import generator_for
 
 ESTIMATORS = ("exact", "sum", "perm", "pairs")
 

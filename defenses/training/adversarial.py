@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from defenses.base import EdgeTrainingDefense, spawned
+from defenses.base import EdgeTrainingDefense
 from defenses.checks import MOST_DEPTH, MOST_WIDTH, is_whole, require, require_scale, require_whole
+from defenses.random_draws import spawned
 
 
 class PatchDecoder(nn.Module):

@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from defenses.base import DefenseError, Training, TrainingDefense, spawned
+from defenses.base import DefenseError, Training, TrainingDefense
 from defenses.checks import MOST_WIDTH, require_scale, require_whole
+from defenses.random_draws import spawned
 
 
 class VariationalBottleneck(nn.Module):

@@ -23,8 +23,9 @@ from attacks.refinement.base import Refinement
 from attacks.registry import ATTACKS
 from attacks.uploads.base import AsUploaded, UploadedImages
 from clients.models.classifiers import build_model
-from defenses.base import Batch, generator_for
+from defenses.base import Batch
 from defenses.pipeline import Pipeline
+from defenses.random_draws import generator_for
 from defenses.spec import parse
 from simulations.protect.copies import protect_image
 from simulations.protect.manifest import Manifest

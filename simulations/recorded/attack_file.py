@@ -19,7 +19,8 @@ from clients.data.datasets import load_dataset, to_float
 from clients.data.images import MissingDataError
 from clients.models.classifiers import build_model
 from clients.same_images import KnownImages
-from defenses.base import Batch, generator_for
+from defenses.base import Batch
+from defenses.random_draws import generator_for
 from simulations.defaults import DEFAULT_ATTACKS
 from simulations.errors import ConfigError
 from simulations.own_code_trials import try_dataset, try_model

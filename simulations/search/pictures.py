@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from clients.data.images import ImageDataset
-from defenses.base import generator_for
+from defenses.random_draws import generator_for
 from simulations.errors import ConfigError
 from simulations.search.settings import Search
 

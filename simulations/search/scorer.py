@@ -17,8 +17,9 @@ from clients.data.images import MissingDataError, to_float
 from clients.evaluation import device
 from clients.models.classifiers import build_model
 from clients.task import load_weights
-from defenses.base import Batch, generator_for
+from defenses.base import Batch
 from defenses.images.ats import Policy, transform_images
+from defenses.random_draws import generator_for
 from simulations.errors import ConfigError
 from simulations.own_code_trials import try_dataset, try_model
 from simulations.search.gradients import ExampleGradients, Similarities

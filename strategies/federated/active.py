@@ -14,7 +14,7 @@ from attacks.observations import AttackError
 from attacks.spec import stages_of
 from clients.questions import is_refusal
 from clients.task import Task
-from defenses.base import generator_for
+from defenses.random_draws import generator_for
 from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Observed
 from strategies.audit.threat_card import ACTIVE_SERVER, ThreatCard

@@ -18,9 +18,9 @@ from attacks.queries.training import AT_ONCE, MIN_EXAMPLES, STATIC
 from clients.evaluation import device
 from clients.inference.plan import CutModel, inference_plan
 from clients.task import Task
-from defenses.base import Key, generator_for
 from defenses.fitting import FitContext
 from defenses.pipeline import Pipeline
+from defenses.random_draws import Key, generator_for
 from defenses.smashed.delta_autoencoder import DeltaAutoencoder
 from strategies.audit.score_rows import mean_and_interval, share_and_interval
 from strategies.guard import Rows

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from clients.task import Task
-from defenses.base import Key
 from defenses.fitting import FitContext, placed
 from defenses.pipeline import Pipeline
+from defenses.random_draws import Key
 from defenses.smashed.delta_autoencoder import DeltaAutoencoder
 from defenses.smashed.delta_masks import jet_blue
 from defenses.smashed.grad_cam import grad_cam, last_map_layer

@@ -15,8 +15,9 @@ from attacks.queries.sender import QuerySender
 from attacks.queries.training import STATIC
 from attacks.refinement.restoration import HOLDOUT
 from clients.inference.plan import CutModel, InferencePlan
-from defenses.base import Batch, generator_for
+from defenses.base import Batch
 from defenses.pipeline import Pipeline
+from defenses.random_draws import generator_for
 from strategies.audit.kinds import part_of
 from strategies.inference.observations import QUERY, adversary_builder
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from clients.auxiliary import Auxiliary
 from clients.task import WholeModelPlan
-from defenses.base import Batch, generator_for
+from defenses.base import Batch
+from defenses.random_draws import generator_for
 
 
 @dataclass(frozen=True)

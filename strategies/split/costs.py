@@ -9,7 +9,7 @@ from attacks.sender import smash
 from clients.models.halves import RawPatches
 from clients.split.plan import SplitPlan
 from clients.step_cost import StepCost, measure_step
-from defenses.base import generator_for
+from defenses.random_draws import generator_for
 from strategies.guard import Rows
 
 

@@ -25,7 +25,7 @@ from torchvision.ops import box_iou
 from vm_detection import ARMS, OWN, PLAIN, PROTECTED, Trial, options, run
 
 from clients.data.images import ImageData, ImageDataset
-from defenses.base import generator_for
+from defenses.random_draws import generator_for
 from simulations.errors import ConfigError
 
 SMALL = [

@@ -24,7 +24,7 @@ from clients.records import REFUSED, tensors_of, to_record
 from clients.split.training import SplitClient
 from clients.task import Task, load_weights
 from clients.training import LocalClient
-from defenses.base import generator_for
+from defenses.random_draws import generator_for
 from strategies.exchange import Exchange
 from tests.clients.split.test_training import TASK as SPLIT_TASK
 from tests.local_grid import LocalGrid

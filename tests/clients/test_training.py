@@ -27,7 +27,7 @@ from clients.local_data import LocalData
 from clients.task import Task, load_weights
 from clients.training import Ledger, LocalClient, TrainingError
 from defenses import VisualMixer
-from defenses.training.dp_sgd import ORDERS
+from defenses.training.accounting import ORDERS
 from defenses.updates.clipping import Clip
 
 TASK = FederatedPlan(

@@ -21,15 +21,16 @@ from flwr.app import ArrayRecord, Message
 from flwr.common.serde import message_from_proto, message_to_proto
 
 import defenses
-import defenses.base
 import defenses.feature_chain
 import defenses.pipeline
+import defenses.random_draws
 from clients import local_data
 from clients.app import app as client_app
 from clients.records import values_of
 from clients.split import training as split_training
-from defenses.base import Defense, generator_for
+from defenses.base import Defense
 from defenses.fitting import FittedDefense
+from defenses.random_draws import generator_for
 from defenses.spec import parse
 from simulations import server_app
 from simulations.experiment import Experiment
@@ -74,7 +75,7 @@ class Streams:
         self.begun: set[bytes] = set()
         self.of_stages: list[tuple[torch.Generator, bytes]] = []
         self.watched = False
-        hashed = defenses.base.hashlib.shake_256
+        hashed = defenses.random_draws.hashlib.shake_256
 
         def shake(data: bytes) -> Any:
             found = hashed(data)
@@ -88,7 +89,7 @@ class Streams:
                 self.of_stages.append((generator, generator.get_state().numpy().tobytes()))
             return generator
 
-        monkeypatch.setattr(defenses.base, "hashlib", SimpleNamespace(shake_256=shake))
+        monkeypatch.setattr(defenses.random_draws, "hashlib", SimpleNamespace(shake_256=shake))
         for chain in (defenses.pipeline, defenses.feature_chain):
             monkeypatch.setattr(chain, "generator_for", for_stage)
         monkeypatch.setattr(

@@ -13,9 +13,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defenses.base import Batch, generator_for
+from defenses.base import Batch
 from defenses.images.ats import ATS, parse_policies
 from defenses.images.transforms import LIBRARY, apply_transform
+from defenses.random_draws import generator_for
 from defenses.spec import parse, parse_pipelines, read_files
 
 

@@ -7,8 +7,9 @@ import pytest
 import torch
 from scipy.ndimage import gaussian_filter, map_coordinates
 
-from defenses.base import Batch, generator_for
+from defenses.base import Batch
 from defenses.images.blur import Blur, Downsample, gaussian_blur
+from defenses.random_draws import generator_for
 from tests.bounded import bounded
 
 

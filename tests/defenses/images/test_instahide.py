@@ -7,8 +7,9 @@ import pytest
 import torch
 from scipy.stats import ks_2samp
 
-from defenses.base import Batch, generator_for
+from defenses.base import Batch
 from defenses.images.instahide import MOST_MIXED, InstaHide, bounded_convex_weights, flip_signs, mix_batch
+from defenses.random_draws import generator_for
 from tests.bounded import bounded
 
 

@@ -12,7 +12,7 @@ import torch
 from scipy.stats import chi2, chisquare
 from torch import Tensor
 
-from defenses.base import Batch, generator_for
+from defenses.base import Batch
 from defenses.images import visual_mixer
 from defenses.images.block_shuffle import BlockShuffle
 from defenses.images.vfe import vfe_map, vfe_normalised
@@ -26,6 +26,7 @@ from defenses.images.visual_mixer_windows import (
     window_sides,
     window_sizes,
 )
+from defenses.random_draws import generator_for
 from defenses.spec import parse
 from tests.defenses.images.visual_mixer_reference import (
     crop,

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from defenses import DefenseError, DeltaAutoencoder, FitContext, Pipeline, parse
-from defenses.base import generator_for
 from defenses.fitting import in_eval_mode, version_of
+from defenses.random_draws import generator_for
 from defenses.smashed.delta_autoencoder import VARIANTS
 from defenses.smashed.delta_masks import DeltaMasks
 

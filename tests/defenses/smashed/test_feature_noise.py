@@ -10,7 +10,7 @@ import torch
 from scipy.stats import kstest, norm
 
 from defenses import FeatureDP, FeatureNoise
-from defenses.base import generator_for
+from defenses.random_draws import generator_for
 from defenses.smashed.feature_noise import clip_examples
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import defenses.smashed.feature_pca
 from defenses import DefenseError, FeaturePCA, FitContext
-from defenses.base import generator_for
+from defenses.random_draws import generator_for
 from defenses.smashed.feature_pca import principal_components
 
 SHAPE = (4, 3, 5)

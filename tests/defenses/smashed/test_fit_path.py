@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from defenses import DefenseError, DeltaAutoencoder, FeatureNoise, FeaturePCA, FitContext, Pipeline, parse
-from defenses.base import generator_for
 from defenses.fitting import FittedDefense
+from defenses.random_draws import generator_for
 
 AUTOENCODER = DeltaAutoencoder(delta="max", epochs=3, batch_size=8)
 KEY = ("fit", 0)

@@ -11,7 +11,7 @@ from scipy.stats import chisquare
 from torch import Tensor
 
 from defenses import BatchShuffle, DefenseError, PatchShuffle
-from defenses.base import generator_for
+from defenses.random_draws import generator_for
 from defenses.smashed.patch_shuffle import gather_tokens
 
 LEAST_P = 1e-4

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from defenses import DefenseError, Pipeline, SpectralShuffle
-from defenses.base import generator_for
+from defenses.random_draws import generator_for
 from defenses.smashed.spectral_shuffle import from_spectrum, mirror, patch_side, spectrum, to_planes, to_tokens
 
 

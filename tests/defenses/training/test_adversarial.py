@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from defenses.base import generator_for
+from defenses.random_draws import generator_for
 from defenses.spec import parse
 from defenses.training.adversarial import AdversarialTraining, PatchDecoder
 

@@ -20,9 +20,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from defenses.base import DefenseError, Key, Training
+from defenses.base import DefenseError, Training
 from defenses.pipeline import Pipeline
-from defenses.training.dp_sgd import DPSGD, ORDERS, epsilon_spent, noise_for_budget, remove_hooks
+from defenses.random_draws import Key
+from defenses.training.accounting import ORDERS, epsilon_spent, noise_for_budget
+from defenses.training.dp_sgd import DPSGD, remove_hooks
 from tests.bounded import bounded
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook", "ignore:Optimal order is the")

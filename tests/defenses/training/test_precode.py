@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from defenses import DefenseError, Precode, Training
-from defenses.base import generator_for, spawned
+from defenses.random_draws import generator_for, spawned
 from defenses.training.precode import VariationalBottleneck, divergence
 from tests.attacks.wire import CLASSES, classes, pictures, sigmoid_net
 

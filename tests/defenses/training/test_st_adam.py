@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from defenses.base import Training, generator_for
+from defenses.base import Training
+from defenses.random_draws import generator_for
 from defenses.training.st_adam import STAdam, STAdamOptimizer
 
 

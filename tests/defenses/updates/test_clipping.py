@@ -9,8 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defenses.base import Update, generator_for
+from defenses.base import Update
 from defenses.functional import clip_factor, global_norm
+from defenses.random_draws import generator_for
 from defenses.updates.clipping import Clip
 
 

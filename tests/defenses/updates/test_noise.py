@@ -6,8 +6,9 @@ import pytest
 import torch
 from scipy import stats
 
-from defenses.base import Batch, Defense, DefenseError, generator_for
+from defenses.base import Batch, Defense, DefenseError
 from defenses.pipeline import Pipeline
+from defenses.random_draws import generator_for
 from defenses.updates.noise import GaussianNoise, ImageNoise, LaplaceNoise
 
 NOISES = [GaussianNoise(std=0.3), LaplaceNoise(scale=0.3)]

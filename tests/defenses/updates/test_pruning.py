@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defenses.base import generator_for
+from defenses.random_draws import generator_for
 from defenses.updates.pruning import Pruning, prune_smallest
 
 

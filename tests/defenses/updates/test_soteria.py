@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from defenses import DefenseError, Soteria, Training
-from defenses.base import generator_for
+from defenses.random_draws import generator_for
 from defenses.spec import parse
 
 
