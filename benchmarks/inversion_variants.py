@@ -21,11 +21,11 @@ from peer_strength import CELLS, MEAN, MEASURES, Cell, mean_and_reach
 from torch import Tensor
 
 from attacks.gradient.costs import COSTS, Cost, cosine_distance
-from attacks.gradient.finite_difference import DifferencedMatching
 from attacks.gradient.inversion import Trials
 from attacks.gradient.inversion_target import Victim
-from attacks.gradient.matching import GradientMatching
 from attacks.gradient.presets import InvertingGradients
+from attacks.gradient.trial_gradients.finite_difference import DifferencedMatching
+from attacks.gradient.trial_gradients.matching import GradientMatching
 from defenses.base import Update
 
 

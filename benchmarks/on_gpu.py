@@ -5,7 +5,7 @@ Needs torch and torchvision alone: neither Flower nor Ray nor Opacus. Ten minute
 breaching 0.1.2 can be imported, that attacks a few on the device, too. Printed are image-iterations per second, the ratios, the
 time in units of a forward and backward pass, PSNR on the device and on the processor for the same targets, whether differences
 stood for second derivatives (device / processor), and the peak of the device's memory beside what
-``attacks.gradient.memory.trial_bytes`` says.
+``attacks.gradient.trial_gradients.memory.trial_bytes`` says.
 
     python benchmarks/on_gpu.py --out on_gpu.md
     python benchmarks/on_gpu.py --device cpu --targets 4 --iterations 5 --no-tests
@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.gradient.inversion import GradientInversion
-from attacks.gradient.memory import trial_bytes
+from attacks.gradient.trial_gradients.memory import trial_bytes
 from attacks.guesses import Reconstruction
 from attacks.image_measures import psnr
 from attacks.observations import ClientUpdate

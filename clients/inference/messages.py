@@ -26,7 +26,7 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message
 
-from attacks.queries.sender import QuerySender
+from attacks.query_sender import QuerySender
 from clients.inference.plan import InferencePlan, inference_plan
 from clients.inference.queries import InferenceClient
 from clients.node import book, client_as, reply_to

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attacks.normalisation import normalise
-from attacks.queries.sender import QuerySender
+from attacks.query_sender import QuerySender
 from clients.evaluation import device, evaluate
 from clients.inference.plan import CutModel, inference_plan
 from clients.local_data import CHUNK, Client, LocalData, Probed, Truths, chunks, rows

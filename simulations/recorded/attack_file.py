@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks import Attack, AttackError, ClientUpdate, Knowledge, Labels, Reconstruction
-from attacks.gradient.memory import fitting_trials
+from attacks.gradient.trial_gradients.memory import fitting_trials
 from attacks.spec import stages_of
 from clients.data.datasets import load_dataset, to_float
 from clients.data.images import MissingDataError

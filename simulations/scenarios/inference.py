@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from attacks.queries.sender import QuerySender
 from attacks.queries.training import MIN_EXAMPLES
+from attacks.query_sender import QuerySender
 from clients.auxiliary import Auxiliary
 from clients.data.card import DataCard
 from clients.inference.plan import InferencePlan, inference_plan

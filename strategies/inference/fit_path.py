@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from attacks.attributes.inference import AttributeInference
 from attacks.base import Knowledge
 from attacks.normalisation import normalise
-from attacks.queries.sender import QuerySender
 from attacks.queries.training import AT_ONCE, MIN_EXAMPLES, STATIC
+from attacks.query_sender import QuerySender
 from clients.evaluation import device
 from clients.inference.plan import CutModel, inference_plan
 from clients.task import Task

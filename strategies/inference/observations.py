@@ -10,8 +10,8 @@ from torch import Tensor
 from attacks.attributes.inference import AttributeInference
 from attacks.base import Attack, Knowledge
 from attacks.queries.base import Query
-from attacks.queries.sender import QuerySender
 from attacks.queries.training import RETRAINED, STATIC
+from attacks.query_sender import QuerySender
 from clients.auxiliary import Auxiliary
 from clients.data.datasets import has_sensitive_attribute
 from clients.evaluation import device

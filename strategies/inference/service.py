@@ -13,7 +13,7 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from attacks.local_model import shared_tensors
-from attacks.queries.sender import QuerySender
+from attacks.query_sender import QuerySender
 from clients.evaluation import device
 from clients.inference.plan import CutModel
 from clients.records import tensors_of, to_record, values_of

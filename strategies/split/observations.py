@@ -14,7 +14,7 @@ from torch import Tensor
 from attacks.base import Attack, Knowledge
 from attacks.local_model import shared_tensors
 from attacks.queries.base import Query
-from attacks.queries.sender import TokenSender
+from attacks.query_sender import TokenSender
 from attacks.sender import Sender
 from attacks.smashed.base import EdgeStep, SmashedAttack, SmashedData
 from clients.auxiliary import Auxiliary

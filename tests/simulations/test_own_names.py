@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from typer.testing import CliRunner, Result
 
 from attacks import AttackError
-from attacks.gradient.trial_layers import TrialNetwork
+from attacks.gradient.trial_gradients.trial_layers import TrialNetwork
 from clients.models.classifiers import build_model
 from simulations.cli import app
 from simulations.run_directory import read_lines

@@ -13,7 +13,7 @@ from torch import Tensor
 from attacks import AttributeInference, Knowledge
 from attacks.attributes.inference import ARCHITECTURES
 from attacks.queries.base import Query
-from attacks.queries.sender import TokenSender
+from attacks.query_sender import TokenSender
 from attacks.scoring.metrics import attribute_accuracy, attribute_hits
 from attacks.sender import smash
 from clients.models.halves import EdgeHalf, ServerHalf

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from attacks import GradientInversion, InvertingGradients, Knowledge, MaskedInversion, NoiseModelInversion, score
 from attacks.base import Attack
 from attacks.gradient.costs import COSTS, cosine_distance, masked_cosine_distance
-from attacks.gradient.matching import GradientMatching
 from attacks.gradient.noise_models import PIXEL_SCALE, gradient_noise
+from attacks.gradient.trial_gradients.matching import GradientMatching
 from attacks.observations import ClientUpdate
 from defenses import parse
 from defenses.base import Batch

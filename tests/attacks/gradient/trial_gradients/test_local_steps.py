@@ -5,8 +5,8 @@ from torch.func import grad, grad_and_value, vmap
 from torch.nn import functional as F
 
 from attacks.gradient.lbfgs import minimize
-from attacks.gradient.local_steps import local_orders, simulated_update
-from attacks.gradient.matching import attackable
+from attacks.gradient.trial_gradients.local_steps import local_orders, simulated_update
+from attacks.gradient.trial_gradients.matching import attackable
 from attacks.guesses import Reconstruction
 from attacks.scoring.metrics import score
 from tests.attacks.wire import CLASSES, MEAN, STD, classes, pictures, seeded, sigmoid_net

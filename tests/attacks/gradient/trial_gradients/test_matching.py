@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.gradient.costs import COSTS
-from attacks.gradient.matching import GradientMatching, attackable, count_classes
+from attacks.gradient.trial_gradients.matching import GradientMatching, attackable, count_classes
 from attacks.image_measures import total_variation
 
 TRIALS, BATCH, CLASSES = 3, 2, 4

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from attacks.gradient.matching import attackable
+from attacks.gradient.trial_gradients.matching import attackable
 from attacks.observations import AttackError, ClientUpdate
 
 Statistics = dict[str, tuple[Tensor, Tensor]]
@@ -94,7 +94,8 @@ def call_with_statistics(
 ) -> tuple[Tensor, Statistics]:
     """Logits (B, K) of normalised images (B, C, H, W), and the batch statistics of every BatchNorm layer on the way.
 
-    Pure, and differentiable under ``torch.func.grad`` and ``vmap``, for a model from ``attacks.gradient.matching.attackable`` with
+    Pure, and differentiable under ``torch.func.grad`` and ``vmap``, for a model from
+    ``attacks.gradient.trial_gradients.matching.attackable`` with
     ``train_mode``, which normalises by the batch.
     """
     with recorded_statistics(model) as seen:

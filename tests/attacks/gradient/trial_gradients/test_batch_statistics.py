@@ -7,8 +7,13 @@ from torch import nn
 from torch.func import grad, vmap
 from torch.nn import functional as F
 
-from attacks.gradient.batch_statistics import batch_norms, call_with_statistics, sent_statistics, statistics_distance
-from attacks.gradient.matching import attackable
+from attacks.gradient.trial_gradients.batch_statistics import (
+    batch_norms,
+    call_with_statistics,
+    sent_statistics,
+    statistics_distance,
+)
+from attacks.gradient.trial_gradients.matching import attackable
 from attacks.observations import AttackError
 from clients.models.classifiers import build_model
 from tests.attacks.wire import CLASSES, MEAN, STD, classes, linear_net, observe, pictures

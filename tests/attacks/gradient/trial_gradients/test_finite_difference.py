@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from attacks.gradient.costs import COSTS
-from attacks.gradient.finite_difference import DifferencedMatching, agrees, full_precision
 from attacks.gradient.inversion import GradientInversion
-from attacks.gradient.kinks import RecordKinks, ReplayKinks
-from attacks.gradient.matching import GradientMatching, attackable
-from attacks.gradient.trial_layers import TrialNetwork, expanded
+from attacks.gradient.trial_gradients.finite_difference import DifferencedMatching, agrees, full_precision
+from attacks.gradient.trial_gradients.kinks import RecordKinks, ReplayKinks
+from attacks.gradient.trial_gradients.matching import GradientMatching, attackable
+from attacks.gradient.trial_gradients.trial_layers import TrialNetwork, expanded
 from attacks.observations import AttackError
 from clients.models.classifiers import build_model
-from tests.attacks.gradient.test_batch_statistics import sent
+from tests.attacks.gradient.trial_gradients.test_batch_statistics import sent
 from tests.attacks.wire import classes, linear_net, observe, pictures
 
 TRIALS, CLASSES = 3, 4
@@ -151,13 +151,13 @@ def test_a_wide_network_in_float32_has_the_same_values() -> None:
 
 
 def test_without_fixed_kinks_the_difference_would_be_useless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Why ``attacks.gradient.kinks`` exists: the same difference with ReLUs that may switch points elsewhere."""
+    """Why ``attacks.gradient.trial_gradients.kinks`` exists: the same difference with ReLUs that may switch points elsewhere."""
     model = build_model("convnet", num_classes=CLASSES, input_shape=(2, 32, 32), width=8).eval()
     targets = {n: random(1, *p.shape, seed=i).float() for i, (n, p) in enumerate(model.named_parameters())}
     exact = GradientMatching(model, (1, 2, 32, 32), CLASSES, targets, torch.tensor([[0]]), COSTS["cosine"], 0.0)
     rows = random(1, 2048, seed=3).float()
     assert agrees(exact, rows)
-    monkeypatch.setattr("attacks.gradient.finite_difference.ReplayKinks", lambda noted: RecordKinks())
+    monkeypatch.setattr("attacks.gradient.trial_gradients.finite_difference.ReplayKinks", lambda noted: RecordKinks())
     assert not agrees(exact, rows)
 
 

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from attacks.gradient.kinks import RecordKinks, ReplayKinks
-from attacks.gradient.matching import GradientMatching, Observed
-from attacks.gradient.memory import is_out_of_memory
-from attacks.gradient.trial_layers import TrialNetwork, expanded
+from attacks.gradient.trial_gradients.kinks import RecordKinks, ReplayKinks
+from attacks.gradient.trial_gradients.matching import GradientMatching, Observed
+from attacks.gradient.trial_gradients.memory import is_out_of_memory
+from attacks.gradient.trial_gradients.trial_layers import TrialNetwork, expanded
 from attacks.observations import AttackError
 from defenses.base import Update
 

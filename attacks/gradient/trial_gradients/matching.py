@@ -16,7 +16,7 @@ from torch.func import functional_call, grad, grad_and_value, replace_all_batch_
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attacks.gradient.costs import Cost
-from attacks.gradient.local_steps import local_orders, simulated_update
+from attacks.gradient.trial_gradients.local_steps import local_orders, simulated_update
 from attacks.image_measures import total_variation
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
@@ -25,7 +25,7 @@ Client = Callable[[Update, Tensor, Tensor], Update]
 """(global weights, normalised images (b, C, H, W), soft labels (b, K)) -> what a client with these would send, as a gradient."""
 
 Observed = dict[str, tuple[Tensor, Tensor]]
-"""``attacks.gradient.batch_statistics.Statistics`` of every trial: layer -> (T, channels) each."""
+"""``attacks.gradient.trial_gradients.batch_statistics.Statistics`` of every trial: layer -> (T, channels) each."""
 
 
 def attackable(model: nn.Module, train_mode: bool) -> nn.Module:

@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import nn
 
-from attacks.gradient.memory import fitting_trials, in_chunks, trial_bytes
+from attacks.gradient.trial_gradients.memory import fitting_trials, in_chunks, trial_bytes
 from attacks.observations import AttackError
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def small() -> nn.Module:
@@ -59,7 +59,7 @@ class ReadsValues(nn.Module):
 
 
 def test_a_model_that_reads_values_is_measured_on_one_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attacks.gradient.memory.LARGE_IMAGE", 1)
+    monkeypatch.setattr("attacks.gradient.trial_gradients.memory.LARGE_IMAGE", 1)
     assert trial_bytes(ReadsValues(), (1, 2, 2), 2) == 4 * (10 * 2 * (4 + 3) + 8 * 15)
 
 
@@ -94,7 +94,7 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
 
 FAULTS = """
 import resource, torch
-from attacks.gradient.memory import keep_freed_memory
+from attacks.gradient.trial_gradients.memory import keep_freed_memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

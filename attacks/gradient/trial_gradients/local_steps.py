@@ -36,7 +36,7 @@ def simulated_update(
     images, labels, parameters) work on it. Memory grows with the number of steps.
 
     Args:
-        model: From ``attacks.gradient.matching.attackable``: BatchNorm that wrote to its buffers would not be pure.
+        model: From ``attacks.gradient.trial_gradients.matching.attackable``: BatchNorm that wrote to its buffers would not be pure.
         parameters: Name -> weights that the client started from.
         buffers: Name -> the model's buffers, which stay as they are.
         images: (n, C, H, W), normalised.
