@@ -118,7 +118,7 @@ def _in_one_process(
 
 def _instead(answer: Any, message: Any, fails: Any) -> Any:
     """A client's answer; where it fails, what it does instead of its work."""
-    from clients import training
+    from clients.federated import client as training
 
     if fails is None:
         return answer(message)

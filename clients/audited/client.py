@@ -14,9 +14,9 @@ from attacks.normalisation import normalise
 from clients.audited.plan import ModelFactory, built
 from clients.data.card import DataCard
 from clients.draws import Draws
+from clients.federated.client import LocalClient
 from clients.local_data import LocalData, Probed, Truths
 from clients.task import Task
-from clients.training import LocalClient
 from defenses.base import Batch
 from defenses.pipeline import Pipeline
 

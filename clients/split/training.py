@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from attacks.local_model import shared_tensors
 from attacks.scoring.roc import auc
 from clients.evaluation import device
+from clients.federated.client import TrainingError, protect_gradient
 from clients.local_data import Client, LocalData, Truths, chunks
 from clients.models.halves import EdgeHalf, RawPatches
 from clients.optimizer_state import flat_state, load_flat_state
@@ -24,7 +25,6 @@ from clients.split.audits import AuditBatches
 from clients.split.batches import SplitBatches, smashed
 from clients.split.plan import SplitPlan, build_optimizer, split_plan
 from clients.task import Task, load_weights
-from clients.training import TrainingError, protect_gradient
 from defenses.base import Update
 from defenses.random_draws import generator_for
 

@@ -45,13 +45,13 @@ INTERFACES = {
     "clients": {
         "clients/index": ("Clients of any Flower app", ["clients.audited.app", "clients.audited.protect"]),
         "clients/scenario": ("A scenario's clients", ["clients.scenarios", "clients.task", "clients.local_data"]),
-        "clients/training": ("Local training", ["clients.training"]),
+        "clients/training": ("Local training", ["clients.federated.client"]),
         "clients/data": ("Data and models", ["clients.data.datasets", "clients.data.card", "clients.own_code"]),
     },
     "strategies": {
         "strategies/index": (
             "Strategies",
-            ["strategies.curious", "strategies.recording", "strategies.audited.strategy"],
+            ["strategies.federated.curious", "strategies.recording", "strategies.audited.strategy"],
         ),
         "strategies/exchange": ("The guarded exchange", ["strategies.guard", "strategies.exchange"]),
         "strategies/audit": (

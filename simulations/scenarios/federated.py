@@ -28,7 +28,7 @@ from simulations.scenarios.base import Rounds, Scenario, check_probe_images
 from simulations.whole_models import WholeModelExperiment
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
-from strategies.curious import CuriousFedAvg
+from strategies.federated.curious import CuriousFedAvg
 from strategies.federated.observations import ACTIVE, AGGREGATE, KINDS, PROBE, PROBE_ATTRIBUTE, UPDATE
 
 

@@ -42,10 +42,7 @@ def mutants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         ("strategies.exchange", ["strategies/test_exchange.py"]),
         # Without a file of its own, the tests of the room, but of no room inside it.
         ("strategies.split.exchange", ["strategies/split/test_split_fed.py"]),
-        (
-            "attacks.gradient.trial_gradients.kinks",
-            ["attacks/gradient/test_labels.py", "attacks/gradient/test_memory.py"],
-        ),
+        ("attacks.gradient.kinks", ["attacks/gradient/test_labels.py", "attacks/gradient/test_memory.py"]),
         ("attacks.gradient.__init__", ["attacks/gradient/test_labels.py", "attacks/gradient/test_memory.py"]),
         ("attacks.networks.unet", []),
     ],

@@ -13,10 +13,10 @@ from torch import Tensor
 from attacks.guesses import Reconstruction
 from clients.audit import audit_baselines, audit_guesses
 from clients.blind_guesses import means_of, transformed
+from clients.federated.client import LocalClient
 from clients.federated.plan import FederatedPlan
 from clients.line_up import other_images, retrieval
 from clients.local_data import LocalData
-from clients.training import LocalClient
 from simulations.report import Row
 from simulations.report.analysis.bars import picked_out
 from strategies.audit.score_rows import score_rows

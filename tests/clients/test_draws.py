@@ -17,13 +17,13 @@ from torch.nn import functional as F
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
 from clients.draws import MOST_NOTES, Draws, ForgottenError, Notebook
+from clients.federated.client import LocalClient
 from clients.federated.plan import FederatedPlan
 from clients.local_data import LocalData
 from clients.node import answers_of, draws_from_seed, draws_of
 from clients.records import REFUSED, tensors_of, to_record
 from clients.split.training import SplitClient
 from clients.task import Task, load_weights
-from clients.training import LocalClient
 from defenses.random_draws import generator_for
 from strategies.exchange import Exchange
 from tests.clients.split.test_training import TASK as SPLIT_TASK

@@ -27,7 +27,7 @@ from clients.scenarios import read_task
 from clients.task import TaskError
 from strategies.audited.replies import budgets_told
 from tests import hostile
-from tests.clients.test_training import TASK, weights
+from tests.clients.federated.test_client import TASK, weights
 
 few = settings(max_examples=150, deadline=None, derandomize=True, database=None)
 messages = settings(few, max_examples=40, suppress_health_check=[HealthCheck.too_slow])

@@ -18,8 +18,8 @@ from clients.node import client_of
 from clients.scenarios import client_sides, read_task
 from clients.task import TaskError
 from tests.bounded import bounded
+from tests.clients.federated.test_client import TASK
 from tests.clients.test_hostile_messages import MINE, SMALL, ask, content
-from tests.clients.test_training import TASK
 
 FIELDS = sorted(
     spec.name

@@ -12,11 +12,11 @@ from flwr.common.config import parse_config_args
 
 from attacks.image_measures import psnr
 from clients.draws import Draws, Notebook
+from clients.federated.client import LocalClient
 from clients.local_data import LocalData
 from clients.questions import Answers, allowed_pipelines
 from clients.records import REFUSED, tensors_of, to_record
 from clients.split.training import SplitClient
-from clients.training import LocalClient
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
 from strategies.exchange import Exchange

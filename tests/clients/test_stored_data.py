@@ -14,13 +14,13 @@ from clients.auxiliary import Auxiliary
 from clients.blind_guesses import means_of
 from clients.data.datasets import DataError
 from clients.data.images import StoredImages
-from clients.federated.lone_training import train_alone
+from clients.federated.client import LocalClient
+from clients.federated.local_training import train_alone
 from clients.federated.plan import FederatedPlan
 from clients.local_data import LocalData, chunks
 from clients.split.plan import SplitPlan
 from clients.split.training import SplitClient
 from clients.task import Plan
-from clients.training import LocalClient
 
 TASK = FederatedPlan(
     scenario="federated",

@@ -34,7 +34,7 @@ HERE = {
 ELSEWHERE = {
     "docs/adding_a_defense.md": (1, "tests/common/test_documented_examples.py"),
     "docs/adding_an_attack.md": (2, "tests/common/test_documented_examples.py"),
-    "docs/own_server.md": (1, "tests/strategies/test_start.py"),
+    "docs/own_server.md": (1, "tests/strategies/federated/test_start.py"),
     "docs/tutorial.md": (3, "tests/examples/test_tutorial.py"),
 }
 """Page -> its python blocks, and the test that runs them."""

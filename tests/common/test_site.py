@@ -87,7 +87,7 @@ def test_what_every_package_exports_stands_in_the_reference(elements: dict[str, 
     assert not missing
     assert {
         "clients.audited.app.answer_audits",
-        "strategies.curious.CuriousFedAvg",
+        "strategies.federated.curious.CuriousFedAvg",
         "simulations.in_process.audit",
     } <= anchors
 

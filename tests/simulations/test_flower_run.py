@@ -81,7 +81,7 @@ def test_a_client_that_dies_costs_its_own_update(folder: Path, tmp_path: Path) -
     """Its neighbours' messages wait for a new worker, however busy the machine is; see also tests/clients/test_lost_worker.py."""
     values = config(folder, defenses="", attack_rounds="", num_clients=4)
     line = "        if self.data.partition == 1 and self.task.round == 1:\n            __import__('os')._exit(1)\n"
-    app = broken_app(tmp_path, "clients/training.py", "        start = time.perf_counter()\n", line)
+    app = broken_app(tmp_path, "clients/federated/client.py", "        start = time.perf_counter()\n", line)
     with LocalRuntime(tmp_path / "log.txt") as runtime:
         status = run_in(runtime, values, 4, app)
     assert status == "finished:completed", (tmp_path / "log.txt").read_text()[-3000:]

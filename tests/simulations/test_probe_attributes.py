@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 
 from attacks.attributes.property_inference import majority
 from attacks.local_model import shared_tensors
-from clients.federated.lone_training import probes_alone
+from clients.federated.local_training import probes_alone
 from clients.local_data import LocalData
 from clients.records import tensors_of, values_of
 from clients.scenarios import client_side, read_task

@@ -13,7 +13,7 @@ from clients.records import REFUSED, WITHHELD, values_of
 from clients.task import Task
 from strategies.exchange import Exchange
 from strategies.guard import GuardedExchange, TooFewReplies, require_enough
-from tests.clients.test_training import TASK
+from tests.clients.federated.test_client import TASK
 from tests.strategies.stub_grid import Clock, StubGrid, contents
 
 

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
+from clients.federated.client import TrainingError
 from clients.local_data import LocalData
 from clients.models.halves import EdgeHalf, RawPatches
 from clients.optimizer_state import flat_state, load_flat_state
@@ -25,7 +26,6 @@ from clients.split.training import (
     SplitClient,
 )
 from clients.task import Task
-from clients.training import TrainingError
 from defenses.base import Batch
 
 TASK = SplitPlan(

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from attacks.local_model import shared_tensors
 from attacks.observations import AttackError
+from clients.federated.client import Ledger, LocalClient
 from clients.local_data import BLOCK, LocalData, join
 from clients.task import Plan, Task, load_weights
-from clients.training import Ledger, LocalClient
 from defenses.base import Batch, Update
 from defenses.random_draws import generator_for
 

@@ -12,12 +12,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
 from attacks.observations import AttackError
-from clients.federated.lone_training import probes_alone, train_alone
+from clients.federated.local_training import probes_alone, train_alone
 from clients.task import whole_model_plan
 from defenses.spec import parse
-from tests.clients.test_recipe import TASK as RECIPE
-from tests.clients.test_recipe import client as recipe_client
-from tests.clients.test_training import TASK, client
+from tests.clients.federated.test_client import TASK, client
+from tests.clients.federated.test_recipe import TASK as RECIPE
+from tests.clients.federated.test_recipe import client as recipe_client
 
 
 def test_training_alone_is_a_client_s_whole_training_and_repeats() -> None:
