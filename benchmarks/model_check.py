@@ -24,14 +24,14 @@ if __name__ == "__main__":
 from attacks import AttackError, ClassFishing, ImprintLayer, Knowledge, TrapWeights
 from attacks.active.base import ActiveAttack, AgreedModel
 from attacks.local_model import shared_tensors
-from clients.auxiliary import Auxiliary
 from clients.data.partitions import partition_indices
 from clients.federated.agreed_model import tried_on_own
 from clients.federated.client import Ledger, LocalClient
 from clients.federated.model_check import ModelCheck, Remembered
 from clients.federated.plan import FederatedPlan
-from clients.local_data import LocalData
-from clients.task import Task, load_weights
+from clients.task.auxiliary import Auxiliary
+from clients.task.local_data import LocalData
+from clients.task.task import Task, load_weights
 from defenses.random_draws import generator_for
 
 CLIENTS = 4

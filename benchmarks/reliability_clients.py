@@ -86,8 +86,8 @@ def _in_one_process(
     """The rows of a run, and what was spoilt in it; without a draw nothing is."""
     from flwr.app import Message
 
-    from clients.records import values_of
-    from clients.scenarios import read_task
+    from clients.task.scenarios import read_task
+    from clients.wire.records import values_of
     from simulations.experiment import Experiment
     from simulations.local_grid import FIRST_NODE, LocalGrid
     from simulations.server_app import run_experiment

@@ -79,7 +79,7 @@ def way_of(seed: str, message_type: str, server_round: int, client: int) -> str:
 
 def answered(handler: Callable[[Message, Context], Message], message: Message, context: Context) -> Message:
     """A client's answer, or how it fails; put around the handlers of the copy of the app."""
-    from clients.scenarios import read_task
+    from clients.task.scenarios import read_task
 
     task = read_task(message.content["config"]["task"])  # type: ignore[index]
     kind, client = message.metadata.message_type, int(context.node_config["partition-id"])

@@ -20,8 +20,8 @@ from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
 from clients.data.card import DataCard
 from clients.data.partitions import partition_indices
-from clients.records import tensors_of, to_record
-from clients.task import load_weights
+from clients.task.task import load_weights
+from clients.wire.records import tensors_of, to_record
 from defenses.pipeline import Pipeline
 from simulations.experiment import Experiment
 

@@ -15,7 +15,7 @@ from flwr.common.constant import ErrorCode
 from flwr.common.serde import message_from_proto, message_to_proto
 from reliability_wire import BOMB, header, pickled, raw
 
-from clients.records import REFUSED, WITHHELD
+from clients.wire.records import REFUSED, WITHHELD
 
 TEXTS = {
     "line separators": "a\u2028b\u2029c\u0085d\x0be\x0cf\x1cg\x1dh\x1ei",

@@ -231,7 +231,7 @@ def _to_client(name: str, change: Callable[[dict[str, Any]], dict[str, Any]]) ->
 
     from attacks.local_model import shared_tensors
     from clients.data.card import DataCard
-    from clients.records import to_record
+    from clients.wire.records import to_record
     from defenses.pipeline import Pipeline
     from simulations.experiment import Experiment
     from simulations.local_grid import FIRST_NODE, LocalGrid

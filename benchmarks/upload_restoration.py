@@ -15,7 +15,7 @@ from attacks.image_measures import psnr
 from attacks.observations import AttackError
 from attacks.refinement.base import Refinement
 from attacks.uploads.base import AsUploaded, UploadedImages
-from clients.image_scores import MAX_PSNR
+from clients.scoring.image_scores import MAX_PSNR
 from defenses.base import Batch
 from defenses.pipeline import Pipeline
 

@@ -16,7 +16,7 @@ _BESIDE = ("attacks", "clients", "defenses", "strategies")
 
 
 # By its place: where another `clients` is found, an import would find that one.
-_OWN = Path(__file__).resolve().parents[1] / "clients" / "own_packages.py"
+_OWN = Path(__file__).resolve().parents[1] / "clients" / "process" / "own_packages.py"
 runpy.run_path(str(_OWN))["require_own_packages"](_BESIDE)
 
 

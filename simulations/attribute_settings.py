@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from clients.auxiliary import OWN_AUXILIARY
 from clients.data.datasets import has_sensitive_attribute
-from clients.task import FLOAT_BYTES
+from clients.task.auxiliary import OWN_AUXILIARY
+from clients.task.task import FLOAT_BYTES
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
 from strategies.audit.kinds import ATTRIBUTE_SETTING, Kind

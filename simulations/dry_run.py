@@ -14,11 +14,11 @@ from torch import Tensor
 from attacks.gradient.inversion import GradientInversion
 from attacks.local_model import shared_tensors
 from attacks.spec import stages_of
-from clients.auxiliary import Auxiliary
 from clients.data.card import DataCard
 from clients.data.images import ImageData, ImageDataset, StoredImages
-from clients.step_cost import StepCost, measure_step
-from clients.task import FLOAT_BYTES, Plan
+from clients.task.auxiliary import Auxiliary
+from clients.task.task import FLOAT_BYTES, Plan
+from clients.training.step_cost import StepCost, measure_step
 from defenses.pipeline import Pipeline
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment

@@ -10,11 +10,11 @@ from typing import Any
 
 from attacks.base import Attack
 from attacks.registry import ATTACKS
-from clients.auxiliary import OWN_AUXILIARY
 from clients.data.datasets import is_multi_label, is_table
 from clients.data.partitions import parse_partition
-from clients.scenarios import client_side, client_sides
-from clients.task import Plan
+from clients.task.auxiliary import OWN_AUXILIARY
+from clients.task.scenarios import client_side, client_sides
+from clients.task.task import Plan
 from defenses.base import DefenseError
 from defenses.pipeline import Pipeline
 from defenses.registry import RegistryError

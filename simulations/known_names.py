@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from clients.data.datasets import dataset_names
 from clients.models.classifiers import model_names
-from clients.own_code import is_own
+from clients.process.own_code import is_own
 from simulations.errors import require_known
 
 

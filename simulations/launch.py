@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from clients.lone_ray import LONGEST_FOLDER, SHORT, lone_cluster, patient, session_folder
+from clients.process.ray_cluster import LONGEST_FOLDER, SHORT, lone_cluster, patient, session_folder
 from simulations.guardian import Guardian, end_runtime, processes_of
 
 ROOT = Path(__file__).resolve().parents[1]

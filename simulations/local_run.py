@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from clients.lone_ray import ray_reason
+from clients.process.ray_cluster import ray_reason
 from simulations.command_line import errors
 from simulations.experiment import Experiment
 from simulations.launch import LocalRuntime, Resources, end_politely

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import psutil
 
-from clients.auxiliary import Auxiliary
 from clients.data.images import ImageDataset, StoredImages
-from clients.machine import memory_of_machine
-from clients.task import FLOAT_BYTES
+from clients.process.machine import memory_of_machine
+from clients.task.auxiliary import Auxiliary
+from clients.task.task import FLOAT_BYTES
 from defenses.pipeline import Pipeline
 from simulations.dry_run import GIB, Step, shares, size_told
 from simulations.errors import ConfigError

@@ -11,13 +11,13 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from clients.auxiliary import Auxiliary
 from clients.data.card import DataCard
 from clients.data.images import ImageDataset, fingerprint
 from clients.data.partitions import Indices, partition_indices
-from clients.records import reason_of, to_record, to_tensors, values_of
-from clients.task import Plan
-from clients.told import shortened
+from clients.task.auxiliary import Auxiliary
+from clients.task.task import Plan
+from clients.wire.records import reason_of, to_record, to_tensors, values_of
+from clients.wire.texts import shortened
 from defenses.pipeline import Pipeline
 from simulations.experiment import Experiment
 from simulations.known_clients import KnownClients

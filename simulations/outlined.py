@@ -12,9 +12,9 @@ from torch.overrides import TorchFunctionMode
 
 from clients.data.card import DataCard
 from clients.data.images import ImageDataset
-from clients.machine import memory_of_machine
 from clients.models.fits import TooLargeError, is_usual
-from clients.step_cost import StepCost, measure_step
+from clients.process.machine import memory_of_machine
+from clients.training.step_cost import StepCost, measure_step
 from defenses.pipeline import Pipeline
 from simulations.dry_run import Step, size_told
 from simulations.errors import ConfigError

@@ -1,4 +1,4 @@
-"""Own models and own data are tried in a child process before this process imports them (``clients.trial_process``)."""
+"""Own models and own data are tried in a child process before this process imports them (``clients.process.trial_process``)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from clients.data.datasets import dataset_names
 from clients.data.own import GROUP as DATASETS
 from clients.models.library import LIBRARIES
 from clients.models.own import GROUP as MODELS
-from clients.own_code import OwnCodeError, installed, is_own
-from clients.trial_process import AbruptError, tried
+from clients.process.own_code import OwnCodeError, installed, is_own
+from clients.process.trial_process import AbruptError, tried
 from simulations.errors import ConfigError
 
 MODEL_SECONDS, DATA_SECONDS = 120.0, 600.0

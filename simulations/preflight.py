@@ -9,11 +9,11 @@ from pathlib import Path
 
 import torch
 
-from clients.auxiliary import OWN_AUXILIARY, Auxiliary
 from clients.data.card import DataCard
 from clients.data.datasets import reads_data_dir
 from clients.data.images import ImageDataset
 from clients.models.library import ImageSizeError
+from clients.task.auxiliary import OWN_AUXILIARY, Auxiliary
 from defenses.pipeline import Pipeline
 from simulations.dry_run import check_memory, shares
 from simulations.errors import ConfigError

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from clients.own_code import absolute
+from clients.process.own_code import absolute
 from simulations.command_line import read_toml, self_contained
 from simulations.defaults import DEFAULT_CLIENTS
 from simulations.errors import ConfigError

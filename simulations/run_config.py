@@ -12,7 +12,7 @@ from clients.data.datasets import dataset_names
 from clients.data.own import GROUP as DATASETS
 from clients.models.library import LIBRARIES
 from clients.models.own import GROUP as MODELS
-from clients.own_code import fingerprint, installed, is_own
+from clients.process.own_code import fingerprint, installed, is_own
 from simulations.defaults import FEDERATED
 from simulations.errors import ConfigError
 from simulations.study import Study

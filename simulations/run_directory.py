@@ -27,7 +27,7 @@ import numpy as np
 from flwr.common.logger import log
 from torch import Tensor
 
-from clients.task import Task
+from clients.task.task import Task
 from defenses.pipeline import Pipeline
 from simulations.checkpoints import Checkpoint, Checkpoints
 from simulations.errors import ConfigError, undamaged

@@ -11,7 +11,7 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from clients.told import log_plainly
+from clients.wire.texts import log_plainly
 from defenses.pipeline import Pipeline
 from simulations.experiment import Experiment
 from simulations.known_clients import KnownClients

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import Field, field, fields
 from typing import Any
 
-from clients.limits import LIMITS
+from clients.wire.limits import LIMITS
 from simulations.errors import ConfigError
 
 LARGEST = 2**63 - 1
@@ -97,7 +97,7 @@ def one_of(*values: str) -> dict[str, Any]:
 
 
 def limited(name: str) -> dict[str, Any]:
-    """What a node takes on of a plan's field (``clients.limits``)."""
+    """What a node takes on of a plan's field (``clients.wire.limits``)."""
     return {"allowed": str(LIMITS[name]), "check": LIMITS[name].allows}
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 from rich.console import Console
 
-from clients.machine import memory_of_machine
+from clients.process.machine import memory_of_machine
 from simulations.dry_run import size_told
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment

@@ -8,8 +8,8 @@ from typing import Any
 from attacks.base import Attack
 from attacks.registry import ATTACKS
 from attacks.spec import stages_of
-from clients.auxiliary import OWN_AUXILIARY
 from clients.data.datasets import is_table
+from clients.task.auxiliary import OWN_AUXILIARY
 from defenses.base import EdgeTrainingDefense, InputDefense, SmashedDefense
 from defenses.pipeline import Pipeline
 from simulations.scenarios.base import scenario, scenarios

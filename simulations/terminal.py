@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from clients.told import plain
+from clients.wire.texts import plain
 
 
 class Terminal(Console):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from clients.task import Plan, WholeModelPlan
+from clients.task.task import Plan, WholeModelPlan
 from defenses.pipeline import Pipeline
 from simulations.declared.whole_models import WholeModelSettings
 from simulations.errors import ConfigError

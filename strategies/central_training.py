@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from attacks.local_model import shared_tensors
-from clients.evaluation import device
-from clients.local_data import chunks, join
-from clients.optimizer_state import flat_state, load_flat_state
-from clients.sgd import batches, plain_training, train_on
-from clients.task import Task, WholeModelPlan, load_weights
+from clients.task.local_data import chunks, join
+from clients.task.task import Task, WholeModelPlan, load_weights
+from clients.training.evaluation import device
+from clients.training.optimizer_state import flat_state, load_flat_state
+from clients.training.sgd import batches, plain_training, train_on
 from defenses.base import Batch, TrainingDefense
 from defenses.random_draws import Key, generator_for
 from strategies.audit.kinds import part_of

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 
 from flwr.app import Message
 
-from clients.records import values_of
-from clients.task import Task
-from clients.told import shortened
+from clients.task.task import Task
+from clients.wire.records import values_of
+from clients.wire.texts import shortened
 from strategies.guard import Rows
 
 REPORTED = tuple(f"test-{what}-{name}" for what in ("accuracy", "loss") for name in ("original", "transformed"))
-"""What ``clients.evaluation.evaluate`` gives beside the number of examples."""
+"""What ``clients.training.evaluation.evaluate`` gives beside the number of examples."""
 
 
 def fault_in_report(_: int, reply: Message, shares: Sequence[str] = ()) -> str:

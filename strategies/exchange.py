@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from clients.task import Task
+from clients.task.task import Task
 
 MARGIN_SECONDS = 300.0
 """Beyond what clients may take: for worker processes that are started (again). Only what never answers waits so long."""

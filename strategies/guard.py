@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from clients.records import MAX_REASON, REFUSED, WITHHELD, reason_of, values_of, view_of
-from clients.task import Task
-from clients.told import RecordError, one_line, shortened
+from clients.task.task import Task
+from clients.wire.records import MAX_REASON, REFUSED, WITHHELD, reason_of, values_of, view_of
+from clients.wire.texts import RecordError, one_line, shortened
 from strategies.exchange import Exchange, Posted
 from strategies.reply_bounds import oversized
 

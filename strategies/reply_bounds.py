@@ -7,7 +7,7 @@ from typing import Any
 
 from flwr.app import RecordDict
 
-from clients.told import MOST_JSON, shortened
+from clients.wire.texts import MOST_JSON, shortened
 
 MOST_NAMES = 4096
 """Of the records of a reply, and of the values of a record."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from clients.task import Task
+from clients.task.task import Task
 from strategies.guard import Rows
 
 WITH_PROBES = "epsilon-with-probes"

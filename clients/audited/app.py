@@ -29,7 +29,6 @@ from flwr.clientapp.typing import Mod
 from torch import Tensor
 from torch.nn import functional as F
 
-from clients.audit_answers import answer_audit
 from clients.audited.client import (
     AppClient,
     DataMistake,
@@ -49,9 +48,10 @@ from clients.audited.plan import ModelFactory, app_plan, built
 from clients.audited.reply_check import distance, remember_replies, require_last_reply
 from clients.audited.streams import keep_streams
 from clients.data.card import DataCard
-from clients.node import MODS, answers_of, draws_from_seed, draws_of, partition_of, reply_to
-from clients.records import metrics, to_record, values_of
-from clients.scenarios import read_task
+from clients.messages.audit_answers import answer_audit
+from clients.messages.node import MODS, answers_of, draws_from_seed, draws_of, partition_of, reply_to
+from clients.task.scenarios import read_task
+from clients.wire.records import metrics, to_record, values_of
 from defenses.base import Batch
 
 DataOf = Callable[[Context], Examples | tuple[Examples, Examples]]
@@ -149,7 +149,7 @@ def answer_audits(
     """Registers answers to probes and audits with an app; its own functions answer as before (a digest is kept).
 
     Flower runs a mod only for messages that an app has a function for, so that no mod could answer these: functions are added.
-    In a simulation every question is answered; a deployed node answers what its operator allows (``clients.questions``).
+    In a simulation every question is answered; a deployed node answers what its operator allows (``clients.secrets.policy``).
 
     Args:
         app: The app.

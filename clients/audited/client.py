@@ -13,10 +13,10 @@ from torch.utils.data import Dataset
 from attacks.normalisation import normalise
 from clients.audited.plan import ModelFactory, built
 from clients.data.card import DataCard
-from clients.draws import Draws
 from clients.federated.client import LocalClient
-from clients.local_data import LocalData, Probed, Truths
-from clients.task import Task
+from clients.secrets.draws import Draws
+from clients.task.local_data import LocalData, Probed, Truths
+from clients.task.task import Task
 from defenses.base import Batch
 from defenses.pipeline import Pipeline
 

@@ -9,7 +9,7 @@ from typing import Any
 from flwr.clientapp import ClientApp
 from torch import nn
 
-from clients.told import shortened
+from clients.wire.texts import shortened
 
 LARGEST = 10.0
 """Of mean and std: images lie in [0, 1], and whoever tells more thinks of [0, 255]."""

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from clients.audited.client import AppClient
 from clients.audited.plan import SCENARIO, AppPlan
-from clients.scenarios import ClientSide
+from clients.task.scenarios import ClientSide
 
 SIDE = ClientSide(SCENARIO, AppClient, AppPlan, {})

@@ -12,8 +12,8 @@ from torch import nn
 from clients.data.datasets import ImageDataset
 from clients.data.images import ImageData
 from clients.federated.plan import FederatedPlan
-from clients.own_code import own_code
-from clients.task import Plan
+from clients.process.own_code import own_code
+from clients.task.task import Plan
 from defenses.base import Defense, DefenseError
 from defenses.pipeline import Pipeline
 from defenses.registry import RegistryError

@@ -8,8 +8,8 @@ import secrets
 from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp.typing import ClientAppCallable
 
-from clients.node import draws_from_seed, partition_of
-from clients.records import to_record, to_tensors
+from clients.messages.node import draws_from_seed, partition_of
+from clients.wire.records import to_record, to_tensors
 from defenses.base import DefenseError
 from defenses.random_draws import Key
 from defenses.spec import parse

@@ -15,7 +15,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 
-from clients.node import draws_from_seed, partition_of
+from clients.messages.node import draws_from_seed, partition_of
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from clients.data.images import (
     with_channels,
 )
 from clients.data.own import GROUP, own_source
-from clients.own_code import installed, is_own, origin
+from clients.process.own_code import installed, is_own, origin
 from defenses.registry import RegistryError
 
 __all__ = [

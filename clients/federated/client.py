@@ -20,11 +20,11 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from attacks.attributes.property_inference import majority
 from attacks.local_model import shared_tensors
-from clients.evaluation import device, evaluate
 from clients.federated.plan import federated_plan
-from clients.local_data import Client, KeptExamples, Probed, Truths, join, rows
-from clients.sgd import batches, plain_training, train_on
-from clients.task import Plan, load_weights
+from clients.task.local_data import Client, KeptExamples, Probed, Truths, join, rows
+from clients.task.task import Plan, load_weights
+from clients.training.evaluation import device, evaluate
+from clients.training.sgd import batches, plain_training, train_on
 from defenses.base import Batch, Training, TrainingDefense, Update
 from defenses.pipeline import Pipeline
 from defenses.random_draws import Key, generator_for
@@ -241,7 +241,7 @@ class LocalClient(Client):
         return self.pipeline.window_sides(self.probed(target).original.images)
 
     def evaluate(self, weights: Mapping[str, Tensor]) -> dict[str, float]:
-        """Accuracy and mean loss of the global model on the local test share; see ``clients.evaluation``."""
+        """Accuracy and mean loss of the global model on the local test share; see ``clients.training.evaluation``."""
         return evaluate(self.data, load_weights(_judged(self.task.plan), weights))
 
     def _model(self, weights: Mapping[str, Tensor]) -> nn.Module:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from attacks.local_model import shared_tensors
 from attacks.observations import AttackError
 from clients.federated.client import Ledger, LocalClient
-from clients.local_data import BLOCK, LocalData, join
-from clients.task import Plan, Task, load_weights
+from clients.task.local_data import BLOCK, LocalData, join
+from clients.task.task import Plan, Task, load_weights
 from defenses.base import Batch, Update
 from defenses.random_draws import generator_for
 

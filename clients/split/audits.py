@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from clients.evaluation import device
-from clients.local_data import Probed
 from clients.models.halves import EdgeHalf
 from clients.split.batches import SplitBatches, smashed
+from clients.task.local_data import Probed
+from clients.training.evaluation import device
 from defenses.base import Batch, Update
 from defenses.random_draws import Key, generator_for
 

@@ -12,7 +12,7 @@ from clients.models.fits import Sizes, require_fits
 from clients.models.halves import EdgeHalf
 from clients.models.server_half import ServerHalf
 from clients.models.split_models import SplitShape, build_split_model, default_width
-from clients.task import Plan
+from clients.task.task import Plan
 from defenses.base import DefenseError
 
 

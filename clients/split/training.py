@@ -16,15 +16,15 @@ from torch import Tensor, nn
 
 from attacks.local_model import shared_tensors
 from attacks.scoring.roc import auc
-from clients.evaluation import device
 from clients.federated.client import TrainingError, protect_gradient
-from clients.local_data import Client, LocalData, Truths, chunks
 from clients.models.halves import EdgeHalf, RawPatches
-from clients.optimizer_state import flat_state, load_flat_state
 from clients.split.audits import AuditBatches
 from clients.split.batches import SplitBatches, smashed
 from clients.split.plan import SplitPlan, build_optimizer, split_plan
-from clients.task import Task, load_weights
+from clients.task.local_data import Client, LocalData, Truths, chunks
+from clients.task.task import Task, load_weights
+from clients.training.evaluation import device
+from clients.training.optimizer_state import flat_state, load_flat_state
 from defenses.base import Update
 from defenses.random_draws import generator_for
 

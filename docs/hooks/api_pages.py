@@ -44,9 +44,12 @@ INTERFACES = {
     },
     "clients": {
         "clients/index": ("Clients of any Flower app", ["clients.audited.app", "clients.audited.protect"]),
-        "clients/scenario": ("A scenario's clients", ["clients.scenarios", "clients.task", "clients.local_data"]),
+        "clients/scenario": (
+            "A scenario's clients",
+            ["clients.task.scenarios", "clients.task.task", "clients.task.local_data"],
+        ),
         "clients/training": ("Local training", ["clients.federated.client"]),
-        "clients/data": ("Data and models", ["clients.data.datasets", "clients.data.card", "clients.own_code"]),
+        "clients/data": ("Data and models", ["clients.data.datasets", "clients.data.card", "clients.process.own_code"]),
     },
     "strategies": {
         "strategies/index": (

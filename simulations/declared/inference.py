@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from clients.limits import MOST_IMAGES, MOST_STEPS
+from clients.wire.limits import MOST_IMAGES, MOST_STEPS
 from simulations.declared.attributes import attacks_setting, queries_setting
 from simulations.settings import at_least, between, one_of, setting
 

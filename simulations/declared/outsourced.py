@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from clients.limits import MOST_IMAGES
+from clients.wire.limits import MOST_IMAGES
 from simulations.settings import between, limited, setting
 
 USUAL: Mapping[str, Any] = {"defenses": "VisualMixer(window_lower=2, window_upper=16); ATS(policies='3-1-7+43-18-18')"}

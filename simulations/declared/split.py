@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from clients.limits import LIMITS, MOST_IMAGES
+from clients.wire.limits import LIMITS, MOST_IMAGES
 from simulations.declared.attributes import attacks_setting, queries_setting
 from simulations.settings import SHARE, between, limited, one_of, setting
 

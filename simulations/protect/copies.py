@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from clients.draws import digest_of
-from clients.with_parent import end_with_parent
+from clients.process.with_parent import end_with_parent
+from clients.secrets.draws import digest_of
 from defenses.base import Batch
 from defenses.images.vfe import vfe_image
 from defenses.pipeline import Pipeline

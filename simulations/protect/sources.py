@@ -11,7 +11,7 @@ import torch
 
 from clients.data.datasets import ImageDataset, dataset_names, is_multi_label, is_table, load_dataset, to_float
 from clients.data.images import MissingDataError
-from clients.own_code import is_own
+from clients.process.own_code import is_own
 from simulations.errors import ConfigError
 from simulations.own_code_trials import try_dataset
 from simulations.protect.pictures import find, write

@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from clients.secret_file import SecretError, default_folder, kept_secret
+from clients.secrets.secret_file import SecretError, default_folder, kept_secret
 from defenses.base import InputDefense
 from defenses.pipeline import Pipeline
 from defenses.spec import SpecError, parse

@@ -18,7 +18,7 @@ from attacks.spec import stages_of
 from clients.data.datasets import load_dataset, to_float
 from clients.data.images import MissingDataError
 from clients.models.classifiers import build_model
-from clients.same_images import KnownImages
+from clients.scoring.same_images import KnownImages
 from defenses.base import Batch
 from defenses.random_draws import generator_for
 from simulations.defaults import DEFAULT_ATTACKS

@@ -12,10 +12,10 @@ from torch.nn import functional as F
 
 from attacks import Labels, Reconstruction, score
 from attacks.scoring.metrics import blurred, null_baselines, optimal_assignment, score_pairs
-from clients.blind_guesses import null_psnr
-from clients.image_scores import MAX_PSNR, uniform_label_accuracy
-from clients.line_up import CANDIDATES, retrieval
-from clients.same_images import KnownImages
+from clients.scoring.image_scores import MAX_PSNR, uniform_label_accuracy
+from clients.scoring.null_baselines import null_psnr
+from clients.scoring.retrieval import CANDIDATES, retrieval
+from clients.scoring.same_images import KnownImages
 from defenses.base import Batch
 from simulations.errors import ConfigError
 from simulations.recorded.replies import Attackable

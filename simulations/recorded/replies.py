@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from attacks import ClientUpdate
 from attacks.local_model import shared_tensors
-from clients.task import load_weights
+from clients.task.task import load_weights
 from simulations.errors import ConfigError
 from simulations.recorded.attack_file import build, check_memory
 from simulations.recorded.request import Parsed, Request, parse_request

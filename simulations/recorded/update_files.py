@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from attacks.local_model import shared_tensors
-from clients.task import load_weights
+from clients.task.task import load_weights
 from defenses.base import Update
 from simulations.errors import ConfigError
 

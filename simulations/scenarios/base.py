@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from clients.data.card import DataCard
-from clients.task import Plan
+from clients.task.task import Plan
 from defenses.pipeline import Pipeline
 from defenses.registry import collected, modules_in
 from simulations.checkpoints import Checkpoint

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from attacks.spec import stages_of
 from clients.data.card import DataCard
 from clients.federated.plan import FederatedPlan, federated_plan
-from clients.records import to_record, to_tensors
-from clients.task import Plan
+from clients.task.task import Plan
+from clients.wire.records import to_record, to_tensors
 from defenses.base import DefenseError, EdgeTrainingDefense, SmashedDefense, TrainingDefense
 from defenses.pipeline import Pipeline
 from simulations.aggregate_settings import check_aggregates, check_group_sizes, group_sizes

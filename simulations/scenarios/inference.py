@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from attacks.queries.training import MIN_EXAMPLES
 from attacks.query_sender import QuerySender
-from clients.auxiliary import Auxiliary
 from clients.data.card import DataCard
 from clients.inference.plan import InferencePlan, inference_plan
-from clients.local_data import chunks
 from clients.models.library import ModelError
-from clients.task import FLOAT_BYTES, Plan
+from clients.task.auxiliary import Auxiliary
+from clients.task.local_data import chunks
+from clients.task.task import FLOAT_BYTES, Plan
 from defenses.base import DefenseError
 from defenses.fitting import FittedDefense
 from defenses.pipeline import Pipeline

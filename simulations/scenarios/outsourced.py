@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from attacks.spec import stages_of
 from attacks.uploads.joint_encodings import JointEncodingInversion
 from clients.data.card import DataCard
-from clients.local_data import chunks
 from clients.outsourced.plan import outsourced_plan
-from clients.task import FLOAT_BYTES, Plan
+from clients.task.local_data import chunks
+from clients.task.task import FLOAT_BYTES, Plan
 from defenses.base import EdgeTrainingDefense, InputDefense, SmashedDefense, TrainingDefense
 from defenses.pipeline import Pipeline
 from simulations.checkpoints import Checkpoint

@@ -16,7 +16,7 @@ from clients.models.library import ModelError
 from clients.models.split_models import split_model_names
 from clients.split.passes import SplitPasses
 from clients.split.plan import SplitPlan, split_plan
-from clients.task import Plan
+from clients.task.task import Plan
 from defenses.base import DefenseError, InputDefense, SmashedDefense, TrainingDefense, UpdateDefense
 from defenses.fitting import FittedDefense
 from defenses.pipeline import Pipeline

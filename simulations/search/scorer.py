@@ -14,9 +14,9 @@ from torch.nn import functional as F
 from attacks.normalisation import normalise
 from clients.data.card import DataCard
 from clients.data.images import MissingDataError, to_float
-from clients.evaluation import device
 from clients.models.classifiers import build_model
-from clients.task import load_weights
+from clients.task.task import load_weights
+from clients.training.evaluation import device
 from defenses.base import Batch
 from defenses.images.ats import Policy, transform_images
 from defenses.random_draws import generator_for

@@ -10,7 +10,7 @@ from typing import Any
 from clients.data.datasets import is_multi_label, is_table
 from clients.data.images import IMAGE_MEMORY
 from clients.outsourced.plan import OutsourcedPlan
-from clients.task import WholeModelPlan
+from clients.task.task import WholeModelPlan
 from simulations.errors import ConfigError, require_known
 from simulations.known_names import require_dataset, require_model
 from simulations.search.space import LONGEST, size_of_space

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
-from clients.lone_ray import keep_ray_here, start_ray
+from clients.process.ray_cluster import keep_ray_here, start_ray
 from defenses.images.ats import Policy
 from simulations.command_line import errors
 from simulations.errors import ConfigError

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from attacks.base import Attack
 from attacks.guesses import Attributes, Cells, Labels
-from clients.audit import COUNTS
-from clients.guesses import GUESSES, guess_tensors
-from clients.records import tensors_of, to_record, values_of
-from clients.task import Task
+from clients.scoring.audit import COUNTS
+from clients.scoring.guesses import GUESSES, guess_tensors
+from clients.task.task import Task
+from clients.wire.records import tensors_of, to_record, values_of
 from strategies.audit.jobs import AttackJob, Outcome
 from strategies.audit.kinds import Kind, Seen
 from strategies.audit.pool import AttackPool

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from attacks.gradient.trial_gradients.memory import keep_freed_memory
-from clients.with_parent import end_with_parent
+from clients.process.with_parent import end_with_parent
 from strategies.audit.jobs import AttackJob, AttackResult, Outcome
 from strategies.audit.runner import run_job
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clients.task import Plan
+from clients.task.task import Plan
 from strategies.audited.orders import OF_ROUND, Orders
 
 NOT_IN_PROBE = (

@@ -16,9 +16,9 @@ from attacks.base import Attack
 from attacks.local_model import shared_tensors
 from clients.audited.plan import AppPlan
 from clients.data.card import DataCard
-from clients.records import MAX_REASON, REFUSED, reason_of, values_of
-from clients.task import Task
-from clients.told import one_line, shortened
+from clients.task.task import Task
+from clients.wire.records import MAX_REASON, REFUSED, reason_of, values_of
+from clients.wire.texts import one_line, shortened
 from strategies.audit.kinds import Kind
 from strategies.audit.pool import AttackPool
 from strategies.audit.threat_card import FROM_SEED, OWN_SECRET

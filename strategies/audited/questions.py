@@ -8,8 +8,8 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from clients.records import values_of
-from clients.task import Task
+from clients.task.task import Task
+from clients.wire.records import values_of
 from strategies.audit.recorder import Recorder
 from strategies.audited.assumed import DIFFERENCE
 from strategies.exchange import Exchange

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from clients.audited.mods import Budget
 from clients.audited.named_arrays import named_as
-from clients.records import metrics, reason_of, to_record, to_tensors, values_of
-from clients.told import one_line, read_json, shortened
+from clients.wire.records import metrics, reason_of, to_record, to_tensors, values_of
+from clients.wire.texts import one_line, read_json, shortened
 from strategies.usual_names import EXAMPLES
 
 JSON = ("card", "budgets")

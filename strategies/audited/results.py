@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from clients.audited.client import CROSS_ENTROPY
 from clients.audited.mods import Budget
 from clients.audited.plan import AppPlan
-from clients.task import Task
+from clients.task.task import Task
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind, Seen
 from strategies.audit.recorder import Recorder

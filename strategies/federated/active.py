@@ -12,8 +12,8 @@ from attacks.base import Attack
 from attacks.local_model import shared_tensors
 from attacks.observations import AttackError
 from attacks.spec import stages_of
-from clients.questions import is_refusal
-from clients.task import Task
+from clients.secrets.policy import is_refusal
+from clients.task.task import Task
 from defenses.random_draws import generator_for
 from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Observed

@@ -10,7 +10,7 @@ import torch
 from flwr.app import Message
 from torch import Tensor
 
-from clients.task import Task
+from clients.task.task import Task
 from defenses.base import Update
 from defenses.random_draws import generator_for
 from strategies.audit.jobs import AttackJob, grouped

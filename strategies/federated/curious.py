@@ -16,8 +16,8 @@ from torch import Tensor
 
 from attacks.base import Attack
 from attacks.local_model import shared_tensors
-from clients.records import tensors_of, to_record, to_tensors, values_of
-from clients.task import Plan, Task, whole_model_plan
+from clients.task.task import Plan, Task, whole_model_plan
+from clients.wire.records import tensors_of, to_record, to_tensors, values_of
 from defenses.random_draws import generator_for
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind

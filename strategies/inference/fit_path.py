@@ -15,9 +15,9 @@ from attacks.base import Knowledge
 from attacks.normalisation import normalise
 from attacks.queries.training import AT_ONCE, MIN_EXAMPLES, STATIC
 from attacks.query_sender import QuerySender
-from clients.evaluation import device
 from clients.inference.plan import CutModel, inference_plan
-from clients.task import Task
+from clients.task.task import Task
+from clients.training.evaluation import device
 from defenses.fitting import FitContext
 from defenses.pipeline import Pipeline
 from defenses.random_draws import Key, generator_for

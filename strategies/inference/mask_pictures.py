@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from clients.task import Task
+from clients.task.task import Task
 from defenses.fitting import FitContext, placed
 from defenses.pipeline import Pipeline
 from defenses.random_draws import Key

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from clients.task import Task, WholeModelPlan, load_weights
+from clients.task.task import Task, WholeModelPlan, load_weights
 from defenses.base import Batch
 from strategies.central_training import CentralTraining
 from strategies.inference.loaded_model import check_fingerprint, fingerprint

@@ -18,11 +18,11 @@ from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
 from attacks.observations import AttackError
 from attacks.queries.training import STATIC
-from clients.evaluation import device
 from clients.inference.plan import CutModel, InferencePlan
-from clients.local_data import chunks
-from clients.records import to_record
-from clients.task import Task
+from clients.task.local_data import chunks
+from clients.task.task import Task
+from clients.training.evaluation import device
+from clients.wire.records import to_record
 from defenses.base import DefenseError
 from defenses.fitting import FitContext
 from defenses.pipeline import Pipeline

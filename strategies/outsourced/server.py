@@ -11,11 +11,11 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from attacks.base import Attack
-from clients.local_data import chunks, join
 from clients.outsourced.plan import OutsourcedPlan
 from clients.outsourced.uploads import UPLOAD_ROUND
-from clients.records import tensors_of, to_record, values_of
-from clients.task import Task
+from clients.task.local_data import chunks, join
+from clients.task.task import Task
+from clients.wire.records import tensors_of, to_record, values_of
 from defenses.base import Batch
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob, grouped

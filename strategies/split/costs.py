@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from attacks.sender import smash
 from clients.models.halves import RawPatches
 from clients.split.plan import SplitPlan
-from clients.step_cost import StepCost, measure_step
+from clients.training.step_cost import StepCost, measure_step
 from defenses.random_draws import generator_for
 from strategies.guard import Rows
 

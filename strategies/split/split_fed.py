@@ -23,12 +23,12 @@ from torch import Tensor
 
 from attacks.base import Attack
 from attacks.smashed.base import SmashedAttack
-from clients.evaluation import device
-from clients.optimizer_state import flat_state, load_flat_state
-from clients.records import tensors_of, to_record
 from clients.split.passes import SplitPasses
 from clients.split.plan import SplitPlan, build_optimizer
-from clients.task import Task, load_weights
+from clients.task.task import Task, load_weights
+from clients.training.evaluation import device
+from clients.training.optimizer_state import flat_state, load_flat_state
+from clients.wire.records import tensors_of, to_record
 from strategies.audit.auditor import Auditor
 from strategies.audit.score_rows import mean_and_interval
 from strategies.exchange import Posted

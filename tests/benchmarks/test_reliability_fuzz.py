@@ -16,8 +16,8 @@ from reliability_files import READERS, Damaged, made, undamaged
 from reliability_replies import RUNS, Case, unspoilt
 from reliability_spoilt import WAYS, WHOLE, Drawn, spoilt
 
-from clients.records import metrics, to_record
-from clients.scenarios import COMMON, client_sides
+from clients.task.scenarios import COMMON, client_sides
+from clients.wire.records import metrics, to_record
 from strategies import guard
 from tests.strategies.test_hostile_replies import REFERENCE, reply_of
 

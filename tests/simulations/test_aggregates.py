@@ -12,7 +12,7 @@ import pytest
 import torch
 from flwr.app import Message
 
-from clients.records import tensors_of
+from clients.wire.records import tensors_of
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
 from simulations.report.analysis.control import validate
@@ -198,7 +198,7 @@ def test_blind_guesses_are_picked_out_no_more_often_than_the_row_says() -> None:
     """The nearest of 8 blind guesses is chosen for each image: the chance covers that choice, where 1 in candidates would not."""
     from attacks.guesses import Reconstruction
     from attacks.scoring.metrics import optimal_assignment
-    from clients.line_up import retrieval
+    from clients.scoring.retrieval import retrieval
 
     generator, hits, chance = torch.Generator().manual_seed(0), 0.0, 0.0
     trials = 400

@@ -18,7 +18,7 @@ from attacks.spec import stages_of
 from clients.data.card import DataCard
 from clients.data.datasets import reads_data_dir
 from clients.data.images import MissingDataError, StoredImages
-from clients.machine import cgroup_limits, memory_of_machine
+from clients.process.machine import cgroup_limits, memory_of_machine
 from defenses.pipeline import Pipeline
 from simulations.cli import app
 from simulations.dry_run import Step, count_messages, describe, measure, measure_step_of, shares, workers_of
@@ -29,8 +29,8 @@ from simulations.notices import idle_defenses
 from simulations.outlined import check_outline, outlined_step
 from strategies.federated.observations import AGGREGATE, PROBE, UPDATE
 from tests.bounded import bounded
-from tests.clients.data_files import write_celeba, write_cifar10, write_cifar100, write_mnist
-from tests.clients.table_files import criteo_line, write_census
+from tests.clients.data.data_files import write_celeba, write_cifar10, write_cifar100, write_mnist
+from tests.clients.data.table_files import criteo_line, write_census
 
 STEP = Step(1, 0.0, 0.0, 1e-6)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from clients.limits import LIMITS
-from clients.scenarios import client_sides
+from clients.task.scenarios import client_sides
+from clients.wire.limits import LIMITS
 from defenses.pipeline import Pipeline
 from simulations.declared.plain import plain_settings, refuse_plain
 from simulations.errors import ConfigError

@@ -14,8 +14,8 @@ from torch import nn
 
 from attacks.local_model import local_model
 from attacks.observations import AttackError, ClientUpdate
-from clients.records import to_tensors
-from clients.scenarios import read_task
+from clients.task.scenarios import read_task
+from clients.wire.records import to_tensors
 from defenses.pipeline import Pipeline
 from simulations.experiment import Experiment
 from simulations.notices import too_few_images

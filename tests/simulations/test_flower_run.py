@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clients.lone_ray import lone_cluster, session_folder
+from clients.process.ray_cluster import lone_cluster, session_folder
 from simulations.launch import ROOT, LocalRuntime
 from simulations.run_directory import read_lines
 from tests.simulations.runtimes import (
@@ -78,7 +78,8 @@ def test_a_failed_run_is_told_and_leaves_no_process(tmp_path: Path) -> None:
 
 
 def test_a_client_that_dies_costs_its_own_update(folder: Path, tmp_path: Path) -> None:
-    """Its neighbours' messages wait for a new worker, however busy the machine is; see also tests/clients/test_lost_worker.py."""
+    """Its neighbours' messages wait for a new worker, however busy the machine is; see also
+    tests/clients/process/test_lost_worker.py."""
     values = config(folder, defenses="", attack_rounds="", num_clients=4)
     line = "        if self.data.partition == 1 and self.task.round == 1:\n            __import__('os')._exit(1)\n"
     app = broken_app(tmp_path, "clients/federated/client.py", "        start = time.perf_counter()\n", line)

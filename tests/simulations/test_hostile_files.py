@@ -17,7 +17,7 @@ from flwr.app import Array
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from clients.secret_file import BYTES, SecretError, kept_secret
+from clients.secrets.secret_file import BYTES, SecretError, kept_secret
 from defenses.pipeline import Pipeline
 from simulations.checkpoints import Checkpoint
 from simulations.compare.groups import grouped

@@ -15,7 +15,7 @@ import torch
 from typer.testing import CliRunner
 
 import simulations
-from clients.questions import RefusedError
+from clients.secrets.policy import RefusedError
 from simulations.cli import app
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment

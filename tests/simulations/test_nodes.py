@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from flwr.app import Message
 
-from clients.records import values_of
+from clients.wire.records import values_of
 from simulations import nodes
 from strategies.exchange import Exchange
 from tests.local_grid import LocalGrid

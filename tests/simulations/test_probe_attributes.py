@@ -13,9 +13,9 @@ from scipy.stats import binomtest
 from attacks.attributes.property_inference import majority
 from attacks.local_model import shared_tensors
 from clients.federated.local_training import probes_alone
-from clients.local_data import LocalData
-from clients.records import tensors_of, values_of
-from clients.scenarios import client_side, read_task
+from clients.task.local_data import LocalData
+from clients.task.scenarios import client_side, read_task
+from clients.wire.records import tensors_of, values_of
 from defenses.base import Batch
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment

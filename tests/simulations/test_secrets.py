@@ -24,10 +24,10 @@ import defenses
 import defenses.feature_chain
 import defenses.pipeline
 import defenses.random_draws
-from clients import local_data
 from clients.app import app as client_app
-from clients.records import values_of
 from clients.split import training as split_training
+from clients.task.task import local_data
+from clients.wire.records import values_of
 from defenses.base import Defense
 from defenses.fitting import FittedDefense
 from defenses.random_draws import generator_for

@@ -19,8 +19,8 @@ from rich.text import Text
 from typer.models import CommandInfo
 from typer.testing import CliRunner
 
-from clients.records import MAX_REASON, reason_of
-from clients.told import log_plainly, one_line, plain, shortened
+from clients.wire.records import MAX_REASON, reason_of
+from clients.wire.texts import log_plainly, one_line, plain, shortened
 from simulations.cli import app
 from simulations.command_line import errors
 from simulations.terminal import Terminal

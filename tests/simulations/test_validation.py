@@ -12,10 +12,10 @@ from torch.nn import functional as F
 
 from attacks.guesses import Reconstruction
 from attacks.scoring.metrics import blurred
-from clients.audit import audit_baselines, audit_guesses
 from clients.federated.client import LocalClient
-from clients.line_up import other_images
-from clients.local_data import LocalData
+from clients.scoring.audit import audit_baselines, audit_guesses
+from clients.scoring.retrieval import other_images
+from clients.task.local_data import LocalData
 from simulations.experiment import Experiment
 from simulations.report import Row, validate
 from simulations.report.analysis.control import controls

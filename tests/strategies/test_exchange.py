@@ -58,7 +58,7 @@ def test_no_message_no_wait(clock: Clock) -> None:
 
 
 def test_a_lost_message_is_an_error_of_its_own_client_and_is_not_sent_again(clock: Clock) -> None:
-    """Whoever starts workers again keeps the neighbours' messages; see tests/clients/test_lost_worker.py."""
+    """Whoever starts workers again keeps the neighbours' messages; see tests/clients/process/test_lost_worker.py."""
     exchange = exchange_over(clock, {0: [(0.0, CRASHED), (0.2, 0)], 1: [(0.0, 0)], 2: [(1.0, 0)]})
     replies = exchange("train.step", contents(0, 1, 2))
     assert [reply.has_error() for reply in replies.values()] == [True, False, False]

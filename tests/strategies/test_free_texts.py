@@ -11,8 +11,8 @@ import torch
 from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
-from clients.records import MAX_REASON, REFUSED, WITHHELD, metrics, reason_of, to_record
-from clients.told import MOST_JSON
+from clients.wire.records import MAX_REASON, REFUSED, WITHHELD, metrics, reason_of, to_record
+from clients.wire.texts import MOST_JSON
 from strategies.exchange import Exchange
 from strategies.federated.replies import MOST_TOLD, alike, told_by_most
 from strategies.guard import MOST_WITHHELD, GuardedExchange

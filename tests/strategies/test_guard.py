@@ -9,8 +9,8 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
-from clients.records import REFUSED, WITHHELD, values_of
-from clients.task import Task
+from clients.task.task import Task
+from clients.wire.records import REFUSED, WITHHELD, values_of
 from strategies.exchange import Exchange
 from strategies.guard import GuardedExchange, TooFewReplies, require_enough
 from tests.clients.federated.test_client import TASK

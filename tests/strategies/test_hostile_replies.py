@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from attacks.guesses import Reconstruction
 from clients.data.card import DataCard
-from clients.records import WITHHELD, metrics, tensors_of, to_record, to_tensors
-from clients.told import RecordError
+from clients.wire.records import WITHHELD, metrics, tensors_of, to_record, to_tensors
+from clients.wire.texts import RecordError
 from strategies.audit.auditor import _gather
 from strategies.audit.replies import BASELINES, fault_in_scores
 from strategies.audit.score_rows import membership_rows, score_rows

@@ -30,7 +30,7 @@ from clients.data.decoding import decode
 from clients.data.file_sets import SYSTEM_FASHION_MNIST
 from clients.data.images import StoredImages, resize, stratified_prefix, with_channels
 from clients.data.picture_files import cut_by_hash
-from tests.clients.data_files import (
+from tests.clients.data.data_files import (
     idx_bytes,
     python2_pickle,
     write_celeba,

@@ -19,13 +19,13 @@ from attacks.local_model import shared_tensors
 from attacks.membership.loss_threshold import Membership
 from attacks.normalisation import normalise
 from attacks.observations import ClientUpdate
-from clients.audit import audit_baselines, audit_guesses, defense_totals
-from clients.auxiliary import Auxiliary
 from clients.federated.client import Ledger, LocalClient, TrainingError
 from clients.federated.plan import FederatedPlan
-from clients.image_scores import recognition
-from clients.local_data import LocalData
-from clients.task import Task, load_weights
+from clients.scoring.audit import audit_baselines, audit_guesses, defense_totals
+from clients.scoring.image_scores import recognition
+from clients.task.auxiliary import Auxiliary
+from clients.task.local_data import LocalData
+from clients.task.task import Task, load_weights
 from defenses import VisualMixer
 from defenses.training.accounting import ORDERS
 from defenses.updates.clipping import Clip

@@ -13,7 +13,7 @@ from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
 from attacks.observations import AttackError
 from clients.federated.local_training import probes_alone, train_alone
-from clients.task import whole_model_plan
+from clients.task.task import whole_model_plan
 from defenses.spec import parse
 from tests.clients.federated.test_client import TASK, client
 from tests.clients.federated.test_recipe import TASK as RECIPE

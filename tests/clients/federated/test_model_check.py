@@ -18,11 +18,11 @@ from attacks.local_model import shared_tensors
 from clients.federated.agreed_model import tried_on_own
 from clients.federated.client import LocalClient
 from clients.federated.model_check import ModelCheck, Remembered, Tried, share_of_copies, turn
-from clients.local_data import LocalData
-from clients.records import REFUSED, tensors_of
-from clients.task import load_weights
+from clients.task.local_data import LocalData
+from clients.task.task import load_weights
+from clients.wire.records import REFUSED, tensors_of
 from tests.clients.federated.test_messages import Asker
-from tests.clients.test_draws import TASK, weights_of
+from tests.clients.secrets.test_draws import TASK, weights_of
 
 CLASSES = 10
 PLAIN = Tried(2.3, 0.4)

@@ -16,8 +16,8 @@ from torch import Tensor
 from attacks.normalisation import normalise
 from clients.data.datasets import to_float
 from clients.inference.plan import inference_plan
-from clients.records import tensors_of, values_of
-from clients.scenarios import read_task
+from clients.task.scenarios import read_task
+from clients.wire.records import tensors_of, values_of
 from defenses import FeatureDP
 from defenses.spec import parse
 from simulations.errors import ConfigError

@@ -20,8 +20,8 @@ from clients.data.datasets import to_float
 from clients.models.classifiers import build_model
 from clients.models.cuts import halves
 from clients.models.library import ModelError
-from clients.records import tensors_of, values_of
-from clients.scenarios import read_task
+from clients.task.scenarios import read_task
+from clients.wire.records import tensors_of, values_of
 from defenses.spec import parse
 from simulations import server_app
 from simulations.experiment import Experiment

@@ -13,7 +13,7 @@ from flwr.app import Message
 from torch import Tensor
 from torch.nn import functional as F
 
-from clients.records import tensors_of
+from clients.wire.records import tensors_of
 from defenses import VisualMixer
 from simulations import server_app
 from simulations.errors import ConfigError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clients.scenarios import client_sides
+from clients.task.scenarios import client_sides
 from defenses.registry import RegistryError
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment

@@ -11,8 +11,8 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
-from clients.records import tensors_of, values_of
-from clients.scenarios import read_task
+from clients.task.scenarios import read_task
+from clients.wire.records import tensors_of, values_of
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
 from simulations.known_clients import KnownClients

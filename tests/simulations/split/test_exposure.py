@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from attacks.smashed.feature_averaging import FeatureAveraging
-from clients.records import tensors_of
 from clients.split.passes import SplitPasses
-from clients.task import Task
+from clients.task.task import Task
+from clients.wire.records import tensors_of
 from defenses.pipeline import Pipeline
 from defenses.smashed.feature_noise import FeatureDP
 from simulations.experiment import Experiment

@@ -17,8 +17,8 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from attacks.guesses import Labels
 from attacks.registry import ATTACKS
 from attacks.smashed.base import SmashedAttack, SmashedData
-from clients.records import tensors_of
 from clients.split.batches import SplitBatches
+from clients.wire.records import tensors_of
 from simulations.run_directory import read_lines
 from simulations.server_app import run_experiment
 from strategies.guard import TooFewReplies

@@ -17,10 +17,10 @@ from safetensors.torch import save_file
 
 from attacks import LabelInference, Labels, UpdateHistory
 from attacks.spec import parse_attacks
-from clients.auxiliary import Auxiliary
 from clients.federated.client import LocalClient
-from clients.local_data import LocalData
-from clients.task import Plan
+from clients.task.auxiliary import Auxiliary
+from clients.task.local_data import LocalData
+from clients.task.task import Plan
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed
 from strategies.audit.pool import AttackPool

@@ -14,8 +14,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.serverapp.strategy import Result
 
 from attacks.gradient.labels import LabelInference
-from clients.records import to_tensors, values_of
-from clients.scenarios import read_task
+from clients.task.scenarios import read_task
+from clients.wire.records import to_tensors, values_of
 from defenses.pipeline import Pipeline
 from simulations.run_directory import RunDirectory, read_lines
 from simulations.scenarios.federated import FederatedExperiment

@@ -13,8 +13,8 @@ import torch
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 
 from attacks import AsUploaded, JointEncodingInversion, LossThreshold
-from clients.records import to_record
-from clients.task import Task, whole_model_plan
+from clients.task.task import Task, whole_model_plan
+from clients.wire.records import to_record
 from defenses.spec import parse
 from simulations.experiment import Experiment
 from simulations.nodes import set_up

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.normalisation import normalise
-from clients.records import tensors_of
-from clients.scenarios import read_task
 from clients.split.plan import split_plan
-from clients.task import Task
+from clients.task.scenarios import read_task
+from clients.task.task import Task
+from clients.wire.records import tensors_of
 from defenses.spec import parse
 from simulations.experiment import Experiment
 from simulations.known_clients import KnownClients
