@@ -10,7 +10,7 @@ from typing import Any
 from attacks.registry import ATTACKS
 from clients.data.datasets import dataset_names
 from clients.models.classifiers import model_names
-from clients.models.split_models import split_model_names
+from clients.models.split.split_models import split_model_names
 from defenses.registry import DEFENSES
 from defenses.spec import settings_of
 from simulations.experiment import all_settings, owners

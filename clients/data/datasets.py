@@ -10,8 +10,9 @@ from pathlib import Path
 
 import torch
 
-from clients.data import census, composed, file_sets, packaged, picture_files
-from clients.data.file_sets import Place
+from clients.data import census, composed, packaged
+from clients.data.files import file_sets, picture_files
+from clients.data.files.file_sets import Place
 from clients.data.hugging_face import hugging_face
 from clients.data.images import (
     IMAGE_MEMORY,

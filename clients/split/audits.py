@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from clients.models.halves import EdgeHalf
+from clients.models.split.halves import EdgeHalf
 from clients.split.batches import SplitBatches, smashed
 from clients.task.local_data import Probed
 from clients.training.evaluation import device

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from attacks.sender import smash
-from clients.models.halves import EdgeHalf
+from clients.models.split.halves import EdgeHalf
 from clients.split.passes import SplitPasses
 from clients.task.local_data import LocalData
 from clients.training.evaluation import device

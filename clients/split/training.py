@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from attacks.local_model import shared_tensors
 from attacks.scoring.roc import auc
 from clients.federated.client import TrainingError, protect_gradient
-from clients.models.halves import EdgeHalf, RawPatches
+from clients.models.split.halves import EdgeHalf, RawPatches
 from clients.split.audits import AuditBatches
 from clients.split.batches import SplitBatches, smashed
 from clients.split.plan import SplitPlan, build_optimizer, split_plan

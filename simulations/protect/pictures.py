@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from clients.data.decoding import decode_noted, merge_equal
+from clients.data.files.decoding import decode_noted, merge_equal
 from clients.data.images import DataError, resize, to_float
 from simulations.errors import ConfigError
 

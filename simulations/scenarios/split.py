@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attacks.sender import smash
 from clients.data.card import DataCard
 from clients.models.library import ModelError
-from clients.models.split_models import split_model_names
+from clients.models.split.split_models import split_model_names
 from clients.split.passes import SplitPasses
 from clients.split.plan import SplitPlan, split_plan
 from clients.task.task import Plan

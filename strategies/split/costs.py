@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.sender import smash
-from clients.models.halves import RawPatches
+from clients.models.split.halves import RawPatches
 from clients.split.plan import SplitPlan
 from clients.training.step_cost import StepCost, measure_step
 from defenses.random_draws import generator_for

@@ -17,9 +17,9 @@ from attacks.queries.base import Query
 from attacks.query_sender import TokenSender
 from attacks.sender import Sender
 from attacks.smashed.base import EdgeStep, SmashedAttack, SmashedData
-from clients.models.halves import EdgeHalf
-from clients.models.server_half import ServerHalf
-from clients.models.split_adversaries import SplitAdversaryBuilder
+from clients.models.split.halves import EdgeHalf
+from clients.models.split.server_half import ServerHalf
+from clients.models.split.split_adversaries import SplitAdversaryBuilder
 from clients.split.plan import split_plan
 from clients.task.auxiliary import Auxiliary
 from clients.task.task import load_weights

@@ -15,7 +15,7 @@ MODULES = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "yaml
 BUILT_IN = {"eval", "exec", "compile", "__import__"}
 KNOWN = {
     (
-        "clients/data/array_files.py",
+        "clients/data/files/array_files.py",
         "import pickle",
     ): "an unpickler of arrays that refuses every name but numpy's stand-ins",
     ("clients/models/library.py", "import pickle"): "the name of an error, for a message",

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from clients.data import file_sets
 from clients.data.datasets import load_dataset
+from clients.data.files import file_sets
 from clients.data.images import MissingDataError
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment

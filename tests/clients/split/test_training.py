@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
 from clients.federated.client import TrainingError
-from clients.models.halves import EdgeHalf, RawPatches
+from clients.models.split.halves import EdgeHalf, RawPatches
 from clients.split.passes import SplitPasses
 from clients.split.plan import SplitPlan, build_optimizer, split_plan
 from clients.split.training import (

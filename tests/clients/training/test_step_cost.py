@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from attacks.sender import Sender, smash
-from clients.models.halves import EdgeHalf
-from clients.models.split_models import SplitShape, build_split_model
+from clients.models.split.halves import EdgeHalf
+from clients.models.split.split_models import SplitShape, build_split_model
 from clients.training.step_cost import StepCost, measure_step
 from defenses.pipeline import Pipeline
 from defenses.smashed.patch_shuffle import PatchShuffle

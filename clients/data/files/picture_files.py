@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clients.data.attributes import balanced
-from clients.data.decoding import decode
+from clients.data.files.decoding import decode
 from clients.data.images import DataError, Labels, Part, Source, resize
 
 TEST_SHARE = 0.2

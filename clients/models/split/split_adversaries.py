@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from clients.models.library import ModelError
-from clients.models.server_half import ServerHalf
-from clients.models.split_models import SplitShape, build_split_model
+from clients.models.split.server_half import ServerHalf
+from clients.models.split.split_models import SplitShape, build_split_model
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class SplitAdversaryBuilder:
     head. "full" has as many blocks as both halves together; the tokens that travel take the place of embedded patches.
 
     Attributes:
-        name: See ``clients.models.split_models.split_model_names``.
+        name: See ``clients.models.split.split_models.split_model_names``.
         input_shape: (C, H, W) of the attacked model's images.
         shape: Of the attacked model, which is one of images.
         weights: State dict of the attacked server half; needed for "tuned" alone.

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.sender import EdgeHalf as EdgeProtocol
-from clients.models.halves import EdgeHalf, RawPatches, ServerHalf
 from clients.models.library import ModelError
-from clients.models.split_models import SplitShape, build_split_model, default_width, split_model_names
-from clients.models.t2t import PerformerAttention, SoftmaxAttention, TokensToToken, soft_split, soft_split_strides
+from clients.models.split.halves import EdgeHalf, RawPatches, ServerHalf
+from clients.models.split.split_models import SplitShape, build_split_model, default_width, split_model_names
+from clients.models.split.t2t import PerformerAttention, SoftmaxAttention, TokensToToken, soft_split, soft_split_strides
 
 NAMES = ["vit", "t2t", "t2t-performer"]
 SMALL = SplitShape(patch_size=4, width=16, depth=3, heads=2, edge_blocks=1)

@@ -1,7 +1,7 @@
 """Split models by name: vision transformers without position embedding, cut in two, and DIFM for tables.
 
 A transformer's cut lies behind the embedding and the first ``edge_blocks`` blocks. Each half has a class token of its own (see
-``clients.models.halves``), so that the cut model differs from the uncut one, shuffling or not.
+``clients.models.split.halves``), so that the cut model differs from the uncut one, shuffling or not.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from clients.models.difm import DIFMBranches, DIFMPrediction, DIFMServer, FieldEmbedding
-from clients.models.halves import EdgeHalf, Embedding, RawPatches, TransformerServer
 from clients.models.library import ModelError
 from clients.models.pretrained import load_pretrained
-from clients.models.server_half import ServerHalf
-from clients.models.t2t import PerformerAttention, SoftmaxAttention, TokensToToken
+from clients.models.split.difm import DIFMBranches, DIFMPrediction, DIFMServer, FieldEmbedding
+from clients.models.split.halves import EdgeHalf, Embedding, RawPatches, TransformerServer
+from clients.models.split.server_half import ServerHalf
+from clients.models.split.t2t import PerformerAttention, SoftmaxAttention, TokensToToken
 
 if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from clients.models.difm import NUM_FACTORS, DIFMBranches
-from clients.models.server_half import ServerHalf
+from clients.models.split.difm import NUM_FACTORS, DIFMBranches
+from clients.models.split.server_half import ServerHalf
 
 Embedding = nn.Module
 """Images (B, C, H, W) -> tokens (B, N, D), row by row."""

@@ -12,9 +12,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from clients.models.difm import DIFMServer, FieldEmbedding
 from clients.models.library import ModelError
-from clients.models.split_models import SplitShape, build_split_model
+from clients.models.split.difm import DIFMServer, FieldEmbedding
+from clients.models.split.split_models import SplitShape, build_split_model
 
 SIZES = (5, 7, 3, 9)
 Array = NDArray[np.float64]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clients.data import criteo as criteo_format
-from clients.data import picture_files
-from clients.data.array_files import read_cifar, read_idx, read_pickle
+from clients.data.files import picture_files
+from clients.data.files.array_files import read_cifar, read_idx, read_pickle
 from clients.data.images import DataError, MissingDataError, Part, Source, array_part
 
 SYSTEM_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
