@@ -34,7 +34,7 @@ from defenses.random_draws import Key, generator_for
 from defenses.spec import parse
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
-from strategies.central_training import CentralTraining
+from strategies.training.central_training import CentralTraining
 
 STUDY = "vm_distillation"
 ROLES = ("teacher", "student", "auxiliary", "outsider")

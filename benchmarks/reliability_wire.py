@@ -236,7 +236,7 @@ def _to_client(name: str, change: Callable[[dict[str, Any]], dict[str, Any]]) ->
     from simulations.experiment import Experiment
     from simulations.local_grid import FIRST_NODE, LocalGrid
     from simulations.nodes import set_up
-    from strategies.exchange import Exchange
+    from strategies.exchange.exchange import Exchange
 
     experiment = Experiment.of(
         dataset="mnist-5k", model="lenet", train_limit=100, test_limit=60, num_clients=1, defenses=""

@@ -23,7 +23,7 @@ from simulations.experiment import Experiment
 from simulations.known_clients import KnownClients
 from simulations.scenarios.base import scenario
 from strategies.audit.threat_card import FROM_SEED, OWN_SECRET
-from strategies.exchange import Exchange
+from strategies.exchange.exchange import Exchange
 
 NODE_WAIT_SECONDS = 120.0
 MOST_EXAMPLES = 2**31

@@ -24,7 +24,7 @@ from simulations.run_directory import RunDirectory
 from simulations.scenarios.base import scenario
 from strategies.audit.auditor import Auditor
 from strategies.audit.pool import AttackPool
-from strategies.exchange import Exchange
+from strategies.exchange.exchange import Exchange
 
 log = logging.getLogger("flwr")
 

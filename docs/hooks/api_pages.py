@@ -54,9 +54,9 @@ INTERFACES = {
     "strategies": {
         "strategies/index": (
             "Strategies",
-            ["strategies.federated.curious", "strategies.recording", "strategies.audited.strategy"],
+            ["strategies.federated.curious", "strategies.recording.strategy", "strategies.audited.strategy"],
         ),
-        "strategies/exchange": ("The guarded exchange", ["strategies.guard", "strategies.exchange"]),
+        "strategies/exchange": ("The guarded exchange", ["strategies.exchange.guard", "strategies.exchange.exchange"]),
         "strategies/audit": (
             "The audit",
             [
@@ -66,7 +66,7 @@ INTERFACES = {
                 "strategies.audit.threat_card",
             ],
         ),
-        "strategies/recordings": ("Recordings", ["strategies.recording_files"]),
+        "strategies/recordings": ("Recordings", ["strategies.recording.files"]),
     },
     "simulations": {
         "simulations/index": ("Audits from Python", ["simulations.in_process", "simulations.audited.study"]),

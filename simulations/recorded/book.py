@@ -29,7 +29,7 @@ from strategies.audit.score_rows import PICKED_DETAIL, PICKED_GAIN, PICKED_PSNR,
 from strategies.audit.threat_card import KnownLabels, ThreatCard
 from strategies.audited.orders import OF_ROUND, OF_SETTINGS
 from strategies.federated.observations import UPDATE
-from strategies.usual_names import RATES
+from strategies.recording.usual_names import RATES
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from simulations.errors import ConfigError
 from simulations.recorded.attack_file import build, check_memory
 from simulations.recorded.request import Parsed, Request, parse_request
 from simulations.recorded.update_files import model_tensors, resembles_differences
-from strategies.recording_files import RecordedReply, RecordingError, read_recording, strategy_of
-from strategies.usual_names import BATCHES, EPOCHS, EXAMPLES, RATES, local_steps
+from strategies.recording.files import RecordedReply, RecordingError, read_recording, strategy_of
+from strategies.recording.usual_names import BATCHES, EPOCHS, EXAMPLES, RATES, local_steps
 
 
 @dataclass(frozen=True)

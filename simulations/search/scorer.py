@@ -26,7 +26,7 @@ from simulations.search.gradients import ExampleGradients, Similarities
 from simulations.search.pictures import accuracy_batches, score_positions, semi_positions
 from simulations.search.scores import accuracy_score, paper_score, released_score, similarity_curves
 from simulations.search.settings import RELEASED, Search
-from strategies.central_training import DivergedError, train_alone
+from strategies.training.central_training import DivergedError, train_alone
 
 MOST_KEPT = 1 << 29
 """Bytes of the gradients at the noise that are kept for all policies; a larger model's are made again for each."""

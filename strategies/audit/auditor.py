@@ -26,8 +26,8 @@ from strategies.audit.recorder import Recorder
 from strategies.audit.replies import BASELINES, fault_in_scores, scores_of
 from strategies.audit.score_rows import MEMBER, OTHER, PICTURED, membership_rows, score_rows
 from strategies.audit.threat_card import FROM_SEED, ThreatCard
-from strategies.exchange import Exchange
-from strategies.guard import Answers, GuardedExchange
+from strategies.exchange.exchange import Exchange
+from strategies.exchange.guard import Answers, GuardedExchange
 
 Scores = dict[str, list[float]]
 

@@ -37,7 +37,7 @@ from strategies.audited.replies import (
 )
 from strategies.audited.results import AppAuditor, OpenResults, Results, Told
 from strategies.audited.settings import AuditSettings
-from strategies.exchange import Exchange
+from strategies.exchange.exchange import Exchange
 from strategies.federated.audit import UpdateAudit
 from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_ATTRIBUTE, UPDATE
 

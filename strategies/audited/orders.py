@@ -8,7 +8,7 @@ from typing import Any
 
 from flwr.app import Message
 
-from strategies.usual_names import BATCHES, EPOCHS, RATES, first_number, local_steps
+from strategies.recording.usual_names import BATCHES, EPOCHS, RATES, first_number, local_steps
 
 UNTOLD = f"{EPOCHS[0]} and {BATCHES[0]}"
 """What the number of local steps follows from."""

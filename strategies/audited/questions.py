@@ -12,8 +12,8 @@ from clients.task.task import Task
 from clients.wire.records import values_of
 from strategies.audit.recorder import Recorder
 from strategies.audited.assumed import DIFFERENCE
-from strategies.exchange import Exchange
-from strategies.guard import GuardedExchange
+from strategies.exchange.exchange import Exchange
+from strategies.exchange.guard import GuardedExchange
 
 
 def probe_question(sent: Message, task: Task, target: int, timeout: float) -> RecordDict:

@@ -14,7 +14,7 @@ from clients.audited.mods import Budget
 from clients.audited.named_arrays import named_as
 from clients.wire.records import metrics, reason_of, to_record, to_tensors, values_of
 from clients.wire.texts import one_line, read_json, shortened
-from strategies.usual_names import EXAMPLES
+from strategies.recording.usual_names import EXAMPLES
 
 JSON = ("card", "budgets")
 """Texts of a node that are JSON, of which no more than ``read_json`` allows is read."""

@@ -11,7 +11,7 @@ from clients.audited.plan import OWN_DATA, SCENARIO, AppPlan, ModelFactory, name
 from clients.data.card import DataCard
 from strategies.audited.ranges import checked
 from strategies.federated.observations import PROBE, UPDATE
-from strategies.wrapper import whole_rounds
+from strategies.recording.wrapper import whole_rounds
 
 
 @dataclass(frozen=True)

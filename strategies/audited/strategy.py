@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import Strategy
 from strategies.audited.curiosity import Curiosity
 from strategies.audited.results import OpenResults
 from strategies.audited.settings import AuditSettings
-from strategies.wrapper import WrappingStrategy
+from strategies.recording.wrapper import WrappingStrategy
 
 
 class AuditingStrategy(WrappingStrategy):

@@ -22,7 +22,7 @@ from defenses.random_draws import generator_for
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
 from strategies.audit.score_rows import mean_and_interval
-from strategies.evaluation import fault_in_report, record_reports
+from strategies.exchange.guard import Answers, GuardedExchange, TooFewReplies
 from strategies.federated.active import ActiveServer
 from strategies.federated.aggregates import SecureSums
 from strategies.federated.audit import UpdateAudit
@@ -36,7 +36,7 @@ from strategies.federated.replies import (
     targets_of,
     told_by_most,
 )
-from strategies.guard import Answers, GuardedExchange, TooFewReplies
+from strategies.training.evaluation import fault_in_report, record_reports
 
 PROBED = (PROBE, PROBE_ATTRIBUTE)
 """Kinds of observations that one-step probes are."""

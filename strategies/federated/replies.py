@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from clients.task.task import Task
 from clients.wire.records import tensors_of, values_of
 from clients.wire.texts import shortened
-from strategies.guard import fault
+from strategies.exchange.guard import fault
 
 COUNTED = {"num-examples", "local-steps"}
 """What every update tells beside its metrics."""

@@ -23,7 +23,7 @@ from defenses.pipeline import Pipeline
 from defenses.random_draws import Key, generator_for
 from defenses.smashed.delta_autoencoder import DeltaAutoencoder
 from strategies.audit.score_rows import mean_and_interval, share_and_interval
-from strategies.guard import Rows
+from strategies.exchange.guard import Rows
 from strategies.inference.observations import adversary_builder
 from strategies.inference.own_images import Examples, OwnImages
 

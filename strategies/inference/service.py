@@ -20,7 +20,7 @@ from clients.training.evaluation import device
 from clients.wire.records import tensors_of, to_record, values_of
 from defenses.pipeline import Pipeline
 from strategies.audit.score_rows import mean_and_interval
-from strategies.guard import Answers, FaultIn, GuardedExchange, Rows, fault, require_enough
+from strategies.exchange.guard import Answers, FaultIn, GuardedExchange, Rows, fault, require_enough
 
 
 @dataclass

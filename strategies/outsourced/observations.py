@@ -18,7 +18,7 @@ from attacks.uploads.base import TrainedModel, UploadedCollection, UploadedImage
 from clients.task.task import Plan, whole_model_plan
 from defenses.base import Batch
 from strategies.audit.kinds import Kind, Observed, Seen
-from strategies.central_training import train_alone
+from strategies.training.central_training import train_alone
 
 
 @dataclass(frozen=True)

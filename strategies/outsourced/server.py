@@ -22,10 +22,10 @@ from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Kind, Observed, Seen, part_of
 from strategies.audit.score_rows import mean_and_interval
 from strategies.audit.threat_card import KnownLabels, ThreatCard
-from strategies.central_training import CentralTraining
-from strategies.evaluation import fault_in_report, record_reports
-from strategies.guard import Answers, GuardedExchange, TooFewReplies, fault, require_enough
+from strategies.exchange.guard import Answers, GuardedExchange, TooFewReplies, fault, require_enough
 from strategies.outsourced.observations import COLLECTION, MODEL, UPLOAD, SeenCollection, SeenUpload
+from strategies.training.central_training import CentralTraining
+from strategies.training.evaluation import fault_in_report, record_reports
 
 UPLOADS, WHOLE = "uploads/", "whole/"
 """Prefixes of what a checkpoint keeps beside the training: batches, and the seconds of who uploaded all that they have."""

@@ -10,7 +10,7 @@ from clients.models.split.halves import RawPatches
 from clients.split.plan import SplitPlan
 from clients.training.step_cost import StepCost, measure_step
 from defenses.random_draws import generator_for
-from strategies.guard import Rows
+from strategies.exchange.guard import Rows
 
 
 def record_costs(plan: SplitPlan, rows: Rows) -> None:

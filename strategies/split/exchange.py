@@ -11,8 +11,8 @@ from flwr.app import ArrayRecord, Message
 
 from clients.task.task import Task
 from clients.wire.records import values_of
-from strategies.exchange import Exchange, Posted
-from strategies.guard import Answers, FaultIn, GuardedExchange, Rows
+from strategies.exchange.exchange import Exchange, Posted
+from strategies.exchange.guard import Answers, FaultIn, GuardedExchange, Rows
 
 
 @dataclass

@@ -31,15 +31,15 @@ from clients.training.optimizer_state import flat_state, load_flat_state
 from clients.wire.records import tensors_of, to_record
 from strategies.audit.auditor import Auditor
 from strategies.audit.score_rows import mean_and_interval
-from strategies.exchange import Posted
-from strategies.guard import fault, require_enough
-from strategies.smashed_privacy import WITH_PROBES, record_privacy
+from strategies.exchange.exchange import Posted
+from strategies.exchange.guard import fault, require_enough
 from strategies.split.attributes import AttributeAudit
 from strategies.split.audit import SplitAudit
 from strategies.split.evaluation import evaluate
 from strategies.split.exchange import Tally, numbered
 from strategies.split.observations import EDGE, SERVER
 from strategies.split.server import Holder, SplitServer
+from strategies.training.smashed_privacy import WITH_PROBES, record_privacy
 
 OPTIMIZER = "optimizer/"
 """Prefix of the server's optimizer state in a checkpoint."""

@@ -18,8 +18,8 @@ from reliability_spoilt import WAYS, WHOLE, Drawn, spoilt
 
 from clients.task.scenarios import COMMON, client_sides
 from clients.wire.records import metrics, to_record
-from strategies import guard
-from tests.strategies.test_hostile_replies import REFERENCE, reply_of
+from strategies.exchange import guard
+from tests.strategies.exchange.test_hostile_replies import REFERENCE, reply_of
 
 
 @pytest.fixture(autouse=True)

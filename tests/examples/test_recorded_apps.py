@@ -26,7 +26,7 @@ from simulations.cli import app as command_line
 from simulations.launch import LocalRuntime
 from simulations.local_grid import LocalGrid
 from simulations.run_directory import read_lines
-from strategies.recording_files import RecordedReply, read_recording
+from strategies.recording.files import RecordedReply, read_recording
 from tests.examples.copies import EXAMPLES
 from tests.simulations.runtimes import BINARIES, PATIENCE, deployment, run_in
 

@@ -13,7 +13,7 @@ from simulations.report.analysis.run import read_run
 from simulations.report.analysis.summary import summarise
 from simulations.run_directory import read_lines
 from simulations.server_app import run_experiment
-from strategies.guard import TooFewReplies
+from strategies.exchange.guard import TooFewReplies
 from tests.local_grid import LocalGrid
 
 SETTINGS: dict[str, Any] = {

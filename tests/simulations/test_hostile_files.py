@@ -28,8 +28,8 @@ from simulations.progress import read_progress
 from simulations.report.analysis.rows import read_rows
 from simulations.requested import requested
 from simulations.run_directory import RunDirectory
-from strategies.recording_files import RecordingError, RecordingWriter, read_recording
-from strategies.tensor_file import values_of_array
+from strategies.recording.files import RecordingError, RecordingWriter, read_recording
+from strategies.recording.tensor_file import values_of_array
 from tests import hostile
 
 few = settings(

@@ -9,7 +9,7 @@ from flwr.app import Message
 
 from clients.wire.records import values_of
 from simulations import nodes
-from strategies.exchange import Exchange
+from strategies.exchange.exchange import Exchange
 from tests.local_grid import LocalGrid
 from tests.simulations.test_federation import experiment
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from attacks.normalisation import normalise
 from clients.task.task import Task, load_weights
 from clients.wire.records import REFUSED, tensors_of, to_record, values_of
-from strategies.exchange import Exchange
+from strategies.exchange.exchange import Exchange
 from tests.clients.secrets.test_draws import TASK, Node, weights_of
 from tests.local_grid import LocalGrid
 

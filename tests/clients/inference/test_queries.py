@@ -22,7 +22,7 @@ from clients.wire.records import REFUSED, tensors_of, to_record, values_of
 from defenses.fitting import FitContext
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
-from strategies.exchange import Exchange
+from strategies.exchange.exchange import Exchange
 from tests.local_grid import LocalGrid
 
 PLAN = InferencePlan(

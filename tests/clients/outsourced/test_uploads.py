@@ -21,7 +21,7 @@ from clients.task.task import Task
 from clients.wire.records import REFUSED, tensors_of, to_record, values_of
 from defenses.base import Batch
 from defenses.spec import parse
-from strategies.exchange import Exchange
+from strategies.exchange.exchange import Exchange
 from tests.local_grid import LocalGrid
 
 PLAN = OutsourcedPlan(

@@ -25,7 +25,7 @@ from clients.task.local_data import LocalData
 from clients.task.task import Task, load_weights
 from clients.wire.records import REFUSED, tensors_of, to_record
 from defenses.random_draws import generator_for
-from strategies.exchange import Exchange
+from strategies.exchange.exchange import Exchange
 from tests.clients.split.test_training import TASK as SPLIT_TASK
 from tests.local_grid import LocalGrid
 

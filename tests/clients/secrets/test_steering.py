@@ -19,7 +19,7 @@ from clients.task.local_data import LocalData
 from clients.wire.records import REFUSED, tensors_of, to_record
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
-from strategies.exchange import Exchange
+from strategies.exchange.exchange import Exchange
 from tests.clients.secrets.test_draws import SECRET, TASK, Node, weights_of
 from tests.clients.split.test_training import TASK as SPLIT_TASK
 from tests.local_grid import LocalGrid

@@ -27,7 +27,7 @@ from simulations.recorded.originals import Truth
 from simulations.recorded.update_files import resembles_differences
 from simulations.run_directory import read_lines
 from strategies.audited.orders import OF_ROUND, OF_SETTINGS
-from strategies.recording import RecordingStrategy
+from strategies.recording.strategy import RecordingStrategy
 
 MEAN, STD, RATE = 0.1307, 0.3081, 0.1
 NODES = tuple(range(11, 27))

@@ -21,7 +21,7 @@ from clients.split.batches import SplitBatches
 from clients.wire.records import tensors_of
 from simulations.run_directory import read_lines
 from simulations.server_app import run_experiment
-from strategies.guard import TooFewReplies
+from strategies.exchange.guard import TooFewReplies
 from tests.local_grid import LocalGrid
 from tests.simulations.split.test_run import Wire, split_experiment, split_rows
 from tests.strategies.split.test_split_fed import Federation, federation, settings_for

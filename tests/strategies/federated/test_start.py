@@ -20,9 +20,9 @@ from defenses.pipeline import Pipeline
 from simulations.run_directory import RunDirectory, read_lines
 from simulations.scenarios.federated import FederatedExperiment
 from simulations.server_app import auditing, finish, run_experiment
+from strategies.exchange.guard import TooFewReplies
 from strategies.federated.curious import CuriousFedAvg
 from strategies.federated.observations import PROBE, UPDATE
-from strategies.guard import TooFewReplies
 from tests.local_grid import LocalGrid, Tamper
 from tests.simulations.split.test_run import split_experiment
 from tests.simulations.test_federation import experiment, untimed

@@ -22,8 +22,8 @@ from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Kind
 from strategies.audit.pool import AttackPool
-from strategies.exchange import Exchange
-from strategies.guard import TooFewReplies
+from strategies.exchange.exchange import Exchange
+from strategies.exchange.guard import TooFewReplies
 from strategies.outsourced.observations import COLLECTION, MODEL, UPLOAD
 from strategies.outsourced.server import OutsourcedServer
 from tests.local_grid import LocalGrid, Tamper

@@ -25,7 +25,7 @@ from simulations.nodes import set_up
 from simulations.scenarios.split import schedule_of
 from strategies.audit.auditor import Auditor
 from strategies.audit.pool import AttackPool
-from strategies.exchange import Exchange
+from strategies.exchange.exchange import Exchange
 from strategies.split.observations import EDGE, SERVER
 from strategies.split.server import Holder
 from strategies.split.split_fed import OPTIMIZER, Schedule, SplitFed

@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_tensors
 
-from strategies.tensor_file import TYPES, values_of_array, write_tensors
+from strategies.recording.tensor_file import TYPES, values_of_array, write_tensors
 
 
 @pytest.mark.parametrize("kind", TYPES)

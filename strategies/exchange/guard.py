@@ -11,8 +11,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from clients.task.task import Task
 from clients.wire.records import MAX_REASON, REFUSED, WITHHELD, reason_of, values_of, view_of
 from clients.wire.texts import RecordError, one_line, shortened
-from strategies.exchange import Exchange, Posted
-from strategies.reply_bounds import oversized
+from strategies.exchange.exchange import Exchange, Posted
+from strategies.exchange.reply_bounds import oversized
 
 MOST_WITHHELD = 16
 """Parts that an answer may leave out, each with a row: there are fewer questions that a node may refuse."""

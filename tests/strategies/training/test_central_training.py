@@ -18,8 +18,8 @@ from clients.outsourced.plan import OutsourcedPlan
 from clients.task.local_data import local_batch
 from defenses.base import Batch
 from defenses.pipeline import Pipeline
-from strategies import central_training as module
-from strategies.central_training import CentralTraining, DivergedError, train_alone
+from strategies.training import central_training as module
+from strategies.training.central_training import CentralTraining, DivergedError, train_alone
 
 PLAN = OutsourcedPlan(
     scenario="outsourced",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from clients.task.task import Task
-from strategies.guard import Rows
+from strategies.exchange.guard import Rows
 
 WITH_PROBES = "epsilon-with-probes"
 """Of training and evaluation together with audit batches, which are transmissions that only an audit asks for."""

@@ -10,7 +10,7 @@ from flwr.app import Message
 from clients.task.task import Task
 from clients.wire.records import values_of
 from clients.wire.texts import shortened
-from strategies.guard import Rows
+from strategies.exchange.guard import Rows
 
 REPORTED = tuple(f"test-{what}-{name}" for what in ("accuracy", "loss") for name in ("original", "transformed"))
 """What ``clients.training.evaluation.evaluate`` gives beside the number of examples."""

@@ -27,8 +27,8 @@ from flwr.serverapp.strategy import (
 )
 from flwr.supercore.task_identity import TaskIdentity
 
-from strategies.recording import RecordingStrategy
-from strategies.recording_files import RecordingError, RecordingWriter, read_recording, strategy_of
+from strategies.recording.files import RecordingError, RecordingWriter, read_recording, strategy_of
+from strategies.recording.strategy import RecordingStrategy
 
 SHAPES = {"b.weight": (3, 2), "a.bias": (), "c.count": (1,)}
 """Neither sorted by name nor by type, as a state_dict is not; one has no axes."""
@@ -251,14 +251,14 @@ def test_a_damaged_recording_is_told_and_reaches_no_other_folder(tmp_path: Path)
 ENDLESS = """
 import sys, pathlib
 sys.path.insert(0, {root!r})
-from tests.strategies.test_recording import FedAvg, RecordingStrategy, run
+from tests.strategies.recording.test_strategy import FedAvg, RecordingStrategy, run
 run(RecordingStrategy(FedAvg(), pathlib.Path({folder!r})), rounds=100_000)
 """
 
 
 def test_kill_9_leaves_what_was_complete(tmp_path: Path) -> None:
     """Wherever the process is, every reply with a JSON file is whole, and no complete round lacks one."""
-    root, folder = str(Path(__file__).resolve().parents[2]), tmp_path / "rec"
+    root, folder = str(Path(__file__).resolve().parents[3]), tmp_path / "rec"
     script = ENDLESS.format(root=root, folder=str(folder))
     with subprocess.Popen([sys.executable, "-c", script], cwd=root, stderr=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 300
@@ -280,7 +280,7 @@ HALFWAY = """
 import os, pathlib, signal, sys
 sys.path.insert(0, {root!r})
 from strategies import recording_files
-from tests.strategies.test_recording import FedAvg, RecordingStrategy, run
+from tests.strategies.recording.test_strategy import FedAvg, RecordingStrategy, run
 
 left = {{"arrays": 3, "json": 4}}
 arrays, text = recording_files.write_tensors, pathlib.Path.write_text
@@ -307,7 +307,7 @@ run(RecordingStrategy(FedAvg(), pathlib.Path({folder!r})))
 @pytest.mark.parametrize("kind", ["arrays", "json"])
 def test_kill_9_in_the_middle_of_a_file_costs_that_reply(kind: str, tmp_path: Path) -> None:
     """The worst moments: the second reply's arrays, or its JSON, are half written when the process is killed."""
-    root, folder = str(Path(__file__).resolve().parents[2]), tmp_path / "rec"
+    root, folder = str(Path(__file__).resolve().parents[3]), tmp_path / "rec"
     script = HALFWAY.format(root=root, folder=str(folder), kind=kind)
     done = subprocess.run([sys.executable, "-c", script], cwd=root, stderr=subprocess.DEVNULL, timeout=300, check=False)
     assert done.returncode == -signal.SIGKILL

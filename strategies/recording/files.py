@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from strategies.tensor_file import Values, write_tensors
-from strategies.usual_names import first_number
+from strategies.recording.tensor_file import Values, write_tensors
+from strategies.recording.usual_names import first_number
 
 FORMAT = 1
 """Of the files above; a reader refuses any other."""

@@ -14,11 +14,11 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 from simulations.audited import audited
-from strategies.recording import RecordingStrategy
-from strategies.recording_files import read_recording
-from strategies.wrapper import WrappingStrategy
+from strategies.recording.files import read_recording
+from strategies.recording.strategy import RecordingStrategy
+from strategies.recording.wrapper import WrappingStrategy
 from tests.strategies.audited.app import Net
-from tests.strategies.test_recording import run
+from tests.strategies.recording.test_strategy import run
 
 Wrap = Callable[..., Strategy]
 

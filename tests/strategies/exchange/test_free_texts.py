@@ -13,13 +13,13 @@ from flwr.serverapp.strategy import FedAvg
 
 from clients.wire.records import MAX_REASON, REFUSED, WITHHELD, metrics, reason_of, to_record
 from clients.wire.texts import MOST_JSON
-from strategies.exchange import Exchange
+from strategies.exchange.exchange import Exchange
+from strategies.exchange.guard import MOST_WITHHELD, GuardedExchange
+from strategies.exchange.reply_bounds import MOST_NAMES, MOST_VALUES, oversized
 from strategies.federated.replies import MOST_TOLD, alike, told_by_most
-from strategies.guard import MOST_WITHHELD, GuardedExchange
-from strategies.recording import RecordingStrategy
-from strategies.recording_files import read_recording
-from strategies.reply_bounds import MOST_NAMES, MOST_VALUES, oversized
-from tests.strategies.test_hostile_replies import NUMBERS, PLANNED, Rows, reply_of, server, valid
+from strategies.recording.files import read_recording
+from strategies.recording.strategy import RecordingStrategy
+from tests.strategies.exchange.test_hostile_replies import NUMBERS, PLANNED, Rows, reply_of, server, valid
 
 BREAKS = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\r\n\x1b\u202e"
 

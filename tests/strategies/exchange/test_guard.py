@@ -11,8 +11,8 @@ from flwr.common.constant import ErrorCode
 
 from clients.task.task import Task
 from clients.wire.records import REFUSED, WITHHELD, values_of
-from strategies.exchange import Exchange
-from strategies.guard import GuardedExchange, TooFewReplies, require_enough
+from strategies.exchange.exchange import Exchange
+from strategies.exchange.guard import GuardedExchange, TooFewReplies, require_enough
 from tests.clients.federated.test_client import TASK
 from tests.strategies.stub_grid import Clock, StubGrid, contents
 

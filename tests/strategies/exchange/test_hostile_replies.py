@@ -24,13 +24,13 @@ from strategies.audit.auditor import _gather
 from strategies.audit.replies import BASELINES, fault_in_scores
 from strategies.audit.score_rows import membership_rows, score_rows
 from strategies.audit.threat_card import ThreatCard
-from strategies.evaluation import fault_in_report, record_reports
-from strategies.exchange import Exchange
+from strategies.exchange.exchange import Exchange
+from strategies.exchange.guard import GuardedExchange, TooFewReplies
 from strategies.federated.audit import seen_updates
 from strategies.federated.curious import CuriousFedAvg
 from strategies.federated.observations import PROBE
 from strategies.federated.replies import fault_in_probe
-from strategies.guard import GuardedExchange, TooFewReplies
+from strategies.training.evaluation import fault_in_report, record_reports
 from tests import hostile
 from tests.clients.federated.test_client import TASK
 

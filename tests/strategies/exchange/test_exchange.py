@@ -6,7 +6,7 @@ import pytest
 from flwr.app import ConfigRecord, RecordDict
 from flwr.common.constant import ErrorCode
 
-from strategies.exchange import MARGIN_SECONDS, Exchange
+from strategies.exchange.exchange import MARGIN_SECONDS, Exchange
 from tests.strategies.stub_grid import Clock, StubGrid, contents
 
 NODES = {0: 103, 1: 101, 2: 102}

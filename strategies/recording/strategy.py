@@ -13,10 +13,10 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from strategies.recording_files import RecordingWriter
-from strategies.reply_bounds import oversized
-from strategies.tensor_file import values_of_array
-from strategies.wrapper import WrappingStrategy
+from strategies.exchange.reply_bounds import oversized
+from strategies.recording.files import RecordingWriter
+from strategies.recording.tensor_file import values_of_array
+from strategies.recording.wrapper import WrappingStrategy
 
 DEFAULT_MAX_BYTES = 10 * 2**30
 
@@ -25,7 +25,7 @@ class RecordingStrategy(WrappingStrategy):
     """Does what the wrapped strategy does, and keeps the weights sent in each round, every reply and its metadata.
 
     Wrap the outermost strategy: Flower's wrappers for differential privacy clip replies in place, and inside of one a recording
-    would hold what it made of them. The files are those of ``strategies.recording_files``; ``fedveil attack FOLDER`` reads them.
+    would hold what it made of them. The files are those of ``strategies.recording.files``; ``fedveil attack FOLDER`` reads them.
     Training data can be read from them, so they deserve the protection that the data have.
 
     Recording never ends a run: what cannot be written (a full disk, a reply that is no array) is logged and left out.
