@@ -196,8 +196,8 @@ def _runs(folder: Path, *, broken: bool) -> None:
 def _updates(folder: Path) -> None:
     """One update of a digit, and a recording."""
     sys.path.insert(0, str(HERE.parent))
-    from tests.simulations.recorded.test_attack_file import digit, network, save_file, trained
-    from tests.simulations.recorded.test_recording import record
+    from tests.simulations.external_app.recorded.test_attack_file import digit, network, save_file, trained
+    from tests.simulations.external_app.recorded.test_recording import record
 
     (folder / "update").mkdir()
     before, after = trained(network())

@@ -34,11 +34,11 @@ def __getattr__(name: str) -> object:
 
         require_own_packages(("attacks", "defenses"))
     if name == "answer_audits":
-        from clients.audited.app import answer_audits
+        from clients.external_app.app import answer_audits
 
         return answer_audits
     if name == "protect_mod":
-        from clients.audited.protect import protect_mod
+        from clients.external_app.protect import protect_mod
 
         return protect_mod
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

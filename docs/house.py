@@ -21,7 +21,12 @@ PACKAGES = ("defenses", "attacks", "clients", "strategies", "simulations")
 PAGE = ROOT / "docs" / "house.md"
 JUDGES = ("attacks.scoring.metrics", "attacks.scoring.representatives")
 """What compares guesses with true images and labels."""
-HOLDERS = ("attacks.scoring.", "clients.", "simulations.recorded.results", "simulations.recorded.originals")
+HOLDERS = (
+    "attacks.scoring.",
+    "clients.",
+    "simulations.external_app.recorded.results",
+    "simulations.external_app.recorded.originals",
+)
 """Who may: scores themselves, clients (the truth is theirs), and `fedveil attack`, whose user brings the truth along. The package
 ``attacks`` itself only lists what there is."""
 

@@ -208,9 +208,9 @@ def attack(
 
     The client must have trained by SGD from the weights given by --weights, or in the recording.
     """
-    from simulations.recorded.command import attack_recording, attack_update
-    from simulations.recorded.replies import RecordingRequest
-    from simulations.recorded.request import Request
+    from simulations.external_app.recorded.command import attack_recording, attack_update
+    from simulations.external_app.recorded.replies import RecordingRequest
+    from simulations.external_app.recorded.request import Request
 
     folder = (out or Path("runs") / datetime.now().strftime("attack-%Y%m%d-%H%M%S")).resolve()
     given = {"--local-epochs": local_epochs, "--rounds": rounds, "--originals": originals}

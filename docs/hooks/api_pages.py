@@ -43,7 +43,7 @@ INTERFACES = {
         ),
     },
     "clients": {
-        "clients/index": ("Clients of any Flower app", ["clients.audited.app", "clients.audited.protect"]),
+        "clients/index": ("Clients of any Flower app", ["clients.external_app.app", "clients.external_app.protect"]),
         "clients/scenario": (
             "A scenario's clients",
             ["clients.task.scenarios", "clients.task.task", "clients.task.local_data"],
@@ -54,7 +54,7 @@ INTERFACES = {
     "strategies": {
         "strategies/index": (
             "Strategies",
-            ["strategies.federated.curious", "strategies.recording.strategy", "strategies.audited.strategy"],
+            ["strategies.federated.curious", "strategies.recording.strategy", "strategies.external_app.strategy"],
         ),
         "strategies/exchange": ("The guarded exchange", ["strategies.exchange.guard", "strategies.exchange.exchange"]),
         "strategies/audit": (
@@ -69,7 +69,7 @@ INTERFACES = {
         "strategies/recordings": ("Recordings", ["strategies.recording.files"]),
     },
     "simulations": {
-        "simulations/index": ("Audits from Python", ["simulations.in_process", "simulations.audited.study"]),
+        "simulations/index": ("Audits from Python", ["simulations.in_process", "simulations.external_app.study"]),
         "simulations/experiment": (
             "Experiments",
             ["simulations.experiment", "simulations.settings", "simulations.server_app", "simulations.run_directory"],
@@ -79,7 +79,7 @@ INTERFACES = {
             "Rows and sections of the report",
             ["simulations.rows", "simulations.report.sections.base"],
         ),
-        "simulations/recorded": ("Attacks on recorded updates", ["simulations.recorded.attack_file"]),
+        "simulations/recorded": ("Attacks on recorded updates", ["simulations.external_app.recorded.attack_file"]),
         "simulations/local_grid": ("A federation in one process", ["simulations.local_grid"]),
     },
 }

@@ -86,7 +86,7 @@ def test_what_every_package_exports_stands_in_the_reference(elements: dict[str, 
             missing += [path] if path not in anchors else []
     assert not missing
     assert {
-        "clients.audited.app.answer_audits",
+        "clients.external_app.app.answer_audits",
         "strategies.federated.curious.CuriousFedAvg",
         "simulations.in_process.audit",
     } <= anchors

@@ -11,7 +11,7 @@ import pytest
 
 from simulations.launch import LocalRuntime
 from simulations.run_directory import read_lines
-from strategies.audited.assumed import AS_ASSUMED, DIFFERENCE
+from strategies.external_app.assumptions import AS_ASSUMED, DIFFERENCE
 from tests.examples.copies import EXAMPLES, with_short_attacks
 from tests.examples.test_recorded_apps import run_here
 from tests.simulations.runtimes import BINARIES, PATIENCE, deployment, run_in

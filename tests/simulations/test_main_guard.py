@@ -21,7 +21,7 @@ else:
 """
 FULL = (
     "import simulations\nfrom simulations.audited import audited\nfrom flwr.serverapp.strategy import FedAvg\n"
-    "from tests.strategies.audited.app import Net\n"
+    "from tests.strategies.external_app.app import Net\n"
 )
 
 

@@ -14,9 +14,9 @@ from clients.data.datasets import load_dataset
 from simulations import cli, run_command, server_app
 from simulations.errors import ConfigError
 from simulations.experiment import Experiment
+from simulations.external_app.recorded.attack_file import prepare
+from simulations.external_app.recorded.request import Request
 from simulations.progress import read_progress
-from simulations.recorded.attack_file import prepare
-from simulations.recorded.request import Request
 from simulations.run_directory import read_lines
 from tests.local_grid import LocalGrid
 
@@ -146,7 +146,7 @@ def test_protected_copies_and_recorded_updates_take_a_file_too(
         seen.append(request)
         raise ConfigError("far enough")
 
-    monkeypatch.setattr("simulations.recorded.attack_file.prepare", stop)
+    monkeypatch.setattr("simulations.external_app.recorded.attack_file.prepare", stop)
     Path("u").touch()
     words = ("attack", "u", "--model", "lenet", "--num-classes", 10, "--input-shape", "1,28,28", "--learning-rate", 0.1)
     assert command(*words, "--defense", DEFENSES)[0] == 2

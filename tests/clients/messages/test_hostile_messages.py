@@ -25,7 +25,7 @@ from clients.secrets.policy import Answers, RefusedError, allowed_pipelines
 from clients.task.scenarios import read_task
 from clients.task.task import TaskError
 from clients.wire.records import to_record
-from strategies.audited.replies import budgets_told
+from strategies.external_app.replies import budgets_told
 from tests import hostile
 from tests.clients.federated.test_client import TASK, weights
 

@@ -17,7 +17,7 @@ from simulations.audited import audited
 from strategies.recording.files import read_recording
 from strategies.recording.strategy import RecordingStrategy
 from strategies.recording.wrapper import WrappingStrategy
-from tests.strategies.audited.app import Net
+from tests.strategies.external_app.app import Net
 from tests.strategies.recording.test_strategy import run
 
 Wrap = Callable[..., Strategy]
